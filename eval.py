@@ -1,0 +1,9 @@
+"""Scores a run: python eval.py run=<run folder> [split=test]"""
+
+import sys
+from pathlib import Path
+
+from attnorm.training.front import run_door
+
+if __name__ == "__main__":
+    sys.exit(run_door(Path(__file__).parent.resolve() / "conf", "eval"))

@@ -1,0 +1,145 @@
+"""From names to modules: `build_normalizer`, and the attention tables of a whole model."""
+
+from typing import Any
+
+from torch import nn
+
+from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.priors import Sum
+from attnorm.registry import construct, find, nearest, option_names
+
+NORMALIZERS = {
+    "softmax": "attnorm.attention.normalizers.softmax:Softmax",
+    "dnas": "attnorm.attention.normalizers.dnas:DNAS",
+    "hnas": "attnorm.attention.normalizers.hnas:HNAS",
+    "dnas_prefix": "attnorm.attention.normalizers.prefix:DNASPrefix",
+    "hnas_prefix": "attnorm.attention.normalizers.prefix:HNASPrefix",
+}
+PRIORS = {
+    "uniform": "attnorm.attention.priors:Uniform",
+    "t5": "attnorm.attention.priors:T5",
+    "alibi": "attnorm.attention.priors:Alibi",
+}
+SCORERS = {
+    "scaled_dot": "attnorm.attention.scorers:ScaledDot",
+    "dot": "attnorm.attention.scorers:Dot",
+}
+TABLES = ("prior", "scorer", "options")
+
+
+def build_normalizer(name: str, **options: Any) -> Normalizer:
+    """A normalizer by its name (a key of NORMALIZERS) or by a dotted path 'package.module:Class'.
+
+    Raises ValueError for an unknown name or option, listing the allowed ones and the nearest.
+    """
+    normalizer = construct("normalizer", name, NORMALIZERS, options)
+    if not isinstance(normalizer, Normalizer):
+        raise ValueError(f"normalizer {name!r}: {type(normalizer).__name__} is not an attnorm.attention.Normalizer")
+    return normalizer
+
+
+def build_prior(name: str, **options: Any) -> nn.Module:
+    """A prior by its name (a key of PRIORS) or dotted path; ValueError as `build_normalizer`."""
+    return construct("prior", name, PRIORS, options)
+
+
+def build_scorer(name: str, **options: Any) -> nn.Module:
+    """A scorer by its name (a key of SCORERS) or dotted path; ValueError as `build_normalizer`."""
+    return construct("scorer", name, SCORERS, options)
+
+
+PARTS = {  # what a site consists of: how to build it, and the names there are
+    "normalizer": (build_normalizer, NORMALIZERS),
+    "prior": (build_prior, PRIORS),
+    "scorer": (build_scorer, SCORERS),
+}
+
+
+def short_name(name: str) -> str:
+    """The key of a part's options: its name, or the class name of a dotted path."""
+    return str(name).rpartition(":")[2]
+
+
+def build_part(kind: str, name: str, attention: dict, **facts: Any) -> nn.Module:
+    """A normalizer, prior or scorer with the options typed for it and what only the model knows (`facts`: number of
+    heads, direction), as far as its class takes that."""
+    build, table = PARTS[kind]
+    takes = option_names(find(kind, name, table))
+    typed = attention["options"].get(short_name(name)) or {}
+    return build(name, **{**{fact: value for fact, value in facts.items() if fact in takes}, **typed})
+
+
+def build_site_normalizer(attention: dict, site: str, heads: int) -> Normalizer:
+    """The normalizer of one layer at a site, from the attention tables (see conf/attention/softmax.yaml)."""
+    return build_part("normalizer", attention[site], attention, heads=heads)
+
+
+def build_site_prior(attention: dict, site: str, heads: int, bidirectional: bool) -> nn.Module | None:
+    """The prior of a site, shared by all layers of its stack; None without one."""
+    facts = {"heads": heads, "bidirectional": bidirectional}
+    priors = [build_part("prior", name, attention, **facts) for name in attention["prior"][site]]
+    return Sum(priors) if len(priors) > 1 else priors[0] if priors else None
+
+
+def build_site_scorer(attention: dict, site: str) -> nn.Module:
+    """The scorer of one layer at a site."""
+    return build_part("scorer", attention["scorer"][site], attention)
+
+
+def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
+    """Every problem of the attention tables, in the user's words; empty when a model with these sites can be built.
+
+    sites: the model's sites, each with whether it is autoregressive.
+    """
+    problems = [
+        f"attention.{key}: the model has no such site; it has {', '.join(sites)}." + nearest(key, sites)
+        for key in attention
+        if key not in sites and key not in TABLES
+    ]
+    used = set()
+    for site, autoregressive in sites.items():
+        choices = [("normalizer", f"attention.{site}", attention[site])]
+        choices += [("prior", f"attention.prior.{site}", name) for name in attention["prior"][site]]
+        choices += [("scorer", f"attention.scorer.{site}", attention["scorer"][site])]
+        for kind, key, name in choices:
+            used.add(short_name(name))
+            try:
+                part = build_part(kind, name, attention, heads=1, bidirectional=True)
+            except ValueError as error:
+                problems.append(f"{key}={name}: {error}")
+                continue
+            if kind == "normalizer" and autoregressive and part.couples_queries == "all":
+                problems.append(f"{key}={name}: {leak(name)}")
+    problems += [
+        f"attention.options.{name}: no site uses {name!r}, so nothing would read it; in use: "
+        f"{', '.join(sorted(used))}." + nearest(name, used)
+        for name in attention["options"]
+        if name not in used
+    ]
+    return problems
+
+
+def leak(name: str) -> str:
+    """Why a normalizer that couples all queries is refused at an autoregressive site, and what to use."""
+    safe = ["softmax"] + [f"{name}_prefix"] * (f"{name}_prefix" in NORMALIZERS)
+    return f"{name} couples queries and would leak the future at an autoregressive site; use {' or '.join(safe)}"
+
+
+def own_sites(attention: dict, sites: dict[str, bool]) -> dict:
+    """The tables with only the sites that the model has: what a run records."""
+    kept = {site: attention[site] for site in sites}
+    for table in ("prior", "scorer"):
+        kept[table] = {site: attention[table][site] for site in sites}
+    return {**kept, "options": attention["options"]}
+
+
+def attention_label(attention: dict, sites: dict[str, bool]) -> str:
+    """The name a run is filed under, by what was resolved: the first site's normalizer, then each other site that is
+    not plain softmax, then priors and scorers: 'hnas', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5'."""
+    first, *others = sites
+    prior, scorer = attention["prior"], attention["scorer"]
+    parts = [short_name(attention[first])]
+    parts += [f"{site}-{short_name(attention[site])}" for site in others if attention[site] != "softmax"]
+    parts += [f"prior-{site}-{'+'.join(map(short_name, prior[site]))}" for site in sites if prior[site]]
+    parts += [f"scorer-{site}-{short_name(scorer[site])}" for site in sites if scorer[site] != "scaled_dot"]
+    return "_".join(parts)

@@ -1,0 +1,29 @@
+"""Doubly-normalized attention (DNAS), "Doubly-Normalized Attention", Eq. 7-8 and Sec. 4."""
+
+from torch import Tensor
+
+from attnorm.attention.normalizers.base import (
+    Normalizer,
+    logsumexp_over_queries,
+    masked_scores,
+    prefer,
+    softmax_over_keys,
+)
+
+
+class DNAS(Normalizer):
+    """Normalized over the queries, then over the keys:
+
+    xi_ij = exp(s_ij) / sum_i' exp(s_i'j),   w_ij = u_j xi_ij / sum_j' u_j' xi_ij'.
+
+    With c_j = logsumexp_i s_ij this is softmax over keys of s_ij - c_j + log u_j. Without a prior every key that some
+    query may see keeps a mass sum_i w_ij >= 1/M (Lemma 1). The column step couples all queries, so at an
+    autoregressive site it would leak the future: use `dnas_prefix` there.
+    """
+
+    couples_queries = "all"
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+        s = masked_scores(scores, mask)
+        c = logsumexp_over_queries(s)
+        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)

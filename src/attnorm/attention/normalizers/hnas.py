@@ -1,0 +1,63 @@
+"""Hybrid attention (HNAS), "Doubly-Normalized Attention", Sec. 6: a trained mix of DNAS and softmax."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from attnorm.attention.normalizers.base import Normalizer, widen
+from attnorm.attention.normalizers.dnas import DNAS
+from attnorm.attention.normalizers.softmax import Softmax
+
+FORMS = ("sigmoid", "clamp")
+SHARES = ("layer", "head")
+
+
+class HNAS(Normalizer):
+    """w = v * dnas + (1 - v) * softmax, with v the hybrid weight (the paper's u), trained with the rest.
+
+    start: the first value of v, in [0, 1].
+    form:  "sigmoid" (v = sigmoid of the parameter) or "clamp" (v is the parameter, put back into [0, 1] by `project_`
+           after each update). A start of exactly 0 or 1 needs "clamp": a saturated sigmoid has no gradient.
+    per:   "layer" (one weight) or "head" (one for each of `heads`).
+    """
+
+    couples_queries = "all"
+    doubly_normalized: type[Normalizer] = DNAS
+
+    def __init__(self, start: float = 0.5, form: str = "sigmoid", per: str = "layer", heads: int | None = None):
+        super().__init__()
+        if form not in FORMS:
+            raise ValueError(f"form={form!r}: allowed are {', '.join(FORMS)}")
+        if per not in SHARES:
+            raise ValueError(f"per={per!r}: allowed are {', '.join(SHARES)}")
+        if isinstance(start, bool) or not isinstance(start, (int, float)) or not 0 <= start <= 1:
+            raise ValueError(f"start={start!r}: allowed are numbers from 0 to 1")
+        if form == "sigmoid" and start in (0, 1):
+            raise ValueError(f"start={start!r}: a saturated sigmoid has no gradient; use form='clamp'")
+        if per == "head" and heads is None:
+            raise ValueError("per='head': needs heads=<number of heads>")
+        self.form, self.per = form, per
+        self.parameter_start = float(start) if form == "clamp" else math.log(start / (1 - start))
+        self.hybrid = nn.Parameter(torch.full((heads if per == "head" else 1,), self.parameter_start))
+        self.dnas, self.softmax = self.doubly_normalized(), Softmax()
+
+    def hybrid_weight(self) -> Tensor:
+        """v, shape (1,) or (heads,), in [0, 1]: the share of the doubly normalized weights."""
+        return self.hybrid.sigmoid() if self.form == "sigmoid" else self.hybrid
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Puts a clamped weight back into [0, 1]; call it after each update."""
+        if self.form == "clamp":
+            self.hybrid.clamp_(0.0, 1.0)
+
+    def mix(self, doubly: Tensor, softmax: Tensor) -> Tensor:
+        """v * doubly + (1 - v) * softmax, with v along the heads axis of (B, H, ., .)."""
+        v = self.hybrid_weight()[:, None, None].to(doubly.dtype)
+        return v * doubly + (1 - v) * softmax
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+        s = widen(scores)
+        doubly = self.dnas(s, mask, log_prior=log_prior)
+        return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype)

@@ -1,0 +1,59 @@
+"""DNAS and HNAS for autoregressive sites: the column step looks at earlier queries only. Ours, not in the paper."""
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers.base import masked_scores, prefer, softmax_over_keys
+from attnorm.attention.normalizers.dnas import DNAS
+from attnorm.attention.normalizers.hnas import HNAS
+
+
+class DNASPrefix(DNAS):
+    """xi_ij = exp(s_ij) / sum_{i' <= i} exp(s_i'j), then normalized over the keys; no row depends on a later query.
+
+    With c_ij = logcumsumexp over i, w = softmax_j(s_ij - c_ij + log u_j). In causal self-attention xi_ii = 1, so the
+    diagonal is each row's largest weight. `step` computes one row from a running c, equal to the full pass.
+    """
+
+    couples_queries = "past"
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+        s = masked_scores(scores, mask)
+        unseen = s.cummax(-2).values == -torch.inf  # no query so far may see this key
+        c = s.masked_fill(unseen, torch.finfo(s.dtype).min).logcumsumexp(-2)
+        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+
+    def step(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        state: Tensor | None = None,
+        *,
+        log_prior: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """One more query: scores (B, H, 1, M) -> weights (B, H, 1, M) and the new state (B, H, 1, M').
+
+        `state` is the running logsumexp of each key over the queries so far, (B, H, 1, M' <= M); the keys that are
+        new enter at -inf. Pass the returned state to the next call, its rows reordered as the beams are.
+        """
+        s = masked_scores(scores, mask)
+        if state is None:
+            state = s.new_full(s.shape, -torch.inf)
+        elif state.shape[-1] < s.shape[-1]:
+            new = state.new_full((*state.shape[:-1], s.shape[-1] - state.shape[-1]), -torch.inf)
+            state = torch.cat([state, new], -1)
+        state = torch.logaddexp(state, s)
+        c = state.masked_fill(state == -torch.inf, 0.0)
+        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype), state
+
+
+class HNASPrefix(HNAS):
+    """v * dnas_prefix + (1 - v) * softmax."""
+
+    couples_queries = "past"
+    doubly_normalized = DNASPrefix
+
+    def step(self, scores, mask=None, state=None, *, log_prior=None) -> tuple[Tensor, Tensor]:
+        doubly, state = self.dnas.step(scores, mask, state, log_prior=log_prior)
+        return self.mix(doubly, self.softmax(scores, mask, log_prior=log_prior)), state

@@ -1,0 +1,30 @@
+"""Softmax attention, the lower-normalized scheme (LNAS) of "Doubly-Normalized Attention", Eq. 1."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnorm.attention.masking import Mask, dense_mask
+from attnorm.attention.normalizers.base import Normalizer, masked_scores, prefer, softmax_over_keys, widen
+
+
+class Softmax(Normalizer):
+    """w_ij = u_j exp(s_ij) / sum_j' u_j' exp(s_ij')."""
+
+    couples_queries = "none"
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+        return softmax_over_keys(prefer(masked_scores(scores, mask), log_prior)).to(scores.dtype)
+
+    def attend(self, q, k, v, mask: Tensor | Mask | None = None, *, log_prior=None, scale=None) -> Tensor:
+        """The same by torch's fused attention."""
+        n_queries, n_keys = q.shape[-2], k.shape[-2]
+        if isinstance(mask, Mask) and mask.only_causal and log_prior is None and n_queries == n_keys:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        bias = dense_mask(mask, q.new_empty(()).expand(1, 1, n_queries, n_keys))
+        if log_prior is not None:
+            log_prior = widen(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits would round it
+            bias = log_prior if bias is None else log_prior.masked_fill(~bias, -torch.inf)
+        if bias is not None:
+            bias = bias.expand(*q.shape[:-1], n_keys)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)

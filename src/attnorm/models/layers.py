@@ -1,0 +1,82 @@
+"""Transformer layers around multi-head attention, pre- or post-norm."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from attnorm.attention.build import build_site_normalizer, build_site_scorer
+from attnorm.attention.masking import Mask
+from attnorm.attention.multihead import Cache, MultiHeadAttention
+from attnorm.models.shape import Shape
+
+ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
+
+
+class Residual(nn.Module):
+    """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm), with dropout on f."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.pre = shape.norm == "pre"
+        self.norm = nn.LayerNorm(shape.width)
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.pre:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+def build_attention(shape: Shape, attention: dict, site: str) -> MultiHeadAttention:
+    """The multi-head attention of one layer at one site."""
+    normalizer = build_site_normalizer(attention, site, shape.heads)
+    scorer = build_site_scorer(attention, site)
+    return MultiHeadAttention(shape.width, shape.heads, normalizer, scorer, shape.attention_dropout)
+
+
+def feed_forward(shape: Shape) -> nn.Sequential:
+    """Linear, activation, Linear: the position-wise network."""
+    activation = ACTIVATIONS[shape.activation]()
+    return nn.Sequential(nn.Linear(shape.width, shape.inner), activation, nn.Linear(shape.inner, shape.width))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each in a residual."""
+
+    def __init__(self, shape: Shape, attention: dict, site: str):
+        super().__init__()
+        self.attention, self.attention_residual = build_attention(shape, attention, site), Residual(shape)
+        self.feed_forward, self.feed_forward_residual = feed_forward(shape), Residual(shape)
+
+    def forward(self, x: Tensor, mask: Mask, log_prior: Tensor | None) -> Tensor:
+        """x (B, N, W) -> (B, N, W)."""
+        x = self.attention_residual(x, lambda y: self.attention(y, y, mask, log_prior=log_prior))
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention to the encoder's states, feed-forward."""
+
+    def __init__(self, shape: Shape, attention: dict, site: str, cross_site: str):
+        super().__init__()
+        self.attention, self.attention_residual = build_attention(shape, attention, site), Residual(shape)
+        self.cross, self.cross_residual = build_attention(shape, attention, cross_site), Residual(shape)
+        self.feed_forward, self.feed_forward_residual = feed_forward(shape), Residual(shape)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Mask,
+        cross_mask: Mask,
+        log_prior: Tensor | None,
+        cross_log_prior: Tensor | None,
+        caches: tuple[Cache, Cache] | None,
+    ) -> Tensor:
+        """x (B, T, W), memory (B, N, W) -> (B, T, W); with caches (of both attentions) x holds one new position."""
+        cache, cross_cache = caches or (None, None)
+        x = self.attention_residual(x, lambda y: self.attention(y, y, mask, log_prior=log_prior, cache=cache))
+        x = self.cross_residual(
+            x, lambda y: self.cross(y, memory, cross_mask, log_prior=cross_log_prior, cache=cross_cache)
+        )
+        return self.feed_forward_residual(x, self.feed_forward)

@@ -1,0 +1,85 @@
+"""The encoder-decoder Transformer."""
+
+from torch import Tensor, nn
+
+from attnorm.attention.build import build_site_prior
+from attnorm.attention.masking import Mask
+from attnorm.attention.multihead import Cache
+from attnorm.models.embeddings import Embeddings
+from attnorm.models.encoder import Encoder, site_log_prior
+from attnorm.models.initialize import initialize
+from attnorm.models.layers import DecoderLayer
+from attnorm.models.shape import Shape
+
+
+class DecoderCache:
+    """What incremental decoding remembers: keys and values of every layer, and how many positions are done."""
+
+    def __init__(self, layers: int):
+        self.layers = [(Cache(grows=True), Cache(grows=False)) for _ in range(layers)]
+        self.length = 0
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps these rows (int (B',)), in this order."""
+        for pair in self.layers:
+            for cache in pair:
+                cache.select(rows)
+
+
+class Seq2Seq(nn.Module):
+    """Article in, headline out: an encoder, a causal decoder with cross-attention, one vocabulary for both.
+
+    sites: the places with attention, and whether each is autoregressive (cross-attention is, under teacher forcing).
+    attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`.
+    """
+
+    sites = {"encoder": False, "decoder": True, "cross": True}  # noqa: RUF012
+
+    def __init__(self, shape: Shape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
+        super().__init__()
+        self.shape, self.pad_id = shape, pad_id
+        self.tokens = nn.Embedding(vocab_size, shape.width)
+        self.encoder = Encoder(shape, attention, self.tokens)
+        self.embeddings = Embeddings(self.tokens, shape.max_target, shape)
+        self.layers = nn.ModuleList(
+            DecoderLayer(shape, attention, "decoder", "cross") for _ in range(shape.decoder_layers)
+        )
+        self.norm = nn.LayerNorm(shape.width) if shape.norm == "pre" else nn.Identity()
+        self.prior = build_site_prior(attention, "decoder", shape.heads, bidirectional=False)
+        self.cross_prior = build_site_prior(attention, "cross", shape.heads, bidirectional=True)
+        self.output = nn.Linear(shape.width, vocab_size)
+        initialize(self, seed)
+        if shape.tied:
+            self.output.weight = self.tokens.weight
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """source, int (B, N), and the target read so far, int (B, T), padded -> the decoder's states (B, T, W)."""
+        return self.decode(target, self.encode(source), source != self.pad_id)
+
+    def encode(self, source: Tensor) -> Tensor:
+        """source, int (B, N) -> memory (B, N, W)."""
+        return self.encoder(source, source != self.pad_id)
+
+    def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: DecoderCache | None = None) -> Tensor:
+        """target, int (B, T); memory (B, N, W); source_real, bool (B, N) -> states (B, T, W).
+
+        With a cache `target` holds the newest token only, (B, 1), and the cache moves on by one position.
+        """
+        done = 0 if cache is None else cache.length
+        n_new, n_all, n_source = target.shape[1], done + target.shape[1], memory.shape[1]
+        real = None if cache is not None else target != self.pad_id
+        mask = Mask(queries=real, keys=real, causal=cache is None)
+        cross_mask = Mask(queries=real, keys=source_real)
+        log_prior = site_log_prior(self.prior, n_new, n_all, done, target.device)
+        cross_log_prior = site_log_prior(self.cross_prior, n_new, n_source, done, target.device)
+        x = self.embeddings(target, offset=done)
+        for index, layer in enumerate(self.layers):
+            caches = None if cache is None else cache.layers[index]
+            x = layer(x, memory, mask, cross_mask, log_prior, cross_log_prior, caches)
+        if cache is not None:
+            cache.length = n_all
+        return self.norm(x)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """states (..., W) -> scores of the next token (..., V)."""
+        return self.output(states)

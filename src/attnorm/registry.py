@@ -1,0 +1,53 @@
+"""Looking things up by name: a plain dict name -> "module:Class", imported when asked for."""
+
+import difflib
+import importlib
+import inspect
+from typing import Any
+
+
+def nearest(name: str, allowed) -> str:
+    """' Did you mean ...?' with the closest allowed name, or ''."""
+    found = difflib.get_close_matches(str(name), [str(a) for a in allowed], n=1, cutoff=0.5)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def find(kind: str, name: str, table: dict[str, str]) -> type:
+    """The class behind a name of `table`, or behind a dotted path "package.module:Class".
+
+    Raises ValueError for an unknown name (the right ones listed, the nearest suggested) and for a path that does not
+    import (its real error kept).
+    """
+    path = table.get(name)
+    if path is None and ":" not in str(name):
+        raise ValueError(
+            f"{kind} {name!r} is unknown; allowed: {', '.join(table)}, or a dotted path 'package.module:Class'."
+            + nearest(name, table)
+        )
+    module_name, _, class_name = (path or name).partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{kind} {name!r}: cannot import {class_name!r} from {module_name!r}: {error}") from error
+
+
+def option_names(cls: type) -> list[str]:
+    """The options a class's constructor takes."""
+    if cls.__init__ is object.__init__:
+        return []
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return [p.name for p in parameters if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+
+
+def construct(kind: str, name: str, table: dict[str, str], options: dict[str, Any]) -> Any:
+    """An instance of the class behind `name`; ValueError names a wrong option, the allowed ones and the nearest."""
+    cls = find(kind, name, table)
+    allowed = option_names(cls)
+    for option in options:
+        if option not in allowed:
+            takes = f"allowed: {', '.join(allowed)}" if allowed else "it takes none"
+            raise ValueError(f"{kind} {name!r} has no option {option!r}; {takes}." + nearest(option, allowed))
+    try:
+        return cls(**options)
+    except ValueError as error:
+        raise ValueError(f"{kind} {name!r}: {error}") from error

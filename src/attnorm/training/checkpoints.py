@@ -1,0 +1,105 @@
+"""Checkpoints that a crash, a kill or a full disk cannot tear, and runs that go on bit for bit."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+BEST, LAST = "best", "last"
+UNFINISHED = ".unfinished"
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target, flushes to disk, then renames: the old checkpoint survives until the new is whole."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Raises OSError, naming the file and what survives, when the disk is full or the folder not writable."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(path.name + UNFINISHED)
+        try:
+            with open(unfinished, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+            sync_folder(path.parent)
+        except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
+            unfinished.unlink(missing_ok=True)
+            kept = [name for name in (f"{LAST}.ckpt", f"{BEST}.ckpt") if (path.parent / name).exists()]
+            survives = f"still good in that folder: {', '.join(kept)}" if kept else "there was none before"
+            raise OSError(f"could not save the checkpoint {path}: {error} ({survives})") from error
+
+
+def replace_by_copy(source: Path, target: Path) -> None:
+    """Makes `target` a copy of `source`, whole at any moment."""
+    unfinished = target.with_name(target.name + UNFINISHED)
+    shutil.copyfile(source, unfinished)
+    os.replace(unfinished, target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sweep_unfinished(folder: Path) -> None:
+    """Removes what a killed save left behind."""
+    for leftover in folder.glob(f"*{UNFINISHED}"):
+        leftover.unlink()
+
+
+def best_and_last(folder: Path) -> ModelCheckpoint:
+    """Keeps best.ckpt (smallest val/loss) and last.ckpt, both renewed at validations."""
+    checkpoint = ModelCheckpoint(
+        dirpath=folder,
+        filename=BEST,
+        monitor="val/loss",
+        save_last=True,
+        enable_version_counter=False,
+        save_on_train_epoch_end=False,
+    )
+    checkpoint.CHECKPOINT_NAME_LAST = LAST
+    return checkpoint
+
+
+class RandomStreams(pl.Callback):
+    """Gives every rank its own dropout stream, keeps the streams in checkpoints, puts them back on resume."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+        self.saved: dict | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        torch.manual_seed(self.seed + trainer.global_rank)
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict) -> None:
+        own = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            own["cuda"] = torch.cuda.get_rng_state()
+        streams = [own]
+        if torch.distributed.is_initialized():
+            streams = [None] * trainer.world_size
+            torch.distributed.all_gather_object(streams, own)
+        checkpoint["random_streams"] = streams
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict) -> None:
+        streams = checkpoint.get("random_streams", [])
+        self.saved = streams[trainer.global_rank] if trainer.global_rank < len(streams) else None
+
+    def on_train_batch_start(self, trainer: pl.Trainer, task: pl.LightningModule, batch: dict, index: int) -> None:
+        if self.saved is not None:
+            torch.set_rng_state(self.saved["cpu"].cpu())
+            if "cuda" in self.saved and torch.cuda.is_available():
+                torch.cuda.set_rng_state(self.saved["cuda"].cpu())
+            self.saved = None

@@ -1,0 +1,128 @@
+"""Checking a configuration: every problem of it, in the user's words, before any data is read."""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attnorm.attention.build import check_attention
+from attnorm.data.sources import SOURCES, build_source
+from attnorm.data.tokenizer import check_tokenizer
+from attnorm.models import MODELS
+from attnorm.registry import find, nearest
+from attnorm.tasks import TASKS
+from attnorm.training.rules import RULES
+
+OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Trainer itself, and what to use instead
+    "logger": "use logger=csv|wandb|tensorboard",
+    "callbacks": "use the callbacks.* keys",
+    "plugins": "checkpoints are always written atomically",
+    "enable_progress_bar": "use callbacks.progress",
+    "enable_checkpointing": "a run always keeps its best and last checkpoint",
+    "enable_model_summary": "the number of parameters is always shown",
+    "use_distributed_sampler": "batches are shared among devices already",
+    "default_root_dir": "use paths.log_dir",
+    "overfit_batches": "use debug=overfit or data.max_train",
+    "check_val_every_n_epoch": "use trainer.val_check_interval (in batches) or task.validations",
+    "reload_dataloaders_every_n_epochs": "the order of examples changes every epoch already",
+}
+SHARED_DATA_KEYS = [key.removeprefix("data.") for key in RULES if key.startswith("data.")]  # whatever the source
+
+
+def model_sites(cfg: dict) -> dict[str, bool]:
+    """The attention sites of the configured model, each with whether it is autoregressive."""
+    return find("model", cfg["model"]["name"], MODELS).sites
+
+
+def source_settings(cfg: dict) -> dict[str, Any]:
+    """The keys of `data` that belong to its source, not to batching and cleaning."""
+    return {key: value for key, value in cfg["data"].items() if key not in ("name", *SHARED_DATA_KEYS)}
+
+
+def tokenizer_settings(cfg: dict) -> dict[str, Any]:
+    """The options of the tokenizer."""
+    return {key: value for key, value in cfg["tokenizer"].items() if key != "name"}
+
+
+def check(cfg: dict, multirun: bool = False) -> list[str]:
+    """Every problem of a resolved configuration, one message each; empty when it can run."""
+    problems = [*check_values(cfg)]
+    if not any(problem.startswith("model.name") for problem in problems):
+        problems += check_attention(cfg["attention"], model_sites(cfg))
+    problems += check_data(cfg, ("train", "validation"))
+    problems += check_tokenizer(cfg["tokenizer"]["name"], **tokenizer_settings(cfg))
+    if not problems:  # the rest compares values that have to be sound themselves
+        problems += check_together(cfg, multirun)
+    return problems
+
+
+def check_values(cfg: dict) -> Iterator[str]:
+    """Each key against its rule; a key without one is read by nothing."""
+    import pytorch_lightning as pl
+
+    lightning = inspect.signature(pl.Trainer).parameters
+    for key, value in leaves(cfg):
+        group, _, name = key.partition(".")
+        if key in RULES:
+            if not RULES[key].accepts(value):
+                yield f"{key}={value}: allowed are {RULES[key].allowed}"
+        elif group == "trainer" and name in OWN_TRAINER_KEYS:
+            yield f"{key}: {OWN_TRAINER_KEYS[name]}"
+        elif group == "trainer" and name not in lightning:
+            yield f"{key}: pytorch_lightning.Trainer has no such argument." + nearest(name, lightning)
+        elif group not in ("trainer", "data", "tokenizer", "attention"):  # the last three: by the code that reads them
+            yield f"{key}: nothing reads this key." + nearest(key, RULES)
+
+
+def leaves(cfg: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """('trainer.max_steps', value) for every value of a nested dict; lists are values."""
+    for key, value in cfg.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
+    """Problems of `data`: its source, the source's options, files that are missing, a kind the task cannot use."""
+    name, task = cfg["data"]["name"], find("task", cfg["task"]["name"], TASKS)
+    try:
+        source = build_source(name, **source_settings(cfg))
+    except ValueError as error:
+        return str(error).splitlines()
+    if source.yields != task.yields:
+        fitting = [other for other in SOURCES if find("data", other, SOURCES).yields == task.yields]
+        return [
+            f"data={name}: it yields {source.yields}, task={cfg['task']['name']} needs {task.yields}; "
+            f"sources that fit: {', '.join(fitting)}"
+        ]
+    return source.check(splits)
+
+
+def check_together(cfg: dict, multirun: bool) -> Iterator[str]:
+    """Values that are sound alone and not together, or not on this machine."""
+    import torch
+
+    model, decoding, trainer, data = cfg["model"], cfg["decoding"], cfg["trainer"], cfg["data"]
+    if model["width"] % model["heads"]:
+        yield f"model.width={model['width']}: not a multiple of model.heads={model['heads']}"
+    if decoding["max_length"] >= model["max_target"]:
+        yield (
+            f"decoding.max_length={decoding['max_length']}: allowed are whole numbers below "
+            f"model.max_target={model['max_target']}, for the begin token takes a position"
+        )
+    if decoding["min_length"] > decoding["max_length"]:
+        yield f"decoding.min_length={decoding['min_length']}: above decoding.max_length={decoding['max_length']}"
+    longest = model["max_source"] + model["max_target"]
+    if data["batch_tokens"] < longest:
+        yield f"data.batch_tokens={data['batch_tokens']}: a pair can have {longest} tokens, so allowed are larger ones"
+    if trainer["accelerator"] in ("gpu", "cuda") and not torch.cuda.is_available():
+        yield f"trainer.accelerator={trainer['accelerator']}: torch sees no GPU here; use trainer=auto or trainer=cpu"
+    single = trainer["devices"] in (1, "1") and trainer["strategy"] in ("auto", "single_device")
+    if multirun and not single:
+        yield (
+            f"trainer.devices={trainer['devices']} with -m: every device's process would start a sweep of its own; "
+            "sweep with one device, or start one process a run"
+        )
+    if cfg["ckpt_path"] is not None and not Path(cfg["ckpt_path"]).is_file():
+        yield f"ckpt_path={cfg['ckpt_path']}: no such file"

@@ -1,0 +1,149 @@
+"""What a person sees: a progress bar, one line a validation, sample headlines, a table at the end."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.tree import Tree
+
+from attnorm.tasks.rouge import METRICS, NAMES
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def quiet_libraries() -> None:
+    """Keeps what libraries say to developers out of a user's run; errors still show."""
+    for name in ("pytorch_lightning", "lightning_fabric", "datasets", "absl", "torch.distributed"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric|torch.utils.data|torch.optim")
+    warnings.filterwarnings("ignore", message=".*(isinstance.treespec|LeafSpec|torch.jit).*")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def show_config(cfg: dict) -> None:
+    """The resolved configuration as a tree."""
+    tree = Tree("[bold]config[/]")
+    for key, value in cfg.items():
+        if isinstance(value, dict):
+            branch = tree.add(f"[cyan]{key}[/]")
+            for name, leaf in value.items():
+                branch.add(f"{name}: {escape(str(leaf))}")
+        else:
+            tree.add(f"[cyan]{key}[/]: {escape(str(value))}")
+    console.print(tree)
+
+
+def bar(label: str, stderr: bool = False) -> Progress:
+    """A progress bar that shows on a terminal and keeps silent elsewhere."""
+    where = Console(stderr=True) if stderr else console
+    return Progress(
+        TextColumn(label),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=where,
+        disable=not where.is_terminal,
+        transient=True,
+    )
+
+
+def tracked(items: list, label: str) -> Iterable:
+    """Iterates under a progress bar."""
+    with bar(label) as progress:
+        task = progress.add_task("", total=len(items), note="")
+        for item in items:
+            yield item
+            progress.advance(task)
+
+
+class ProgressLine(pl.Callback):
+    """The bar over all updates of the run, and one line a validation with a sample headline."""
+
+    def __init__(self, samples_folder: Path, samples: int, show: bool):
+        self.folder, self.samples, self.show = samples_folder, samples, show
+        self.bar: Progress | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        if self.show and trainer.is_global_zero:
+            self.bar = bar("training")
+            self.bar.start()
+            total = int(trainer.estimated_stepping_batches)
+            self.line = self.bar.add_task("", total=total, completed=trainer.global_step, note="")
+
+    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:
+        if self.bar is not None:
+            loss = trainer.progress_bar_metrics.get("train/loss")
+            self.bar.update(self.line, completed=trainer.global_step, note="" if loss is None else f"loss {loss:.3f}")
+
+    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        if not trainer.is_global_zero or trainer.sanity_checking:
+            return
+        metrics = trainer.callback_metrics
+        line = f"step {trainer.global_step:>6,}  val loss {metrics['val/loss']:.3f}"
+        line += f"  perplexity {metrics['val/perplexity']:,.1f}"
+        if "val/rouge1" in metrics:
+            line += f"  {rouge_line({metric: float(metrics[f'val/{metric}']) for metric in METRICS})} (greedy)"
+        console.print(line)
+        self._show_samples(trainer.global_step, task.samples[: self.samples])
+
+    def _show_samples(self, step: int, samples: list) -> None:
+        if not samples:
+            return
+        text = "\n\n".join(f"article   {s.article}\ntitle     {s.title}\nheadline  {s.headline}" for s in samples)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"step_{step:06d}.txt").write_text(text + "\n")
+        first = samples[0]
+        console.print(
+            f"             [dim]title[/] {escape(first.title)}\n          [dim]headline[/] {escape(first.headline)}"
+        )
+
+    def on_train_end(self, *_) -> None:
+        self._stop()
+
+    def on_exception(self, *_) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+def rouge_line(scores: dict[str, float]) -> str:
+    """'ROUGE-1/2/L 31.2 / 12.1 / 29.8'."""
+    return "ROUGE-1/2/L " + " / ".join(f"{scores[metric]:.1f}" for metric in METRICS)
+
+
+def show_samples(samples: list) -> None:
+    """A few articles with title and headline."""
+    for sample in samples:
+        console.print(
+            f"\n [dim]article[/] {escape(sample.article)}\n   [dim]title[/] {escape(sample.title)}"
+            f"\n[bold]headline[/] {escape(sample.headline)}"
+        )
+    console.print()
+
+
+def show_scores(scores: Any, label: str) -> None:
+    """The closing table of an `evaluate.Scores`: the model beside the lead-8 baseline."""
+    settings = ", ".join(f"{name} {value}" for name, value in scores.decoding.items())
+    title = f"{scores.split}: {scores.pairs:,} pairs; {settings}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for metric in METRICS:
+        table.add_column(f"{NAMES[metric]} F1", justify="right")
+    table.add_column("loss", justify="right")
+    table.add_row(escape(label), *(f"{scores.rouge[metric]:.2f}" for metric in METRICS), f"{scores.loss:.3f}")
+    table.add_row("lead-8", *(f"{scores.lead8[metric]:.2f}" for metric in METRICS), "")
+    console.print(table)
+    console.print(f"[dim]{escape(scores.rouge_note)}[/]")

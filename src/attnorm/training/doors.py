@@ -1,0 +1,113 @@
+"""`eval.py` and `generate.py`: what they do with a run folder."""
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from attnorm.data.text import clean
+from attnorm.tasks.headlines import cut, write_headlines
+from attnorm.training import assemble, console
+from attnorm.training.config import check_data, check_together, check_values
+from attnorm.training.environment import write_json
+from attnorm.training.errors import ConfigError
+from attnorm.training.evaluate import score
+from attnorm.training.rerun import changed, open_run, read_command, read_run
+
+SPLITS = ("validation", "test")
+
+
+def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
+    """Scores a run on a split and writes eval_<split>.json and .txt into its folder."""
+    console.quiet_libraries()
+    command = read_command(arguments, defaults)
+    run, split = Path(command.settings["run"]), command.settings["split"]
+    if split not in SPLITS:
+        raise ConfigError([f"split={split}: allowed are {', '.join(SPLITS)}"])
+    cfg = changed(read_run(run), command.typed, conf)
+    sound(cfg, (split,))
+    tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
+    scores = score(
+        model,
+        assemble.build_splits(cfg, tokenizer, (split,))[split],
+        assemble.build_decoding(cfg),
+        cfg["task"]["stemmer"],
+        cfg["data"]["batch_tokens"],
+    )
+    name = free_name(run, f"eval_{split}")
+    (run / f"{name}.txt").write_text("\n".join(scores.headlines) + "\n")
+    record = {
+        "checkpoint": command.settings["ckpt"],
+        "step": step,
+        "typed": dict(command.typed),
+        "data": cfg["data"],
+        **scores.record(),
+    }
+    write_json(run / f"{name}.json", record)
+    console.show_scores(scores, assemble.run_label(cfg))
+    console.console.print(f"written to {run / name}.json, headlines to {name}.txt")
+
+
+def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
+    """Writes one headline a line for one article a line, in order, as soon as a chunk of them is done."""
+    console.quiet_libraries()
+    command = read_command(arguments, defaults)
+    run, source, chunk = Path(command.settings["run"]), command.settings["input"], command.settings["chunk"]
+    cfg = changed(read_run(run), command.typed, conf)
+    sound(cfg, ())
+    if source != "-" and not Path(source).is_file():
+        raise ConfigError([f"input={source}: no such file; - reads standard input"])
+    tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
+    decoding, data = assemble.build_decoding(cfg), cfg["data"]
+    lines = sys.stdin.buffer if source == "-" else open(source, "rb")  # noqa: SIM115 - closed at exit
+    total = None if source == "-" else count_lines(Path(source))
+    with console.bar("headlines", stderr=True) as progress:
+        bar = progress.add_task("", total=total, note="")
+        for articles in chunks(decoded(lines, source), chunk):
+            cleaned = [clean(article, lowercase=data["lowercase"], digits=data["digits"]) for article in articles]
+            written = [number for number, article in enumerate(cleaned) if article]  # an empty line stays empty
+            sources = cut(tokenizer.encode([cleaned[number] for number in written]), cfg["model"]["max_source"])
+            headlines = [""] * len(articles)
+            if written:
+                found = write_headlines(model, tokenizer, sources, decoding, data["batch_tokens"])
+                for number, headline in zip(written, found, strict=True):
+                    headlines[number] = headline
+            print("\n".join(headlines), flush=True)
+            progress.advance(bar, len(articles))
+
+
+def sound(cfg: dict, splits: tuple[str, ...]) -> None:
+    """Raises ConfigError with every problem of a run's configuration as it was changed."""
+    problems = list(check_values(cfg))
+    problems += check_data(cfg, splits) if splits else []
+    if problems := problems or [p for p in check_together(cfg, False) if not p.startswith(("trainer.", "ckpt_path"))]:
+        raise ConfigError(problems)
+
+
+def free_name(run: Path, stem: str) -> str:
+    """`stem`, or `stem_2`, `stem_3`, ... : an earlier result is not overwritten."""
+    number, name = 1, stem
+    while (run / f"{name}.json").exists():
+        number += 1
+        name = f"{stem}_{number}"
+    return name
+
+
+def decoded(lines, source: str) -> Iterator[str]:
+    """The lines as text; raises ValueError naming file and line where they are not UTF-8."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"input={source}:{number}: not UTF-8 at byte {error.start + 1} of the line") from error
+
+
+def chunks(items: Iterator[str], size: int) -> Iterator[list[str]]:
+    """Lists of at most `size` items."""
+    while chunk := list(islice(items, size)):
+        yield chunk
+
+
+def count_lines(path: Path) -> int:
+    with open(path, "rb") as file:
+        return sum(1 for _ in file)

@@ -1,0 +1,80 @@
+"""What a run was made with: versions, code, device, command."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+PACKAGES = (
+    "attnorm",
+    "torch",
+    "pytorch-lightning",
+    "hydra-core",
+    "datasets",
+    "sentencepiece",
+    "tokenizers",
+    "rouge-score",
+)
+
+
+def describe_environment() -> dict:
+    """Plain values for environment.json."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "git": git_state(),
+        "gpus": gpus,
+        "cpu_cores": os.cpu_count(),
+        "cpu_threads": torch.get_num_threads(),
+    }
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def git_state() -> dict | None:
+    """The commit of the code and whether files differ from it; None outside a repository."""
+
+    def git(*arguments: str) -> str:
+        folder = Path(__file__).parent
+        return subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": git("status", "--porcelain") != ""}
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def peak_memory() -> dict[str, float]:
+    """Peak memory in MB (10^6 bytes): of this process, and of the GPU where there is one."""
+    import torch
+
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS, in kibibytes on Linux
+    peak = {"process_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)}
+    if torch.cuda.is_available():
+        peak["gpu_mb"] = round(torch.cuda.max_memory_allocated() / 1e6, 1)
+    return peak
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Writes a whole file or none."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    os.replace(unfinished, path)

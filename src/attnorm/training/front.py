@@ -1,0 +1,152 @@
+"""What the front doors share: Hydra's errors with the nearest name, users' errors without a traceback."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attnorm.registry import nearest
+from attnorm.training.errors import ConfigError, Interrupted
+
+
+def register_resolvers() -> None:
+    """`${attention_label:}`: the name that a run is filed under, by what was resolved."""
+
+    def label(*, _root_: DictConfig) -> str:
+        from attnorm.attention.build import attention_label, check_attention
+        from attnorm.training.config import model_sites
+
+        cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in ("attention", "model")}
+        try:
+            sites = model_sites(cfg)
+        except ValueError:
+            return "unknown"
+        return "unknown" if check_attention(cfg["attention"], sites) else attention_label(cfg["attention"], sites)
+
+    OmegaConf.register_new_resolver("attention_label", label, replace=True)
+
+
+def run_train(conf: Path) -> int:
+    """`train.py`: composes the configuration from the command line, checks it, trains. Returns the exit code."""
+    register_resolvers()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra's exceptions through, to add the nearest name
+
+    @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
+    def job(cfg: DictConfig) -> None:
+        run = Path(HydraConfig.get().runtime.output_dir)
+        try:
+            checked = check_composed(cfg, multirun=HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN)
+        except ConfigError:
+            remove_if_empty(run)
+            raise
+        from attnorm.analysis.figures import draw_run
+        from attnorm.training.run import train
+
+        train(checked, run)
+        draw_run(run)
+
+    return exit_code(job, conf)
+
+
+def run_door(conf: Path, name: str) -> int:
+    """`eval.py` and `generate.py`: their settings are those of conf/<name>.yaml; the rest changes the run's config."""
+    arguments = sys.argv[1:]
+    if not arguments or {"--help", "-h"} & set(arguments):
+        print((conf / f"{name}.yaml").read_text(), end="")
+        return 0
+
+    def job() -> None:
+        from attnorm.training import doors
+
+        defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
+        {"eval": doors.evaluate, "generate": doors.generate}[name](arguments, defaults, conf)
+
+    return exit_code(job, conf)
+
+
+def check_composed(cfg: DictConfig, multirun: bool = False) -> dict:
+    """The configuration as plain values; raises ConfigError with all its problems."""
+    missing = sorted(OmegaConf.missing_keys(cfg))
+    if missing:
+        raise ConfigError([f"{key}: has to be given, as {key}=<value>" for key in missing])
+    from attnorm.training.config import check
+
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    if problems := check(plain, multirun):
+        raise ConfigError(problems)
+    return plain
+
+
+def exit_code(job: Callable[[], None], conf: Path) -> int:
+    """Runs a job; what a user got wrong is a message and 2, a signal is 128 + its number."""
+    try:
+        job()
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"error: {error}", file=sys.stderr)
+        if hint := near_key(str(error), conf):
+            print(hint, file=sys.stderr)
+        return 2
+    except Interrupted as error:
+        print(f"{error}; go on with ckpt_path=<run folder>/checkpoints/last.ckpt", file=sys.stderr)
+        return 128 + error.signal_number
+    except Exception as error:
+        if not is_users(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def is_users(error: Exception) -> bool:
+    """Whether the message alone says what to do: bad data, a full disk, a loss that left the numbers."""
+    return isinstance(error, (ValueError, OSError)) or type(error).__name__ == "NonFiniteLoss"
+
+
+def near_key(message: str, conf: Path) -> str:
+    """A line with the name nearest to the one that Hydra did not find, or ''."""
+    if found := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", message):
+        group, name = found.groups()
+        return nearest(name, (file.stem for file in (conf / group).glob("*.yaml"))).strip()
+    found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
+    if not found:
+        return ""
+    key = found[1]
+    groups = [folder.name for folder in conf.iterdir() if folder.is_dir()]
+    return nearest(key, [*known_keys(conf), *groups]).strip()
+
+
+def known_keys(conf: Path) -> list[str]:
+    """Every key of every file in conf/, as it is typed."""
+
+    def keys(node, prefix: str):
+        for name, value in node.items():
+            if name != "defaults":
+                yield f"{prefix}{name}"
+                if isinstance(value, dict):
+                    yield from keys(value, f"{prefix}{name}.")
+
+    found = set()
+    for file in conf.rglob("*.yaml"):
+        content = OmegaConf.to_container(OmegaConf.load(file)) or {}
+        is_global = file.parent == conf or "@package _global_" in file.read_text()
+        found.update(keys(content, "" if is_global else f"{file.parent.name}."))
+    return sorted(found)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Takes back the folder <task>/<attention>/<time> that Hydra made for a run that never started."""
+    for level in (folder, *folder.parents[:2]):
+        if not level.is_dir() or any(level.iterdir()):
+            return
+        level.rmdir()

@@ -1,0 +1,170 @@
+"""One training run, from a resolved configuration to a run folder."""
+
+import time
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+import yaml
+
+from attnorm.attention.multihead import attention_layers
+from attnorm.data.corpus import Split, describe
+from attnorm.tasks.gigaword import Sample
+from attnorm.training import assemble, callbacks, checkpoints, console, tracking
+from attnorm.training.environment import describe_environment, peak_memory, write_json
+from attnorm.training.evaluate import Scores, score
+
+CSV_FILES = ("metrics.csv", callbacks.HYBRID_FILE)
+
+
+def train(cfg: dict, run: Path) -> dict:
+    """Trains, keeps the best model by validation loss, scores it, and returns what summary.json says.
+
+    cfg: resolved, plain, and found sound by `config.check`. run: the run folder, made here.
+    Whatever stops the run (an exception, a signal) is written into summary.json before it is raised again.
+    """
+    started = time.perf_counter()
+    console.quiet_libraries()
+    label = assemble.run_label(cfg)
+    trainer, throughput, loggers = None, callbacks.Throughput(), []
+    summary = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
+    first = pl.utilities.rank_zero_only.rank == 0
+    if first:
+        start_record(cfg, run)
+        console.show_config(assemble.record_of(cfg))
+    try:
+        splits = assemble.build_splits(cfg)
+        tokenizer = splits["train"].tokenizer
+        if first:
+            tokenizer.save(run)
+            console.console.print(describe(splits))
+        task = assemble.build_task(cfg, tokenizer, splits["validation"].rows)
+        data = assemble.PairData(cfg, splits, tokenizer)
+        loggers = tracking.build_loggers(cfg, run, label) if first else []
+        updates = data.planned_updates()
+        trainer = build_trainer(cfg, run, updates, loggers, throughput)
+        summary |= describe_parts(cfg, task.model, splits, data)
+        if first and cfg["ckpt_path"]:
+            resume_history(cfg, run)
+
+        trainer.fit(task, datamodule=data, ckpt_path=cfg["ckpt_path"])
+        keep_checkpoints(trainer, task, data, run)
+        summary |= {"steps": trainer.global_step, "epochs": trainer.current_epoch}
+        if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
+            best = load_weights(task.model, run / "checkpoints" / f"{checkpoints.BEST}.ckpt")
+            scores = score(
+                task.model.to(trainer.strategy.root_device),
+                splits["validation"],
+                assemble.build_decoding(cfg),
+                cfg["task"]["stemmer"],
+                cfg["data"]["batch_tokens"],
+            )
+            summary |= {"best_step": best, "validation": scores.record()}
+            show_result(run, label, scores, splits["validation"], cfg["callbacks"]["samples"])
+        summary["finished"] = True
+    except BaseException as error:
+        summary |= {"finished": False, "why": f"{type(error).__name__}: {error}"}
+        raise
+    finally:
+        summary |= {
+            "tokens_per_second": throughput.per_second(),
+            "peak_memory": peak_memory(),
+            "wall_seconds": round(time.perf_counter() - started, 1),
+        }
+        if first:
+            tracking.finish_loggers(loggers, failed=not summary.get("finished", False))
+            write_json(run / "summary.json", summary)
+    if first:
+        console.console.print(f"run folder: {run}")
+    return summary
+
+
+def start_record(cfg: dict, run: Path) -> None:
+    """The run folder with its configuration and environment."""
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "config.yaml").write_text(yaml.safe_dump(assemble.record_of(cfg), sort_keys=False, allow_unicode=True))
+    write_json(run / "environment.json", describe_environment())
+    checkpoints.sweep_unfinished(run / "checkpoints")
+
+
+def resume_history(cfg: dict, run: Path) -> None:
+    """Takes over the curves that lead up to the checkpoint, when it lies in a run folder."""
+    checkpoint = Path(cfg["ckpt_path"])
+    step = torch.load(checkpoint, map_location="cpu", weights_only=True)["global_step"]
+    tracking.continue_history(checkpoint.parent.parent, run, step, CSV_FILES)
+
+
+def build_trainer(cfg: dict, run: Path, updates: int, loggers: list, throughput: callbacks.Throughput) -> pl.Trainer:
+    """Lightning's trainer with this project's callbacks; the trainer's own keys pass through as typed."""
+    settings, options = dict(cfg["trainer"]), cfg["callbacks"]
+    settings["max_steps"] = assemble.max_steps(cfg) or -1
+    if settings["val_check_interval"] is None:
+        pieces = settings["accumulate_grad_batches"]
+        settings["val_check_interval"] = max(1, updates // cfg["task"]["validations"]) * pieces
+    folder = run / "checkpoints"
+    used = [
+        checkpoints.RandomStreams(cfg["seed"]),
+        callbacks.HybridCurve(run, options["hybrid_every"]),
+        callbacks.ColumnMass(options["column_mass_every"]),
+        throughput,
+        console.ProgressLine(run / "samples", options["samples"], options["progress"]),
+        callbacks.StopOnSignal(folder),
+    ]
+    if options["patience"] is not None:
+        used.append(pl.callbacks.EarlyStopping("val/loss", patience=options["patience"]))
+    if not settings["fast_dev_run"]:
+        used.append(checkpoints.best_and_last(folder))
+    return pl.Trainer(
+        **settings,
+        logger=loggers or False,
+        callbacks=used,
+        plugins=[checkpoints.AtomicCheckpointIO()],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=not settings["fast_dev_run"],
+        use_distributed_sampler=False,
+        check_val_every_n_epoch=None,
+        default_root_dir=run,
+    )
+
+
+def keep_checkpoints(trainer: pl.Trainer, task: pl.LightningModule, data: pl.LightningDataModule, run: Path) -> None:
+    """Validates and saves the final state, where training did not end on a validation."""
+    keeper = trainer.checkpoint_callback
+    if keeper is None or keeper._last_global_step_saved == trainer.global_step:
+        return
+    best, last = (run / "checkpoints" / f"{name}.ckpt" for name in (checkpoints.BEST, checkpoints.LAST))
+    trainer.save_checkpoint(last)
+    known = keeper.best_model_score
+    loss = trainer.validate(task, datamodule=data, verbose=False)[0]["val/loss"]
+    if trainer.is_global_zero and (known is None or not best.exists() or loss < known):
+        checkpoints.replace_by_copy(last, best)
+
+
+def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:
+    """Puts a checkpoint's parameters into the model; returns the update they are from."""
+    content = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    prefix = "model."
+    model.load_state_dict({name.removeprefix(prefix): value for name, value in content["state_dict"].items()})
+    return content["global_step"]
+
+
+def describe_parts(cfg: dict, model: torch.nn.Module, splits: dict, data: assemble.PairData) -> dict:
+    """Data set, sizes and padding, for summary.json."""
+    return {
+        "data": {"name": cfg["data"]["name"], **{name: split.counts for name, split in splits.items()}},
+        "padding_share": round(data.padding_share, 4),
+        "vocabulary": splits["train"].tokenizer.vocab_size,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "attention_layers": len(attention_layers(model)),
+    }
+
+
+def show_result(run: Path, label: str, scores: Scores, split: Split, samples: int) -> None:
+    """Samples and closing table on the screen, all headlines and their articles in the run folder."""
+    rows = split.rows[: len(scores.headlines)]
+    written = list(map(Sample, rows["article"], rows["title"], scores.headlines))
+    console.show_samples(written[:samples])
+    (run / "samples").mkdir(exist_ok=True)
+    (run / "samples" / f"{split.name}.txt").write_text("\n".join(scores.headlines) + "\n")
+    console.show_scores(scores, label)

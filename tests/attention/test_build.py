@@ -1,0 +1,215 @@
+"""build_normalizer: names, options and dotted paths, with errors that say what was wrong and what would be right."""
+
+import re
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from attnorm.attention import Normalizer, build_normalizer
+
+NAMES = ["softmax", "dnas", "hnas"]
+
+USERS_MODULE = """
+from attnorm.attention import Normalizer
+
+
+class Uniform(Normalizer):
+    couples_queries = "none"
+
+    def __init__(self, sharpness=1.0):
+        super().__init__()
+        self.sharpness = sharpness
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return (self.sharpness * scores).softmax(-1)
+"""
+
+
+@pytest.fixture
+def users_module(tmp_path, monkeypatch):
+    """An importable module of a user's own, under a name of its own in each test."""
+    name = f"users_normalizers_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(USERS_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def assert_mentions(error, *words):
+    missing = [word for word in words if word not in str(error.value)]
+    assert not missing, f"{missing} not in: {error.value}"
+
+
+def named(word, error):
+    """How often the message says `word`, not counting longer names that contain it."""
+    return len(re.findall(rf"\b{word}\b", str(error.value)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_builds_a_normalizer_that_is_a_module_with_both_calls(name):
+    module = build_normalizer(name)
+    assert isinstance(module, Normalizer) and isinstance(module, torch.nn.Module)
+    q, k, v = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
+    assert module(q @ k.transpose(-1, -2)).shape == (1, 2, 3, 5)
+    assert module.attend(q, k, v).shape == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("wrong, nearest", [("sofmax", "softmax"), ("dnass", "dnas"), ("hnaz", "hnas")])
+def test_a_wrong_name_is_refused_with_the_names_and_the_nearest(wrong, nearest):
+    with pytest.raises(ValueError) as error:
+        build_normalizer(wrong)
+    assert_mentions(error, wrong, *NAMES)
+    assert named(nearest, error) >= 2, f"in the list, and as the nearest: {error.value}"
+
+
+def test_a_name_that_resembles_nothing_still_lists_the_names():
+    with pytest.raises(ValueError) as error:
+        build_normalizer("zzzzzz")
+    assert_mentions(error, "zzzzzz", *NAMES)
+
+
+def test_a_wrong_option_is_refused_with_the_options_and_the_nearest():
+    with pytest.raises(ValueError) as error:
+        build_normalizer("hnas", strat=0.3)
+    assert_mentions(error, "hnas", "strat", "start", "form", "per", "heads")
+    assert named("start", error) >= 2, f"in the list, and as the nearest: {error.value}"
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas"])
+def test_an_option_for_a_normalizer_without_options_is_refused(name):
+    with pytest.raises(ValueError) as error:
+        build_normalizer(name, start=0.3)
+    assert_mentions(error, name, "start")
+
+
+# ------------------------------------------------------------------------------------------ dotted paths
+
+
+def test_a_dotted_path_builds_a_users_class_with_its_options(users_module):
+    assert type(build_normalizer(f"{users_module}:Uniform")).__name__ == "Uniform"
+    assert build_normalizer(f"{users_module}:Uniform", sharpness=2.0).sharpness == 2.0
+
+
+def test_a_users_class_gets_attend_from_its_forward(users_module):
+    module = build_normalizer(f"{users_module}:Uniform", sharpness=2.0)
+    q, k, v = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
+    assert_close(module.attend(q, k, v), (2.0 * q @ k.transpose(-1, -2) / 2).softmax(-1) @ v)
+    assert_close(module.attend(q, k, v, scale=3.0), (6.0 * q @ k.transpose(-1, -2)).softmax(-1) @ v)
+
+
+def test_a_wrong_option_for_a_users_class_is_refused_in_the_same_words(users_module):
+    with pytest.raises(ValueError) as error:
+        build_normalizer(f"{users_module}:Uniform", sharpnes=2.0)
+    assert_mentions(error, "sharpnes", "sharpness")
+
+
+@pytest.mark.parametrize("path", ["no_such_package.module:Class", "attnorm.no_such_module:Class"])
+def test_a_dotted_path_to_no_module_is_refused_by_name(path):
+    with pytest.raises((ValueError, ImportError)) as error:
+        build_normalizer(path)
+    assert_mentions(error, path)
+
+
+def test_a_dotted_path_to_no_class_is_refused_by_name(users_module):
+    with pytest.raises((ValueError, ImportError)) as error:
+        build_normalizer(f"{users_module}:Unifrom")
+    assert_mentions(error, users_module, "Unifrom")
+
+
+def test_a_dotted_path_to_what_is_not_a_normalizer_is_refused_by_name():
+    with pytest.raises((ValueError, ImportError)) as error:
+        build_normalizer("collections:OrderedDict")
+    assert_mentions(error, "collections:OrderedDict", "Normalizer")
+
+
+# ------------------------------------------------------------------------------------------ options of hnas
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas"])
+def test_a_normalizer_without_options_has_nothing_to_train(name):
+    assert not list(build_normalizer(name).parameters())
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "clamp"])
+@pytest.mark.parametrize("start", [0.1, 0.5, 0.9])
+def test_hnas_starts_where_it_is_told_one_weight_a_layer_or_one_a_head(start, form):
+    layer, heads = (
+        build_normalizer("hnas", start=start, form=form),
+        build_normalizer("hnas", start=start, form=form, per="head", heads=3),
+    )
+    for module, shape in ((layer, (1,)), (heads, (3,))):
+        (parameter,) = module.parameters()
+        assert parameter.requires_grad and parameter.numel() == shape[0]
+        assert_close(module.hybrid_weight(), torch.full(shape, start))
+        assert module.hybrid_weight().requires_grad
+
+
+def test_hnas_without_options_starts_at_one_half_in_the_sigmoid_form():
+    module = build_normalizer("hnas")
+    (parameter,) = module.parameters()
+    assert_close(module.hybrid_weight(), torch.tensor([0.5]))
+    with torch.no_grad():
+        parameter.fill_(3.0)
+    assert_close(module.hybrid_weight(), torch.sigmoid(torch.tensor([3.0])))
+
+
+@pytest.mark.parametrize("start", [0.0, 1.0, 0, 1])
+def test_a_start_at_the_end_is_refused_by_the_sigmoid_form_and_taken_by_clamp(start):
+    with pytest.raises(ValueError) as error:
+        build_normalizer("hnas", start=start, form="sigmoid")
+    assert_mentions(error, "start", "clamp", str(start))
+    assert build_normalizer("hnas", start=start, form="clamp").hybrid_weight().tolist() == [float(start)]
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "clamp"])
+@pytest.mark.parametrize("start", [-0.1, 1.1, float("nan")])
+def test_a_start_outside_zero_to_one_is_refused(start, form):
+    with pytest.raises(ValueError) as error:
+        build_normalizer("hnas", start=start, form=form)
+    assert_mentions(error, "start", str(start), "0", "1")
+
+
+def test_an_unknown_form_is_refused_with_the_forms():
+    with pytest.raises(ValueError) as error:
+        build_normalizer("hnas", form="tanh")
+    assert_mentions(error, "form", "tanh", "sigmoid", "clamp")
+
+
+def test_an_unknown_per_is_refused_with_the_choices():
+    with pytest.raises(ValueError) as error:
+        build_normalizer("hnas", per="query")
+    assert_mentions(error, "per", "query", "layer", "head")
+
+
+def test_a_weight_per_head_without_the_number_of_heads_is_refused():
+    with pytest.raises(ValueError) as error:
+        build_normalizer("hnas", per="head")
+    assert_mentions(error, "heads")
+
+
+def test_project_puts_a_clamped_weight_back_between_zero_and_one_in_place():
+    module = build_normalizer("hnas", form="clamp", per="head", heads=4)
+    (parameter,) = module.parameters()
+    address = parameter.data_ptr()
+    with torch.no_grad():
+        parameter.copy_(torch.tensor([1.7, -0.4, 0.25, 1.0]).reshape(parameter.shape))
+    module.project_()
+    assert module.hybrid_weight().tolist() == [1.0, 0.0, 0.25, 1.0]
+    assert parameter.reshape(-1).tolist() == [1.0, 0.0, 0.25, 1.0]
+    assert next(module.parameters()) is parameter and parameter.data_ptr() == address
+
+
+@pytest.mark.parametrize("start, sign", [(0.0, 1.0), (1.0, -1.0)])
+def test_a_clamped_weight_at_its_end_can_be_trained_away_from_it(start, sign):
+    module = build_normalizer("hnas", start=start, form="clamp")
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    (-sign * module.hybrid_weight().sum()).backward()
+    optimizer.step()
+    module.project_()
+    assert_close(module.hybrid_weight(), torch.tensor([start + 0.1 * sign]))
+
+
+def test_the_hybrid_weight_travels_in_the_state_dict():
+    source, target = build_normalizer("hnas", start=0.2), build_normalizer("hnas", start=0.8)
+    target.load_state_dict(source.state_dict())
+    assert torch.equal(target.hybrid_weight(), source.hybrid_weight())

@@ -1,0 +1,218 @@
+"""Masks: the compact form means what its pairs say, and what is masked might as well not be there."""
+
+import pytest
+import reference
+import torch
+from reference import BATCH, COMPACT_MASKS, HEADS, MASKS, ONE_OF_EACH, PRIORS, make, randn
+from torch.testing import assert_close
+
+from attnorm.attention import Mask
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+CPU = torch.device("cpu")
+NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: its fused kernels are not tested")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_CUDA])]
+
+
+def lengths_mask(size, lengths):
+    return torch.arange(size) < torch.tensor(lengths)[:, None]
+
+
+# -------------------------------------------------------------------------------------------------- the compact Mask
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("fields", range(1, 16))
+def test_dense_is_the_compact_mask_pair_by_pair(fields, seed):
+    """Every combination of fields; causal over any two lengths, segments where both sides are one text."""
+    generator = torch.Generator().manual_seed(seed)
+    n_queries, n_keys = torch.randint(1, 7, (2,), generator=generator).tolist()
+    if fields & 8:
+        n_keys = n_queries
+    given = {
+        "queries": torch.rand(BATCH, n_queries, generator=generator) < 0.7,
+        "keys": torch.rand(BATCH, n_keys, generator=generator) < 0.7,
+        "causal": True,
+        "segments": torch.randint(0, 3, (BATCH, n_queries), generator=generator),
+    }
+    given = {name: value for bit, (name, value) in enumerate(given.items()) if fields & 1 << bit}
+    dense = Mask(**given).dense(n_queries, n_keys, CPU)
+    assert dense.dtype == torch.bool
+    expected = reference.allowed_pairs(BATCH, n_queries, n_keys, **given)
+    assert torch.equal(dense.expand(expected.shape), expected)
+
+
+def test_dense_of_a_mask_that_forbids_nothing_is_none():
+    assert Mask().dense(3, 4, CPU) is None
+
+
+def test_dense_is_on_the_device_asked_for_each_time():
+    mask = Mask(causal=True)
+    for device in ("cpu", "meta", "cpu"):
+        assert mask.dense(3, 4, torch.device(device)).device.type == device
+
+
+def test_one_mask_serves_calls_of_different_sizes():
+    mask = Mask(causal=True)
+    for n_queries, n_keys in [(3, 4), (4, 3), (1, 4), (3, 4)]:
+        expected = reference.allowed_pairs(1, n_queries, n_keys, causal=True)
+        assert torch.equal(mask.dense(n_queries, n_keys, CPU).expand(expected.shape), expected)
+
+
+def test_causal_is_aligned_to_the_end_so_the_last_query_sees_every_key():
+    assert Mask(causal=True).dense(2, 4, CPU).reshape(2, 4).tolist() == [[True, True, True, False], [True] * 4]
+    assert Mask(causal=True).dense(3, 2, CPU).reshape(3, 2).tolist() == [[False, False], [True, False], [True, True]]
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("mask", COMPACT_MASKS)
+@pytest.mark.parametrize("variant", ONE_OF_EACH)
+def test_the_compact_mask_and_its_dense_form_give_the_same_weights_outputs_and_gradients(variant, mask, prior):
+    case, module = MASKS[mask], make(variant)
+    scores = randn(BATCH, HEADS, case.n_queries, case.n_keys, seed=3).requires_grad_()
+    qkv = [x.requires_grad_() for x in reference.make_qkv(case.n_queries, case.n_keys)]
+    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
+    compact = Mask(**case.compact)
+    dense = compact.dense(case.n_queries, case.n_keys, CPU)
+
+    results = []
+    for mask_argument in (compact, dense, case.allowed):
+        w = module(scores, mask_argument, log_prior=log_prior)
+        out = module.attend(*qkv, mask_argument, log_prior=log_prior)
+        results.append([w, out, *reference.gradients(w, [scores]), *reference.gradients(out, qkv)])
+    for other in results[1:]:
+        for found, wanted in zip(other, results[0], strict=True):
+            assert_close(found, wanted, **TIGHT)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 1), (4, 5), (2, 1, 1, 5), (1, 2, 4, 5), (1, 1, 4, 1)], ids=str)
+@pytest.mark.parametrize("variant", ONE_OF_EACH)
+def test_masks_and_priors_of_every_broadcastable_shape_mean_their_expansion(variant, shape):
+    module, scores = make(variant), randn(2, 2, 4, 5, seed=3)
+    log_prior, draws = randn(*shape, seed=2), randn(*shape, seed=1)
+    allowed = draws > draws.min()  # all but one place
+    expanded = module(scores, allowed.expand(scores.shape), log_prior=log_prior.expand(scores.shape))
+    assert_close(module(scores, allowed, log_prior=log_prior), expanded, **TIGHT)
+    q, k, v = reference.make_qkv(4, 5)
+    expanded = module.attend(q, k, v, allowed.expand(scores.shape), log_prior=log_prior.expand(scores.shape))
+    assert_close(module.attend(q, k, v, allowed, log_prior=log_prior), expanded, **TIGHT)
+
+
+# ---------------------------------------------------------------------------- what is masked might as well not be there
+
+
+QUERY_LENGTHS, KEY_LENGTHS = (3, 5), (6, 4)
+
+
+@pytest.fixture(params=["compact", "dense"])
+def padding(request):
+    """Padding on both sides of 5 queries and 6 keys, in either form."""
+    given = {"queries": lengths_mask(5, QUERY_LENGTHS), "keys": lengths_mask(6, KEY_LENGTHS)}
+    return Mask(**given) if request.param == "compact" else reference.allowed_pairs(BATCH, 5, 6, **given)
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("variant", ONE_OF_EACH)
+def test_padding_equals_a_shorter_input_in_weights_outputs_and_gradients(variant, prior, padding):
+    module = make(variant)
+    scores = randn(BATCH, HEADS, 5, 6, seed=3).requires_grad_()
+    q, k, v = qkv = [x.requires_grad_() for x in reference.make_qkv(5, 6)]
+    log_prior = reference.make_log_prior(prior, 5, 6)
+    w, out = module(scores, padding, log_prior=log_prior), module.attend(*qkv, padding, log_prior=log_prior)
+
+    for b, (n, m) in enumerate(zip(QUERY_LENGTHS, KEY_LENGTHS, strict=True)):
+        shorter_prior = None
+        if log_prior is not None:
+            shorter_prior = log_prior.expand(BATCH, HEADS, 5, 6)[b : b + 1, :, :n, :m]
+        one = slice(b, b + 1)
+        shorter_w = module(scores[one, :, :n, :m], log_prior=shorter_prior)
+        shorter_out = module.attend(q[one, :, :n], k[one, :, :m], v[one, :, :m], log_prior=shorter_prior)
+        assert_close(w[one, :, :n, :m], shorter_w, **TIGHT)
+        assert_close(out[one, :, :n], shorter_out, **TIGHT)
+        assert (w[b, :, n:] == 0).all() and (w[b, :, :, m:] == 0).all() and (out[b, :, n:] == 0).all()
+
+        # the whole result, padding included, is summed: padded places must not send gradients anywhere
+        cotangent = randn(*out[one].shape, seed=8)
+        padded = torch.autograd.grad((out[one] * cotangent).sum(), qkv, retain_graph=True)
+        shorter = torch.autograd.grad((shorter_out * cotangent[:, :, :n]).sum(), qkv, retain_graph=True)
+        for found, wanted in zip(padded, shorter, strict=True):
+            assert_close(found, wanted, **TIGHT)
+        cotangent = randn(*w[one].shape, seed=9)
+        (found,) = torch.autograd.grad((w[one] * cotangent).sum(), scores, retain_graph=True)
+        (wanted,) = torch.autograd.grad((shorter_w * cotangent[:, :, :n, :m]).sum(), scores, retain_graph=True)
+        assert_close(found, wanted, **TIGHT)
+
+
+@pytest.mark.parametrize("garbage", [1e4, -1e4, 1e30])
+@pytest.mark.parametrize("variant", ONE_OF_EACH)
+def test_what_padded_scores_and_priors_hold_changes_neither_weights_nor_gradients(variant, garbage, padding):
+    module = make(variant, torch.float32)
+    forbidden = ~reference.allowed_pairs(BATCH, 5, 6, lengths_mask(5, QUERY_LENGTHS), lengths_mask(6, KEY_LENGTHS))
+    clean_scores, clean_prior = (randn(BATCH, HEADS, 5, 6, seed=s, dtype=torch.float32) for s in (3, 4))
+    results = []
+    for fill in (0.0, garbage):
+        scores = clean_scores.masked_fill(forbidden, fill).requires_grad_()
+        log_prior = clean_prior.masked_fill(forbidden, fill).requires_grad_()
+        w = module(scores, padding, log_prior=log_prior)
+        results.append([w, *reference.gradients(w, [scores, log_prior, *module.parameters()])])
+    for found, wanted in zip(results[1], results[0], strict=True):
+        assert_close(found, wanted, rtol=1e-6, atol=1e-7)
+    for gradient in results[1][1:3]:
+        assert (gradient[forbidden.expand(gradient.shape)] == 0).all()
+
+
+@pytest.mark.parametrize("garbage", [1e4, -1e4, 1e8])
+@pytest.mark.parametrize("variant", ONE_OF_EACH)
+def test_what_padded_queries_keys_and_values_hold_changes_neither_outputs_nor_gradients(variant, garbage, padding):
+    module = make(variant, torch.float32)
+    dead_queries, dead_keys = ~lengths_mask(5, QUERY_LENGTHS), ~lengths_mask(6, KEY_LENGTHS)
+    dead = [x[:, None, :, None] for x in (dead_queries, dead_keys, dead_keys)]
+    results = []
+    for fill in (0.0, garbage):
+        clean = reference.make_qkv(5, 6, dtype=torch.float32)
+        qkv = [x.masked_fill(out, fill).requires_grad_() for x, out in zip(clean, dead, strict=True)]
+        output = module.attend(*qkv, padding)
+        results.append([output, *reference.gradients(output, [*qkv, *module.parameters()])])
+    for found, wanted in zip(results[1], results[0], strict=True):
+        assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    for gradient, out in zip(results[1][1:4], dead, strict=True):
+        assert (gradient[out.expand(gradient.shape)] == 0).all()
+
+
+@pytest.mark.parametrize("variant", ONE_OF_EACH)
+def test_packed_texts_equal_the_same_texts_one_by_one(variant):
+    module, texts = make(variant), [slice(0, 2), slice(2, 7), slice(7, 8)]
+    segments = torch.tensor([0, 0, 1, 1, 1, 1, 1, 2]).expand(BATCH, -1)
+    q, k, v = reference.make_qkv(8, 8)
+    packed = module.attend(q, k, v, Mask(segments=segments))
+    for text in texts:
+        alone = module.attend(q[:, :, text], k[:, :, text], v[:, :, text])
+        assert_close(packed[:, :, text], alone, **TIGHT)
+
+
+# ------------------------------------------------------------------------------------------------ dead rows and columns
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("prior", ["none", "with_holes"])
+@pytest.mark.parametrize("mask", ["dead_rows", "dead_columns", "empty_example", "causal_tall", "nothing_allowed"])
+@pytest.mark.parametrize("variant", ONE_OF_EACH)
+def test_dead_rows_and_columns_are_zero_with_finite_gradients_never_nan(variant, mask, prior, dtype, device):
+    case, module = MASKS[mask], make(variant, torch.float32).to(device)
+    n, m, allowed = case.n_queries, case.n_keys, case.allowed.to(device)
+    argument = allowed
+    if case.compact is not None:
+        argument = Mask(**{k: x.to(device) if isinstance(x, torch.Tensor) else x for k, x in case.compact.items()})
+    log_prior = reference.make_log_prior(prior, n, m, dtype=torch.float32)
+    log_prior = None if log_prior is None else log_prior.to(device)
+    scores = randn(BATCH, HEADS, n, m, seed=3, dtype=dtype).to(device).requires_grad_()
+    qkv = [x.to(device).requires_grad_() for x in reference.make_qkv(n, m, dtype=dtype)]
+    w, out = module(scores, argument, log_prior=log_prior), module.attend(*qkv, argument, log_prior=log_prior)
+
+    with_mass = allowed.expand(scores.shape) & (True if log_prior is None else log_prior > -torch.inf)
+    assert w.isfinite().all() and out.isfinite().all()
+    assert (w[~with_mass] == 0).all()
+    assert (out[~with_mass.any(-1)] == 0).all()
+    for gradient in (*reference.gradients(w, [scores]), *reference.gradients(out, qkv)):
+        assert gradient.isfinite().all()

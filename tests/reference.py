@@ -1,0 +1,272 @@
+"""The formulas of the normalizers, written a second time as plain loops, and the cases that every normalizer meets.
+
+Nothing here shares code with `src`, so an error has to be made twice to go unseen. A formula takes one (N, M) slice as
+nested lists of *numbers*: anything with `+ * /` and `.exp()`. Given float64 torch scalars, autograd yields the
+reference gradients; given `decimal.Decimal`, whose exponents have room for exp(-20000), the formula stays exact where
+floats overflow. No maximum is subtracted and no logarithm taken: this is the papers' text, not a way to compute it.
+
+[D] "Doubly-Normalized Attention"; [F] "Attention as Inference via Fenchel Duality".
+"""
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import torch
+
+BATCH, HEADS, WIDTH = 2, 2, 3
+
+
+# ---------------------------------------------------------------------------------------------------------- formulas
+
+
+def softmax_slice(scores, allowed, log_prior):
+    """[D] Eq. 1, [F] Eq. 17: w_ij = u_j exp(s_ij) / sum_j' u_j' exp(s_ij')."""
+    numerators = [[score.exp() for score in row] for row in scores]
+    return _normalize_rows(numerators, allowed, log_prior)
+
+
+def dnas_slice(scores, allowed, log_prior):
+    """[D] Eq. 7-8: xi_ij = exp(s_ij) / sum_i' exp(s_i'j), allowed queries i'; w_ij = u_j xi_ij / sum_j' u_j' xi_ij'."""
+    n_queries, n_keys = len(scores), len(scores[0])
+    xi = [[0] * n_keys for _ in range(n_queries)]
+    for j in range(n_keys):
+        column_sum = 0
+        for i in range(n_queries):
+            if allowed[i][j]:
+                column_sum = column_sum + scores[i][j].exp()
+        for i in range(n_queries):
+            if allowed[i][j]:
+                xi[i][j] = scores[i][j].exp() / column_sum
+    return _normalize_rows(xi, allowed, log_prior)
+
+
+def _normalize_rows(numerators, allowed, log_prior):
+    """u_j x_ij / sum_j' u_j' x_ij' over allowed keys; a row without mass is dead and stays 0."""
+    n_queries, n_keys = len(numerators), len(numerators[0])
+    weights = [[0] * n_keys for _ in range(n_queries)]
+    for i in range(n_queries):
+        row_sum = 0
+        for j in range(n_keys):
+            if allowed[i][j]:
+                row_sum = row_sum + log_prior[i][j].exp() * numerators[i][j]
+        for j in range(n_keys):
+            if allowed[i][j] and row_sum > 0:
+                weights[i][j] = log_prior[i][j].exp() * numerators[i][j] / row_sum
+    return weights
+
+
+def weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None):
+    """Weights (B, H, N, M) of the normalizer `name`, differentiable in `scores`, `log_prior` and `hybrid_weight`.
+
+    `allowed` bool and `log_prior` broadcast to (B, H, N, M); `hybrid_weight` (1,) or (H,) belongs to hnas, [D] Sec. 6:
+    w = v dnas + (1 - v) softmax.
+    """
+    if name == "hnas":
+        v = hybrid_weight.reshape(1, -1, 1, 1)
+        dnas = weights("dnas", scores, allowed, log_prior)
+        return v * dnas + (1 - v) * weights("softmax", scores, allowed, log_prior)
+    formula = {"softmax": softmax_slice, "dnas": dnas_slice}[name]
+    allowed, log_prior = _spread(scores, allowed, log_prior)
+    rows = []
+    for b in range(scores.shape[0]):
+        for h in range(scores.shape[1]):
+            slice_rows = formula(_lists(scores[b, h]), allowed[b, h].tolist(), _lists(log_prior[b, h]))
+            rows += [torch.as_tensor(entry, dtype=scores.dtype) for row in slice_rows for entry in row]
+    return torch.stack(rows).reshape(scores.shape)
+
+
+def exact_weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None):
+    """The same weights in 28-digit decimals: slow, without gradients, right for scores of any size."""
+    if name == "hnas":
+        v = hybrid_weight.detach().double().reshape(1, -1, 1, 1)
+        dnas = exact_weights("dnas", scores, allowed, log_prior)
+        return v * dnas + (1 - v) * exact_weights("softmax", scores, allowed, log_prior)
+    formula = {"softmax": softmax_slice, "dnas": dnas_slice}[name]
+    allowed, log_prior = _spread(scores, allowed, log_prior)
+    result = torch.zeros(scores.shape, dtype=torch.float64)
+    for b in range(scores.shape[0]):
+        for h in range(scores.shape[1]):
+            slice_rows = formula(_decimals(scores[b, h]), allowed[b, h].tolist(), _decimals(log_prior[b, h]))
+            result[b, h] = torch.tensor([[float(entry) for entry in row] for row in slice_rows], dtype=torch.float64)
+    return result
+
+
+def attend(name, q, k, v, allowed=None, log_prior=None, hybrid_weight=None, scale=None):
+    """sum_j w_ij v_j with scores scale q_i.k_j; q (B, H, N, D), k and v (B, H, M, D), scale D^-1/2 unless given."""
+    scores = torch.einsum("bhnd,bhmd->bhnm", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    return torch.einsum("bhnm,bhmd->bhnd", weights(name, scores, allowed, log_prior, hybrid_weight), v)
+
+
+def cluster_distance(name, a, ratio, hybrid_weight=None):
+    """[D] Eq. 11-12: two clusters at +a and -a with mass ratio r after one update of every point by attention."""
+    s = torch.exp(torch.tensor(-2.0 * a * a, dtype=torch.float64))
+    if name == "hnas":  # the update is linear in the weights, so the distances mix as the weights do
+        v = hybrid_weight.reshape(())
+        return v * cluster_distance("dnas", a, ratio) + (1 - v) * cluster_distance("softmax", a, ratio)
+    q = (ratio + s) / (ratio * s + 1) if name == "dnas" else 1.0
+    return 2 * q * ratio * (1 - s**2) * a / ((q + ratio * s) * (ratio + s * q))
+
+
+def allowed_pairs(batch, n_queries, n_keys, queries=None, keys=None, causal=False, segments=None):
+    """The compact mask pair by pair: bool (B, 1, N, M), True = query i may see key j."""
+    allowed = torch.zeros(batch, 1, n_queries, n_keys, dtype=torch.bool)
+    for b in range(batch):
+        for i in range(n_queries):
+            for j in range(n_keys):
+                live = (queries is None or bool(queries[b, i])) and (keys is None or bool(keys[b, j]))
+                past = not causal or j <= i + n_keys - n_queries
+                same_text = segments is None or int(segments[b, i]) == int(segments[b, j])
+                allowed[b, 0, i, j] = live and past and same_text
+    return allowed
+
+
+def _spread(scores, allowed, log_prior):
+    allowed = torch.tensor(True) if allowed is None else allowed
+    log_prior = torch.zeros((), dtype=scores.dtype) if log_prior is None else log_prior
+    return allowed.expand(scores.shape), log_prior.expand(scores.shape)
+
+
+def _lists(matrix):
+    return [row.unbind() for row in matrix.unbind()]
+
+
+def _decimals(matrix):
+    return [[Decimal(entry) for entry in row] for row in matrix.tolist()]
+
+
+# ------------------------------------------------------------------------------------------------------------- cases
+
+
+@dataclass(frozen=True)
+class MaskCase:
+    """One mask: its size, its compact fields (None when it has no compact form), and the same as dense bools."""
+
+    n_queries: int
+    n_keys: int
+    compact: dict | None = None
+    dense: torch.Tensor | None = field(default=None, repr=False)
+
+    @property
+    def allowed(self):
+        """bool, broadcastable to (B, H, N, M)."""
+        if self.dense is not None:
+            return self.dense
+        return allowed_pairs(BATCH, self.n_queries, self.n_keys, **self.compact)
+
+
+def _lengths(size, *lengths):
+    return torch.tensor([[position < length for position in range(size)] for length in lengths])
+
+
+def _random_pairs(seed, n_queries, n_keys):
+    return torch.rand(BATCH, HEADS, n_queries, n_keys, generator=torch.Generator().manual_seed(seed)) < 0.5
+
+
+def _with_dead_rows():
+    allowed = _random_pairs(1, 4, 5) | (torch.arange(5) == 0)
+    allowed[0, :, 2] = False
+    allowed[1, 1, 0] = False
+    return allowed
+
+
+def _with_dead_columns():
+    allowed = _random_pairs(2, 4, 5) | (torch.arange(5) == 0)
+    allowed[0, :, :, 3] = False
+    allowed[1, 0, :, 1] = False
+    return allowed
+
+
+MASKS = {
+    "none": MaskCase(4, 5, {}),
+    "key_padding": MaskCase(4, 5, {"keys": _lengths(5, 5, 3)}),
+    "both_sides": MaskCase(4, 5, {"queries": _lengths(4, 2, 4), "keys": _lengths(5, 4, 3)}),
+    "empty_example": MaskCase(4, 5, {"queries": _lengths(4, 4, 0), "keys": _lengths(5, 5, 0)}),
+    "causal": MaskCase(5, 5, {"causal": True}),
+    "causal_short": MaskCase(3, 5, {"causal": True}),
+    "causal_tall": MaskCase(5, 3, {"causal": True}),  # aligned to the end, the first two queries see nothing
+    "segments": MaskCase(5, 5, {"segments": torch.tensor([[0, 0, 0, 1, 1], [0, 1, 1, 2, 2]])}),
+    "padded_causal_segments": MaskCase(
+        5,
+        5,
+        {
+            "queries": _lengths(5, 5, 4),
+            "keys": _lengths(5, 5, 4),
+            "causal": True,
+            "segments": torch.tensor([[0, 0, 1, 1, 1], [0, 0, 1, 1, 1]]),
+        },
+    ),
+    "dead_rows": MaskCase(4, 5, dense=_with_dead_rows()),
+    "dead_columns": MaskCase(4, 5, dense=_with_dead_columns()),
+    "random": MaskCase(4, 5, dense=_random_pairs(3, 4, 5)),
+    "nothing_allowed": MaskCase(4, 5, dense=torch.zeros(1, 1, 1, 1, dtype=torch.bool)),
+}
+COMPACT_MASKS = [name for name, case in MASKS.items() if case.compact is not None]
+
+PRIORS = ["none", "key_only", "pairwise", "with_holes"]
+
+
+def make_log_prior(kind, n_queries, n_keys, dtype=torch.float64):
+    """log u of the kind named in PRIORS: None, (B, 1, 1, M), (1, H, N, M), or (B, H, N, M) with -inf."""
+    generator = torch.Generator().manual_seed(7)
+    if kind == "none":
+        return None
+    if kind == "key_only":
+        return torch.randn(BATCH, 1, 1, n_keys, generator=generator, dtype=dtype)
+    if kind == "pairwise":
+        return torch.randn(1, HEADS, n_queries, n_keys, generator=generator, dtype=dtype)
+    log_prior = torch.randn(BATCH, HEADS, n_queries, n_keys, generator=generator, dtype=dtype)
+    log_prior[torch.rand(log_prior.shape, generator=generator) < 0.3] = -torch.inf
+    log_prior[0, 0, -1, :] = -torch.inf  # a row without any prior mass: dead, yet still a query of the column step
+    log_prior[1, :, :, 0] = -torch.inf  # a key that the prior rules out for every query
+    return log_prior
+
+
+# name of the variant -> (registered name, options); the per-head one is given a different weight in each head
+VARIANTS = {
+    "softmax": ("softmax", {}),
+    "dnas": ("dnas", {}),
+    "hnas_sigmoid": ("hnas", {"start": 0.3}),
+    "hnas_clamp": ("hnas", {"start": 0.7, "form": "clamp"}),
+    "hnas_heads": ("hnas", {"per": "head", "heads": HEADS}),
+}
+ONE_OF_EACH = ["softmax", "dnas", "hnas_sigmoid"]
+
+
+def make(variant, dtype=torch.float64):
+    """The module under test (the one line here that reaches into src), its parameters in `dtype`."""
+    from attnorm.attention import build_normalizer
+
+    name, options = VARIANTS[variant]
+    module = build_normalizer(name, **options).to(dtype)
+    if variant == "hnas_heads":
+        with torch.no_grad():
+            next(module.parameters()).copy_(torch.linspace(-1, 2, HEADS, dtype=dtype))
+    return module
+
+
+def hybrid_weight_of(variant, module):
+    """v from the trained parameter, by the meaning of `form` alone; None for what is not hnas."""
+    name, options = VARIANTS[variant]
+    if name != "hnas":
+        return None
+    (parameter,) = module.parameters()
+    flat = parameter.reshape(-1)
+    return flat if options.get("form") == "clamp" else 1 / (1 + (-flat).exp())
+
+
+def randn(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def make_qkv(n_queries, n_keys, width=WIDTH, dtype=torch.float64, batch=BATCH, heads=HEADS):
+    shapes = [(n_queries, width), (n_keys, width), (n_keys, width)]
+    return [randn(batch, heads, *shape, seed=seed, dtype=dtype) for seed, shape in enumerate(shapes, start=11)]
+
+
+def gradients(output, inputs, seed=5):
+    """d<output, fixed random tensor>/d inputs; an input that the output does not depend on has gradient 0."""
+    if not output.requires_grad:  # every weight of the reference is the constant 0
+        return [torch.zeros_like(x) for x in inputs]
+    cotangent = randn(*output.shape, seed=seed).to(output)
+    found = torch.autograd.grad(output, inputs, cotangent, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
