@@ -1,0 +1,37 @@
+# make train | make test | make lint | make setup
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup train test test-slow test-gpu lint format clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+train: setup
+	$(BIN)/python train.py attention=hnas task=gigaword
+
+test: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+test-slow: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not gpu"
+
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .cache build *.egg-info src/*.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,54 @@
+"""Where the pairs come from: one class a source, chosen by `data=<name>`.
+
+A source reads and checks; it neither cleans nor tokenizes (`corpus.prepare` does). To add one, write a class with the
+methods of `Source` and put it into SOURCES, or name it in YAML by its dotted path.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+from attnorm.data import registry
+
+SOURCES = {
+    "newswire": "attnorm.data.builtin:Newswire",
+    "rush": "attnorm.data.rush:Rush",
+    "pairs": "attnorm.data.pairs:Pairs",
+    "hub": "attnorm.data.hub:Hub",
+}
+
+SPLITS = ("train", "validation", "test")
+# The config says data.valid_size and data.max_valid: the short name of each split, for keys in messages.
+SHORT = {"train": "train", "validation": "valid", "test": "test"}
+
+
+class Source(ABC):
+    """What a source must offer. Its options are keyword-only arguments of its constructor, which reads no files."""
+
+    yields = "pairs"  # what a row is: "pairs" is (article, title)
+
+    @property
+    @abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """The splits it can give, of "train", "validation", "test"."""
+
+    @abstractmethod
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """All problems with these splits that show without reading the data, each starting with its config key."""
+
+    @abstractmethod
+    def fingerprint(self, split: str) -> str:
+        """A hash of everything that decides what `rows(split)` gives: file contents and settings, not paths."""
+
+    @abstractmethod
+    def rows(self, split: str) -> Iterator[tuple[str, str]]:
+        """Stream the raw (article, title) rows. Raises ValueError, naming file and line, for unreadable data."""
+
+
+def build_source(name: str, **options: object) -> Source:
+    """The source called `name`. Raises ValueError for an unknown name or option: the allowed ones and the nearest."""
+    return registry.build("data", name, SOURCES, options)
+
+
+def source_options(name: str) -> tuple[str, ...]:
+    """The options that a source takes, for callers whose config holds other keys beside them."""
+    return tuple(registry.options_of(registry.find("data", name, SOURCES)))

@@ -1,0 +1,292 @@
+"""Sources: what they give, and that whatever is wrong is named by key, file and line."""
+
+import gzip
+import inspect
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyarrow import parquet
+
+from attnorm.data import SOURCES, build_source, builtin, source_options
+from attnorm.data.rush import FILES
+
+ROOT = Path(__file__).parents[2]
+REUTERS = ROOT.parent / "shared/data/headlines/reuters"
+ROWS = [
+    ("a b .", "A"),
+    ('he said "no", twice', "No's"),
+    ("caf\u00e9\x85 x\u2028y", "\u00fc"),
+    ("", "empty"),
+    ('"no" , he said', "x"),
+]
+
+
+def write(path: Path, content: str | bytes) -> str:
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return str(path)
+
+
+def rush(folder: Path, rows=ROWS, split: str = "train", ending: str = ""):
+    for name, column in zip(FILES[split], zip(*rows, strict=True), strict=True):
+        write(folder / f"{name}{ending}", "".join(f"{text}\n" for text in column))
+    return build_source("rush", dir=str(folder))
+
+
+def test_an_unknown_name_or_option_lists_the_allowed_and_the_nearest():
+    with pytest.raises(ValueError, match=r"data.name=rosh.*did you mean rush\?.*hub, newswire, pairs, rush"):
+        build_source("rosh")
+    with pytest.raises(ValueError, match=r"data.tittle: pairs has no.*did you mean title\?") as error:
+        build_source("pairs", tittle="x")
+    assert "data.train: pairs needs this option" in str(error.value)  # both problems at once
+    assert source_options("rush") == ("dir",)
+
+
+def test_a_users_own_source_is_named_by_its_path():
+    assert isinstance(build_source("attnorm.data.rush:Rush", dir="x"), type(build_source("rush", dir="x")))
+    with pytest.raises(ValueError, match=r"no\.such:Thing cannot be imported"):
+        build_source("no.such:Thing")
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_each_yaml_holds_the_options_of_its_source_and_their_defaults(name):
+    written = yaml.safe_load((ROOT / f"conf/data/{name}.yaml").read_text())
+    assert written.pop("defaults") == ["base", "_self_"]
+    assert written.pop("name") == name
+    assert sorted(written) == sorted(source_options(name))
+    for option, parameter in inspect.signature(type(build_source(name, **written))).parameters.items():
+        if written[option] != "???":
+            assert written[option] == parameter.default
+
+
+def test_newswire_gives_as_many_pairs_as_asked(monkeypatch):
+    monkeypatch.setattr(builtin.newswire, "pair", lambda split, index, seed=0: (f"{split} {index}", f"{seed}"))
+    source = build_source("newswire", train_size=3, valid_size=2, corpus_seed=7)
+    assert list(source.rows("train")) == [("train 0", "7"), ("train 1", "7"), ("train 2", "7")]
+    assert len(list(source.rows("validation"))) == 2
+    assert source.check() == []
+
+
+def test_newswire_fingerprint_follows_parameters_and_generator(monkeypatch):
+    def fingerprint(**options):
+        return build_source("newswire", **options).fingerprint("train")
+
+    plain = fingerprint(train_size=300)
+    assert plain == fingerprint(train_size=300, valid_size=7)
+    assert plain not in (fingerprint(train_size=301), fingerprint(train_size=300, corpus_seed=1))
+    monkeypatch.setattr(builtin.newswire, "pair", lambda split, index, seed=0: ("other", "words"))
+    assert plain != fingerprint(train_size=300)
+
+
+def test_newswire_names_every_impossible_number():
+    problems = build_source("newswire", train_size=0, valid_size=True, corpus_seed=-1).check()
+    assert [p.split("=")[0] for p in problems] == ["data.corpus_seed", "data.train_size", "data.valid_size"]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_rush_pairs_line_with_line_and_splits_at_newlines_only(tmp_path, ending):
+    assert list(rush(tmp_path, ending=ending).rows("train")) == ROWS
+
+
+def test_rush_prefers_the_plain_file_and_accepts_a_last_line_without_newline(tmp_path):
+    source = rush(tmp_path, [("old", "old")], ending=".gz")
+    write(tmp_path / "train.article.txt", "\ufeffone\r\ntwo")
+    write(tmp_path / "train.title.txt", "1\n2\n")
+    assert list(source.rows("train")) == [("one", "1"), ("two", "2")]
+
+
+def test_rush_test_files_are_optional_and_their_unk_is_read_as_in_train(tmp_path):
+    source = rush(tmp_path)
+    rush(tmp_path, split="validation")
+    assert source.check() == []
+    problems = source.check(["test"])
+    assert len(problems) == 2 and all(p.startswith(f"data.dir={tmp_path}: no such file") for p in problems)
+    rush(tmp_path, [("UNK of UNKNOWN", "the UNK")], split="test")
+    assert list(source.rows("test")) == [("<unk> of UNKNOWN", "the <unk>")]
+    rush(tmp_path, [("UNK", "UNK")])
+    assert list(source.rows("train")) == [("UNK", "UNK")]
+
+
+def test_rush_check_names_all_missing_and_empty_files(tmp_path):
+    write(tmp_path / "train.title.txt", "")
+    problems = "\n".join(build_source("rush", dir=str(tmp_path)).check())
+    for name in ("train.article.txt", "valid.article.filter.txt", "valid.title.filter.txt"):
+        assert f"no such file: {tmp_path / name}" in problems
+    assert f"the file is empty: {tmp_path / 'train.title.txt'}" in problems
+    assert build_source("rush", dir=str(tmp_path / "no")).check() == [f"data.dir={tmp_path / 'no'}: no such folder"]
+
+
+def test_rush_files_of_different_length_are_refused_before_the_first_row(tmp_path):
+    source = rush(tmp_path)
+    write(tmp_path / "train.title.txt", "one\n" * 1234)
+    with pytest.raises(ValueError, match=r"train.article.txt has 5 lines but train.title.txt has 1,234"):
+        next(source.rows("train"))
+
+
+def test_text_that_is_not_utf8_and_damaged_gzip_are_located(tmp_path):
+    source = rush(tmp_path, [("x", "y")] * 3)
+    write(tmp_path / "train.title.txt", b"good\nb\xe4d\nx\n")
+    with pytest.raises(ValueError, match=r"train.title.txt:2: not UTF-8 text \(byte 6 is 0xe4\)"):
+        list(source.rows("train"))
+    (tmp_path / "train.title.txt").unlink()
+    (tmp_path / "train.title.txt.gz").write_bytes(gzip.compress(b"one\ntwo\nthree\n" * 99)[:-20])
+    with pytest.raises(ValueError, match=r"train.title.txt.gz:\d+: damaged gzip"):
+        list(source.rows("train"))
+
+
+def test_damage_after_good_lines_is_located(tmp_path):
+    content = gzip.compress(b"".join(b'{"text": "%d", "head": "b"}\n' % i for i in range(9999)))
+    (tmp_path / "x.jsonl.gz").write_bytes(content[:-2000])
+    with pytest.raises(ValueError, match=r"x.jsonl.gz:\d{4}: damaged gzip"):
+        list(pairs(str(tmp_path / "x.jsonl.gz")).rows("train"))
+
+
+def test_rush_fingerprint_is_of_contents_not_of_place(tmp_path):
+    (tmp_path / "copy").mkdir()
+    first, second = rush(tmp_path).fingerprint("train"), rush(tmp_path / "copy")
+    assert first == second.fingerprint("train")
+    write(tmp_path / "copy/train.title.txt", "A\nNo's\nu\nempty\nx\n")
+    assert first != second.fingerprint("train")
+
+
+def test_rush_reads_the_real_files():
+    if not REUTERS.is_dir():
+        pytest.skip("no ../shared/data/headlines/reuters beside the repository")
+    source = build_source("rush", dir=str(REUTERS))
+    assert source.check() == []
+    rows = list(source.rows("train"))
+    assert len(rows) == 11_022 and rows[0][1] == "BAHIA COCOA REVIEW"
+
+
+def table_file(path: Path, rows, columns=("id", "text", "head")) -> str:
+    """The rows with a column of numbers before them, in the format that the ending of `path` names."""
+    suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    records = [dict(zip(columns, (i, *row), strict=True)) for i, row in enumerate(rows)]
+    if suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(records), path)
+        return str(path)
+    if suffix in (".jsonl", ".json"):
+        return write(path, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records))
+    if suffix == ".tsv":
+        lines = [columns, *(r.values() for r in records)]
+        return write(path, "".join("\t".join(map(str, line)) + "\n" for line in lines))
+    quoted = [",".join('"' + str(v).replace('"', '""') + '"' for v in r.values()) for r in records]
+    return write(path, "\r\n".join([",".join(columns), *quoted, ""]))
+
+
+def pairs(path: str | None, **options):
+    return build_source("pairs", **{"train": path, "article": "text", "title": "head", **options})
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "jsonl.gz", "csv", "csv.gz", "tsv", "tsv.gz", "parquet"])
+def test_pairs_reads_every_format(tmp_path, ending):
+    source = pairs(table_file(tmp_path / f"x.{ending}", ROWS))
+    assert source.check(["train"]) == []
+    assert list(source.rows("train")) == ROWS
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv", "parquet"])
+def test_pairs_names_the_columns_that_there_are(tmp_path, ending):
+    source = pairs(table_file(tmp_path / f"x.{ending}", ROWS), title="haed")
+    with pytest.raises(ValueError, match=r"data.title=haed: no such column; did you mean head\? .*head, id, text"):
+        list(source.rows("train"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.jsonl", '{"text": "a", "head": "b"}\n\n{"text": \n', r"x.jsonl:3: not JSON"),
+        ("x.json", '["a"]\n', r"x.json:1: a JSON object is expected on each line, not list"),
+        ("x.jsonl", '{"text": "a", "head": 12}\n', r"x.jsonl:1: head is 12, not text"),
+        ("x.jsonl", '{"text": "\\ud83d", "head": "b"}\n', r"x.jsonl:1: text holds half of a surrogate"),
+        ("x.jsonl", '{"text": "a", "head": "b"}\n{"text": "a"}\n', r"x.jsonl:2: data.title=head: no such column"),
+        ("x.csv", "text,head\na,b\na\n", r"x.csv:3: 1 fields where the header has 2"),
+        ("x.csv", "text,head\na,b, c\n", r"x.csv:2: 3 fields where the header has 2"),
+        ("x.csv", 'text,head\n"a\nb",c\nd,"e\n', r"x.csv:4: unexpected end of data"),
+        ("x.tsv", "text\thead\na\n", r"x.tsv:2: 1 fields"),
+        ("x.parquet", "no", r"x.parquet: cannot be read as parquet"),
+    ],
+)
+def test_pairs_locates_what_is_wrong(tmp_path, name, content, message):
+    source = pairs(write(tmp_path / name, content))
+    with pytest.raises(ValueError, match=message):
+        list(source.rows("train"))
+
+
+def test_pairs_null_is_empty_and_a_quoted_field_may_span_lines(tmp_path):
+    assert list(pairs(write(tmp_path / "x.jsonl", '{"text": null, "head": "b"}\n')).rows("train")) == [("", "b")]
+    assert list(pairs(write(tmp_path / "x.csv", 'text,head\n"a\nb",c\n')).rows("train")) == [("a\nb", "c")]
+    same = table_file(tmp_path / "x.parquet", [(None, "b")])
+    assert list(pairs(same).rows("train")) == [("", "b")]
+    assert list(pairs(same, article="head").rows("train")) == [("b", "b")]
+    parquet.write_table(pa.table({"text": [None] * 70_000 + [1], "head": ["b"] * 70_001}), same)
+    with pytest.raises(ValueError, match=r"x.parquet: row 70001: text is 1, not text"):
+        list(pairs(same).rows("train"))
+
+
+def test_pairs_check_names_every_problem(tmp_path):
+    path = write(tmp_path / "x.xlsx", "x")
+    source = pairs(path, validation="missing.csv", article="", title=3)
+    problems = source.check(["train", "validation", "test"])
+    keys = [problem.split("=")[0].removeprefix("data.") for problem in problems]
+    assert keys == ["article", "title", "train", "validation", "test"]
+    assert "unknown format" in problems[2] and "no such file" in problems[3] and "data.test=null" in problems[4]
+    assert source.splits == ("train", "validation")
+
+
+def test_pairs_fingerprint_follows_contents_and_columns(tmp_path):
+    path = table_file(tmp_path / "x.csv", ROWS)
+    first = pairs(path).fingerprint("train")
+    assert first == pairs(path).fingerprint("train") != pairs(path, title="text").fingerprint("train")
+    table_file(tmp_path / "x.csv", ROWS[:3])
+    assert first != pairs(path).fingerprint("train")
+
+
+@pytest.fixture
+def hub_folder(tmp_path):
+    for name, rows in (("train-00000-of-00002", ROWS[:2]), ("train-00001-of-00002", ROWS[2:]), ("test", ROWS[:1])):
+        table_file(tmp_path / f"{name}.parquet", rows)
+    return tmp_path
+
+
+def hub(folder: Path, **options):
+    return build_source("hub", **{"path": str(folder), "article": "text", "title": "head", **options})
+
+
+def test_hub_reads_a_local_folder_of_parquet_files(hub_folder):
+    source = hub(hub_folder)
+    assert source.check() == []
+    assert list(source.rows("train")) == ROWS
+    assert list(source.rows("test")) == ROWS[:1]
+    first = source.fingerprint("train")
+    assert first == hub(hub_folder).fingerprint("train") != hub(hub_folder, title="id").fingerprint("train")
+    table_file(hub_folder / "train-00001-of-00002.parquet", ROWS[:1])
+    assert first != source.fingerprint("train")
+
+
+def test_hub_names_what_is_not_there(hub_folder, tmp_path):
+    with pytest.raises(ValueError, match=r"data.article=document: no such column .*head, id, text"):
+        list(hub(hub_folder, article="document").rows("train"))
+    with pytest.raises(ValueError, match=r"data.valid_split=dev: .*train"):
+        list(hub(hub_folder, valid_split="dev").rows("validation"))
+    with pytest.raises(ValueError, match=r"train row 1: id is 0, not text"):
+        list(hub(hub_folder, title="id").rows("train"))
+    (tmp_path / "none").mkdir()
+    assert "no parquet file" in hub(tmp_path / "none").check()[0]
+    assert "no such folder" in hub(tmp_path / "absent").check()[0]
+    problems = hub(hub_folder, title=None, valid_split=None).check()
+    assert [p.split("=")[0] for p in problems] == ["data.title", "data.valid_split"]
+
+
+def test_hub_without_a_network_says_so(monkeypatch):
+    import datasets
+
+    def unreachable(*_, **__):
+        raise ConnectionError("Couldn't reach 'owner/name' on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(ValueError, match=r"data.path=owner/name: the hub cannot be reached.*data=rush"):
+        list(hub(Path("owner/name")).rows("train"))

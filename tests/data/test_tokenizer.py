@@ -1,0 +1,248 @@
+"""Cleaning and tokenizers: text comes back as it went in, and `<unk>` is one token."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attnorm.data import TOKENIZERS, check_tokenizer, load_tokenizer
+from attnorm.data.sentencepiece_tokenizer import SentencePiece
+from attnorm.data.text import clean
+from attnorm.data.wordpiece_tokenizer import WordPiece
+
+ROOT = Path(__file__).parents[2]
+REUTERS = ROOT.parent / "shared/data/headlines/reuters/train.article.txt"
+NOUNS = ["minister", "océan", "talks", "oil", "### barrels", "u.s. troops", "-lrb- cia -rrb-", "<unk>", "日本", "½ ﬁｘ"]
+VERBS = ["meet", "rises ##.# percent in", "do n't back", "leave", "say <unk>"]
+SENTENCES = [f"{a} {v} the {b} ." for a in NOUNS for v in VERBS for b in NOUNS]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = [*LETTERS, *(f"##{letter}" for letter in LETTERS), *"#.,'-<>$[]:/", "cafe", "the"]
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def trained(request):
+    return SentencePiece.train(SENTENCES, model_type=request.param, vocab_size=120)
+
+
+def vocabulary(folder: Path, pieces) -> str:
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    return str(folder / "vocab.txt")
+
+
+@pytest.fixture
+def wordpiece(tmp_path):
+    return WordPiece.from_settings(file=vocabulary(tmp_path, [*SPECIAL, *PIECES, "", ""]))
+
+
+@pytest.mark.parametrize(
+    ("text", "lowercase", "digits", "expected"),
+    [
+        (" The\tU.S.\u00a0 \u2028grew 3.5%\r\n", True, True, "the u.s. grew #.#%"),
+        ("The 7 Ümläuts \u0665 x\u00b2", True, True, "the # ümläuts # x\u00b2"),
+        ("The  7", False, True, "The #"),
+        ("The  7", True, False, "the 7"),
+        (" \u2003\x85 ", True, True, ""),
+    ],
+)
+def test_clean(text, lowercase, digits, expected):
+    assert clean(text, lowercase=lowercase, digits=digits) == expected
+
+
+def test_cleaning_twice_is_cleaning_once_for_every_character():
+    text = " ".join(f"{chr(c)}A{chr(c)}" for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+    once = clean(text, lowercase=True, digits=True)
+    assert clean(once, lowercase=True, digits=True) == once
+
+
+def test_sentencepiece_gives_back_what_it_read(trained):
+    assert [trained.decode(ids) for ids in trained.encode(SENTENCES)] == SENTENCES
+    scrambled = ["".join(reversed(sentence.replace("<unk>", ""))) for sentence in SENTENCES]
+    scrambled = [" ".join(text.split()) for text in scrambled]
+    assert [trained.decode(ids) for ids in trained.encode(scrambled)] == scrambled
+    assert trained.encode(["", "  "]) == [[], []]
+
+
+def test_sentencepiece_special_ids_are_fixed_dropped_and_never_read_from_text(trained):
+    assert (trained.pad_id, trained.bos_id, trained.eos_id, trained.unk_id) == (0, 1, 2, 3)
+    [ids] = trained.encode(["the oil"])
+    assert trained.decode([1, *ids, 2, 0, 0]) == "the oil"
+    [ids] = trained.encode(["<pad> <s> </s>"])
+    assert not {0, 1, 2} & set(ids)
+
+
+def test_sentencepiece_literal_unk_is_one_token(trained):
+    [ids] = trained.encode(["<unk>"])
+    assert ids == [trained.unk_id]
+    [ids] = trained.encode(["<unk> <unk> say <unk>"])
+    assert ids.count(trained.unk_id) == 3
+    assert trained.decode(ids) == "<unk> <unk> say <unk>"
+    assert not any("unk" in piece for piece in trained._pieces[4:])  # nothing was learnt from it
+
+
+@pytest.mark.parametrize("word", ["☃", "oil☃", "☃oil", "o▁l", "▁", "▅", "o\0l"])
+def test_sentencepiece_a_word_that_cannot_be_spelled_is_one_unk(trained, word):
+    [ids] = trained.encode([f"the {word} talks"])
+    assert ids.count(trained.unk_id) == 1
+    assert trained.decode(ids) == "the <unk> talks"
+
+
+def test_sentencepiece_word_by_word_is_the_library_on_whole_sentences(trained):
+    known = [sentence for sentence in SENTENCES if "<unk>" not in sentence]
+    assert trained.encode(known) == trained._processor.encode(known, out_type=int)
+
+
+def test_forgetting_words_changes_nothing(trained, monkeypatch):
+    monkeypatch.setattr("attnorm.data.tokenizer._REMEMBERED", 3)
+    expected = [trained.encode([sentence])[0] for sentence in SENTENCES]
+    assert trained.encode(SENTENCES) == expected
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_sentencepiece_training_is_deterministic(model_type):
+    twice = [SentencePiece.train(iter(SENTENCES), model_type=model_type, vocab_size=90).to_bytes() for _ in range(2)]
+    assert twice[0] == twice[1]
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_sentencepiece_names_the_least_vocabulary_that_works(model_type):
+    with pytest.raises(ValueError, match=r"tokenizer.vocab_size=9: too small .* least that works is \d+") as error:
+        SentencePiece.train(SENTENCES, model_type=model_type, vocab_size=9)
+    least = int(str(error.value).split()[-1])
+    assert SentencePiece.train(SENTENCES, model_type=model_type, vocab_size=least).vocab_size == least
+    with pytest.raises(ValueError, match=f"least that works is {least}"):
+        SentencePiece.train(SENTENCES, model_type=model_type, vocab_size=least - 1)
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_sentencepiece_shrinks_to_the_data_and_says_so(model_type, caplog):
+    tokenizer = SentencePiece.train(SENTENCES, model_type=model_type, vocab_size=5000)
+    assert tokenizer.vocab_size < 1000
+    assert f"tokenizer.vocab_size=5000 is more than the training text can fill: {tokenizer.vocab_size}" in caplog.text
+
+
+def test_sentencepiece_training_prints_nothing(capfd):
+    SentencePiece.train(SENTENCES, model_type="unigram", vocab_size=90)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+def test_saved_and_pickled_tokenizers_are_the_same(kind, trained, wordpiece, tmp_path):
+    tokenizer = trained if kind == "sentencepiece" else wordpiece
+    tokenizer.save(tmp_path / "saved")
+    for copy in (load_tokenizer(tmp_path / "saved"), pickle.loads(pickle.dumps(tokenizer))):
+        assert type(copy) is type(tokenizer)
+        assert copy.fingerprint() == tokenizer.fingerprint()
+        text = ["the [SEP] <unk> oil ##.#"]
+        assert copy.encode(text) == tokenizer.encode(text)
+
+
+def test_loading_from_a_folder_without_a_tokenizer(tmp_path):
+    with pytest.raises(ValueError, match=r"no tokenizer here; one of sentencepiece.model, tokenizer.json is expected"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "sentencepiece.model").write_text("no")
+    with pytest.raises(ValueError, match=r"sentencepiece.model: not a sentencepiece model"):
+        load_tokenizer(tmp_path)
+
+
+def test_one_text_instead_of_a_list_is_refused(wordpiece):
+    with pytest.raises(TypeError, match="list of texts"):
+        wordpiece.encode("the")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the u.s. grew ##.# percent in #### , up $ #,### .",
+        "he did n't win -- the vice-president 's mid-### <unk> , <unk> .",
+        "the -lrb- cia -rrb- met at #:## a.m. , may ## , ####",
+    ],
+)
+def test_wordpiece_restores_the_spacing_of_headlines(wordpiece, text):
+    [ids] = wordpiece.encode([text])
+    assert ids.count(wordpiece.unk_id) == text.count("<unk>")
+    assert wordpiece.decode([wordpiece.bos_id, *ids, wordpiece.eos_id, wordpiece.pad_id]) == text
+
+
+def test_wordpiece_special_ids_come_from_the_vocabulary_and_never_from_text(wordpiece):
+    assert (wordpiece.pad_id, wordpiece.unk_id, wordpiece.bos_id, wordpiece.eos_id) == (0, 1, 2, 3)
+    assert wordpiece.vocab_size == len(SPECIAL + PIECES)
+    [ids] = wordpiece.encode(["a [SEP] b"])
+    assert wordpiece.decode(ids) == "a [ sep ] b" and 3 not in ids
+    assert wordpiece.decode(wordpiece.encode(["the ☃"])[0]) == "the <unk>"
+
+
+def test_wordpiece_names_missing_special_tokens(tmp_path):
+    with pytest.raises(ValueError, match=r"tokenizer.file=.*vocab.txt: the vocabulary has no \[CLS\], \[SEP\]$"):
+        WordPiece.from_settings(file=vocabulary(tmp_path, ["[PAD]", "[UNK]", "a"]))
+
+
+def test_wordpiece_names_a_repeated_piece(tmp_path):
+    with pytest.raises(ValueError, match=r"vocab.txt:2: 'a' is in this vocabulary twice"):
+        WordPiece.from_settings(file=vocabulary(tmp_path, ["x", "a", "b", "a", "", ""]))
+
+
+def test_wordpiece_lowercases_as_the_file_or_the_option_says(tmp_path):
+    def text(pieces, **options):
+        tokenizer = WordPiece.from_settings(file=vocabulary(tmp_path, pieces), **options)
+        return tokenizer.decode(tokenizer.encode(["The Café"])[0])
+
+    assert text(SPECIAL + PIECES) == "the cafe"
+    assert text(SPECIAL + PIECES, lowercase=False) == "<unk> <unk>"
+    assert text([*SPECIAL, *PIECES, "The"]) == "The <unk>"
+    assert text([*SPECIAL, *PIECES, "The"], lowercase=True) == "the cafe"
+
+
+def test_wordpiece_ignores_padding_truncation_and_special_words_of_a_tokenizer_json(wordpiece, tmp_path):
+    stored = json.loads(wordpiece.to_bytes())
+    stored["padding"] = {
+        "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]",
+    }  # fmt: skip
+    stored["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    flags = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    stored["added_tokens"] = [{"id": 3, "content": "[SEP]", **flags}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
+    read = WordPiece.from_settings(file=str(tmp_path / "tokenizer.json"))
+    texts = ["the", "a b c d e f", "abcdef", "[SEP]"]
+    assert read.encode(texts) == wordpiece.encode(texts)
+    cased = WordPiece.from_settings(file=str(tmp_path / "tokenizer.json"), lowercase=False)
+    assert cased.decode(cased.encode(["The the"])[0]) == "<unk> the"
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer.file=.*tokenizer.json: not a tokenizer.json"):
+        WordPiece.from_settings(file=str(tmp_path / "tokenizer.json"))
+
+
+def test_check_tokenizer_names_every_problem(tmp_path):
+    assert "did you mean wordpiece?" in check_tokenizer("wordpeice")[0]
+    assert "did you mean vocab_size?" in check_tokenizer("sentencepiece", vocabsize=3)[0]
+    problems = check_tokenizer("sentencepiece", model_type="unigramm", vocab_size=0, sample=1.5)
+    assert [p.split("=")[0] for p in problems] == [f"tokenizer.{k}" for k in ("model_type", "vocab_size", "sample")]
+    assert "did you mean unigram?" in problems[0]
+    problems = check_tokenizer("wordpiece", file=str(tmp_path / "vocab.txt"), lowercase="yes")
+    assert "no such file" in problems[0] and "tokenizer.lowercase=yes" in problems[1]
+    assert "must be a vocab.txt or a tokenizer.json" in check_tokenizer("wordpiece", file=str(tmp_path))[0]
+    assert check_tokenizer("wordpiece") == ["tokenizer.file: wordpiece needs this option"]
+    assert check_tokenizer("wordpiece", file=vocabulary(tmp_path, SPECIAL)) == []
+    assert check_tokenizer("sentencepiece", sample=None) == []
+
+
+@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+def test_each_yaml_holds_options_that_its_tokenizer_takes(name, tmp_path):
+    settings = yaml.safe_load((ROOT / f"conf/tokenizer/{name}.yaml").read_text())
+    assert settings["name"] == name
+    if name == "wordpiece":
+        assert settings["file"] == "???"
+        settings["file"] = vocabulary(tmp_path, SPECIAL)
+    assert check_tokenizer(**settings) == []
+
+
+def test_real_headlines_come_back():
+    if not REUTERS.is_file():
+        pytest.skip("no ../shared/data/headlines/reuters beside the repository")
+    lines = REUTERS.read_text(encoding="utf-8").split("\n")[:3000]
+    texts = [clean(line, lowercase=True, digits=True) for line in lines]
+    tokenizer = SentencePiece.train(texts, model_type="unigram", vocab_size=1000)
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode(texts)] == texts
