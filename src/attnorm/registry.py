@@ -3,16 +3,17 @@
 import difflib
 import importlib
 import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
-def nearest(name: str, allowed) -> str:
+def nearest(name: object, allowed: Iterable[object]) -> str:
     """' Did you mean ...?' with the closest allowed name, or ''."""
     found = difflib.get_close_matches(str(name), [str(a) for a in allowed], n=1, cutoff=0.5)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
-def find(kind: str, name: str, table: dict[str, str]) -> type:
+def find(kind: str, name: str, table: Mapping[str, str]) -> type:
     """The class behind a name of `table`, or behind a dotted path "package.module:Class".
 
     Raises ValueError for an unknown name (the right ones listed, the nearest suggested) and for a path that does not
@@ -31,15 +32,16 @@ def find(kind: str, name: str, table: dict[str, str]) -> type:
         raise ValueError(f"{kind} {name!r}: cannot import {class_name!r} from {module_name!r}: {error}") from error
 
 
-def option_names(cls: type) -> list[str]:
-    """The options a class's constructor takes."""
-    if cls.__init__ is object.__init__:
+def option_names(maker: Callable) -> list[str]:
+    """The options that a class (or a function with keyword-only options) takes."""
+    if isinstance(maker, type) and maker.__init__ is object.__init__:
         return []
-    parameters = inspect.signature(cls.__init__).parameters.values()
-    return [p.name for p in parameters if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    parameters = list(inspect.signature(maker).parameters.values())
+    keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return keyword_only or [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
-def construct(kind: str, name: str, table: dict[str, str], options: dict[str, Any]) -> Any:
+def construct(kind: str, name: str, table: Mapping[str, str], options: Mapping[str, Any]) -> Any:
     """An instance of the class behind `name`; ValueError names a wrong option, the allowed ones and the nearest."""
     cls = find(kind, name, table)
     allowed = option_names(cls)

@@ -17,7 +17,7 @@ from attnorm.data.newswire.notation import read_events
 
 FORM = re.compile(r"[^\sA-Z0-9]+( [^\sA-Z0-9]+)*")
 SCORER = RougeScorer(["rouge1"], use_stemmer=True)
-FIRST_200_SHA256 = "PIN"
+FIRST_200_SHA256 = "f314c42969b6712b65d71a05f9b3a0ed95e02ec6ad5745409e12eac085aa6b47"
 
 
 def rouge1(references: list[str], hypotheses: list[str]) -> float:
@@ -175,6 +175,11 @@ boat: a canoe > canoe | a sculling boat > scull
     assert clause.render(values) == "rosa sorel of kumaria overtook karim voss in a sculling boat"
     assert headline.render(values) == "kumari scull beats voss"
     assert (event.name, event.desk, len(event.details)) == ("regatta", "sport", 1)
+
+
+def test_lines_before_the_first_event_are_refused():
+    with pytest.raises(ValueError, match="events begin with a line '== name / desk'"):
+        read_events("> {person} left")
 
 
 @pytest.mark.parametrize(

@@ -216,11 +216,11 @@ def test_wordpiece_ignores_padding_truncation_and_special_words_of_a_tokenizer_j
 
 
 def test_check_tokenizer_names_every_problem(tmp_path):
-    assert "did you mean wordpiece?" in check_tokenizer("wordpeice")[0]
-    assert "did you mean vocab_size?" in check_tokenizer("sentencepiece", vocabsize=3)[0]
+    assert "Did you mean 'wordpiece'?" in check_tokenizer("wordpeice")[0]
+    assert "Did you mean 'vocab_size'?" in check_tokenizer("sentencepiece", vocabsize=3)[0]
     problems = check_tokenizer("sentencepiece", model_type="unigramm", vocab_size=0, sample=1.5)
     assert [p.split("=")[0] for p in problems] == [f"tokenizer.{k}" for k in ("model_type", "vocab_size", "sample")]
-    assert "did you mean unigram?" in problems[0]
+    assert "Did you mean 'unigram'?" in problems[0]
     problems = check_tokenizer("wordpiece", file=str(tmp_path / "vocab.txt"), lowercase="yes")
     assert "no such file" in problems[0] and "tokenizer.lowercase=yes" in problems[1]
     assert "must be a vocab.txt or a tokenizer.json" in check_tokenizer("wordpiece", file=str(tmp_path))[0]

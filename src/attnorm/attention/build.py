@@ -32,10 +32,9 @@ def build_normalizer(name: str, **options: Any) -> Normalizer:
 
     Raises ValueError for an unknown name or option, listing the allowed ones and the nearest.
     """
-    normalizer = construct("normalizer", name, NORMALIZERS, options)
-    if not isinstance(normalizer, Normalizer):
-        raise ValueError(f"normalizer {name!r}: {type(normalizer).__name__} is not an attnorm.attention.Normalizer")
-    return normalizer
+    if not issubclass(find("normalizer", name, NORMALIZERS), Normalizer):
+        raise ValueError(f"normalizer {name!r}: the class is not an attnorm.attention.Normalizer")
+    return construct("normalizer", name, NORMALIZERS, options)
 
 
 def build_prior(name: str, **options: Any) -> nn.Module:

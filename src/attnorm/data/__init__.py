@@ -1,12 +1,12 @@
 """Data: sources of (article, title) pairs, tokenizers, and the cached, memory-mapped corpus that batching reads.
 
-    source = build_source("newswire", train_size=1000)
-    splits = prepare(source, {"name": "sentencepiece", "vocab_size": 800}, lowercase=True, digits=True,
-                     max_source=100, max_target=50, max_rows={}, cache_dir=".cache")
+source = build_source("newswire", train_size=1000)
+splits = prepare(source, {"name": "sentencepiece", "vocab_size": 800}, lowercase=True, digits=True,
+                 max_source=100, max_target=50, max_rows={}, cache_dir=".cache")
 """
 
 from attnorm.data.corpus import Split, describe, prepare
-from attnorm.data.sources import SOURCES, Source, build_source, source_options
+from attnorm.data.sources import SOURCES, Source, build_source
 from attnorm.data.tokenizer import TOKENIZERS, Tokenizer, check_tokenizer, load_tokenizer
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "describe",
     "load_tokenizer",
     "prepare",
-    "source_options",
 ]

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 
-from attnorm.data import newswire, registry
+from attnorm.data import checks, newswire
 from attnorm.data.sources import SHORT, SPLITS, Source
 
 
@@ -21,9 +21,9 @@ class Newswire(Source):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Sizes and a seed that are not whole numbers."""
-        problems = registry.whole_number("data.corpus_seed", self.corpus_seed, least=0)
+        problems = checks.whole_number("data.corpus_seed", self.corpus_seed, least=0)
         for split in splits:
-            problems += registry.whole_number(f"data.{SHORT[split]}_size", self.sizes[split])
+            problems += checks.whole_number(f"data.{SHORT[split]}_size", self.sizes[split])
         return problems
 
     def fingerprint(self, split: str) -> str:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnorm.data import files, registry, tables
+from attnorm.data import checks, files, tables
 from attnorm.data.cache import cached
 from attnorm.data.sources import SHORT, Source
 from attnorm.data.tokenizer import TOKENIZERS, Tokenizer, check_tokenizer, load_tokenizer
+from attnorm.registry import find
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -75,11 +76,11 @@ def prepare(
         if not problems and _kind(tokenizer).trained and "train" not in asked:
             asked.append("train")
     problems += source.check(asked)
-    problems += registry.whole_number("model.max_source", max_source, least=2)
-    problems += registry.whole_number("model.max_target", max_target, least=2)
+    problems += checks.whole_number("model.max_source", max_source, least=2)
+    problems += checks.whole_number("model.max_target", max_target, least=2)
     for split in asked:
         if max_rows.get(split) is not None:
-            problems += registry.whole_number(f"data.max_{SHORT[split]}", max_rows[split])
+            problems += checks.whole_number(f"data.max_{SHORT[split]}", max_rows[split])
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -91,7 +92,7 @@ def prepare(
 
 
 def _kind(settings: Mapping[str, object]) -> type[Tokenizer]:
-    return registry.find("tokenizer", settings["name"], TOKENIZERS)
+    return find("tokenizer", settings["name"], TOKENIZERS)
 
 
 def _rows(source: Source, split: str, lowercase: bool, digits: bool, limit: int | None, cache_dir: Path) -> Path:

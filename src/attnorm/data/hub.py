@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attnorm.data import files, registry
+from attnorm.data import checks, files
 from attnorm.data.pairs import missing_columns, text_cell
 from attnorm.data.sources import SHORT, Source
 
@@ -39,9 +39,9 @@ class Hub(Source):
         """Names that are not names; a folder that is not there or holds no parquet file."""
         problems = []
         for option in ("path", "article", "title"):
-            problems += registry.non_empty_text(f"data.{option}", getattr(self, option))
+            problems += checks.non_empty_text(f"data.{option}", getattr(self, option))
         for split in splits:
-            problems += registry.non_empty_text(f"data.{SHORT[split]}_split", self.names[split])
+            problems += checks.non_empty_text(f"data.{SHORT[split]}_split", self.names[split])
         if not isinstance(self.path, str) or not self.path:
             return problems
         folder = Path(self.path)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attnorm.data import files, registry
+from attnorm.data import checks, files
 from attnorm.data.sources import Source
 
 Cells = Iterator[tuple[str, object, object]]  # ("file:line", article cell, title cell)
@@ -37,8 +37,8 @@ class Pairs(Source):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing or empty files, unknown formats, column names that are not names."""
-        problems = registry.non_empty_text("data.article", self.article)
-        problems += registry.non_empty_text("data.title", self.title)
+        problems = checks.non_empty_text("data.article", self.article)
+        problems += checks.non_empty_text("data.title", self.title)
         for split in splits:
             key = f"data.{split}={'null' if self.paths[split] is None else self.paths[split]}"
             if not isinstance(self.paths[split], str) or not self.paths[split]:
@@ -88,7 +88,7 @@ def missing_columns(where: str, wanted: Sequence[tuple[str, str]], there: Sequen
     """Raise ValueError if a column of `wanted` [(config key, name)] is not in `there`, naming those that are."""
     for key, name in wanted:
         if name not in there:
-            raise ValueError(registry.unknown(f"{where}: data.{key}={name}: no such column", name, map(str, there)))
+            raise ValueError(checks.unknown(f"{where}: data.{key}={name}: no such column", name, map(str, there)))
 
 
 def _json_cells(path: Path, article: str, title: str) -> Cells:

@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from attnorm.data import registry
+from attnorm.data import checks
 from attnorm.data.tokenizer import UNK, Tokenizer
 
 log = logging.getLogger(__name__)
@@ -102,12 +102,10 @@ class SentencePiece(Tokenizer):
         """Wrong model type, sizes that are not positive whole numbers."""
         problems = []
         if (model_type := options.get("model_type", "unigram")) not in MODEL_TYPES:
-            problems.append(
-                registry.unknown(f"tokenizer.model_type={model_type}: no such type", model_type, MODEL_TYPES)
-            )
-        problems += registry.whole_number("tokenizer.vocab_size", options.get("vocab_size", 8000))
+            problems.append(checks.unknown(f"tokenizer.model_type={model_type}: no such type", model_type, MODEL_TYPES))
+        problems += checks.whole_number("tokenizer.vocab_size", options.get("vocab_size", 8000))
         if options.get("sample") is not None:
-            problems += registry.whole_number("tokenizer.sample", options["sample"])
+            problems += checks.whole_number("tokenizer.sample", options["sample"])
         return problems
 
     @classmethod

@@ -7,7 +7,8 @@ methods of `Source` and put it into SOURCES, or name it in YAML by its dotted pa
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
-from attnorm.data import registry
+from attnorm.data import checks
+from attnorm.registry import find
 
 SOURCES = {
     "newswire": "attnorm.data.builtin:Newswire",
@@ -46,9 +47,7 @@ class Source(ABC):
 
 def build_source(name: str, **options: object) -> Source:
     """The source called `name`. Raises ValueError for an unknown name or option: the allowed ones and the nearest."""
-    return registry.build("data", name, SOURCES, options)
-
-
-def source_options(name: str) -> tuple[str, ...]:
-    """The options that a source takes, for callers whose config holds other keys beside them."""
-    return tuple(registry.options_of(registry.find("data", name, SOURCES)))
+    cls = find("data", name, SOURCES)
+    if problems := checks.option_problems("data", name, cls, options):
+        raise ValueError("\n".join(problems))
+    return cls(**options)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
-from attnorm.data import registry
+from attnorm.data import checks
+from attnorm.registry import find
 
 TOKENIZERS = {
     "sentencepiece": "attnorm.data.sentencepiece_tokenizer:SentencePiece",
@@ -95,7 +96,7 @@ class Tokenizer(ABC):
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer that was saved into `folder`, of whichever kind. Raises ValueError if there is none."""
-    kinds = [registry.find("tokenizer", name, TOKENIZERS) for name in TOKENIZERS]
+    kinds = [find("tokenizer", name, TOKENIZERS) for name in TOKENIZERS]
     for kind in kinds:
         if (file := Path(folder) / kind.FILE).is_file():
             return kind.from_bytes(file.read_bytes(), str(file))
@@ -105,7 +106,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 def check_tokenizer(name: str | None = None, **options: object) -> list[str]:
     """All problems with the settings that can be seen before reading data, each starting with its config key."""
     try:
-        kind = registry.find("tokenizer", name, TOKENIZERS)
+        kind = find("tokenizer", name, TOKENIZERS)
     except ValueError as error:
         return [str(error)]
-    return registry.option_problems("tokenizer", name, kind.from_settings, options) or kind.check(options)
+    return checks.option_problems("tokenizer", name, kind.from_settings, options) or kind.check(options)

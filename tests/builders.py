@@ -1,0 +1,72 @@
+"""Small models, articles and headlines for the tests of models, decoding and tasks."""
+
+import torch
+
+from attnorm.data.batching import pad
+from attnorm.models.decoding import SpecialTokens
+from attnorm.models.seq2seq import Seq2Seq
+from attnorm.models.shape import Shape
+
+PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3
+SPECIAL = SpecialTokens(PAD, BOS, EOS)
+SITES = ("encoder", "decoder", "cross")
+SMALL = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
+
+PLACEMENTS = {  # what may stand at (encoder, decoder, cross)
+    "softmax": ("softmax", "softmax", "softmax"),
+    "dnas": ("dnas", "softmax", "softmax"),
+    "hnas": ("hnas", "softmax", "softmax"),
+    "dnas_prefix": ("dnas", "dnas_prefix", "dnas_prefix"),
+    "hnas_prefix": ("hnas", "hnas_prefix", "hnas_prefix"),
+    "decoder_only": ("softmax", "dnas_prefix", "softmax"),
+    "cross_only": ("softmax", "softmax", "hnas_prefix"),
+    "prefix_encoder": ("dnas_prefix", "softmax", "dnas_prefix"),
+}
+
+
+def attention_tables(placement="softmax", priors=None, options=None):
+    """The attention tables of a placement; `priors` {site: [names]}."""
+    return {
+        **dict(zip(SITES, PLACEMENTS[placement], strict=True)),
+        "prior": {site: (priors or {}).get(site, []) for site in SITES},
+        "scorer": dict.fromkeys(SITES, "scaled_dot"),
+        "options": options or {},
+    }
+
+
+def build_model(placement="softmax", *, priors=None, options=None, vocab_size=11, seed=0, **shape):
+    """A new float32 model with its initial parameters."""
+    shape = Shape(**{**SMALL, "max_source": 10, "max_target": 12, **shape})
+    return Seq2Seq(shape, attention_tables(placement, priors, options), vocab_size, PAD, seed=seed)
+
+
+def rough_model(placement="softmax", *, sharpness=1.0, **settings):
+    """The same in float64 and evaluation mode, with noise on every parameter, so that biases and norms count too.
+
+    sharpness: multiplies the scores of the next token when the output matrix is not tied.
+    """
+    model = build_model(placement, **settings).double().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.endswith("hybrid"):  # a clamped one has to stay in [0, 1]
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        if not model.shape.tied:
+            model.output.weight *= sharpness
+    return model
+
+
+def random_words(lengths, vocab_size=11, seed=0):
+    """A list of word ids for each length."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(FIRST_WORD, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def sources(lengths, seed=0, vocab_size=11):
+    """Padded articles of so many words, int (B, N), each with the end token."""
+    return pad([[*words, EOS] for words in random_words(lengths, vocab_size, seed)], PAD)
+
+
+def targets(lengths, seed=100, vocab_size=11):
+    """Padded headlines of so many words behind the begin token, int (B, T)."""
+    return pad([[BOS, *words] for words in random_words(lengths, vocab_size, seed)], PAD)
