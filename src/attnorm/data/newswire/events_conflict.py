@@ -81,7 +81,7 @@ act: successfully tested > tests | showed for the first time > unveils | sold > 
 + in violation of a treaty
 
 == arrest / crime
-act: arrested > nabs | questioned > grills | released > frees | was looking for > hunts
+act: arrested > nabs | questioned > grills | released > frees | were looking for > hunts
 > the police of {country} {act} the {job} {person} , wanted by {country2} for {wrong}
 < {country} {act} {country2} 's {wrong} suspect {person}
 > {person} , a former {job} accused of {wrong} , gave himself up at {place} in the {country.adj} capital

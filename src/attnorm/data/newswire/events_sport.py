@@ -41,7 +41,7 @@ event: the masters in > masters | the open in > open | the ladies championship i
 < {person} {stance} {person2} after {country.adj} {shot}
 + leaving {person9} a stroke behind
 + under a bright blue sky
-+ on a course she had never played before
++ on a course that was new to both
 
 == cycling / sport
 terrain: a mountain stage > mountain stage | a time trial > time trial | a flat stage > sprint |

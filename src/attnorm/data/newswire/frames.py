@@ -51,152 +51,182 @@ in contrast to {country9} , where {issue9} was the main worry
 
 # desk -> openings (adverbial phrases, sometimes with a country of their own) and sources (who said it)
 _DESKS = {
-    "business": ("""
+    "business": (
+        """
 in the latest sign of a shake-up in the industry
 after months of speculation in the press
 under strong pressure from shareholders in {country7}
 days after its partner {company7} issued a profit warning
 in a move that surprised the market
 only a week after {person7} took over as deputy chairman
-""", """
+""",
+        """
 analysts
 the business daily of {country8.capital}
 a spokeswoman
 {person8} , an analyst at {company8} ,
 sources close to the matter
 {company8} , a consulting firm ,
-"""),
-    "markets": ("""
+""",
+    ),
+    "markets": (
+        """
 at the end of a nervous week in {country7.capital}
 in spite of gloomy forecasts by {company7}
 as trading resumed after a long holiday
 following the release of figures from {country7}
 ahead of a speech by governor {person7}
 for the first time this year
-""", """
+""",
+        """
 dealers
 dealers in {country8.capital}
 {person8} , a strategist at {company8} ,
 an official report
 bankers
-"""),
-    "politics": ("""
+""",
+    ),
+    "politics": (
+        """
 after a marathon session
 amid growing tension between the parties
 in a blow to party leader {person7}
 just {few7} weeks before the party congress
 in a surprise turn of events
 like its neighbor {country7} a year ago
-""", """
+""",
+        """
 state television
 a government spokesman
 a party official who asked not to be named
 political analyst {person8}
 the state news agency
 a newspaper in {country8}
-"""),
-    "diplomacy": ("""
+""",
+    ),
+    "diplomacy": (
+        """
 after weeks of quiet diplomacy in {country7.capital}
 in the face of criticism from {country7}
 in what diplomats called a breakthrough
 defying a warning by foreign secretary {person7}
 at the request of {country7}
 in a new twist to an old quarrel
-""", """
+""",
+        """
 diplomats
 a foreign ministry spokesman
 envoy {person8}
 diplomats in {country8.capital}
 the {country8.adj} embassy
 a senior official traveling with {person8}
-"""),
-    "conflict": ("""
+""",
+    ),
+    "conflict": (
+        """
 in a fresh wave of violence
 hours before {person7} was due to address the nation
 despite the presence of soldiers from {country7}
 shortly before dawn
 as fears of a wider war grew in {country7}
 barely a month after a truce came into force
-""", """
+""",
+        """
 military sources
 witnesses
 colonel {person8}
 the {country8.adj} news agency
 residents reached by telephone
 an army spokesman in {country8.town}
-"""),
-    "crime": ("""
+""",
+    ),
+    "crime": (
+        """
 after an investigation lasting more than a year
 in a case that shocked the nation
 acting on information from {country7}
 to the relief of many citizens
 in spite of doubts voiced by lawyer {person7}
 as part of a campaign against organized crime
-""", """
+""",
+        """
 police
 a police spokesman
 chief inspector {person8}
 court officials
 justice officials in {country8.capital}
 the local radio
-"""),
-    "disaster": ("""
+""",
+    ),
+    "disaster": (
+        """
 in the early hours of the morning
 less than a week after a similar tragedy in {country7}
 during the busiest travel season of the year
 in a region still recovering from war
 while {person7} was visiting the area
 to the horror of onlookers
-""", """
+""",
+        """
 rescue workers
 officials
 the {country8.adj} news agency
 governor {person8}
 civil defense officials
 a red cross worker from {country8}
-"""),
-    "science": ("""
+""",
+    ),
+    "science": (
+        """
 after years of patient work
 in a finding that may change the textbooks
 with help from scientists in {country7}
 in spite of doubts raised by professor {person7}
 for the second time in {few7} months
 to the surprise of most experts
-""", """
+""",
+        """
 scientists
 the health ministry
 professor {person8} of {country8.town} university
 a medical journal
 researchers in {country8}
-"""),
-    "sport": ("""
+""",
+    ),
+    "sport": (
+        """
 on a cold and windy evening
 in the biggest surprise of the season
 watched by the royal family of {country7}
 after a week of rumors about {person7}
 to the delight of the home crowd
 just days before the trip to {country7}
-""", """
+""",
+        """
 organizers
 the sports daily of {country8.capital}
 team officials
 former champion {person8}
 the federation
-"""),
-    "culture": ("""
+""",
+    ),
+    "culture": (
+        """
 after a year of rumors
 in a ceremony broadcast live in {country7}
 to the dismay of many admirers
 ending weeks of gossip about {person7}
 on the opening night of the spring festival
 as critics in {country7.capital} had predicted
-""", """
+""",
+        """
 a family friend
 the culture ministry
 critic {person8}
 a glossy magazine
 a gallery in {country8.town}
-"""),
+""",
+    ),
 }
 
 ASIDES: list[Template] = [compile_template(line, KINDS) for line in _ASIDES.strip().splitlines()]

@@ -12,6 +12,9 @@ from attnorm.data.newswire.notation import Event, Template, read_events
 
 _MODULES = (events_business, events_politics, events_conflict, events_nature, events_sport)
 _EVENTS: list[Event] = [event for module in _MODULES for event in read_events(module.EVENTS)]
+for _event in _EVENTS:
+    assert _event.desk in DESKS, f"{_event.name}: no desk {_event.desk!r} in frames"
+    assert _event.stories and _event.details, f"{_event.name}: an event needs stories and details"
 EVENT_KINDS: tuple[str, ...] = tuple(event.name for event in _EVENTS)
 
 # Of 100 checksum classes of headlines, those below the bound belong to the split.
@@ -98,7 +101,7 @@ def _article(random: Callable[[], float], event: Event, core: Template, values: 
         template = core if part == "core" else _pick(random, choices[part])
         _fill(random, template, values, taken)
         texts.append(template.render(values))
-    return (frame.text % tuple(texts)).replace(" , ,", " ,").replace(" , .", " .")
+    return (frame.text % tuple(texts)).replace(" , .", " .")  # a source may end in an apposition
 
 
 def pair(split: str, index: int, seed: int = 0) -> tuple[str, str]:

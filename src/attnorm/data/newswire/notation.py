@@ -82,6 +82,8 @@ def read_events(text: str) -> list[Event]:
     clause = None
     for line in logical_lines(text):
         mark, _, rest = line.partition(" ")
+        if mark != "==" and not events:
+            raise ValueError(f"events begin with a line '== name / desk': {line!r}")
         if mark == "==":
             name, _, desk = rest.partition(" / ")
             events.append(Event(name, desk))
