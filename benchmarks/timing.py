@@ -73,7 +73,7 @@ def equal_models(cfg: dict[str, Any], vocab_size: int, implementation: str):
     """
     ours = build_ours(cfg, vocab_size, norm="post", embedding_norm=True, dropout=0.0)
     peer = build_peer(ours.shape, vocab_size, implementation)
-    peer.load_state_dict(peer_state(ours), strict=False)
+    peer.load_state_dict(peer_state(ours))
     return ours.double().eval(), peer.double().eval()
 
 
@@ -180,4 +180,4 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
 def verdict(part: str, goal: float, reached: dict[str, float]) -> None:
     """One line: whether every ratio reaches the goal."""
     met = "met" if all(ratio >= goal for ratio in reached.values()) else "NOT met"
-    print(f"{part}: goal {goal:.1f}x {met} ({', '.join(f'{name} {ratio:.2f}x' for name, ratio in reached.items())})")
+    print(f"{part}: goal {goal:.1f}x {met} ({', '.join(f'{name} {ratio:.3f}x' for name, ratio in reached.items())})")

@@ -90,8 +90,8 @@ class SentencePiece(Tokenizer):
         cls,
         draw: Callable[[int | None], Iterable[str]],
         *,
-        model_type: str = "unigram",
-        vocab_size: int = 8000,
+        model_type: str = "bpe",
+        vocab_size: int = 4000,
         sample: int | None = 500_000,
     ) -> "SentencePiece":
         """Train on `sample` sentences (None: on all). Raises as `train` does."""
@@ -101,9 +101,9 @@ class SentencePiece(Tokenizer):
     def check(cls, options: dict) -> list[str]:
         """Wrong model type, sizes that are not positive whole numbers."""
         problems = []
-        if (model_type := options.get("model_type", "unigram")) not in MODEL_TYPES:
+        if (model_type := options.get("model_type", "bpe")) not in MODEL_TYPES:
             problems.append(checks.unknown(f"tokenizer.model_type={model_type}: no such type", model_type, MODEL_TYPES))
-        problems += checks.whole_number("tokenizer.vocab_size", options.get("vocab_size", 8000))
+        problems += checks.whole_number("tokenizer.vocab_size", options.get("vocab_size", 4000))
         if options.get("sample") is not None:
             problems += checks.whole_number("tokenizer.sample", options["sample"])
         return problems
