@@ -41,6 +41,12 @@ def show_config(cfg: dict) -> None:
     console.print(tree)
 
 
+def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
+    """One line on the size of what is about to happen."""
+    size, padding = f"{summary['parameters']:,} parameters", f"{summary['padding_share']:.1%} padding"
+    console.print(f"{updates:,} updates of at most {batch_tokens:,} tokens ({padding}), {size}")
+
+
 def bar(label: str, stderr: bool = False) -> Progress:
     """A progress bar that shows on a terminal and keeps silent elsewhere."""
     where = Console(stderr=True) if stderr else console

@@ -36,7 +36,6 @@ def register_resolvers() -> None:
 def run_train(conf: Path) -> int:
     """`train.py`: composes the configuration from the command line, checks it, trains. Returns the exit code."""
     register_resolvers()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra's exceptions through, to add the nearest name
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> None:
@@ -46,11 +45,16 @@ def run_train(conf: Path) -> int:
         except ConfigError:
             remove_if_empty(run)
             raise
+        from pytorch_lightning.utilities import rank_zero_only
+
         from attnorm.analysis.figures import draw_run
         from attnorm.training.run import train
 
-        train(checked, run)
-        draw_run(run)
+        try:
+            train(checked, run)
+        finally:  # a run that was stopped has a curve too
+            rank_zero_only(draw_run)(run)
+            remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
     return exit_code(job, conf)
 
@@ -85,27 +89,45 @@ def check_composed(cfg: DictConfig, multirun: bool = False) -> dict:
 
 
 def exit_code(job: Callable[[], None], conf: Path) -> int:
-    """Runs a job; what a user got wrong is a message and 2, a signal is 128 + its number."""
+    """Runs a job; what a user got wrong is a message and 2, a signal is 128 + its number.
+
+    With HYDRA_FULL_ERROR=1 in the environment every error shows its traceback.
+    """
+    typed = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # lets Hydra's exceptions through to here, to add the nearest name
     try:
         job()
-    except ConfigError as error:
+    except Exception as error:
+        if typed == "1":
+            raise
+        return explain(error, conf)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if typed is not None:
+            os.environ["HYDRA_FULL_ERROR"] = typed
+    return 0
+
+
+def explain(error: Exception, conf: Path) -> int:
+    """Says what a user got wrong and returns the exit code; an error that is ours is raised again."""
+    if isinstance(error, ConfigError):
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 2
-    except (HydraException, OmegaConfBaseException) as error:
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
         print(f"error: {error}", file=sys.stderr)
         if hint := near_key(str(error), conf):
             print(hint, file=sys.stderr)
         return 2
-    except Interrupted as error:
+    if isinstance(error, Interrupted):
         print(f"{error}; go on with ckpt_path=<run folder>/checkpoints/last.ckpt", file=sys.stderr)
         return 128 + error.signal_number
-    except Exception as error:
-        if not is_users(error):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    if not is_users(error):
+        raise error
+    print(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)", file=sys.stderr)
+    return 1
 
 
 def is_users(error: Exception) -> bool:

@@ -44,6 +44,8 @@ def train(cfg: dict, run: Path) -> dict:
         updates = data.planned_updates()
         trainer = build_trainer(cfg, run, updates, loggers, throughput)
         summary |= describe_parts(cfg, task.model, splits, data)
+        if first:
+            console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
         if first and cfg["ckpt_path"]:
             resume_history(cfg, run)
 
