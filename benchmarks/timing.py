@@ -24,18 +24,18 @@ def configure(*overrides: str) -> dict[str, Any]:
 
 
 def build_ours(cfg: dict[str, Any], vocab_size: int, pad_id: int = PAD, **shape: Any):
-    """attnorm's model as configured; `shape` replaces keys of conf/model/*.yaml."""
+    """attnorm's model as configured, but with the learned positions of BART; `shape` replaces more of its keys."""
     from attnorm.models.seq2seq import Seq2Seq
     from attnorm.models.shape import Shape
 
-    settings = {key: value for key, value in cfg["model"].items() if key != "name"} | shape
+    settings = {key: value for key, value in cfg["model"].items() if key != "name"} | {"positions": "learned"} | shape
     return Seq2Seq(Shape(**settings), cfg["attention"], vocab_size, pad_id)
 
 
 def build_peer(shape, vocab_size: int, implementation: str):
     """BART with the same sizes: learned positions, tied output, and as many layers, matrices and norms.
 
-    BART's norms come after each sublayer and after the embeddings, ours (conf/model/tiny.yaml) before each sublayer and
+    BART's norms come after each sublayer and after the embeddings, ours (`norm: pre`) before each sublayer and
     at the end of each stack: the same number of them. BART has no trained output bias, and as many positions in the
     decoder as in the encoder, both with two unused ones: so the numbers of parameters differ slightly.
     """

@@ -1,5 +1,7 @@
 """Small models, articles and headlines for the tests of models, decoding and tasks."""
 
+import zlib
+
 import torch
 
 from attnorm.data.batching import pad
@@ -40,17 +42,17 @@ def build_model(placement="softmax", *, priors=None, options=None, vocab_size=11
     return Seq2Seq(shape, attention_tables(placement, priors, options), vocab_size, PAD, seed=seed)
 
 
-def rough_model(placement="softmax", *, sharpness=1.0, **settings):
+def rough_model(placement="softmax", *, noise=0.3, sharpness=1.0, **settings):
     """The same in float64 and evaluation mode, with noise on every parameter, so that biases and norms count too.
 
     sharpness: multiplies the scores of the next token when the output matrix is not tied.
     """
     model = build_model(placement, **settings).double().eval()
-    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # the same in every placement
             if not name.endswith("hybrid"):  # a clamped one has to stay in [0, 1]
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         if not model.shape.tied:
             model.output.weight *= sharpness
     return model

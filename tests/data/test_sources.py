@@ -191,7 +191,9 @@ def test_pairs_reads_every_format(tmp_path, ending):
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv", "parquet"])
 def test_pairs_names_the_columns_that_there_are(tmp_path, ending):
     source = pairs(table_file(tmp_path / f"x.{ending}", ROWS), title="haed")
-    with pytest.raises(ValueError, match=r"data.title=haed: no such column; allowed: head, id, text\. Did you mean 'head'\?"):
+    with pytest.raises(
+        ValueError, match=r"data.title=haed: no such column; allowed: head, id, text\. Did you mean 'head'\?"
+    ):
         list(source.rows("train"))
 
 

@@ -84,6 +84,8 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and self.normalizer.couples_queries == "past":
             scores = dot_scores(q, k, scale)
             weights, cache.state = self.normalizer.step(scores, mask, cache.state, log_prior=log_prior)
+            if self.observer is not None:
+                self.observer(weights, dense_mask(mask, scores))
             return weights.to(v.dtype) @ v
         dropout = self.dropout if self.training else 0.0
         if dropout == 0 and self.observer is None:

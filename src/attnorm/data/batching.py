@@ -22,7 +22,7 @@ class TokenBatches(Sampler[Part]):
 
     An update's batch holds rows of like lengths, as many as fit `batch_tokens` = rows * (longest source + longest
     target), padding included. It is cut into `pieces * ranks` equal parts: gradient accumulation and devices share an
-    update's batch, they do not change it. Rows of equal lengths are shuffled among each other, then the batches are
+    update's batch, they do not change it (one with fewer rows than parts is filled up to one row each). Rows of equal lengths are shuffled among each other, then the batches are
     shuffled, by (seed, epoch) alone; the number of batches is the same in every epoch.
 
     lengths: int (rows, 2), source and target tokens. shuffle=False keeps one order, for validation, and deals whole
@@ -162,6 +162,8 @@ class ResumableLoader(DataLoader):
 
     def state_dict(self) -> dict[str, int]:
         """The epoch and the batches handed out in it."""
+        if self.resume is not None:  # loaded, and nothing handed out since
+            return dict(self.resume)
         return {"epoch": self.sampler.epoch, "handed_out": self.handed_out}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

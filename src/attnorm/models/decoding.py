@@ -41,8 +41,8 @@ def generate(
     """The best headline of each article: source, int (B, N), padded -> B lists of token ids without special tokens.
 
     Beam search keeps the `beam_size` best open hypotheses of each article; one that ends while among the best is
-    finished, and an article is done when it has `beam_size` finished ones. Padding, begin and empty headlines are
-    never generated. `cached=False` runs the full decoder at each step: same result, the reference for tests.
+    finished, and an article is done when it has `beam_size` finished ones. Padding and begin are never generated. The
+    model is put into evaluation mode. `cached=False` runs the full decoder at each step: same result, the reference for tests.
     """
     model.eval()
     beams, device = decoding.beam_size, source.device
@@ -85,7 +85,7 @@ def generate(
             if cache is not None:
                 cache.select(rows.flatten())
         tokens = torch.cat([tokens, token.view(-1, 1)], dim=1)
-    return [max(hypotheses, key=lambda scored: scored[0])[1] for hypotheses in finished]
+    return [max(hypotheses, key=lambda scored: scored[0], default=(0.0, []))[1] for hypotheses in finished]
 
 
 def _next_token_log_p(

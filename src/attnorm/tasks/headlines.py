@@ -50,6 +50,8 @@ def write_headlines(
     sources: token ids without special tokens. Articles are decoded in batches of like lengths that hold about
     `batch_tokens` tokens over all beams; the result does not depend on it. `progress` wraps the list of batches.
     """
+    if not sources:
+        return []
     special, device = special_tokens(tokenizer), model.tokens.weight.device
     lengths = np.array([(len(ids) + 1, decoding.max_length) for ids in sources])
     order = np.argsort(lengths[:, 0], kind="stable")

@@ -94,6 +94,8 @@ class PairData(pl.LightningDataModule):
         if limit is not None:
             batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
         self.padding_share = sampler.padding()
+        if trainer["fast_dev_run"]:
+            return int(trainer["fast_dev_run"])
         ends = [max_steps(self.cfg), trainer["max_epochs"] and trainer["max_epochs"] * -(-batches // pieces)]
         return max(1, min(end for end in ends if end))
 

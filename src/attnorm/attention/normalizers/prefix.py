@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import masked_scores, prefer, softmax_over_keys
+from attnorm.attention.normalizers.base import masked_scores, prefer, softmax_over_keys, widen
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.hnas import HNAS
 
@@ -20,8 +20,8 @@ class DNASPrefix(DNAS):
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
         s = masked_scores(scores, mask)
-        unseen = s.cummax(-2).values == -torch.inf  # no query so far may see this key
-        c = s.masked_fill(unseen, torch.finfo(s.dtype).min).logcumsumexp(-2)
+        # the smallest number adds nothing to a sum and, unlike -inf, has a gradient
+        c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
         return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
 
     def step(
@@ -55,5 +55,6 @@ class HNASPrefix(HNAS):
     doubly_normalized = DNASPrefix
 
     def step(self, scores, mask=None, state=None, *, log_prior=None) -> tuple[Tensor, Tensor]:
-        doubly, state = self.dnas.step(scores, mask, state, log_prior=log_prior)
-        return self.mix(doubly, self.softmax(scores, mask, log_prior=log_prior)), state
+        s = widen(scores)
+        doubly, state = self.dnas.step(s, mask, state, log_prior=log_prior)
+        return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype), state

@@ -1,0 +1,208 @@
+"""Multi-head attention: what an observer sees, what a cache changes (nothing), when weights are dropped."""
+
+import builders
+import pytest
+import reference
+import torch
+import torch.nn.functional as F
+from reference import BATCH, HEADS, MASKS, randn
+from torch.testing import assert_close
+
+from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, observe, smallest_column_mass
+from attnorm.attention.build import build_scorer
+from attnorm.attention.multihead import Cache, attention_layers
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+WIDTH = 6
+NORMALIZERS = ["softmax", "dnas", "hnas", "dnas_prefix", "hnas_prefix"]
+AUTOREGRESSIVE = ["softmax", "dnas_prefix", "hnas_prefix"]
+
+
+def make_layer(normalizer, dropout=0.0, scorer="scaled_dot"):
+    """A layer in float64 with random biases, too."""
+    layer = (
+        MultiHeadAttention(WIDTH, HEADS, build_normalizer(normalizer), build_scorer(scorer), dropout).double().eval()
+    )
+    for seed, (name, parameter) in enumerate(layer.named_parameters()):
+        if not name.endswith("hybrid"):
+            parameter.data = randn(*parameter.shape, seed=seed)
+    return layer
+
+
+def by_hand(layer, states, memory, allowed=None, log_prior=None, scale=(WIDTH // HEADS) ** -0.5, keep=None):
+    """(output, weights), head by head; `keep` multiplies the weights."""
+    size = WIDTH // HEADS
+    q, kv = layer.query(states), layer.key_value(memory)
+    k, v = kv[..., :WIDTH], kv[..., WIDTH:]
+    heads = [slice(h * size, (h + 1) * size) for h in range(HEADS)]
+    scores = torch.stack([scale * torch.einsum("bnd,bmd->bnm", q[..., h], k[..., h]) for h in heads], dim=1)
+    weights = layer.normalizer(scores, allowed, log_prior=log_prior)
+    used = weights if keep is None else weights * keep
+    context = torch.cat([used[:, number] @ v[..., h] for number, h in enumerate(heads)], dim=-1)
+    return layer.output(context), weights
+
+
+# ----------------------------------------------------------------------------------------------------------- the layer
+
+
+@pytest.mark.parametrize("scorer", ["scaled_dot", "dot"])
+@pytest.mark.parametrize("mask", ["none", "both_sides", "causal_short"])
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_output_is_the_heads_average_values_by_the_normalizers_weights(normalizer, mask, scorer):
+    case, layer = MASKS[mask], make_layer(normalizer, scorer=scorer)
+    states, memory = randn(BATCH, case.n_queries, WIDTH, seed=1), randn(BATCH, case.n_keys, WIDTH, seed=2)
+    log_prior = reference.make_log_prior("pairwise", case.n_queries, case.n_keys)
+    scale = 1.0 if scorer == "dot" else (WIDTH // HEADS) ** -0.5
+    expected, _ = by_hand(layer, states, memory, case.allowed, log_prior, scale)
+    assert_close(layer(states, memory, Mask(**case.compact), log_prior=log_prior), expected, **TIGHT)
+
+
+def test_a_width_that_the_heads_do_not_divide_is_refused():
+    with pytest.raises(AssertionError, match="width 7 is not divisible by 2 heads"):
+        MultiHeadAttention(7, 2, build_normalizer("softmax"), build_scorer("dot"))
+
+
+# ------------------------------------------------------------------------------------------------------------- observe
+
+
+@pytest.mark.parametrize("mask", ["none", "both_sides", "empty_example", "causal"])
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_observe_sees_the_weights_that_make_the_output(normalizer, mask):
+    case, layer = MASKS[mask], make_layer(normalizer)
+    states, memory = randn(BATCH, case.n_queries, WIDTH, seed=1), randn(BATCH, case.n_keys, WIDTH, seed=2)
+    seen = []
+    with observe(layer, lambda *call: seen.append(call)):
+        layer(states, memory, Mask(**case.compact))
+    ((_, weights, allowed),) = seen
+    assert_close(weights, by_hand(layer, states, memory, case.allowed)[1], **TIGHT)
+    if allowed is None:
+        assert case.allowed.all()
+    else:
+        assert torch.equal(allowed.expand(weights.shape), case.allowed.expand(weights.shape))
+
+
+@pytest.mark.parametrize("placement", builders.PLACEMENTS)
+def test_observe_sees_every_attention_of_a_model_with_rows_that_sum_to_one_and_leaves_the_output(placement):
+    model = builders.rough_model(placement)
+    source, target = builders.sources([5, 3]), builders.targets([4, 2])
+    before, seen = model(source, target), {}
+    with observe(model, lambda name, weights, allowed: seen.setdefault(name, (weights, allowed))):
+        during = model(source, target)
+    assert list(seen) == list(attention_layers(model)) and len(seen) == 5  # one encoder layer, two decoder layers
+    for weights, allowed in seen.values():
+        alive = allowed.expand(weights.shape).any(-1)
+        assert 0 < alive.sum() < alive.numel()  # there are real and padded rows
+        assert_close(weights.sum(-1), alive.double(), **TIGHT)
+        assert (weights >= 0).all() and not weights.masked_select(~allowed.expand(weights.shape)).any()
+    assert_close(during, before, **TIGHT)
+
+
+def test_observe_leaves_nothing_behind_even_after_an_error():
+    model, calls = builders.rough_model(), []
+    source, target = builders.sources([3]), builders.targets([2])
+    with pytest.raises(KeyError), observe(model, lambda *call: calls.append(call)):
+        model(source, target)
+        raise KeyError
+    count = len(calls)
+    model(source, target)
+    assert len(calls) == count > 0
+    assert all(layer.observer is None for layer in attention_layers(model).values())
+
+
+# -------------------------------------------------------------------------------------------------------- column mass
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_smallest_column_mass_is_the_least_sum_over_queries_of_a_key_that_some_query_may_see(mask):
+    case = MASKS[mask]
+    allowed = case.allowed.expand(BATCH, HEADS, case.n_queries, case.n_keys)
+    weights = randn(*allowed.shape).abs() * allowed
+    actual = smallest_column_mass(weights, case.allowed)
+    assert actual.shape == (BATCH, HEADS)
+    for b in range(BATCH):
+        for h in range(HEADS):
+            seen = [j for j in range(case.n_keys) if any(allowed[b, h, i, j] for i in range(case.n_queries))]
+            masses = [sum(weights[b, h, i, j].item() for i in range(case.n_queries)) for j in seen]
+            assert actual[b, h].item() == pytest.approx(min(masses, default=float("inf")), rel=1e-12)
+
+
+def test_smallest_column_mass_without_a_mask_counts_every_key():
+    weights = randn(BATCH, HEADS, 3, 4).abs()
+    assert_close(smallest_column_mass(weights, None), weights.sum(2).min(-1).values, **TIGHT)
+
+
+@pytest.mark.parametrize("mask", [name for name in MASKS if name != "nothing_allowed"])
+def test_dnas_keeps_a_mass_of_one_over_the_keys_where_softmax_does_not(mask):
+    case = MASKS[mask]
+    scores = 4 * randn(BATCH, HEADS, case.n_queries, case.n_keys, seed=3)
+    mass = {
+        name: smallest_column_mass(build_normalizer(name)(scores, case.allowed), case.allowed).min()
+        for name in ("dnas", "softmax")
+    }
+    assert mass["dnas"] >= 1 / case.n_keys - 1e-12
+    assert mass["softmax"] < 1 / case.n_keys
+
+
+# -------------------------------------------------------------------------------------------------------------- cache
+
+ORDERS = {"kept": torch.tensor([0, 1]), "reordered": torch.tensor([1, 0]), "fewer": torch.tensor([1])}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("normalizer", AUTOREGRESSIVE)
+def test_cached_self_attention_equals_the_causal_full_pass(normalizer, order):
+    layer, n = make_layer(normalizer), 5
+    x, log_prior = randn(BATCH, n, WIDTH), randn(1, HEADS, n, n, seed=4)
+    cache = Cache(grows=True)
+    for t in range(n):
+        if t == 3:
+            x = x[ORDERS[order]]
+            cache.select(ORDERS[order])
+        now = x[:, t : t + 1]
+        step = layer(now, now, Mask(), log_prior=log_prior[..., t : t + 1, : t + 1], cache=cache)
+        assert cache.k.shape[-2] == t + 1
+        full = layer(x, x, Mask(causal=True), log_prior=log_prior)
+        assert_close(step, full[:, t : t + 1], **TIGHT)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("normalizer", AUTOREGRESSIVE)
+def test_cached_cross_attention_equals_the_full_pass_and_projects_the_memory_once(normalizer, order):
+    layer, n, m = make_layer(normalizer), 4, 5
+    x, memory = randn(BATCH, n, WIDTH), randn(BATCH, m, WIDTH, seed=1)
+    keys = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    cache, projections = Cache(grows=False), []
+    layer.key_value.register_forward_hook(lambda *_: projections.append(1))
+    for t in range(n):
+        if t == 2:
+            x, memory, keys = (tensor[ORDERS[order]] for tensor in (x, memory, keys))
+            cache.select(ORDERS[order])
+        projections.clear()
+        step = layer(x[:, t : t + 1], memory, Mask(keys=keys), cache=cache)
+        assert len(projections) == (t == 0)
+        assert_close(step, layer(x, memory, Mask(keys=keys))[:, t : t + 1], **TIGHT)
+
+
+# ------------------------------------------------------------------------------------------------------------ dropout
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_attention_dropout_acts_in_training_only_and_on_the_weights(normalizer):
+    layer, plain = make_layer(normalizer, dropout=0.4), make_layer(normalizer)
+    states, memory = randn(BATCH, 4, WIDTH, seed=1), randn(BATCH, 5, WIDTH, seed=2)
+    assert torch.equal(layer(states, memory), plain(states, memory))
+    layer.train()
+    plain.train()
+    torch.manual_seed(3)
+    dropped = layer(states, memory)
+    torch.manual_seed(3)
+    keep = F.dropout(torch.ones(BATCH, HEADS, 4, 5, dtype=torch.float64), 0.4)
+    assert_close(dropped, by_hand(layer, states, memory, keep=keep)[0], **TIGHT)
+    assert not torch.allclose(dropped, plain(states, memory))
+
+
+def test_observe_sees_the_weights_before_dropout():
+    layer, seen = make_layer("softmax", dropout=0.4).train(), []
+    with observe(layer, lambda name, weights, allowed: seen.append(weights)):
+        layer(randn(BATCH, 4, WIDTH), randn(BATCH, 5, WIDTH, seed=1))
+    assert_close(seen[0].sum(-1), torch.ones(BATCH, HEADS, 4, dtype=torch.float64), **TIGHT)

@@ -1,0 +1,228 @@
+"""Headlines: ROUGE as counted by hand, the order of what is written, and a loss that no padding or division changes."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from builders import BOS, EOS, PAD, SPECIAL, random_words, rough_model
+from torch.testing import assert_close
+
+from attnorm.data.batching import PairBatches, TokenBatches
+from attnorm.models.decoding import Decoding, generate
+from attnorm.tasks.gigaword import HeadlineTask, NonFiniteLoss
+from attnorm.tasks.headlines import cut, special_tokens, summed_loss, target_logits, write_headlines
+from attnorm.tasks.optim import Optim
+from attnorm.tasks.rouge import Rouge, lead
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-12}
+TOKENIZER = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS, decode=lambda ids: " ".join(map(str, ids)))
+PLACEMENTS = pytest.mark.parametrize("placement", ["softmax", "dnas", "hnas_prefix"])
+
+# --------------------------------------------------------------------------------------------------------------- ROUGE
+
+
+def f1(matches, headline, title):
+    """In percent, from counts: 2 P R / (P + R) with P = matches / headline and R = matches / title."""
+    return 100 * 2 * matches / (headline + title)
+
+
+@pytest.mark.parametrize(
+    "headline, title, rouge1, rouge2, longest",
+    [
+        pytest.param("a b c", "a b c", f1(3, 3, 3), f1(2, 2, 2), f1(3, 3, 3), id="equal"),
+        pytest.param("a b c d", "a c b", f1(3, 4, 3), 0, f1(2, 4, 3), id="order"),
+        pytest.param("a a a", "a b", f1(1, 3, 2), 0, f1(1, 3, 2), id="a_word_counts_as_often_as_in_both"),
+        pytest.param("x b c y", "b c z", f1(2, 4, 3), f1(1, 3, 2), f1(2, 4, 3), id="bigram"),
+        pytest.param("a x b x c", "a b c", f1(3, 5, 3), 0, f1(3, 5, 3), id="with_gaps"),
+        pytest.param("x y", "a b", 0, 0, 0, id="nothing"),
+        pytest.param("", "a b", 0, 0, 0, id="empty"),
+        pytest.param("Stocks RISE", "stocks rise", 100, 100, 100, id="case"),
+        pytest.param("up # percent", "up percent", 100, 100, 100, id="hash_is_dropped"),
+        pytest.param("UNK rises", "<unk> rises", 100, 100, 100, id="unknown_word"),
+        pytest.param("u.s. stocks", "u s stocks", 100, 100, 100, id="punctuation"),
+    ],
+)
+def test_rouge_is_the_f1_counted_by_hand(headline, title, rouge1, rouge2, longest):
+    found = Rouge(stemmer=False)([headline], [title])
+    assert found == pytest.approx({"rouge1": rouge1, "rouge2": rouge2, "rougeL": longest})
+
+
+def test_rouge_of_many_is_their_mean_and_their_sum_without_the_division():
+    pairs = [("a b c", "a b c"), ("a b c d", "a c b"), ("x", "y")]
+    rouge = Rouge(stemmer=False)
+    each = [rouge([headline], [title])["rouge1"] for headline, title in pairs]
+    headlines, titles = zip(*pairs, strict=True)
+    assert rouge(list(headlines), list(titles))["rouge1"] == pytest.approx(sum(each) / 3)
+    assert rouge.sums(headlines, titles)["rouge1"] == pytest.approx(sum(each))
+
+
+def test_the_stemmer_matches_forms_of_a_word_and_is_named():
+    plain, stemmed = Rouge(stemmer=False), Rouge(stemmer=True)
+    assert plain(["stock rising"], ["stocks rise"])["rouge1"] == 0
+    assert stemmed(["stock rising"], ["stocks rise"])["rouge1"] == pytest.approx(100)
+    assert "without stemmer" in plain.describe() and "with Porter stemmer" in stemmed.describe()
+
+
+def test_rouge_l_equals_rouge_lsum_on_headlines_of_one_line():
+    from rouge_score.rouge_scorer import RougeScorer
+
+    summary_level = RougeScorer(["rougeLsum"])
+    for seed in range(20):
+        headline, title = (" ".join(map(str, words)) for words in random_words([7, 9], vocab_size=9, seed=seed))
+        expected = 100 * summary_level.score(title, headline)["rougeLsum"].fmeasure
+        assert Rouge(stemmer=False)([headline], [title])["rougeL"] == pytest.approx(expected)
+
+
+def test_different_numbers_of_headlines_and_titles_are_refused():
+    with pytest.raises(ValueError):
+        Rouge(stemmer=False)(["a", "b"], ["a"])
+
+
+@pytest.mark.parametrize("article, words, expected", [("a  b\tc d", 2, "a b"), ("a b", 8, "a b"), ("", 8, "")])
+def test_lead_is_the_first_words(article, words, expected):
+    assert lead(article, words) == expected
+
+
+def test_lead_is_eight_words_unless_told():
+    assert lead("1 2 3 4 5 6 7 8 9 10") == "1 2 3 4 5 6 7 8"
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@PLACEMENTS
+def test_headlines_keep_the_articles_order_and_do_not_depend_on_the_batch_size(placement, beam_size):
+    model = rough_model(placement, noise=0.6, seed=1, tied=False)
+    model.output.bias.data[EOS] += 1.0
+    articles = random_words([5, 1, 8, 3, 8, 2, 1])
+    decoding = Decoding(beam_size, max_length=6)
+    alone = [generate(model, torch.tensor([[*words, EOS]]), SPECIAL, decoding)[0] for words in articles]
+    expected = [TOKENIZER.decode(ids) for ids in alone]
+    assert len(set(expected)) >= 3
+    counts = []
+    for batch_tokens in (1, 60, 10_000):
+        batches = []
+        found = write_headlines(
+            model, TOKENIZER, articles, decoding, batch_tokens, lambda every, kept=batches: kept.extend(every) or every
+        )
+        assert found == expected
+        assert sorted(row for batch in batches for row in batch) == list(range(len(articles)))
+        counts.append(len(batches))
+    assert counts[0] == len(articles) > counts[1] > counts[2] == 1
+
+
+def test_a_batch_of_headlines_holds_the_tokens_of_all_beams():
+    articles, sizes = random_words([3, 9, 5, 7, 2, 4]), {}
+    for beam_size in (1, 2):
+        batches = []
+        keep = lambda every, kept=batches: kept.extend(every) or every  # noqa: E731
+        write_headlines(rough_model(), TOKENIZER, articles, Decoding(beam_size, max_length=4), 60, keep)
+        tokens = [beam_size * len(rows) * (max(len(articles[row]) + 1 for row in rows) + 4) for rows in batches]
+        assert max(tokens) <= 60
+        sizes[beam_size] = len(batches)
+    assert sizes[1] < sizes[2]
+
+
+def test_cut_leaves_a_position_for_the_end_token():
+    assert cut([[3, 4, 5], [6], []], 3) == [[3, 4], [6], []]
+
+
+def test_special_tokens_are_those_of_the_tokenizer():
+    assert special_tokens(TOKENIZER) == SPECIAL
+
+
+# ---------------------------------------------------------------------------------------------------------------- loss
+
+
+class Table:
+    """Articles and titles of so many words, as the data floor hands them out."""
+
+    def __init__(self, source, target):
+        self.columns = {"source": random_words(source), "target": random_words(target, seed=1)}
+        self.lengths = np.array([source, target]).T + 1
+
+    def __getitem__(self, rows):
+        return {name: [column[row] for row in rows] for name, column in self.columns.items()}
+
+    def batch(self, part):
+        return PairBatches(self, PAD, BOS, EOS)[part]
+
+    def updates(self, pieces=1, ranks=1, batch_tokens=10_000):
+        """The batches of one epoch on every rank."""
+        samplers = [
+            TokenBatches(self.lengths, batch_tokens, pieces=pieces, rank=rank, ranks=ranks) for rank in range(ranks)
+        ]
+        return [self.batch(part) for sampler in samplers for part in sampler]
+
+
+TABLE = Table([6, 2, 9, 4, 1, 7, 3], [3, 1, 5, 2, 2, 6, 4])
+
+
+def headline_task(model, pieces=1, ranks=1, label_smoothing=0.0):
+    """The task, told of so many accumulation steps and devices."""
+    optim = Optim("adamw", 1e-3, 0.0, (0.9, 0.98), 1e-8, 1.0, "constant", 0.0, 0.0)
+    task = HeadlineTask(
+        model, TOKENIZER, optim, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
+    )
+    task.log = lambda *_, **__: None
+    task._trainer = SimpleNamespace(accumulate_grad_batches=pieces, world_size=ranks, global_step=0, current_epoch=0)
+    return task
+
+
+def gradients_of(loss, model):
+    return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+
+
+@PLACEMENTS
+def test_the_loss_on_real_tokens_equals_the_padded_computation(placement):
+    model, (batch,) = rough_model(placement), TABLE.updates()
+    source, target = batch["source"], batch["target"]
+    scores, labels = model.logits(model(source, target[:, :-1])), target[:, 1:]
+    padded = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="sum")
+
+    logits, real = target_logits(model, batch)
+    assert len(logits) == len(real) == int(TABLE.lengths[:, 1].sum())
+    assert_close(F.cross_entropy(logits, real, reduction="sum"), padded, **TIGHT)
+    loss, tokens = summed_loss(model, batch)
+    assert tokens == len(real) and loss == pytest.approx(padded.item(), rel=1e-5)
+
+
+def test_each_token_is_predicted_from_those_before_it():
+    """The loss of one pair, token by token."""
+    model, batch = rough_model(), TABLE.batch(SimpleNamespace(rows=[2], update_tokens=6))
+    expected, read = 0.0, [BOS]
+    for token in [*TABLE.columns["target"][2], EOS]:
+        log_p = model.logits(model(batch["source"], torch.tensor([read])))[0, -1].log_softmax(-1)
+        expected -= log_p[token].item()
+        read.append(token)
+    assert summed_loss(model, batch)[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("pieces, ranks", [(2, 1), (7, 1), (1, 3), (2, 2)])
+@PLACEMENTS
+def test_loss_and_gradients_of_an_update_do_not_depend_on_how_it_is_divided(placement, pieces, ranks, label_smoothing):
+    """Lightning divides each loss by the pieces and DDP averages the gradients of the ranks."""
+    model = rough_model(placement)
+    (batch,) = TABLE.updates()
+    whole = headline_task(model, label_smoothing=label_smoothing).training_step(batch, 0)
+    logits, labels = target_logits(model, batch)
+    assert_close(whole, F.cross_entropy(logits, labels, label_smoothing=label_smoothing), **TIGHT)  # mean over tokens
+
+    task = headline_task(model, pieces, ranks, label_smoothing)
+    batches = TABLE.updates(pieces, ranks)
+    assert len(batches) == pieces * ranks
+    divided = sum(task.training_step(part, 0) for part in batches) / (pieces * ranks)
+    assert_close(divided, whole, **TIGHT)
+    for found, wanted in zip(gradients_of(divided, model), gradients_of(whole, model), strict=True):
+        assert_close(found, wanted, **TIGHT)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_the_rows():
+    model, (batch,) = rough_model(), TABLE.updates()
+    model.output.bias.data[3] = float("nan")
+    with pytest.raises(NonFiniteLoss, match=r"the loss is nan at step 0, batch 4 of epoch 0 \(training rows \d"):
+        headline_task(model).training_step(batch, 4)

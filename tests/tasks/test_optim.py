@@ -1,0 +1,174 @@
+"""Parameter groups, the shape of the schedules, and hybrid weights that stay a share."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from builders import PLACEMENTS, build_model, sources, targets
+from torch import nn
+
+from attnorm.attention.normalizers.hnas import HNAS
+from attnorm.tasks.optim import OPTIMIZERS, SCHEDULES, Optim
+
+OPTIM = Optim(
+    name="adamw",
+    lr=0.01,
+    weight_decay=0.1,
+    betas=(0.9, 0.98),
+    eps=1e-8,
+    hybrid_lr_factor=20.0,
+    schedule="linear",
+    warmup=0.1,
+    floor=0.0,
+)
+CLAMP = {name: {"form": "clamp"} for name in ("hnas", "hnas_prefix")}
+
+
+def names_by_group(model, optim=OPTIM):
+    name_of = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {group["name"]: [name_of[id(p)] for p in group["params"]] for group in optim.groups(model)}
+
+
+# ------------------------------------------------------------------------------------------------------------- groups
+
+
+@pytest.mark.parametrize("settings", [{"tied": True}, {"tied": False}, {"embedding_norm": True}], ids=str)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_parameter_is_in_exactly_one_group(placement, settings):
+    model = build_model(placement, **settings)
+    grouped = [name for names in names_by_group(model).values() for name in names]
+    assert sorted(grouped) == sorted(name for name, _ in model.named_parameters())  # tied ones have one name
+
+
+def test_matrices_decay_and_norms_biases_and_hybrid_weights_do_not():
+    model = build_model("hnas_prefix", embedding_norm=True)
+    matrices, others, hybrids = set(), set(), set()
+    for prefix, module in model.named_modules():
+        for name, _ in module.named_parameters(prefix, recurse=False):
+            if isinstance(module, HNAS):
+                hybrids.add(name)
+            elif isinstance(module, nn.LayerNorm) or name.endswith("bias"):
+                others.add(name)
+            else:
+                matrices.add(name)
+    matrices.discard("output.weight")  # the token embedding
+    found = names_by_group(model)
+    assert (set(found["decay"]), set(found["no_decay"]), set(found["hybrid"])) == (matrices, others, hybrids)
+    assert len(hybrids) == 5 and "tokens.weight" in matrices
+    assert {group["name"]: group["weight_decay"] for group in OPTIM.groups(model)} == {
+        "decay": 0.1,
+        "no_decay": 0.0,
+        "hybrid": 0.0,
+    }
+
+
+def test_a_frozen_parameter_is_in_no_group():
+    model = build_model()
+    model.tokens.weight.requires_grad_(False)
+    assert not any("tokens.weight" in names for names in names_by_group(model).values())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_hybrid_weights_learn_at_their_own_rate_throughout_the_schedule(name):
+    optimizer, schedule = replace(OPTIM, name=name).build(build_model("hnas"), 20, fused=False)
+    assert type(optimizer) is {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[name]
+    for step in range(20):
+        rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
+        assert rates["decay"] == rates["no_decay"] == pytest.approx(0.01 * OPTIM.factor(step, 20))
+        assert rates["hybrid"] == pytest.approx(20 * rates["decay"])
+        optimizer.step()
+        schedule.step()
+
+
+def test_a_model_without_hybrid_weights_has_no_group_of_them():
+    assert set(names_by_group(build_model("dnas_prefix"))) == {"decay", "no_decay"}
+
+
+def test_betas_and_eps_reach_the_optimizer_as_configured():
+    optimizer, _ = replace(OPTIM, betas=[0.5, 0.75], eps=1e-3).build(build_model(), 10, fused=False)
+    assert all(group["betas"] == (0.5, 0.75) and group["eps"] == 1e-3 for group in optimizer.param_groups)
+
+
+def test_decay_shrinks_matrices_and_nothing_else():
+    model = build_model("hnas")
+    for parameter in model.parameters():
+        parameter.data.fill_(0.5)
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer, _ = replace(OPTIM, schedule="constant", warmup=0.0).build(model, 10, fused=False)
+    optimizer.step()
+    for parameter in model.parameters():
+        assert parameter.unique().tolist() == [pytest.approx(0.5 * (1 - 0.01 * 0.1 * (parameter.ndim > 1)), rel=1e-6)]
+
+
+# ----------------------------------------------------------------------------------------------------------- schedules
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.2])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_schedule_rises_to_the_peak_and_falls_in_its_shape_to_the_floor(schedule, floor):
+    optim, steps, warmup = replace(OPTIM, schedule=schedule, floor=floor, warmup=0.2), 50, 10
+    factors = [optim.factor(step, steps) for step in range(steps + 1)]
+    for step in range(warmup):
+        assert factors[step] == pytest.approx((step + 1) / (warmup + 1))  # equal rises, and the first update moves
+    assert factors[warmup] == 1.0 == max(factors)
+    for step in range(warmup, steps + 1):
+        done = (step - warmup) / (steps - warmup)
+        left = {"constant": 1.0, "linear": 1 - done, "cosine": math.cos(math.pi * done / 2) ** 2}[schedule]
+        assert factors[step] == pytest.approx(floor + (1 - floor) * left, abs=1e-12)
+    if schedule != "constant":
+        assert factors[-1] == pytest.approx(floor, abs=1e-12)
+    assert optim.factor(steps + 7, steps) == pytest.approx(factors[-1])  # and stays there
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_without_warmup_the_first_update_is_at_the_peak(schedule):
+    assert replace(OPTIM, schedule=schedule, warmup=0.0).factor(0, 10) == 1.0
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_run_of_few_updates_has_rates_above_zero(steps, warmup):
+    factors = [replace(OPTIM, warmup=warmup).factor(step, steps) for step in range(steps)]
+    assert all(0 < factor <= 1 for factor in factors)
+
+
+# ------------------------------------------------------------------------------------------------------ hybrid weights
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("placement", ["hnas", "hnas_prefix"])
+def test_clamped_hybrid_weights_stay_shares_after_huge_steps(placement, sign):
+    options = CLAMP if placement == "hnas_prefix" else {"hnas": CLAMP["hnas"]}
+    model = build_model(placement, options=options)
+    hybrids = [module for module in model.modules() if isinstance(module, HNAS)]
+    optimizer, schedule = replace(OPTIM, lr=10.0, schedule="constant").build(model, 10, fused=False)
+    for _ in range(3):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, -sign)
+        optimizer.step()
+        schedule.step()
+        assert [hybrid.hybrid.tolist() for hybrid in hybrids] == [[float(sign > 0)]] * len(hybrids)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, sign * 1e4)
+    optimizer.step()
+    assert all(hybrid.hybrid.item() == float(sign < 0) for hybrid in hybrids)  # it can leave the edge again
+
+
+def test_a_sigmoid_hybrid_weight_is_free_to_move_and_still_a_share():
+    model = build_model("hnas")
+    (hybrid,) = (module for module in model.modules() if isinstance(module, HNAS))
+    optimizer, _ = replace(OPTIM, lr=0.2, warmup=0.0).build(model, 10, fused=False)
+    hybrid.hybrid.grad = torch.tensor([-1.0])
+    optimizer.step()
+    assert hybrid.hybrid.item() == pytest.approx(4.0)  # lr times the factor
+    assert 0.98 < hybrid.hybrid_weight().item() < 1
+
+
+def test_training_moves_every_parameter():
+    model = build_model("hnas_prefix", tied=False, priors={"encoder": ["t5"], "decoder": ["t5"], "cross": ["t5"]})
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer, _ = replace(OPTIM, weight_decay=0.0).build(model, 10, fused=False)
+    model.logits(model(sources([6, 4]), targets([5, 3]))).logsumexp(-1).sum().backward()
+    optimizer.step()
+    assert [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])] == []

@@ -1,0 +1,156 @@
+"""The house: each floor imports only from the floors below it, and no file grows past a screenful of ideas."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "attnorm"
+FILES = sorted(SOURCE.rglob("*.py"))
+DOORS = ("train.py", "eval.py", "generate.py")
+BELOW = {  # what of ours a floor may import, itself included
+    "registry": {"registry"},
+    "attention": {"attention", "registry"},
+    "data": {"data", "registry"},
+    "models": {"models", "attention", "registry"},
+    "tasks": {"tasks", "models", "data", "attention", "registry"},
+    "training": {"training", "tasks", "models", "data", "attention", "registry"},
+    "analysis": {"analysis", "training", "tasks", "models", "data", "attention", "registry"},
+}
+FOREIGN = {  # libraries that a floor does without
+    "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
+    "data": {"pytorch_lightning", "hydra", "omegaconf"},
+    "models": {"pytorch_lightning", "hydra", "omegaconf", "datasets"},
+    "tasks": {"hydra", "omegaconf", "datasets", "wandb"},
+}
+LATE = {("training", "analysis")}  # a front door's last step draws the run: imported inside the function
+
+
+def module_of(file):
+    parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def floor_of(module):
+    return module.split(".")[1] if "." in module else "attnorm"
+
+
+def imports(file, everywhere=True):
+    """(module, line) for each import of a file; `everywhere` includes those inside functions."""
+    tree = ast.parse(file.read_text())
+    nodes = ast.walk(tree) if everywhere else top_level(tree.body)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((name.name, node.lineno) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: relative import"
+            yield node.module, node.lineno
+            yield from ((f"{node.module}.{name.name}", node.lineno) for name in node.names)
+
+
+def top_level(body):
+    """The statements that run when a module is imported; what `if TYPE_CHECKING` holds does not."""
+    for node in body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.dump(node.test):
+            yield from top_level([*node.body, *node.orelse])
+        elif isinstance(node, ast.Try):
+            yield from top_level([*node.body, *node.orelse, *node.finalbody])
+        else:
+            yield node
+
+
+def path_of(file):
+    return str(file.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f.parent != SOURCE or f.stem == "registry"], ids=path_of)
+def test_a_floor_imports_only_from_below(file):
+    floor = floor_of(module_of(file))
+    assert floor in BELOW, "a new floor: say what it may import"
+    wrong = [
+        f"{path_of(file)}:{line}: {module}"
+        for module, line in imports(file)
+        if module.startswith("attnorm.")
+        and floor_of(module) not in BELOW[floor]
+        and (floor, floor_of(module)) not in LATE
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if floor_of(module_of(f)) in FOREIGN], ids=path_of)
+def test_a_floor_does_without_the_libraries_of_those_above(file):
+    shunned = FOREIGN[floor_of(module_of(file))]
+    if floor_of(module_of(file)) in ("data", "tasks"):  # heavy ones may be imported where they are needed
+        found = {module.split(".")[0] for module, _ in imports(file, everywhere=False)}
+    else:
+        found = {module.split(".")[0] for module, _ in imports(file)}
+    assert not found & shunned
+
+
+def test_the_exceptions_stay_inside_functions():
+    for file in FILES:
+        for module, line in imports(file, everywhere=False):
+            pair = (floor_of(module_of(file)), floor_of(module))
+            assert not (module.startswith("attnorm.") and pair in LATE), f"{path_of(file)}:{line}"
+
+
+def test_no_imports_go_in_a_circle():
+    known = {module_of(file) for file in FILES}
+    graph = {}
+    for file in FILES:
+        targets = {module for module, _ in imports(file, everywhere=False) if module in known}
+        graph[module_of(file)] = targets - {module_of(file)}
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError
+    assert set(order) == known
+
+
+@pytest.mark.parametrize("file", FILES, ids=path_of)
+def test_a_source_file_stays_under_300_lines(file):
+    assert len(file.read_text().splitlines()) < 300
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_front_door_stays_under_40_lines_and_imports_nothing_heavy(door):
+    assert len((ROOT / door).read_text().splitlines()) < 40
+    assert {module.split(".")[0] for module, _ in imports(ROOT / door)} <= {"sys", "pathlib", "attnorm"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=path_of)
+def test_every_file_says_what_it_is_for(file):
+    assert not file.read_text().strip() or ast.get_docstring(ast.parse(file.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("module", "shunned"),
+    [
+        (
+            "attnorm.attention",
+            {"pytorch_lightning", "lightning_fabric", "hydra", "omegaconf", "datasets", "transformers"},
+        ),
+        ("attnorm.models.seq2seq", {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"}),
+        ("attnorm.data", {"pytorch_lightning", "hydra", "datasets", "pyarrow"}),
+        ("attnorm.training.front", {"torch", "pytorch_lightning", "datasets", "matplotlib"}),
+    ],
+)
+def test_a_part_is_useful_without_what_stands_above_it(module, shunned):
+    code = f"import sys, {module}; print(*(name.partition('.')[0] for name in sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "attnorm" in loaded.stdout.split()
+    assert not set(loaded.stdout.split()) & shunned
+
+
+def test_every_name_in_a_table_of_names_can_be_imported():
+    from attnorm.attention.build import NORMALIZERS, PRIORS, SCORERS
+    from attnorm.data import SOURCES, TOKENIZERS
+    from attnorm.models import MODELS
+    from attnorm.tasks import TASKS
+
+    for table in (NORMALIZERS, PRIORS, SCORERS, SOURCES, TOKENIZERS, MODELS, TASKS):
+        for name, path in table.items():
+            module, _, attribute = path.partition(":")
+            assert isinstance(getattr(importlib.import_module(module), attribute), type), name

@@ -1,0 +1,156 @@
+"""What the documentation tells people to type: every snippet runs, every command is sound, the main ones are run."""
+
+import itertools
+import re
+import shlex
+import textwrap
+
+import pytest
+import runs
+import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from attnorm.data.rush import FILES
+from attnorm.training import config, rerun
+
+README = (runs.ROOT / "README.md").read_text()
+DOCUMENTS = [runs.ROOT / "README.md", *sorted((runs.ROOT / "docs").rglob("*.md"))]
+COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*python (train|eval|generate)\.py\b[^`\n]*")
+REAL = (  # those that are run, tiny
+    "python train.py attention=hnas task=gigaword",
+    "python train.py -m attention=softmax,dnas,hnas seed=1,2,3",
+    "python train.py -m hparams_search=attention",
+    "python train.py debug=fdr",
+)
+
+
+def commands():
+    """(where, door, arguments) for each command of the documents and of the first comments of conf/."""
+    for file in [*DOCUMENTS, *sorted(runs.CONF.rglob("*.yaml"))]:
+        text = file.read_text()
+        if file.suffix == ".yaml":
+            text = "\n".join(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines()))
+        for found in COMMAND.finditer(text):
+            typed = re.split(r"\s+[#>|]\s*|\s+&&", found[0])[0]
+            yield str(file.relative_to(runs.ROOT)), found[1], typed
+
+
+COMMANDS = list(dict.fromkeys(commands()))
+
+
+@pytest.fixture
+def material(tmp_path, monkeypatch):
+    """What placeholders stand for. A function from a typed command to its arguments."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
+    monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in itertools.chain(*FILES.values()):
+        (tmp_path / name).write_text("an article\n")
+    (tmp_path / "my").mkdir()
+    for name in ("train.jsonl", "valid.jsonl", "my/train.jsonl"):
+        (tmp_path / name).write_text('{"text": "a", "headline": "b", "article": "a", "title": "b"}\n')
+    (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
+    (tmp_path / "articles.txt").write_text("an article\n")
+    run = runs.copied_run(tmp_path)
+
+    def arguments(typed):
+        typed = re.sub(r"\[([\w.]+=[^\]]*)\]", r"\1", typed)  # [split=test] is optional
+        for pattern, value in (
+            (r"(?:logs/)?<run[^>]*>", str(run)),
+            (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
+            (r"<owner/name>", "owner/name"),
+            (r"<file or ->", f"{tmp_path}/articles.txt"),
+            (r"data\.dir=(<[^>]*>|/data/gigaword)", f"data.dir={tmp_path}"),
+        ):
+            typed = re.sub(pattern, value, typed)
+        words = shlex.split(typed)
+        return words[words.index("python") + 2 :]
+
+    return arguments
+
+
+def each(arguments):
+    """The jobs of a sweep, or the one job."""
+    parsed = OverridesParser.create().parse_overrides([word for word in arguments if word != "-m"])
+    choices = [
+        [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
+        if o.is_sweep_override()
+        else [o.input_line]
+        for o in parsed
+    ]
+    return list(itertools.product(*choices))
+
+
+def test_there_are_commands_to_look_at():
+    assert len(COMMANDS) > 40
+    assert {door for _, door, _ in COMMANDS} == {"train", "eval", "generate"}
+    assert {where for where, *_ in COMMANDS} >= {"README.md", "docs/hnas.md", "conf/train.yaml"}
+
+
+@pytest.mark.parametrize(("where", "door", "typed"), COMMANDS, ids=[f"{w}: {t}" for w, _, t in COMMANDS])
+def test_a_command_in_the_documents_is_sound(material, where, door, typed):
+    arguments = material(typed)
+    assert not [word for word in arguments if "<" in word or ">" in word], "a placeholder without a value"
+    if door == "train":
+        for job in each(arguments):
+            assert config.check(runs.plain(*job), multirun="-m" in arguments) == []
+    else:
+        defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{door}.yaml"))
+        command = rerun.read_command(arguments, defaults)
+        cfg = rerun.changed(rerun.read_run(rerun.Path(command.settings["run"])), command.typed, runs.CONF)
+        assert [*config.check_values(cfg), *config.check_data(cfg, ("validation",))] == []
+
+
+@pytest.mark.parametrize("typed", REAL)
+def test_a_main_command_runs(monkeypatch, tmp_path, typed):
+    assert typed in README
+    arguments = shlex.split(typed)[2:]
+    monkeypatch.chdir(tmp_path)
+    few = ["attention=softmax,hnas", "seed=1,2"] if "hparams_search" in typed else []
+    arguments = [re.sub("softmax,dnas,hnas", "softmax,hnas", word).replace("1,2,3", "1,2") for word in arguments]
+    tiny = ["trainer.max_steps=2", "callbacks.column_mass_every=0", "task.validations=1"]
+    assert runs.call(monkeypatch, "train", *arguments, *runs.tiny_overrides(), *few, *tiny) == 0
+    assert len(list(tmp_path.rglob("summary.json"))) == (4 if "-m" in arguments else 1)
+
+
+def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
+    run = runs.copied_run(tmp_path)
+    (tmp_path / "articles.txt").write_text("an article\nanother one\n")
+    for typed in re.findall(r"^python (?:eval|generate)\.py .*", README, re.M):
+        door, *arguments = shlex.split(re.split(r"\s+[#>]", typed)[0].replace("logs/<run folder>", str(run)))[1:]
+        arguments = [word.replace("articles.txt", f"{tmp_path}/articles.txt") for word in arguments]
+        assert runs.call(monkeypatch, door.removesuffix(".py"), *arguments) == 0
+    assert {path.name for path in run.glob("eval_*.json")} == {"eval_validation.json", "eval_test.json"}
+
+
+@pytest.mark.parametrize("number", range(README.count("```python")))
+def test_a_python_snippet_of_the_readme_runs(number, capsys):
+    snippet = re.findall(r"```python\n(.*?)```", README, re.S)[number]
+    exec(compile(textwrap.dedent(snippet), f"README.md, snippet {number}", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_the_snippet_prints_what_the_formula_promises(capsys):
+    [snippet] = [s for s in re.findall(r"```python\n(.*?)```", README, re.S) if "hybrid_weight" in s]
+    exec(snippet, {})
+    assert capsys.readouterr().out == "torch.Size([2, 4, 10, 16]) 0.5\n"
+
+
+def test_make_targets_and_linked_files_exist():
+    makefile = (runs.ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"\bmake ([a-z][\w-]*)", "\n".join(re.findall(r"`[^`]+`|^make .*$", README, re.M))))
+    assert targets >= {"train", "test", "lint", "setup"}
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.M), target
+        assert re.search(rf"^\.PHONY:.* {target}\b", makefile, re.M), target
+    for document in DOCUMENTS:
+        for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+def test_the_first_command_of_the_makefile_is_that_of_the_readme():
+    makefile = (runs.ROOT / "Makefile").read_text()
+    assert f"$(BIN)/{REAL[0]}" in makefile

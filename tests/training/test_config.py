@@ -1,0 +1,443 @@
+"""Configurations: every shipped file composes and is sound, every key is read, every problem is said at once."""
+
+import copy
+import inspect
+import re
+
+import pytest
+import pytorch_lightning as pl
+import runs
+import torch
+import yaml
+
+from attnorm.data.builtin import Newswire
+from attnorm.data.rush import FILES
+from attnorm.training import assemble, config, front
+from attnorm.training.errors import ConfigError
+from attnorm.training.rules import RULES
+
+YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
+GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
+NO_COMMAND = {"data/base.yaml", "hydra/default.yaml"}  # not to be chosen by themselves
+NOT_CHOSEN = {"data/base.yaml", "hparams_search/attention.yaml"}
+SELF_EXPLAINED = {"model.encoder_layers", "model.decoder_layers", "optim.betas", "optim.eps", "logger.project"}
+
+
+def name_of(file):
+    return str(file.relative_to(runs.CONF))
+
+
+def chosen(file):
+    return f"{file.parent.name}={file.stem}"
+
+
+@pytest.fixture
+def needed(tmp_path, monkeypatch):
+    """What the files of conf/ ask for: files, folders, variables, a GPU. A function from a file to its overrides."""
+    monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
+    monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in (*FILES["train"], *FILES["validation"], "pairs.tsv"):
+        (tmp_path / name).write_text("article\ttitle\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
+    rush, pairs = [f"data.dir={tmp_path}"], [f"data.{split}={tmp_path}/pairs.tsv" for split in ("train", "validation")]
+    vocabulary = [f"tokenizer.file={tmp_path}/vocab.txt"]
+    needs = {
+        "data/rush.yaml": rush,
+        "data/pairs.yaml": pairs,
+        "data/hub.yaml": ["data.path=owner/name"],
+        "tokenizer/wordpiece.yaml": vocabulary,
+        "experiment/gigaword_paper.yaml": [*rush, *vocabulary],
+        "experiment/reuters.yaml": rush,
+    }
+    return lambda file: [chosen(file), *needs.get(name_of(file), [])]
+
+
+def refused(*overrides):
+    """The problems of a tiny configuration with these changes."""
+    with pytest.raises(ConfigError) as caught:
+        runs.tiny(*overrides)
+    return caught.value.problems
+
+
+def leaf_keys(node, prefix=""):
+    """'a.b' for every leaf of a parsed YAML file but its defaults."""
+    for key, value in (node or {}).items():
+        if isinstance(value, dict) and value:
+            yield from leaf_keys(value, f"{prefix}{key}.")
+        elif key != "defaults":
+            yield f"{prefix}{key}"
+
+
+def keys_of(file):
+    """The keys of a file of conf/, as they are typed."""
+    text = file.read_text()
+    keys = list(leaf_keys({k: v for k, v in (yaml.safe_load(text) or {}).items() if k != "defaults"}))
+    is_global = file.parent == runs.CONF or "@package _global_" in text
+    return keys if is_global else [f"{file.parent.name}.{key}" for key in keys]
+
+
+# every file
+
+
+@pytest.mark.parametrize("file", [f for f in GROUP_FILES if name_of(f) not in NOT_CHOSEN], ids=name_of)
+def test_every_file_composes_alone_and_is_sound(needed, file):
+    cfg = runs.plain(*needed(file))
+    assert config.check(cfg) == []
+    assert front.check_composed(runs.composed(*needed(file))) == cfg
+
+
+def test_the_sweep_file_sweeps_over_sound_values():
+    params = runs.composed("hparams_search=attention", hydra=True).hydra.sweeper.params
+    for attention in params.attention.split(","):
+        for seed in params.seed.split(","):
+            assert config.check(runs.plain(f"attention={attention}", f"seed={seed}"), multirun=True) == []
+
+
+def test_a_file_that_is_only_a_base_is_refused_with_a_message():
+    with pytest.raises(ConfigError, match="data"):
+        front.check_composed(runs.composed("data=base"))
+
+
+@pytest.mark.parametrize("file", [f for f in GROUP_FILES if "???" in re.sub("#.*", "", f.read_text())], ids=name_of)
+def test_keys_that_have_to_be_given_are_asked_for(file):
+    missing = [key for key in keys_of(file) if re.search(rf"^{key.split('.')[1]}: \?\?\?", file.read_text(), re.M)]
+    assert missing
+    with pytest.raises(ConfigError) as caught:
+        front.check_composed(runs.composed(chosen(file)))
+    assert caught.value.problems == sorted(f"{key}: has to be given, as {key}=<value>" for key in missing)
+
+
+@pytest.mark.parametrize("file", YAML_FILES, ids=name_of)
+def test_every_file_opens_with_the_command_that_uses_it(file):
+    opening = []
+    for line in file.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        opening.append(line)
+    assert opening
+    commands = [line for line in opening if re.search(r"\bpython (train|eval|generate)\.py\b", line)]
+    if name_of(file) in NO_COMMAND:
+        assert not commands
+    elif file.parent == runs.CONF:
+        assert f"python {file.stem}.py" in commands[0]
+    else:
+        assert any(f"{chosen(file)}" in line or f"{file.parent.name}." in line for line in commands)
+
+
+def test_every_key_is_explained_where_it_is_set_first():
+    """A comment on its line or on that of a table it stands in, in one of the files that set it."""
+    explained, seen = set(SELF_EXPLAINED), set()
+    for file in YAML_FILES:
+        prefix = [] if file.parent == runs.CONF or "@package _global_" in file.read_text() else [file.parent.name]
+        path: list[tuple[int, str, bool]] = []
+        for line in file.read_text().splitlines():
+            if found := re.match(r"( *)([\w-]+):", line):
+                indent = len(found[1])
+                path = [entry for entry in path if entry[0] < indent]
+                path.append((indent, found[2], "#" in line))
+                if any(commented for *_, commented in path):
+                    explained.add(".".join([*prefix, *(name for _, name, _ in path)]))
+        seen.update(keys_of(file))
+    lightnings = {key for key in seen if key.startswith("trainer.")}  # explained by the header of trainer/auto.yaml
+    ours = {key for key in seen - lightnings if not key.startswith("hydra.") and key not in ("defaults", "trainer")}
+    assert {key for key in ours if key not in explained and not key.endswith(".name")} == set()
+    assert set(inspect.signature(pl.Trainer).parameters) >= {key.removeprefix("trainer.") for key in lightnings}
+
+
+def test_every_rule_is_for_a_key_that_some_file_sets():
+    assert set(RULES) - {key for file in YAML_FILES for key in keys_of(file)} == set()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "bogus",
+        "model.bogus",
+        "optim.bogus",
+        "callbacks.bogus",
+        "logger.bogus",
+        "paths.bogus",
+        "task.bogus",
+        "decoding.bogus",
+        "trainer.bogus",
+        "data.bogus",
+        "tokenizer.bogus",
+        "attention.bogus",
+        "attention.prior.bogus",
+        "attention.scorer.bogus",
+        "attention.options.bogus",
+        "attention.options.hnas.bogus",
+    ],
+)
+def test_a_key_that_nothing_reads_is_refused_by_name(key):
+    value = "{x: 1}" if key == "attention.options.bogus" else "dnas"
+    problems = refused("attention=hnas", f"+{key}={value}")
+    assert any(problem.startswith(key) or ("bogus" in problem and key.split(".")[0] in problem) for problem in problems)
+
+
+def test_a_key_below_a_value_is_refused():
+    cfg = runs.tiny()
+    cfg["data"]["lowercase"] = {"bogus": True}
+    assert "data.lowercase" in " ".join(config.check(cfg))
+
+
+# values
+
+
+def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch):
+    def read(*_):
+        raise AssertionError("data was read")
+
+    monkeypatch.setattr(Newswire, "rows", read)
+    wrong = {
+        "seed": "x",
+        "model.dropout": 1.0,
+        "optim.lr": 0,
+        "trainer.max_steps": 0,
+        "data.train_size": 0,
+        "tokenizer.model_type": "bpee",
+        "attention.cross": "dnas",
+        "attention.encoder": "hnass",
+        "decoding.beam_size": 0,
+        "task.rouge_pairs": 1001,
+        "callbacks.patience": 0,
+    }
+    problems = refused(*(f"{key}={value}" for key, value in wrong.items()))
+    assert len(problems) == len(wrong)
+    for key, value in wrong.items():
+        assert [problem for problem in problems if problem.startswith(f"{key}={value}")] != [], key
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed"),
+    [
+        ("seed=-1", "whole numbers from 0"),
+        ("seed=4294967296", "to 4294967295"),
+        ("seed=1.0", "whole numbers"),
+        ("seed=true", "whole numbers"),
+        ("optim.lr=fast", "numbers above 0"),
+        ("optim.lr=.nan", "numbers above 0"),
+        ("optim.lr=inf", "numbers above 0"),
+        ("optim.weight_decay=-0.1", "numbers from 0"),
+        ("model.dropout=1", "numbers from 0 and below 1"),
+        ("optim.betas=[0.9]", r"two of [0, 1)"),
+        ("optim.betas=[0.9,1.0]", r"two of [0, 1)"),
+        ("model.tied=1", "true, false"),
+        ("model.norm=middle", "pre, post"),
+        ("trainer.max_epochs=0", "null or whole numbers from 1"),
+        ("trainer.precision=8", "32-true"),
+        ("trainer.devices=0", "a list of devices"),
+        ("trainer.devices=[]", "a list of devices"),
+        ("trainer.limit_val_batches=1.5", "null"),
+        ("tags=word", "a list of words"),
+        ("tags=[1]", "a list of words"),
+        ("paths.log_dir=''", "text"),
+        ("logger.name=wandbb", "csv, wandb, tensorboard"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
+    key = change.partition("=")[0]
+    [problem] = refused(change)
+    assert problem.startswith(f"{key}=")
+    assert "allowed are" in problem and allowed in problem
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "seed=0",
+        "optim.lr=1",
+        "optim.betas=[0,0.5]",
+        "model.dropout=0",
+        "trainer.devices=[0]",
+        "trainer.devices=auto",
+        "trainer.precision=bf16-mixed",
+        "trainer.limit_val_batches=0.5",
+        "trainer.limit_train_batches=3",
+        "trainer.gradient_clip_val=null",
+        "trainer.fast_dev_run=2",
+        "trainer.max_time=00:01:00:00",
+        "trainer.deterministic=warn",
+        "tags=[a,b]",
+        "callbacks.column_mass_every=0",
+    ],
+)
+def test_values_that_are_allowed_are_accepted(change):
+    assert runs.tiny(change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "trainer.limit_val_batches=0",
+        "trainer.limit_train_batches=0",
+        "trainer.max_time=soon",
+        "trainer.deterministic=x",
+    ],
+)
+def test_values_that_no_run_could_finish_with_are_refused(change):
+    assert refused(change)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "words"),
+    [
+        (("model.heads=3",), "model.width=16", "not a multiple of model.heads=3"),
+        (("decoding.max_length=32",), "decoding.max_length=32", "below model.max_target=32"),
+        (("decoding.min_length=7",), "decoding.min_length=7", "above decoding.max_length=6"),
+        (("data.batch_tokens=95",), "data.batch_tokens=95", "a pair can have 96 tokens"),
+        (("ckpt_path=nowhere/last.ckpt",), "ckpt_path=nowhere/last.ckpt", "no such file"),
+    ],
+)
+def test_values_that_do_not_fit_each_other_are_refused(changes, key, words):
+    [problem] = refused(*changes)
+    assert problem.startswith(key)
+    assert words in problem
+
+
+def test_the_smallest_batch_is_one_pair_of_the_longest():
+    assert runs.tiny("data.batch_tokens=96")
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    [problem] = refused("trainer.accelerator=gpu")
+    assert problem.startswith("trainer.accelerator=gpu") and "trainer=cpu" in problem
+
+
+@pytest.mark.parametrize("change", ["trainer.devices=2", "trainer.devices=auto", "trainer.strategy=ddp"])
+def test_several_devices_with_a_sweep_are_refused(change):
+    cfg = runs.tiny(change)
+    [problem] = config.check(cfg, multirun=True)
+    assert "with -m" in problem
+    assert config.check(runs.tiny(), multirun=True) == []
+
+
+ODD = [None, "x", -1, 2.5, True, [], ["x"], {"x": 1}, float("nan")]
+
+
+@pytest.mark.parametrize("group", ["data", "model", "attention", "tokenizer", "optim", "trainer", "task", "decoding"])
+def test_no_value_of_any_key_breaks_the_check(group):
+    """A problem is a message, whatever was typed."""
+    base = runs.tiny("attention=hnas")
+    broken = []
+    for key, _ in config.leaves(base[group]):
+        *path, last = key.split(".")
+        for odd in ODD:
+            cfg = copy.deepcopy(base)
+            table = cfg[group]
+            for name in path:
+                table = table[name]
+            table[last] = odd
+            try:
+                config.check(cfg)
+            except Exception as error:
+                broken.append(f"{group}.{key}={odd}: {type(error).__name__}: {error}")
+    assert broken == []
+
+
+# names
+
+
+def test_a_leak_is_refused_in_so_many_words():
+    assert refused("attention.cross=dnas") == [
+        "attention.cross=dnas: dnas couples queries and would leak the future at an autoregressive site; "
+        "use softmax or dnas_prefix"
+    ]
+    assert len(refused("attention.cross=hnas", "attention.decoder=dnas")) == 2
+    assert runs.tiny("attention.cross=dnas_prefix", "attention.decoder=dnas_prefix", "attention.encoder=dnas")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (("attention.encoder=hnass",), "Did you mean 'hnas'?"),
+        (("attention.prior.encoder=[t6]",), "Did you mean 't5'?"),
+        (("attention.scorer.encoder=scaled_dots",), "Did you mean 'scaled_dot'?"),
+        (("attention=hnas", "+attention.options.hnas.strat=0.3"), "Did you mean 'start'?"),
+        (("attention=hnas", "attention.options.hnas.form=sigmoyd"), "sigmoid"),
+        (("+attention.options.hnass={start: 0.3}", "attention=hnas"), "Did you mean 'hnas'?"),
+        (("+trainer.max_stps=3",), "Did you mean 'max_steps'?"),
+        (("+data.trian_size=3",), "train_size"),
+        (("+tokenizer.vocab_sise=3",), "vocab_size"),
+        (("+optim.lrr=3",), "Did you mean 'optim.lr'?"),
+        (("attention.encoder=test_config:Nothing",), "cannot import"),
+        (("attention.encoder=nowhere:Nothing",), "No module named 'nowhere'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_name_is_answered_with_the_nearest(changes, words):
+    [problem] = refused(*changes)
+    assert words in problem
+
+
+@pytest.mark.parametrize("value", ["t5", "null"])
+def test_a_prior_that_is_not_a_list_is_refused_by_its_key(value):
+    [problem] = refused(f"attention.prior.encoder={value}")
+    assert problem.startswith("attention.prior.encoder=")
+
+
+def test_an_option_that_no_site_uses_is_refused():
+    [problem] = refused("attention=softmax", "+attention.options.hnas={start: 0.3}")
+    assert problem.startswith("attention.options.hnas: no site uses 'hnas'")
+
+
+def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit(monkeypatch):
+    monkeypatch.setattr(Newswire, "yields", "text")
+    [problem] = refused()
+    assert problem.startswith("data=newswire: it yields text, task=gigaword needs pairs")
+    assert problem.endswith("sources that fit: rush, pairs, hub")
+
+
+@pytest.mark.parametrize("key", config.OWN_TRAINER_KEYS)
+def test_trainer_keys_that_this_project_sets_are_refused_with_what_to_use(key):
+    assert refused(f"+trainer.{key}=1") == [f"trainer.{key}: {config.OWN_TRAINER_KEYS[key]}"]
+    assert key in inspect.signature(pl.Trainer).parameters
+
+
+def test_any_other_trainer_key_passes_through():
+    assert runs.tiny("+trainer.benchmark=true")["trainer"]["benchmark"] is True
+
+
+# what is recorded, and how a run is named
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        (("attention=hnas",), "hnas"),
+        (("attention=softmax", "attention.encoder=dnas"), "dnas"),
+        (("attention=dnas", "attention.encoder=softmax"), "softmax"),
+        (("attention=dnas_prefix",), "dnas_decoder-dnas_prefix_cross-dnas_prefix"),
+        (("attention=dnas", "attention.decoder=dnas_prefix"), "dnas_decoder-dnas_prefix"),
+        (("attention=dnas", "attention.prior.encoder=[t5]"), "dnas_prior-encoder-t5"),
+        (("attention.prior.decoder=[t5,alibi]",), "softmax_prior-decoder-t5+alibi"),
+        (("attention.scorer.cross=dot",), "softmax_scorer-cross-dot"),
+        (("attention.encoder=attnorm.attention.normalizers.dnas:DNAS",), "DNAS"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_runs_are_filed_under_what_was_resolved(changes, label):
+    assert assemble.run_label(runs.tiny(*changes)) == label
+    folder = runs.composed(*changes, hydra=True).hydra.run.dir
+    assert folder.startswith(f"logs/gigaword/{label}/")
+    assert "=" not in folder
+
+
+def test_only_the_sites_of_the_model_are_recorded():
+    cfg = runs.tiny("attention=hnas")
+    wider = copy.deepcopy(cfg)
+    wider["attention"]["fusion"] = "softmax"
+    wider["attention"]["prior"]["fusion"] = ["t5"]
+    wider["attention"]["scorer"]["fusion"] = "dot"
+    assert assemble.record_of(wider) == assemble.record_of(cfg) == cfg
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "task", "expected"),
+    [(None, None, 7, 7), (3, None, 7, 3), (None, 2, 7, None), (3, 2, 7, 3), (9, None, 7, 9)],
+)
+def test_the_tasks_limit_counts_only_where_the_trainer_has_none(steps, epochs, task, expected):
+    limits = {"trainer": {"max_steps": steps, "max_epochs": epochs}, "task": {"max_steps": task}}
+    assert assemble.max_steps(limits) == expected

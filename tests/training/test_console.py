@@ -1,0 +1,118 @@
+"""What a newcomer sees: our own lines and nothing else."""
+
+import re
+
+import pytest
+import runs
+from rich.console import Console
+
+from attnorm.training import console, evaluate
+
+VALIDATION = re.compile(
+    r"step +(\d+)  val loss \d+\.\d{3}  perplexity [\d,]+\.\d  ROUGE-1/2/L \d+\.\d / \d+\.\d / \d+\.\d \(greedy\)"
+)
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    """The README's first command, tiny, as a process: what it printed, and the folder it ran in."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    door = str(runs.ROOT / "train.py")
+    return runs.command(door, "attention=hnas", "task=gigaword", *runs.tiny_overrides(), cwd=folder), folder
+
+
+def test_a_first_run_prints_nothing_of_libraries(output):
+    ended, _ = output
+    assert ended.returncode == 0
+    assert ended.stderr == ""
+    assert "Warning" not in ended.stdout and "warn" not in ended.stdout.lower()
+    assert "\x1b" not in ended.stdout  # no colours or bars into a file
+
+
+def test_every_line_of_a_first_run_is_one_of_ours(output):
+    ours = [
+        r"config|[├└│ ].*",  # the tree
+        r"(train|validation) [\d,]+ pairs \(.*\)",
+        r"4 updates of at most 1,000 tokens \([\d.]+% padding\), [\d,]+ parameters",
+        VALIDATION.pattern,
+        r" +(article|title|headline) .*|headline .*",
+        r"validation: 20 pairs; beam_size 2, .*",
+        r"[┏┡┃│└].*",
+        r"ROUGE F1 by rouge-score, .*",
+        r"run folder: .*",
+        r"",
+    ]
+    lines = output[0].stdout.splitlines()
+    assert [line for line in lines if not any(re.fullmatch(pattern, line) for pattern in ours)] == []
+
+
+def test_each_validation_is_one_line_with_a_sample(output):
+    lines = output[0].stdout.splitlines()
+    found = [number for number, line in enumerate(lines) if VALIDATION.fullmatch(line)]
+    assert [VALIDATION.fullmatch(lines[number])[1] for number in found] == ["2", "4"]
+    for number in found:
+        assert lines[number + 1].strip().startswith("title ")
+        assert lines[number + 2].strip().startswith("headline ")
+
+
+def test_the_closing_table_has_rouge_beside_lead_8(output):
+    lines = output[0].stdout.splitlines()
+    [header] = [line for line in lines if "ROUGE-1 F1" in line]
+    assert [cell.strip() for cell in header.strip("┃").split("┃")] == ["", *(f"ROUGE-{n} F1" for n in "12L"), "loss"]
+    rows = {cells[0].strip(): cells[1:] for cells in (line.strip("│").split("│") for line in lines if "│" in line[:1])}
+    assert re.fullmatch(r" *\d+\.\d\d *", rows["hnas"][0]) and re.fullmatch(r" *\d+\.\d{3} *", rows["hnas"][3])
+    assert re.fullmatch(r" *\d+\.\d\d *", rows["lead-8"][2]) and rows["lead-8"][3].strip() == ""
+
+
+def test_the_run_folder_is_named_at_the_end_and_is_where_the_readme_says(output):
+    ended, folder = output
+    last = ended.stdout.splitlines()[-1]
+    [run] = (folder / "logs/gigaword/hnas").iterdir()
+    assert last.startswith("run folder: ")
+    assert (folder / last.removeprefix("run folder: ")).resolve() == run
+    assert (run / "figures/hybrid_weights.png").exists()
+    assert (run / "hybrid_weights.csv").exists()
+
+
+def test_the_shown_configuration_is_whole(output):
+    """Long values are not cut off at the width of a terminal that is not there."""
+    assert "'cross': 'scaled_dot'}" in output[0].stdout
+
+
+SCORES = evaluate.Scores(
+    split="test",
+    pairs=12345,
+    loss=1.23456,
+    rouge={"rouge1": 31.239, "rouge2": 12.0, "rougeL": 29.999},
+    lead8={"rouge1": 20.0, "rouge2": 5.0, "rougeL": 19.0},
+    rouge_note="ROUGE [note]",
+    decoding={"beam_size": 4},
+    seconds=2.0,
+    headlines=["a"],
+)
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """What the console prints, as text."""
+    recorder = Console(record=True, width=100, file=open("/dev/null", "w"), highlight=False)  # noqa: SIM115
+    monkeypatch.setattr(console, "console", recorder)
+    return recorder
+
+
+def test_scores_are_shown_with_two_digits_and_the_loss_with_three(screen):
+    console.show_scores(SCORES, "dnas")
+    text = screen.export_text()
+    assert "test: 12,345 pairs; beam_size 4" in text
+    for shown in ("31.24", "12.00", "30.00", "1.235", "20.00", "ROUGE [note]"):
+        assert shown in text
+
+
+@pytest.mark.parametrize("text", ["[bold]not markup[/]", "[/]", "a [red] b", "back\\slash ["])
+def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
+    from attnorm.tasks.gigaword import Sample
+
+    console.show_samples([Sample(text, text, text)])
+    console.show_config({"tags": [text], "data": {"dir": text}})
+    console.show_scores(SCORES, text)
+    assert screen.export_text().count(text) >= 5

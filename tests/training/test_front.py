@@ -1,0 +1,295 @@
+"""The front doors: exit codes, messages, what a refused command leaves behind (nothing), lines in and lines out."""
+
+import io
+import os
+import re
+import sys
+
+import pytest
+import runs
+
+from attnorm.data import build_source
+from attnorm.training import front
+
+HEAVY = ("torch", "pytorch_lightning", "datasets", "transformers", "matplotlib")
+ARTICLE = "police in the capital said on monday that two men were arrested ."
+
+
+def refused(monkeypatch, capsys, door, *arguments):
+    """What a door prints to standard error when it ends with exit code 2 (and nothing else)."""
+    capsys.readouterr()
+    assert runs.call(monkeypatch, door, *arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+# starting
+
+
+@pytest.mark.parametrize("door", ["train", "eval", "generate"])
+def test_help_loads_nothing_heavy(tmp_path, door):
+    ended = runs.command("-X", "importtime", str(runs.ROOT / f"{door}.py"), "--help", cwd=tmp_path)
+    assert ended.returncode == 0
+    loaded = set(re.findall(r"\| +([\w.]+)$", ended.stderr, re.M))
+    assert "omegaconf" in loaded  # the list is one
+    assert not loaded & set(HEAVY)
+    expected = {"train": "max_steps: ", "eval": "python eval.py run=", "generate": "python generate.py run="}
+    assert expected[door] in ended.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [(), ("-h",), ("--help",), ("run=x", "--help")])
+@pytest.mark.parametrize("door", ["eval", "generate"])
+def test_doors_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys, door, arguments):
+    assert runs.call(monkeypatch, door, *arguments) == 0
+    assert capsys.readouterr().out == (runs.CONF / f"{door}.yaml").read_text()
+
+
+# refusing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("attention=hnsa",), "Did you mean 'hnas'?"),
+        (("data=newswires",), "Did you mean 'newswire'?"),
+        (("experiment=gigaword_papers",), "Did you mean 'gigaword_paper'?"),
+        (("trainer.max_step=3",), "Did you mean 'trainer.max_steps'?"),
+        (("modle=tiny",), "Did you mean 'model'?"),
+        (("sed=3",), "Did you mean 'seed'?"),
+        (("decoding.beamsize=3",), "Did you mean 'decoding.beam_size'?"),
+        (("attention.options.hnas.strat=0.4", "attention=hnas"), "start"),
+        (("attention.decoder=dnas",), "error: attention.decoder=dnas: dnas couples queries"),
+        (("data=rush",), "error: data.dir: has to be given, as data.dir=<value>"),
+        (("data=base",), "error: "),
+        (("seed=x",), "error: seed=x: allowed are whole numbers"),
+        (("trainer.max_steps=0", "seed=x"), "error: trainer.max_steps=0"),
+        (("seed=1=2",), "error: "),
+        (("attention.encoder=[dnas]",), "error: attention.encoder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_command_ends_with_2_and_a_message_and_leaves_no_folder(
+    monkeypatch, tmp_path, capsys, arguments, words
+):
+    monkeypatch.chdir(tmp_path)
+    assert words in refused(monkeypatch, capsys, "train", *arguments)
+    assert [path for path in tmp_path.rglob("*") if path != tmp_path / "logs"] == []
+
+
+def test_every_problem_has_a_line_of_its_own(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    printed = refused(monkeypatch, capsys, "train", "seed=x", "optim.lr=0", "data.train_size=0")
+    assert [line.partition("=")[0] for line in printed.splitlines()] == [
+        "error: optim.lr",
+        "error: seed",
+        "error: data.train_size",
+    ]
+
+
+def test_a_refused_run_leaves_earlier_runs_alone(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    earlier = tmp_path / "logs/gigaword/softmax/earlier"
+    earlier.mkdir(parents=True)
+    refused(monkeypatch, capsys, "train", "seed=x")
+    assert list((tmp_path / "logs/gigaword/softmax").iterdir()) == [earlier]
+
+
+def test_a_refused_sweep_leaves_no_run_folder(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert runs.call(monkeypatch, "train", "-m", "seed=1,2", "attention.cross=dnas") == 2
+    assert "attention.cross=dnas" in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith("20")] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ValueError("train.csv:3: 2 fields"), 1, "error: train.csv:3: 2 fields\n"),
+        (OSError("disk full"), 1, "error: disk full\n"),
+        (front.ConfigError(["a", "b"]), 2, "error: a\nerror: b\n"),
+    ],
+)
+def test_users_errors_are_messages(monkeypatch, capsys, error, code, message):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+
+    def job():
+        raise error
+
+    assert front.exit_code(job, runs.CONF) == code
+    printed = capsys.readouterr().err
+    assert printed.startswith(message)
+    assert "Traceback" not in printed
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_tracebacks_are_shown_on_request(monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def job():
+        raise front.ConfigError(["a"])
+
+    with pytest.raises(front.ConfigError):
+        front.exit_code(job, runs.CONF)
+    assert os.environ["HYDRA_FULL_ERROR"] == "1"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("ours"), KeyError("ours"), TypeError("ours"), AssertionError("ours")])
+def test_our_own_errors_keep_their_traceback(monkeypatch, error):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+
+    def job():
+        raise error
+
+    with pytest.raises(type(error), match="ours"):
+        front.exit_code(job, runs.CONF)
+
+
+@pytest.mark.parametrize("door", ["eval", "generate"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run=nowhere",), "run=nowhere: no such folder"),
+        (("run={empty}",), "no config.yaml there, so it is not a run folder"),
+        (("run={run}", "ckpt=bets"), "ckpt=bets: allowed are best, last"),
+        (("run={run}", "ckpt=last"), "no checkpoint last.ckpt there (there is: ['best.ckpt'])"),
+        (("run={run}", "rnu=x"), "Did you mean 'run'?"),
+        (("run={run}", "decoding.beam_sise=3"), "Did you mean 'decoding.beam_size'?"),
+        (("run={run}", "model.width=3"), "model.width: cannot be set here"),
+        (("run={run}", "decoding.beam_size=0"), "decoding.beam_size=0: allowed are"),
+        (("run={run}", "decoding=greedy"), "decoding"),
+        (("run={run}", "~decoding.beam_size"), "decoding.beam_size"),
+        (("run={run}", "decoding.beam_size=1,2"), "decoding.beam_size"),
+        (("run={run}", "data=newswires"), "newswire"),
+        (("split=test", "input=-"), "run: has to be given, as run=<value>"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_door_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, door, arguments, words):
+    run = runs.copied_run(tmp_path)
+    (run / "checkpoints/last.ckpt").unlink()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "articles.txt").write_text(ARTICLE)
+    typed = [text.format(run=run, empty=tmp_path / "empty") for text in arguments]
+    if arguments[0].startswith("split"):
+        typed = typed[:1] if door == "eval" else typed[1:]
+    elif door == "generate":
+        typed.append(f"input={tmp_path}/articles.txt")
+    before = sorted(run.rglob("*"))
+    assert words in refused(monkeypatch, capsys, door, *typed)
+    assert sorted(run.rglob("*")) == before
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "1"])
+def test_eval_refuses_other_splits(monkeypatch, tmp_path, capsys, split):
+    assert "allowed are validation, test" in refused(
+        monkeypatch, capsys, "eval", f"run={runs.finished_run()}", f"split={split}"
+    )
+
+
+def test_eval_refuses_a_split_that_the_data_does_not_have(monkeypatch, tmp_path, capsys):
+    (tmp_path / "pairs.tsv").write_text("article\ttitle\n")
+    typed = ("data=pairs", f"data.train={tmp_path}/pairs.tsv", f"data.validation={tmp_path}/pairs.tsv", "split=test")
+    assert "data.test=null" in refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", *typed)
+
+
+@pytest.mark.parametrize("typed", ["chunk=0", "chunk=x", "chunk=-1", "chunk=1.5"])
+def test_generate_refuses_a_chunk_that_is_no_number_of_articles(monkeypatch, tmp_path, capsys, typed):
+    (tmp_path / "articles.txt").write_text(ARTICLE)
+    printed = refused(
+        monkeypatch, capsys, "generate", f"run={runs.finished_run()}", f"input={tmp_path}/articles.txt", typed
+    )
+    assert printed.startswith("error: chunk=")
+
+
+def test_generate_refuses_an_input_that_is_not_there(monkeypatch, capsys):
+    printed = refused(monkeypatch, capsys, "generate", f"run={runs.finished_run()}", "input=nowhere.txt")
+    assert printed == "error: input=nowhere.txt: no such file; - reads standard input\n"
+
+
+# writing headlines
+
+ARTICLES = [
+    ARTICLE,
+    "",
+    "  ",
+    "the GOVERNMENT fell in 1994 .",
+    "\u00fcber caf\u00e9s and \u65e5\u672c .",
+    ARTICLE,
+    "oil " * 300,
+]
+
+
+def generated(monkeypatch, capsys, tmp_path, text, *typed, stdin=False):
+    """The lines that generate.py writes for a text."""
+    content = text if isinstance(text, bytes) else text.encode()
+    (tmp_path / "articles.txt").write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    capsys.readouterr()
+    source = "-" if stdin else f"{tmp_path}/articles.txt"
+    code = runs.call(monkeypatch, "generate", f"run={runs.finished_run()}", f"input={source}", *typed)
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.mark.parametrize("ending", ["\n", ""], ids=["with a last newline", "without"])
+@pytest.mark.parametrize("stdin", [False, True], ids=["file", "standard input"])
+def test_one_line_in_is_one_line_out_in_order(monkeypatch, capsys, tmp_path, stdin, ending):
+    text = "\n".join(ARTICLES) + ending
+    code, out, err = generated(monkeypatch, capsys, tmp_path, text, "decoding.min_length=2", stdin=stdin)
+    assert (code, err) == (0, "")
+    lines = out.split("\n")[:-1]
+    assert len(lines) == len(ARTICLES)
+    assert [not line for line in lines] == [not article.strip() for article in ARTICLES]
+    assert lines[0] == lines[5]
+
+
+def test_headlines_do_not_depend_on_how_many_are_written_together(monkeypatch, capsys, tmp_path):
+    text = "\n".join(ARTICLES)
+    whole = generated(monkeypatch, capsys, tmp_path, text)
+    assert generated(monkeypatch, capsys, tmp_path, text, "chunk=2") == whole
+    assert generated(monkeypatch, capsys, tmp_path, text, "data.batch_tokens=96") == whole
+
+
+def test_articles_are_cleaned_as_the_run_cleaned_its_own(monkeypatch, capsys, tmp_path):
+    text = "In 1994 , A  B .\nin #### , a b .\n"
+    _, out, _ = generated(monkeypatch, capsys, tmp_path, text, "decoding.min_length=2")
+    first, second = out.splitlines()
+    assert first == second
+
+
+def test_windows_line_ends_are_line_ends(monkeypatch, capsys, tmp_path):
+    _, expected, _ = generated(monkeypatch, capsys, tmp_path, f"{ARTICLE}\n\n{ARTICLE}\n")
+    _, found, _ = generated(monkeypatch, capsys, tmp_path, f"{ARTICLE}\r\n\r\n{ARTICLE}\r\n")
+    assert found == expected
+
+
+def test_the_test_headlines_of_eval_are_those_of_generate(monkeypatch, capsys, tmp_path):
+    run = runs.copied_run(tmp_path)
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    articles = [article for article, _ in build_source("newswire", valid_size=20).rows("validation")]
+    _, out, _ = generated(monkeypatch, capsys, tmp_path, "\n".join(articles) + "\n")
+    assert out == (run / "eval_validation.txt").read_text()
+
+
+def test_an_empty_input_gives_an_empty_output(monkeypatch, capsys, tmp_path):
+    assert generated(monkeypatch, capsys, tmp_path, "") == (0, "", "")
+
+
+@pytest.mark.parametrize("stdin", [False, True], ids=["file", "standard input"])
+def test_bytes_that_are_not_utf8_are_refused_with_their_line(monkeypatch, capsys, tmp_path, stdin):
+    code, _, err = generated(monkeypatch, capsys, tmp_path, b"fine\nstill fine\nbad \xff\n", stdin=stdin)
+    assert code == 1
+    assert re.match(r"error: input=(-|.*articles\.txt):3: not UTF-8 at byte 5 of the line\n", err)
+
+
+def test_lines_are_written_before_the_next_are_read(monkeypatch, capsys, tmp_path):
+    """What is done is not lost when a later line is bad."""
+    code, out, err = generated(
+        monkeypatch, capsys, tmp_path, f"{ARTICLE}\n{ARTICLE}\n\xff".encode("latin-1"), "chunk=1"
+    )
+    assert code == 1
+    assert len(out.splitlines()) == 2
+    assert ":3:" in err

@@ -1,0 +1,600 @@
+"""Whole runs, tiny ones: what they leave behind, that they repeat, go on, stop and divide their batches exactly."""
+
+import functools
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import runs
+import torch
+import yaml
+from torch.testing import assert_close
+
+from attnorm.data.batching import TokenBatches
+from attnorm.tasks import gigaword
+from attnorm.tasks.gigaword import HeadlineTask
+from attnorm.training import assemble, callbacks, front
+from attnorm.training.errors import Interrupted
+from attnorm.training.tracking import read_csv
+
+EPOCHS = (
+    "attention=hnas",
+    "data.train_size=60",
+    "task.max_steps=14",
+    "task.validations=3",
+)  # validates after 4, 8, 12, 14
+EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
+FILES = {
+    "config.yaml",
+    "environment.json",
+    "metrics.csv",
+    "hybrid_weights.csv",
+    "summary.json",
+    "sentencepiece.model",
+    "checkpoints/best.ckpt",
+    "checkpoints/last.ckpt",
+    "samples/step_000002.txt",
+    "samples/step_000004.txt",
+    "samples/validation.txt",
+}
+
+
+@functools.cache
+def uninterrupted(*overrides: str) -> Path:
+    """A run of these overrides, made once."""
+    folder = runs.scratch("straight") / f"{uninterrupted.cache_info().currsize}"
+    runs.tiny_run(folder, *overrides)
+    return folder
+
+
+def signal_when(monkeypatch, when, number=signal.SIGTERM):
+    """Sends a signal to this process after the first batch for which `when(trainer, batch index)` holds."""
+    sent = []
+
+    def look(self, trainer, task, outputs, batch, index):
+        if not sent and when(trainer, index):
+            sent.append(index)
+            os.kill(os.getpid(), number)
+
+    runs.before(monkeypatch, callbacks.Throughput, "on_train_batch_end", look)
+
+
+def stopped(monkeypatch, folder, when, *overrides):
+    """A run that a SIGTERM stopped; `when` as in `signal_when`."""
+    with monkeypatch.context() as patch:
+        signal_when(patch, when)
+        with pytest.raises(Interrupted):
+            runs.tiny_run(folder, *overrides)
+    return folder
+
+
+def summary_of(run):
+    return json.loads((run / "summary.json").read_text())
+
+
+def scores_of(run):
+    """The final scores, without the times."""
+    scores = summary_of(run)["validation"]
+    return {name: value for name, value in scores.items() if "second" not in name}
+
+
+def history(run):
+    """metrics.csv as a sorted list of what each row holds, and the text of hybrid_weights.csv."""
+    rows = [tuple(sorted((k, v) for k, v in row.items() if v)) for row in read_csv(run / "metrics.csv")]
+    return sorted(rows), (run / "hybrid_weights.csv").read_text()
+
+
+def logged(run, column):
+    """{step: value} of a column of metrics.csv."""
+    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}
+
+
+def assert_same_training(first, second):
+    """Bit-equal parameters and optimizer states at the end, and the same best model."""
+    ends = runs.load(first), runs.load(second)
+    assert ends[0]["global_step"] == ends[1]["global_step"]
+    assert runs.unequal(ends[0]["state_dict"], ends[1]["state_dict"]) == []
+    (first_state,), (second_state,) = (end["optimizer_states"] for end in ends)
+    assert first_state["param_groups"] == second_state["param_groups"]
+    assert_close(first_state["state"], second_state["state"], rtol=0, atol=0)
+    assert runs.load(first, "best")["global_step"] == runs.load(second, "best")["global_step"]
+    assert runs.unequal(runs.parameters(first, "best"), runs.parameters(second, "best")) == []
+
+
+def updates_an_epoch(*overrides):
+    cfg = runs.tiny(*overrides)
+    split = assemble.build_splits(cfg)["train"]
+    return len(TokenBatches(split.lengths, cfg["data"]["batch_tokens"]))
+
+
+# what a run leaves behind
+
+
+def test_a_run_leaves_exactly_the_promised_files():
+    run = runs.finished_run()
+    assert {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()} == FILES
+
+
+def test_a_summary_holds_the_promised_fields():
+    summary = summary_of(runs.finished_run())
+    assert summary["finished"] is True
+    assert "why" not in summary
+    assert (summary["task"], summary["attention"], summary["seed"]) == ("gigaword", "hnas", 1)
+    assert summary["data"]["name"] == "newswire"
+    assert (summary["data"]["train"]["kept"], summary["data"]["validation"]["kept"]) == (200, 20)
+    assert summary["steps"] == summary["best_step"] == 4
+    assert 0 < summary["padding_share"] < 1
+    assert summary["vocabulary"] == 300
+    assert summary["parameters"] == parameters_of(runs.finished_run())
+    assert summary["attention_layers"] == 3
+    assert summary["tokens_per_second"] > 0
+    assert summary["peak_memory"]["process_mb"] > 1
+    assert summary["wall_seconds"] > 0
+    scores = summary["validation"]
+    assert (scores["split"], scores["pairs"]) == ("validation", 20)
+    assert set(scores["rouge"]) == set(scores["lead8"]) == {"rouge1", "rouge2", "rougeL"}
+    assert scores["decoding"]["beam_size"] == 2
+    assert "stemmer" in scores["rouge_note"]
+
+
+def parameters_of(run):
+    """The number of parameters; the embedding table is in the checkpoint under several names, and counts once."""
+    values = {name: value for name, value in runs.parameters(run).items() if "tokens" not in name}
+    del values["model.output.weight"]
+    return sum(map(torch.Tensor.numel, values.values())) + runs.parameters(run)["model.tokens.weight"].numel()
+
+
+def test_the_record_says_what_was_set_and_where():
+    run = runs.finished_run()
+    cfg = yaml.safe_load((run / "config.yaml").read_text())
+    assert cfg["attention"]["encoder"] == "hnas"
+    assert cfg["seed"] == 1 and cfg["model"]["width"] == 16
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert {"command", "git", "python", "gpus"} <= set(environment)
+
+
+def test_final_headlines_and_samples_are_one_line_each():
+    run = runs.finished_run()
+    assert len((run / "samples/validation.txt").read_text().split("\n")) == 20 + 1
+    assert (run / "samples/step_000004.txt").read_text().count("headline  ") == 2
+
+
+def test_metrics_are_at_the_updates_they_belong_to():
+    run = runs.finished_run()
+    assert list(logged(run, "train/loss")) == [1, 2, 3, 4]
+    assert list(logged(run, "val/loss")) == list(logged(run, "val/rouge1")) == [2, 4]
+    assert list(logged(run, "hybrid/encoder/0")) == [0, 1, 2, 3, 4]
+    assert list(logged(run, "column_mass/encoder/0/min")) == [2, 4]
+
+
+def test_the_last_validation_loss_is_that_of_the_summary():
+    """One is computed in training, the other from best.ckpt: the same model, the same pairs."""
+    run = runs.finished_run()
+    assert_close(logged(run, "val/loss")[4], scores_of(run)["loss"], rtol=1e-5, atol=0)
+
+
+def test_the_hybrid_curve_starts_at_a_half_and_has_every_layer_at_every_look_and_moves(tmp_path):
+    runs.tiny_run(
+        tmp_path, "attention=hnas_prefix", "model.encoder_layers=2", "callbacks.hybrid_every=2", "task.max_steps=5"
+    )
+    rows = read_csv(tmp_path / "hybrid_weights.csv")
+    layers = ["encoder/0", "encoder/1", "decoder/0", "decoder/0/cross"]
+    assert [(int(row["step"]), row["layer"]) for row in rows] == [
+        (step, layer) for step in (0, 2, 4) for layer in layers
+    ]
+    assert all(row["weight"] == "0.500000" for row in rows[:4])
+    assert all(row["weight"] != "0.500000" and 0 < float(row["weight"]) < 1 for row in rows[4:])
+
+
+def test_a_hybrid_weight_per_head_has_a_row_per_head(tmp_path):
+    runs.tiny_run(
+        tmp_path,
+        "attention=hnas",
+        "attention.options.hnas.per=head",
+        "attention.options.hnas.start=0.3",
+        "task.max_steps=1",
+    )
+    rows = read_csv(tmp_path / "hybrid_weights.csv")
+    assert [(row["step"], row["head"]) for row in rows] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
+    assert [float(row["weight"]) for row in rows[:2]] == pytest.approx([0.3, 0.3], abs=1e-6)
+
+
+def test_a_run_without_hybrid_weights_has_no_curve(tmp_path):
+    runs.tiny_run(tmp_path, "attention=dnas", "task.max_steps=1")
+    assert not (tmp_path / "hybrid_weights.csv").exists()
+
+
+# how long a run is
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        (("trainer.max_steps=2",), 2),
+        (("trainer.max_steps=2", "task.max_steps=1"), 2),
+        (("trainer.max_steps=1", "trainer.max_epochs=5"), 1),
+        (("trainer.max_epochs=1", "data.train_size=30", "task.max_steps=1"), None),
+        (("trainer.max_epochs=2", "data.train_size=30", "trainer.accumulate_grad_batches=2"), None),
+        (("trainer.max_epochs=1", "trainer.limit_train_batches=3"), 3),
+        (("trainer.max_epochs=1", "trainer.limit_train_batches=0.5", "data.train_size=60"), 3),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_run_makes_the_updates_it_was_asked_for(tmp_path, overrides, steps):
+    summary = runs.tiny_run(tmp_path, *overrides, "task.validations=1")
+    if steps is None:
+        steps = runs.tiny(*overrides)["trainer"]["max_epochs"] * updates_an_epoch(*overrides)
+    assert summary["steps"] == steps
+    assert list(logged(tmp_path, "train/loss")) == list(range(1, steps + 1))
+    assert max(logged(tmp_path, "val/loss")) == steps  # the last validation is at the end
+
+
+@pytest.mark.parametrize(
+    ("steps", "validations", "expected"), [(6, 3, [2, 4, 6]), (7, 3, [2, 4, 6, 7]), (3, 5, [1, 2, 3])]
+)
+def test_validations_are_even_and_the_last_is_at_the_end(tmp_path, steps, validations, expected):
+    runs.tiny_run(tmp_path, f"task.max_steps={steps}", f"task.validations={validations}")
+    assert list(logged(tmp_path, "val/loss")) == expected
+
+
+def test_validations_count_updates_under_accumulation(tmp_path):
+    runs.tiny_run(tmp_path, "trainer.accumulate_grad_batches=3")
+    assert list(logged(tmp_path, "val/loss")) == [2, 4]
+
+
+def test_training_stops_when_validations_stop_improving(tmp_path):
+    still = ("optim.lr=1.0e-30", "optim.hybrid_lr_factor=1", "task.max_steps=12", "task.validations=12")
+    summary = runs.tiny_run(tmp_path, *still, "callbacks.patience=3")
+    assert summary["steps"] == 4  # the first sets the best, three more do not improve it
+    assert summary["finished"] is True
+    assert summary["best_step"] == 1
+
+
+# scoring again
+
+
+def test_eval_repeats_the_validation_scores_exactly(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path)
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    record = json.loads((run / "eval_validation.json").read_text())
+    for name, value in scores_of(run).items():
+        assert record[name] == value
+    assert record["typed"] == {}
+    assert (record["checkpoint"], record["step"]) == ("best", 4)
+    assert (run / "eval_validation.txt").read_text() == (run / "samples/validation.txt").read_text()
+
+
+def test_eval_with_other_settings_records_them_and_overwrites_nothing(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path)
+    before = summary_of(run)
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test", "decoding.beam_size=1", "task.stemmer=false") == 0
+    first, second = (json.loads((run / f"{name}.json").read_text()) for name in ("eval_test", "eval_test_2"))
+    assert (first["typed"], first["split"], first["pairs"]) == ({}, "test", 12)
+    assert second["typed"] == {"decoding.beam_size": 1, "task.stemmer": False}
+    assert (first["decoding"]["beam_size"], second["decoding"]["beam_size"]) == (2, 1)
+    assert "with Porter" in first["rouge_note"] and "without" in second["rouge_note"]
+    assert first["loss"] == second["loss"]
+    assert (run / "eval_test_2.txt").exists()
+    assert summary_of(run) == before
+
+
+def test_eval_on_another_corpus_keeps_the_runs_tokenizer(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path)
+    typed = ("data=newswire", "data.corpus_seed=7", "data.valid_size=9")
+    assert runs.call(monkeypatch, "eval", f"run={run}", *typed) == 0
+    record = json.loads((run / "eval_validation.json").read_text())
+    assert record["pairs"] == 9
+    assert record["data"]["corpus_seed"] == 7
+    assert record["data"]["batch_tokens"] == 1000  # the run's own, not today's default
+    assert record["loss"] != scores_of(run)["loss"]
+
+
+@pytest.mark.parametrize("checkpoint", ["best", "last"])
+def test_eval_takes_the_checkpoint_that_is_asked_for(monkeypatch, tmp_path, checkpoint):
+    run = runs.copied_run(tmp_path)
+    file = run / f"checkpoints/{checkpoint}.ckpt"
+    content = torch.load(file, weights_only=True)
+    content["state_dict"]["model.output.bias"].normal_()
+    content["global_step"] = 99
+    torch.save(content, file)
+    assert runs.call(monkeypatch, "eval", f"run={run}", f"ckpt={checkpoint}") == 0
+    record = json.loads((run / "eval_validation.json").read_text())
+    assert (record["checkpoint"], record["step"]) == (checkpoint, 99)
+    assert record["loss"] != scores_of(run)["loss"]
+
+
+# the same again
+
+
+def test_the_same_seed_gives_bit_equal_parameters_and_another_seed_others(tmp_path):
+    runs.tiny_run(tmp_path / "again", "attention=hnas")
+    runs.tiny_run(tmp_path / "other", "attention=hnas", "seed=2")
+    assert_same_training(runs.finished_run(), tmp_path / "again")
+    assert scores_of(runs.finished_run()) == scores_of(tmp_path / "again")
+    names = runs.unequal(runs.parameters(runs.finished_run()), runs.parameters(tmp_path / "other"))
+    assert "model.tokens.weight" in names
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "callbacks.column_mass_every=0",
+        "callbacks.column_mass_every=1",
+        "callbacks.hybrid_every=3",
+        "callbacks.samples=0",
+        "task.rouge_pairs=0",
+        "task.validations=4",
+        "data.num_workers=1",
+    ],
+)
+def test_looking_more_or_less_does_not_change_what_is_trained(tmp_path, setting):
+    runs.tiny_run(tmp_path, "attention=hnas", setting)
+    assert runs.unequal(runs.parameters(runs.finished_run()), runs.parameters(tmp_path)) == []
+
+
+def test_column_mass_is_logged_as_finite_numbers_or_not_at_all(tmp_path):
+    columns = [
+        f"column_mass/{layer}/{kind}"
+        for layer in ("encoder/0", "decoder/0", "decoder/0/cross")
+        for kind in ("mean", "min")
+    ]
+    rows = read_csv(runs.finished_run() / "metrics.csv")
+    looks = [[float(row[column]) for column in columns] for row in rows if row[columns[0]]]
+    assert len(looks) == 2
+    assert torch.tensor(looks).isfinite().all()
+    runs.tiny_run(tmp_path, "attention=hnas", "callbacks.column_mass_every=0", "task.max_steps=2")
+    assert "column_mass" not in (tmp_path / "metrics.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    "variant", ["attention=softmax", "attention=dnas", "attention.prior.encoder=[t5]", "attention=hnas_prefix"]
+)
+def test_variants_start_equal_and_see_the_same_batches_in_the_same_order(monkeypatch, tmp_path, variant):
+    seen: dict[str, list] = {}
+
+    def note(self, batch, index):
+        rows, starts = seen.setdefault(self.label, [[], None])
+        rows.append(batch["rows"].tolist())
+        if starts is None:
+            seen[self.label][1] = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    runs.before(monkeypatch, HeadlineTask, "training_step", note)
+    for label, overrides in (("hnas", ("attention=hnas",)), ("other", (variant,)), ("seed", (variant, "seed=2"))):
+        monkeypatch.setattr(HeadlineTask, "label", label, raising=False)
+        runs.tiny_run(tmp_path / label, *overrides, "data.train_size=60", "task.max_steps=8")
+    assert seen["hnas"][0] == seen["other"][0] != seen["seed"][0]
+    shared = seen["hnas"][1].keys() & seen["other"][1].keys()
+    assert len(shared) > 20
+    assert [name for name in shared if not torch.equal(seen["hnas"][1][name], seen["other"][1][name])] == []
+
+
+# going on
+
+
+@pytest.mark.parametrize("at", ["mid-epoch", "validation", "epoch's end", "first of an epoch", "last validation"])
+def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, at):
+    assert updates_an_epoch(*EPOCHS) == 6
+    step = {
+        "mid-epoch": 3,
+        "validation": 4,
+        "epoch's end": 6,
+        "first of an epoch": 7,
+        "last validation": 12,
+    }[at]
+    stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == step, *EPOCHS)
+    assert runs.load(tmp_path / "first")["global_step"] in (step, step + 1)  # a validation that is due comes first
+    runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
+    assert_same_training(uninterrupted(*EPOCHS), tmp_path / "second")
+    assert scores_of(uninterrupted(*EPOCHS)) == scores_of(tmp_path / "second")
+
+
+@pytest.mark.parametrize("at", ["mid-epoch", "validation"])
+def test_a_stopped_run_goes_on_with_whole_curves(monkeypatch, tmp_path, at):
+    step = {"mid-epoch": 3, "validation": 4}[at]
+    stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == step, *EPOCHS)
+    runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
+    (rows, curve), (expected_rows, expected_curve) = history(tmp_path / "second"), history(uninterrupted(*EPOCHS))
+    assert curve == expected_curve
+    assert rows == expected_rows
+
+
+@pytest.mark.parametrize("folder", ["another", "the same"])
+@pytest.mark.parametrize("interval", [3, 6], ids=["mid-epoch", "epoch's end"])
+def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, interval, folder):
+    """Two updates after a validation it crashes; these are made again, and are in the curves once."""
+    overrides = (*EPOCHS, f"trainer.val_check_interval={interval}")
+
+    def crash(self, batch, index):
+        if self.trainer.global_step == interval + 2:
+            raise RuntimeError("planted")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="planted"):
+        runs.before(patch, HeadlineTask, "training_step", crash)
+        runs.tiny_run(tmp_path / "first", *overrides)
+    assert runs.load(tmp_path / "first")["global_step"] == interval
+    assert max(logged(tmp_path / "first", "train/loss")) == interval + 2
+    second = tmp_path / ("first" if folder == "the same" else "second")
+    runs.tiny_run(second, *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
+    assert_same_training(uninterrupted(*overrides), second)
+    assert history(second) == history(uninterrupted(*overrides))
+    assert summary_of(second)["finished"] is True
+
+
+@pytest.mark.parametrize("interval", [4, 3], ids=["ended on a validation", "ended between validations"])
+def test_a_finished_run_can_be_made_longer(tmp_path, interval):
+    overrides = (*EPOCHS[:2], "optim.schedule=constant", "optim.warmup=0", f"trainer.val_check_interval={interval}")
+    runs.tiny_run(tmp_path / "first", *overrides, "trainer.max_steps=4")
+    longer = (*overrides, "trainer.max_steps=8")
+    runs.tiny_run(tmp_path / "second", *longer, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
+    ends = runs.parameters(tmp_path / "second"), runs.parameters(uninterrupted(*longer))
+    assert runs.unequal(*ends) == []
+
+
+def test_a_run_stopped_between_the_pieces_of_an_update_goes_on_bit_for_bit(monkeypatch, tmp_path):
+    overrides = (*EPOCHS, "trainer.accumulate_grad_batches=4")
+    in_mid_update = lambda trainer, index: trainer.global_step == 3 and index % 4 == 1  # noqa: E731
+    stopped(monkeypatch, tmp_path / "first", in_mid_update, *overrides)
+    runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
+    assert_same_training(uninterrupted(*overrides), tmp_path / "second")
+    assert history(tmp_path / "second")[1] == history(uninterrupted(*overrides))[1]
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_other_accumulation_steps_in_mid_epoch_are_refused_or_change_nothing(monkeypatch, tmp_path, pieces):
+    overrides = (*EPOCHS, *EXACT)
+    stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == 3, *overrides)
+    changed = (f"trainer.accumulate_grad_batches={pieces}", f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
+    try:
+        runs.tiny_run(tmp_path / "second", *overrides, *changed)
+    except ValueError as error:
+        assert "trainer.accumulate_grad_batches" in str(error)
+    else:
+        expected = runs.parameters(uninterrupted(*overrides))
+        assert_close(runs.parameters(tmp_path / "second"), expected, rtol=1e-7, atol=1e-9)
+
+
+def test_the_best_model_survives_a_resume_into_another_folder(monkeypatch, tmp_path):
+    """The best validation lies before the stop: what goes on must not crown a worse one."""
+    losses = {4: 1.0, 8: 2.0, 12: 3.0, 14: 4.0}
+    original = HeadlineTask.log
+
+    def log(self, name, value, *arguments, **options):
+        value = losses[self.trainer.global_step] if name == "val/loss" else value
+        return original(self, name, value, *arguments, **options)
+
+    monkeypatch.setattr(HeadlineTask, "log", log)
+    stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == 6, *EPOCHS)
+    summary = runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
+    assert summary["best_step"] == 4
+
+
+# dividing a batch
+
+
+def test_accumulation_changes_memory_and_not_the_result(tmp_path):
+    for pieces in (1, 4):
+        runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}")
+    ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "4")]
+    assert_close(*ends, rtol=1e-7, atol=1e-9)
+    assert runs.unequal(*ends) != []  # or nothing was divided
+    assert_close(scores_of(tmp_path / "1")["loss"], scores_of(tmp_path / "4")["loss"], rtol=1e-5, atol=0)
+
+
+def test_two_processes_share_each_update_and_give_the_result_of_one(tmp_path):
+    runs.tiny_run(tmp_path / "one", *EXACT)
+    summary = runs.tiny_run(tmp_path / "two", *EXACT, "trainer.strategy=ddp_fork", "trainer.devices=2")
+    ends = [runs.parameters(tmp_path / folder) for folder in ("one", "two")]
+    assert_close(*ends, rtol=1e-7, atol=1e-9)
+    assert runs.unequal(*ends) != []  # or nothing was divided
+    for column in ("val/loss", "val/rouge1", "hybrid/encoder/0"):
+        assert_close(logged(tmp_path / "one", column), logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
+    assert_close(scores_of(tmp_path / "one")["loss"], scores_of(tmp_path / "two")["loss"], rtol=1e-5, atol=0)
+    assert summary["finished"] is True
+
+
+@pytest.mark.slow
+def test_the_ddp_command_gives_the_result_of_one_process(tmp_path):
+    """As it is typed: Lightning starts the second process by the same command."""
+    typed = (*runs.tiny_overrides(), *EXACT)
+    doors = (("one", ()), ("two", ("trainer=ddp", "trainer.devices=2")))
+    found = {}
+    for name, devices in doors:
+        ended = runs.command(
+            str(runs.ROOT / "train.py"), *devices, *typed, f"paths.log_dir={tmp_path}/{name}", cwd=tmp_path
+        )
+        assert ended.returncode == 0, ended.stderr
+        [summary] = (tmp_path / name).rglob("summary.json")
+        found[name] = summary.parent
+    assert_close(*(runs.parameters(run) for run in found.values()), rtol=1e-7, atol=1e-9)
+    assert list(logged(found["two"], "val/loss")) == [2, 4]
+    assert (summary_of(found["two"])["finished"], summary_of(found["two"])["steps"]) == (True, 4)
+    assert (found["two"] / "hybrid_weights.csv").read_text() == (found["one"] / "hybrid_weights.csv").read_text()
+
+
+# stopping
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(monkeypatch, tmp_path):
+    states = []
+    original = gigaword.target_logits
+
+    def planted(model, batch):
+        states.append({name: value.clone() for name, value in model.state_dict().items()})
+        logits, labels = original(model, batch)
+        return logits * (torch.inf if len(states) == 4 else 1), labels
+
+    monkeypatch.setattr(gigaword, "target_logits", planted)
+    with pytest.raises(gigaword.NonFiniteLoss, match=r"the loss is (nan|inf) at step 3, batch 3 of epoch 0 .*rows \d+"):
+        runs.tiny_run(tmp_path, "task.max_steps=6", "task.validations=3")
+    summary = summary_of(tmp_path)
+    assert summary["finished"] is False
+    assert "NonFiniteLoss" in summary["why"] and "at step 3" in summary["why"]
+    assert runs.load(tmp_path)["global_step"] == 2
+    assert all(value.isfinite().all() for value in runs.parameters(tmp_path).values())
+    assert all(value.isfinite().all() for value in states[-1].values())
+    assert len(states) == 4
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_gives_its_exit_code(monkeypatch, tmp_path, capsys, number, code):
+    handler = signal.getsignal(number)
+    signal_when(monkeypatch, lambda trainer, index: trainer.global_step == 2, number)
+    assert front.exit_code(lambda: runs.tiny_run(tmp_path, "task.max_steps=6"), runs.CONF) == code
+    assert runs.load(tmp_path)["global_step"] == 2
+    assert summary_of(tmp_path)["finished"] is False
+    assert signal.Signals(number).name in summary_of(tmp_path)["why"]
+    assert "ckpt_path=" in capsys.readouterr().err
+    assert signal.getsignal(number) is handler  # put back
+
+
+def test_whatever_stops_a_run_is_written_into_its_summary(monkeypatch, tmp_path):
+    def crash(*_):
+        raise OSError("no space left on device")
+
+    runs.before(monkeypatch, HeadlineTask, "training_step", crash)
+    with pytest.raises(OSError, match="no space left"):
+        runs.tiny_run(tmp_path)
+    summary = summary_of(tmp_path)
+    assert (summary["finished"], summary["why"]) == (False, "OSError: no space left on device")
+    assert summary["wall_seconds"] > 0
+
+
+# where it goes
+
+
+def test_run_folders_go_where_they_are_typed_to_go(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    typed = (
+        f"paths.log_dir={tmp_path}/elsewhere",
+        "task.max_steps=1",
+        "attention=hnas",
+        "attention.prior.encoder=[t5]",
+    )
+    assert runs.call(monkeypatch, "train", *runs.tiny_overrides(), *typed, "task.max_steps=1") == 0
+    [summary] = tmp_path.rglob("summary.json")
+    assert summary.parent.parent == tmp_path / "elsewhere/gigaword/hnas_prior-encoder-t5"
+    assert (summary.parent / "figures/hybrid_weights.png").stat().st_size > 1000
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
+def test_two_runs_of_one_sweep_do_not_overwrite_each_other(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert runs.call(monkeypatch, "train", "-m", "seed=1,2", *runs.tiny_overrides(), "task.max_steps=1") == 0
+    seeds = [json.loads(path.read_text())["seed"] for path in tmp_path.rglob("summary.json")]
+    assert sorted(seeds) == [1, 2]
+
+
+def test_a_dry_run_trains_one_batch_and_keeps_no_checkpoint(tmp_path):
+    summary = runs.tiny_run(tmp_path, "debug=fdr")
+    assert (summary["finished"], summary["steps"]) == (True, 1)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_dropout_differs_between_updates_and_follows_the_seed(tmp_path):
+    """Or 'bit for bit with dropout' above would prove little."""
+    runs.tiny_run(tmp_path, "attention=hnas", "model.dropout=0.0")
+    assert runs.unequal(runs.parameters(runs.finished_run()), runs.parameters(tmp_path)) != []
