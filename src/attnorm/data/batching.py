@@ -22,8 +22,9 @@ class TokenBatches(Sampler[Part]):
 
     An update's batch holds rows of like lengths, as many as fit `batch_tokens` = rows * (longest source + longest
     target), padding included. It is cut into `pieces * ranks` equal parts: gradient accumulation and devices share an
-    update's batch, they do not change it (one with fewer rows than parts is filled up to one row each). Rows of equal lengths are shuffled among each other, then the batches are
-    shuffled, by (seed, epoch) alone; the number of batches is the same in every epoch.
+    update's batch, they do not change it (one with fewer rows than parts is filled up to one row each). Rows of equal
+    lengths are shuffled among each other, then the batches are shuffled, by (seed, epoch) alone; the number of batches
+    is the same in every epoch.
 
     lengths: int (rows, 2), source and target tokens. shuffle=False keeps one order, for validation, and deals whole
     batches to the ranks. Raises ValueError when there are fewer rows than parts.

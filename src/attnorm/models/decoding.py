@@ -41,8 +41,9 @@ def generate(
     """The best headline of each article: source, int (B, N), padded -> B lists of token ids without special tokens.
 
     Beam search keeps the `beam_size` best open hypotheses of each article; one that ends while among the best is
-    finished, and an article is done when it has `beam_size` finished ones. Padding and begin are never generated. The
-    model is put into evaluation mode. `cached=False` runs the full decoder at each step: same result, the reference for tests.
+    finished, and an article is done when it has `beam_size` finished ones. Padding and begin are never generated.
+    `cached=False` runs the full decoder at each step: same result, the reference for tests. The model is put into
+    evaluation mode.
     """
     model.eval()
     beams, device = decoding.beam_size, source.device
