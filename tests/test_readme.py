@@ -33,7 +33,8 @@ def commands():
             text = "\n".join(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines()))
         for found in COMMAND.finditer(text):
             typed = re.split(r"\s+[#>|]\s*|\s+&&", found[0])[0]
-            yield str(file.relative_to(runs.ROOT)), found[1], typed
+            if not typed.endswith(("...", "--help")):
+                yield str(file.relative_to(runs.ROOT)), found[1], typed
 
 
 COMMANDS = list(dict.fromkeys(commands()))
@@ -42,6 +43,7 @@ COMMANDS = list(dict.fromkeys(commands()))
 @pytest.fixture
 def material(tmp_path, monkeypatch):
     """What placeholders stand for. A function from a typed command to its arguments."""
+    run = runs.copied_run(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
@@ -54,7 +56,6 @@ def material(tmp_path, monkeypatch):
     (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     (tmp_path / "articles.txt").write_text("an article\n")
-    run = runs.copied_run(tmp_path)
 
     def arguments(typed):
         typed = re.sub(r"\[([\w.]+=[^\]]*)\]", r"\1", typed)  # [split=test] is optional
@@ -76,10 +77,10 @@ def each(arguments):
     """The jobs of a sweep, or the one job."""
     parsed = OverridesParser.create().parse_overrides([word for word in arguments if word != "-m"])
     choices = [
-        [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
-        if o.is_sweep_override()
-        else [o.input_line]
-        for o in parsed
+        [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+        if override.is_sweep_override()
+        else [override.input_line]
+        for override in parsed
     ]
     return list(itertools.product(*choices))
 
@@ -141,7 +142,7 @@ def test_the_snippet_prints_what_the_formula_promises(capsys):
 
 def test_make_targets_and_linked_files_exist():
     makefile = (runs.ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"\bmake ([a-z][\w-]*)", "\n".join(re.findall(r"`[^`]+`|^make .*$", README, re.M))))
+    targets = set(re.findall(r"(?:^|`)make ([a-z][\w-]*)", README, re.M))
     assert targets >= {"train", "test", "lint", "setup"}
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.M), target

@@ -560,7 +560,7 @@ def test_whatever_stops_a_run_is_written_into_its_summary(monkeypatch, tmp_path)
         runs.tiny_run(tmp_path)
     summary = summary_of(tmp_path)
     assert (summary["finished"], summary["why"]) == (False, "OSError: no space left on device")
-    assert summary["wall_seconds"] > 0
+    assert {"wall_seconds", "peak_memory", "data"} <= set(summary)
 
 
 # where it goes

@@ -165,8 +165,16 @@ class ResumableLoader(DataLoader):
         """The epoch and the batches handed out in it."""
         if self.resume is not None:  # loaded, and nothing handed out since
             return dict(self.resume)
-        return {"epoch": self.sampler.epoch, "handed_out": self.handed_out}
+        return {"epoch": self.sampler.epoch, "handed_out": self.handed_out, "pieces": self.sampler.pieces}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration, if it is of the same epoch, starts behind the batches handed out."""
+        """The next iteration, if it is of the same epoch, starts behind the batches handed out.
+
+        Raises ValueError when an update was cut into another number of pieces.
+        """
+        if state["pieces"] != self.sampler.pieces:
+            raise ValueError(
+                f"trainer.accumulate_grad_batches={self.sampler.pieces}: the checkpoint's epoch was begun with "
+                f"{state['pieces']}; go on with that"
+            )
         self.resume = dict(state)

@@ -29,11 +29,14 @@ class EveryUpdates(pl.Callback):
     """Calls `look` after every `every`-th update (once an update, however many batches it accumulates); 0 is never."""
 
     def __init__(self, every: int):
-        self.every, self.looked_at = every, -1
+        self.every, self.looked_at = every, 0
+
+    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        self.looked_at = trainer.global_step  # of a resumed run: its first batch may not close an update
 
     def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, outputs, batch: dict, *_) -> None:
         step = trainer.global_step
-        if self.every and trainer.is_global_zero and step and step % self.every == 0 and step != self.looked_at:
+        if self.every and trainer.is_global_zero and step % self.every == 0 and step != self.looked_at:
             self.looked_at = step
             self.look(trainer, task, batch)
 
@@ -130,7 +133,7 @@ class Throughput(pl.Callback):
 
 
 class StopOnSignal(pl.Callback):
-    """On SIGTERM or SIGINT: finish the batch, save last.ckpt, stop with the signal's exit code.
+    """On SIGTERM or SIGINT: finish the update, save last.ckpt, stop with the signal's exit code.
 
     Every rank has to agree, for saving is done together; a second SIGINT stops at once.
     """
@@ -139,10 +142,11 @@ class StopOnSignal(pl.Callback):
 
     def __init__(self, checkpoints: Path):
         self.checkpoints = checkpoints
-        self.received = 0
+        self.received = self.saved_for = self.step = 0
         self.previous: dict = {}
 
     def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        self.step = trainer.global_step
         for number in self.SIGNALS:
             self.previous[number] = signal.signal(number, self._receive)
 
@@ -152,12 +156,18 @@ class StopOnSignal(pl.Callback):
         self.received = number
 
     def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:
-        received = self.received
+        if trainer.global_step == self.step:
+            return  # gradients of an update under way would be lost
+        self.step, received = trainer.global_step, self.received
         if trainer.world_size > 1:
             received = int(trainer.strategy.reduce(torch.tensor(received, device=task.device), reduce_op="max"))
-        if received:
+        if received and not self.saved_for:
             trainer.save_checkpoint(self.checkpoints / f"{LAST}.ckpt")
-            raise Interrupted(received, signal.Signals(received).name)
+            self.saved_for = received
+
+    def on_train_batch_start(self, *_) -> None:
+        if self.saved_for:  # only now, so that this update's metrics have been logged
+            raise Interrupted(self.saved_for, signal.Signals(self.saved_for).name)
 
     def teardown(self, trainer: pl.Trainer, task: pl.LightningModule, stage: str) -> None:
         for number, handler in self.previous.items():

@@ -59,18 +59,36 @@ def sweep_unfinished(folder: Path) -> None:
         leftover.unlink()
 
 
-def best_and_last(folder: Path) -> ModelCheckpoint:
-    """Keeps best.ckpt (smallest val/loss) and last.ckpt, both renewed at validations."""
-    checkpoint = ModelCheckpoint(
-        dirpath=folder,
-        filename=BEST,
-        monitor="val/loss",
-        save_last=True,
-        enable_version_counter=False,
-        save_on_train_epoch_end=False,
-    )
-    checkpoint.CHECKPOINT_NAME_LAST = LAST
-    return checkpoint
+class BestAndLast(ModelCheckpoint):
+    """Keeps best.ckpt (smallest val/loss) and last.ckpt: renewed at validations, last.ckpt also at the final update."""
+
+    CHECKPOINT_NAME_LAST = LAST
+
+    def __init__(self, folder: Path):
+        super().__init__(
+            dirpath=folder,
+            filename=BEST,
+            monitor="val/loss",
+            save_last=True,
+            enable_version_counter=False,
+            save_on_train_epoch_end=False,
+        )
+        self.best, self.last = folder / f"{BEST}.ckpt", folder / f"{LAST}.ckpt"
+        self.validated_at = -1  # update
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """A run that goes on in another folder took best.ckpt along: its score still has to be beaten."""
+        best, scores = str(self.best), list(state["best_k_models"].values())
+        here = {"dirpath": self.dirpath, "best_model_path": best, "kth_best_model_path": best}
+        super().load_state_dict({**state, **here, "best_k_models": {best: scores[0]} if scores else {}})
+
+    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        super().on_validation_end(trainer, task)
+        self.validated_at = trainer.global_step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_) -> None:
+        if trainer.global_step == trainer.max_steps:  # after the epoch's end hooks it would look like a whole epoch
+            trainer.save_checkpoint(self.last)
 
 
 class RandomStreams(pl.Callback):

@@ -85,6 +85,8 @@ def leaves(cfg: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
     """Problems of `data`: its source, the source's options, files that are missing, a kind the task cannot use."""
+    if "name" not in cfg["data"]:
+        return [f"data: this file is no source, only what sources share; choose one of {', '.join(SOURCES)}"]
     name, task = cfg["data"]["name"], find("task", cfg["task"]["name"], TASKS)
     try:
         source = build_source(name, **source_settings(cfg))

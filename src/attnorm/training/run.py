@@ -40,17 +40,17 @@ def train(cfg: dict, run: Path) -> dict:
             console.console.print(describe(splits))
         task = assemble.build_task(cfg, tokenizer, splits["validation"].rows)
         data = assemble.PairData(cfg, splits, tokenizer)
+        if first and cfg["ckpt_path"]:
+            resume_history(Path(cfg["ckpt_path"]), run)
         loggers = tracking.build_loggers(cfg, run, label) if first else []
         updates = data.planned_updates()
         trainer = build_trainer(cfg, run, updates, loggers, throughput)
         summary |= describe_parts(cfg, task.model, splits, data)
         if first:
             console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
-        if first and cfg["ckpt_path"]:
-            resume_history(cfg, run)
 
         trainer.fit(task, datamodule=data, ckpt_path=cfg["ckpt_path"])
-        keep_checkpoints(trainer, task, data, run)
+        keep_checkpoints(trainer, task, data)
         summary |= {"steps": trainer.global_step, "epochs": trainer.current_epoch}
         if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
             best = load_weights(task.model, run / "checkpoints" / f"{checkpoints.BEST}.ckpt")
@@ -89,11 +89,14 @@ def start_record(cfg: dict, run: Path) -> None:
     checkpoints.sweep_unfinished(run / "checkpoints")
 
 
-def resume_history(cfg: dict, run: Path) -> None:
-    """Takes over the curves that lead up to the checkpoint, when it lies in a run folder."""
-    checkpoint = Path(cfg["ckpt_path"])
+def resume_history(checkpoint: Path, run: Path) -> None:
+    """Takes over best.ckpt and the curves that lead up to the checkpoint, when it lies in a run folder."""
     step = torch.load(checkpoint, map_location="cpu", weights_only=True)["global_step"]
     tracking.continue_history(checkpoint.parent.parent, run, step, CSV_FILES)
+    best, here = checkpoint.with_name(f"{checkpoints.BEST}.ckpt"), run / "checkpoints" / f"{checkpoints.BEST}.ckpt"
+    if best.exists() and best.resolve() != here.resolve():
+        here.parent.mkdir(exist_ok=True)
+        checkpoints.replace_by_copy(best, here)
 
 
 def build_trainer(cfg: dict, run: Path, updates: int, loggers: list, throughput: callbacks.Throughput) -> pl.Trainer:
@@ -115,7 +118,7 @@ def build_trainer(cfg: dict, run: Path, updates: int, loggers: list, throughput:
     if options["patience"] is not None:
         used.append(pl.callbacks.EarlyStopping("val/loss", patience=options["patience"]))
     if not settings["fast_dev_run"]:
-        used.append(checkpoints.best_and_last(folder))
+        used.append(checkpoints.BestAndLast(folder))
     return pl.Trainer(
         **settings,
         logger=loggers or False,
@@ -130,17 +133,17 @@ def build_trainer(cfg: dict, run: Path, updates: int, loggers: list, throughput:
     )
 
 
-def keep_checkpoints(trainer: pl.Trainer, task: pl.LightningModule, data: pl.LightningDataModule, run: Path) -> None:
+def keep_checkpoints(trainer: pl.Trainer, task: pl.LightningModule, data: pl.LightningDataModule) -> None:
     """Validates and saves the final state, where training did not end on a validation."""
     keeper = trainer.checkpoint_callback
-    if keeper is None or keeper._last_global_step_saved == trainer.global_step:
+    if keeper is None or (keeper.best.exists() and keeper.validated_at == trainer.global_step):
         return
-    best, last = (run / "checkpoints" / f"{name}.ckpt" for name in (checkpoints.BEST, checkpoints.LAST))
-    trainer.save_checkpoint(last)
+    if trainer.global_step != trainer.max_steps:
+        trainer.save_checkpoint(keeper.last)
     known = keeper.best_model_score
     loss = trainer.validate(task, datamodule=data, verbose=False)[0]["val/loss"]
-    if trainer.is_global_zero and (known is None or not best.exists() or loss < known):
-        checkpoints.replace_by_copy(last, best)
+    if trainer.is_global_zero and (known is None or not keeper.best.exists() or loss < known):
+        checkpoints.replace_by_copy(keeper.last, keeper.best)
 
 
 def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:

@@ -16,12 +16,12 @@ class CsvTable:
     def __init__(self, path: Path):
         self.path = path
         self.columns: list[str] = []
-        if path.exists():
-            with open(path, newline="") as file:
-                self.columns = next(csv.reader(file), [])
 
     def append(self, row: dict) -> None:
         """Adds a row; a key not seen before becomes a column, empty in the rows above."""
+        if not self.columns and self.path.exists():
+            with open(self.path, newline="") as file:
+                self.columns = next(csv.reader(file), [])
         new = [key for key in row if key not in self.columns]
         if new:
             rows = read_csv(self.path) if self.path.exists() else []
