@@ -19,8 +19,8 @@ def find(kind: str, name: str, table: Mapping[str, str]) -> type:
     Raises ValueError for an unknown name (the right ones listed, the nearest suggested) and for a path that does not
     import (its real error kept).
     """
-    path = table.get(name)
-    if path is None and ":" not in str(name):
+    path = table.get(name) if isinstance(name, str) else None
+    if path is None and not (isinstance(name, str) and ":" in name):
         raise ValueError(
             f"{kind} {name!r} is unknown; allowed: {', '.join(table)}, or a dotted path 'package.module:Class'."
             + nearest(name, table)

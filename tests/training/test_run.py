@@ -424,7 +424,9 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
     assert summary_of(second)["finished"] is True
 
 
-@pytest.mark.parametrize("interval", [4, 3], ids=["ended on a validation", "ended between validations"])
+@pytest.mark.parametrize(
+    "interval", [4, 3, 10], ids=["ended on a validation", "ended between validations", "ended before any"]
+)
 def test_a_finished_run_can_be_made_longer(tmp_path, interval):
     overrides = (*EPOCHS[:2], "optim.schedule=constant", "optim.warmup=0", f"trainer.val_check_interval={interval}")
     runs.tiny_run(tmp_path / "first", *overrides, "trainer.max_steps=4")

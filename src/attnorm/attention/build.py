@@ -95,6 +95,12 @@ def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
         for key in attention
         if key not in sites and key not in TABLES
     ]
+    for table in ("prior", "scorer"):
+        keys = [key for key in attention[table] if key not in sites]
+        problems += [f"attention.{table}.{key}: the model has no such site." + nearest(key, sites) for key in keys]
+    problems += misshapen(attention, sites)
+    if problems:
+        return problems
     used = set()
     for site, autoregressive in sites.items():
         choices = [("normalizer", f"attention.{site}", attention[site])]
@@ -115,6 +121,25 @@ def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
         for name in attention["options"]
         if name not in used
     ]
+    return problems
+
+
+def misshapen(attention: dict, sites: dict[str, bool]) -> list[str]:
+    """Values of the tables that are of another kind than a name, a list of names, or options by name."""
+    problems = []
+    for site in sites:
+        for key, name in ((site, attention[site]), (f"scorer.{site}", attention["scorer"][site])):
+            if not isinstance(name, str):
+                problems.append(f"attention.{key}={name}: expected a name")
+        names = attention["prior"][site]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            problems.append(f"attention.prior.{site}={names}: expected a list of names, such as [t5]")
+    options = attention["options"]
+    if not isinstance(options, dict):
+        return [*problems, f"attention.options={options}: expected options by name, such as {{hnas: {{start: 0.3}}}}"]
+    for name, typed in options.items():
+        if not isinstance(typed, dict):
+            problems.append(f"attention.options.{name}={typed}: expected its options, such as {{start: 0.3}}")
     return problems
 
 

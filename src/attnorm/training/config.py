@@ -26,7 +26,7 @@ OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Traine
     "check_val_every_n_epoch": "use trainer.val_check_interval (in batches) or task.validations",
     "reload_dataloaders_every_n_epochs": "the order of examples changes every epoch already",
 }
-SHARED_DATA_KEYS = [key.removeprefix("data.") for key in RULES if key.startswith("data.")]  # whatever the source
+SHARED_DATA_KEYS = [key[5:] for key in RULES if key.startswith("data.") and key != "data.name"]  # whatever the source
 
 
 def model_sites(cfg: dict) -> dict[str, bool]:
@@ -47,10 +47,16 @@ def tokenizer_settings(cfg: dict) -> dict[str, Any]:
 def check(cfg: dict, multirun: bool = False) -> list[str]:
     """Every problem of a resolved configuration, one message each; empty when it can run."""
     problems = [*check_values(cfg)]
-    if not any(problem.startswith("model.name") for problem in problems):
+
+    def named(group: str) -> bool:  # the rest of a group is looked at by what its name stands for
+        return not any(problem.startswith(f"{group}.name") for problem in problems)
+
+    if named("model"):
         problems += check_attention(cfg["attention"], model_sites(cfg))
-    problems += check_data(cfg, ("train", "validation"))
-    problems += check_tokenizer(cfg["tokenizer"]["name"], **tokenizer_settings(cfg))
+    if named("data") and named("task"):
+        problems += check_data(cfg, ("train", "validation"))
+    if named("tokenizer"):
+        problems += check_tokenizer(cfg["tokenizer"]["name"], **tokenizer_settings(cfg))
     if not problems:  # the rest compares values that have to be sound themselves
         problems += check_together(cfg, multirun)
     return problems
@@ -72,12 +78,15 @@ def check_values(cfg: dict) -> Iterator[str]:
             yield f"{key}: pytorch_lightning.Trainer has no such argument." + nearest(name, lightning)
         elif group not in ("trainer", "data", "tokenizer", "attention"):  # the last three: by the code that reads them
             yield f"{key}: nothing reads this key." + nearest(key, RULES)
+    for group in ("data", "tokenizer"):
+        if "name" not in cfg[group]:
+            yield f"{group}.name: not set, so this file is no {group} to use; choose another {group}=<file>"
 
 
 def leaves(cfg: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """('trainer.max_steps', value) for every value of a nested dict; lists are values."""
+    """('trainer.max_steps', value) for every value of a nested dict; what a rule is for is a value, whatever it is."""
     for key, value in cfg.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and value and f"{prefix}{key}" not in RULES:
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -85,8 +94,6 @@ def leaves(cfg: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
     """Problems of `data`: its source, the source's options, files that are missing, a kind the task cannot use."""
-    if "name" not in cfg["data"]:
-        return [f"data: this file is no source, only what sources share; choose one of {', '.join(SOURCES)}"]
     name, task = cfg["data"]["name"], find("task", cfg["task"]["name"], TASKS)
     try:
         source = build_source(name, **source_settings(cfg))

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.tree import Tree
 
 from attnorm.tasks.rouge import METRICS, NAMES
 
@@ -30,15 +29,14 @@ def quiet_libraries() -> None:
 
 def show_config(cfg: dict) -> None:
     """The resolved configuration as a tree."""
-    tree = Tree("[bold]config[/]")
+    console.print("[bold]config[/]")
     for key, value in cfg.items():
         if isinstance(value, dict):
-            branch = tree.add(f"[cyan]{key}[/]")
+            console.print(f"├── [cyan]{key}[/]")
             for name, leaf in value.items():
-                branch.add(f"{name}: {escape(str(leaf))}")
+                console.print(f"│   ├── {name}: {escape(str(leaf))}")
         else:
-            tree.add(f"[cyan]{key}[/]: {escape(str(value))}")
-    console.print(tree)
+            console.print(f"├── [cyan]{key}[/]: {escape(str(value))}")
 
 
 def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:

@@ -13,6 +13,7 @@ from attnorm.training.environment import write_json
 from attnorm.training.errors import ConfigError
 from attnorm.training.evaluate import score
 from attnorm.training.rerun import changed, open_run, read_command, read_run
+from attnorm.training.rules import integer
 
 SPLITS = ("validation", "test")
 
@@ -53,6 +54,8 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     console.quiet_libraries()
     command = read_command(arguments, defaults)
     run, source, chunk = Path(command.settings["run"]), command.settings["input"], command.settings["chunk"]
+    if not integer(1).accepts(chunk):
+        raise ConfigError([f"chunk={chunk}: allowed are {integer(1).allowed}"])
     cfg = changed(read_run(run), command.typed, conf)
     sound(cfg, ())
     if source != "-" and not Path(source).is_file():

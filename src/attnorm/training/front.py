@@ -9,6 +9,7 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -37,14 +38,19 @@ def run_train(conf: Path) -> int:
     """`train.py`: composes the configuration from the command line, checks it, trains. Returns the exit code."""
     register_resolvers()
 
+    refused: list[ConfigError] = []
+
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> None:
-        run = Path(HydraConfig.get().runtime.output_dir)
+        run, multirun = Path(HydraConfig.get().runtime.output_dir), HydraConfig.get().mode == RunMode.MULTIRUN
         try:
-            checked = check_composed(cfg, multirun=HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN)
-        except ConfigError:
+            checked = check_composed(cfg, multirun)
+        except ConfigError as error:
             remove_if_empty(run)
-            raise
+            if multirun:
+                raise
+            refused.append(error)  # raised here, it would make Hydra print a line of its own
+            return
         from pytorch_lightning.utilities import rank_zero_only
 
         from attnorm.analysis.figures import draw_run
@@ -56,7 +62,12 @@ def run_train(conf: Path) -> int:
             rank_zero_only(draw_run)(run)
             remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
-    return exit_code(job, conf)
+    def checked_job() -> None:
+        job()
+        if refused:
+            raise refused[0]
+
+    return exit_code(checked_job, conf)
 
 
 def run_door(conf: Path, name: str) -> int:

@@ -34,7 +34,9 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> Rerun:
     settings, typed, problems = dict(defaults), [], []
     for override in OverridesParser.create().parse_overrides(arguments):
         key, value = override.key_or_group, override.value()
-        if key in defaults:
+        if override.is_sweep_override():
+            problems.append(f"{override.input_line}: one value at a time here")
+        elif key in defaults:
             settings[key] = value
         elif any(key == allowed or key.startswith(f"{allowed}.") for allowed in CHANGEABLE):
             typed.append((key, value))

@@ -1,5 +1,7 @@
 """What each key of the configuration accepts, in words that an error can quote."""
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ class Rule:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def integer(least: int, most: int | None = None) -> Rule:
@@ -53,7 +55,8 @@ NULL = Rule(lambda v: v is None, "null")
 FLAG = Rule(lambda v: isinstance(v, bool), "true, false")
 TEXT = Rule(lambda v: isinstance(v, str) and v != "", "text")
 WORDS = Rule(lambda v: isinstance(v, list) and all(isinstance(word, str) for word in v), "a list of words")
-LIMIT = NULL | integer(0) | number(least=0, below=1)
+LIMIT = NULL | integer(1) | number(above=0, below=1)
+DURATION = Rule(lambda v: isinstance(v, str) and re.fullmatch(r"(\d+:){3}\d+", v) is not None, "DD:HH:MM:SS")
 PAIR = Rule(
     lambda v: isinstance(v, list) and len(v) == 2 and all(is_number(b) and 0 <= b < 1 for b in v), "two of [0, 1)"
 )
@@ -99,6 +102,8 @@ RULES: dict[str, Rule] = {
     "trainer.val_check_interval": NULL | integer(1),
     "trainer.limit_train_batches": LIMIT,
     "trainer.limit_val_batches": LIMIT,
+    "trainer.max_time": NULL | DURATION,
+    "trainer.deterministic": NULL | FLAG | one_of("warn"),
     "trainer.fast_dev_run": FLAG | integer(1),
     "trainer.detect_anomaly": FLAG,
     "trainer.log_every_n_steps": integer(1),
@@ -114,6 +119,7 @@ RULES: dict[str, Rule] = {
     "logger.mode": NULL | one_of("online", "offline"),
     "paths.log_dir": TEXT,
     "paths.cache_dir": TEXT,
+    "tokenizer.name": TEXT,
     "task.name": one_of(*TASKS),
     "task.max_steps": integer(1),
     "task.validations": integer(1),
@@ -125,6 +131,7 @@ RULES: dict[str, Rule] = {
     "decoding.no_repeat_ngram": integer(0),
     "decoding.min_length": integer(1),
     "decoding.max_length": integer(1),
+    "data.name": TEXT,
     "data.lowercase": FLAG,
     "data.digits": FLAG,
     "data.max_train": NULL | integer(1),

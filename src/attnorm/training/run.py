@@ -136,6 +136,8 @@ def build_trainer(cfg: dict, run: Path, updates: int, loggers: list, throughput:
 def keep_checkpoints(trainer: pl.Trainer, task: pl.LightningModule, data: pl.LightningDataModule) -> None:
     """Validates and saves the final state, where training did not end on a validation."""
     keeper = trainer.checkpoint_callback
+    if trainer.global_step == 0:
+        return  # trained in forked processes, which kept what they had
     if keeper is None or (keeper.best.exists() and keeper.validated_at == trainer.global_step):
         return
     if trainer.global_step != trainer.max_steps:
