@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import runs
 import torch
 import torch.nn.functional as F
 from builders import BOS, EOS, PAD, SPECIAL, random_words, rough_model
@@ -226,3 +227,13 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_rows():
     model.output.bias.data[3] = float("nan")
     with pytest.raises(NonFiniteLoss, match=r"the loss is nan at step 0, batch 4 of epoch 0 \(training rows \d"):
         headline_task(model).training_step(batch, 4)
+
+
+def test_a_finite_loss_with_an_infinite_gradient_stops_before_the_update(monkeypatch, tmp_path):
+    def poison(self, loss, *_, **__):
+        loss.backward()
+        self.model.output.bias.grad[3] = float("inf")
+
+    monkeypatch.setattr(HeadlineTask, "backward", poison)
+    with pytest.raises(NonFiniteLoss, match="a gradient is not finite at step 0"):
+        runs.tiny_run(tmp_path)

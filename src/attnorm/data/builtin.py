@@ -22,8 +22,8 @@ class Newswire(Source):
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Sizes and a seed that are not whole numbers."""
         problems = checks.whole_number("data.corpus_seed", self.corpus_seed, least=0)
-        for split in splits:
-            problems += checks.whole_number(f"data.{SHORT[split]}_size", self.sizes[split])
+        for split, size in self.sizes.items():
+            problems += checks.whole_number(f"data.{SHORT[split]}_size", size)
         return problems
 
     def fingerprint(self, split: str) -> str:

@@ -13,6 +13,8 @@ from attnorm.tasks.headlines import special_tokens, summed_loss, target_logits
 from attnorm.tasks.optim import Optim
 from attnorm.tasks.rouge import METRICS, Rouge
 
+REMEDY = "stopped before the update. Try a smaller optim.lr, or trainer.detect_anomaly=true to find the cause."
+
 
 class NonFiniteLoss(RuntimeError):
     """The loss is not a number or infinite; the update did not happen."""
@@ -65,12 +67,20 @@ class HeadlineTask(pl.LightningModule):
             raise NonFiniteLoss(
                 f"the loss is {summed.item()} at step {self.trainer.global_step}, batch {batch_index} of epoch "
                 f"{self.current_epoch} (training rows {', '.join(map(str, rows[:8]))}{', ...' * (len(rows) > 8)}); "
-                "stopped before the update. Try a smaller optim.lr, or trainer.detect_anomaly=true to find the cause."
+                + REMEDY
             )
         self.log("train/loss", summed.detach() / len(labels), prog_bar=True)
         self.log("step", self.trainer.global_step + 1.0)  # loggers then count updates, as checkpoints do
         # Lightning divides by the accumulation steps and DDP by the ranks; the update's own divisor is its tokens
         return summed / batch["update_tokens"] * self.trainer.accumulate_grad_batches * self.trainer.world_size
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """A finite loss can have infinite gradients: clipping would turn them into NaN parameters."""
+        if self.trainer.precision == "16-mixed":
+            return  # its scaler skips such an update
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        if not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            raise NonFiniteLoss(f"a gradient is not finite at step {self.trainer.global_step}; {REMEDY}")
 
     def on_validation_epoch_start(self) -> None:
         self.samples = []

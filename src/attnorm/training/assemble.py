@@ -93,10 +93,10 @@ class PairData(pl.LightningDataModule):
         batches, limit = len(sampler), trainer["limit_train_batches"]
         if limit is not None:
             batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
-        self.padding_share = sampler.padding()
+        self.padding_share, self.updates_an_epoch = sampler.padding(), -(-batches // pieces)
         if trainer["fast_dev_run"]:
             return int(trainer["fast_dev_run"])
-        ends = [max_steps(self.cfg), trainer["max_epochs"] and trainer["max_epochs"] * -(-batches // pieces)]
+        ends = [max_steps(self.cfg), trainer["max_epochs"] and trainer["max_epochs"] * self.updates_an_epoch]
         return max(1, min(end for end in ends if end))
 
     def train_dataloader(self) -> ResumableLoader:

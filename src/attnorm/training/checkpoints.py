@@ -82,6 +82,9 @@ class BestAndLast(ModelCheckpoint):
         here = {"dirpath": self.dirpath, "best_model_path": best, "kth_best_model_path": best}
         super().load_state_dict({**state, **here, "best_k_models": {best: scores[0]} if scores else {}})
 
+    def on_train_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        """Nothing: Lightning would save last.ckpt again, from a state in which the epoch counts as whole."""
+
     def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         super().on_validation_end(trainer, task)
         self.validated_at = trainer.global_step

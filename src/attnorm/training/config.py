@@ -57,9 +57,7 @@ def check(cfg: dict, multirun: bool = False) -> list[str]:
         problems += check_data(cfg, ("train", "validation"))
     if named("tokenizer"):
         problems += check_tokenizer(cfg["tokenizer"]["name"], **tokenizer_settings(cfg))
-    if not problems:  # the rest compares values that have to be sound themselves
-        problems += check_together(cfg, multirun)
-    return problems
+    return [*problems, *check_together(cfg, multirun, {problem.partition("=")[0] for problem in problems})]
 
 
 def check_values(cfg: dict) -> Iterator[str]:
@@ -108,23 +106,28 @@ def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
     return source.check(splits)
 
 
-def check_together(cfg: dict, multirun: bool) -> Iterator[str]:
-    """Values that are sound alone and not together, or not on this machine."""
+def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
+    """Values that are sound alone and not together, or not on this machine; `wrong` keys are not compared."""
     import torch
 
     model, decoding, trainer, data = cfg["model"], cfg["decoding"], cfg["trainer"], cfg["data"]
-    if model["width"] % model["heads"]:
+
+    def sound(*keys: str) -> bool:
+        return wrong.isdisjoint(keys)
+
+    if sound("model.width", "model.heads") and model["width"] % model["heads"]:
         yield f"model.width={model['width']}: not a multiple of model.heads={model['heads']}"
-    if decoding["max_length"] >= model["max_target"]:
+    if sound("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
         yield (
             f"decoding.max_length={decoding['max_length']}: allowed are whole numbers below "
             f"model.max_target={model['max_target']}, for the begin token takes a position"
         )
-    if decoding["min_length"] > decoding["max_length"]:
+    if sound("decoding.min_length", "decoding.max_length") and decoding["min_length"] > decoding["max_length"]:
         yield f"decoding.min_length={decoding['min_length']}: above decoding.max_length={decoding['max_length']}"
-    longest = model["max_source"] + model["max_target"]
-    if data["batch_tokens"] < longest:
-        yield f"data.batch_tokens={data['batch_tokens']}: a pair can have {longest} tokens, so allowed are larger ones"
+    if sound("data.batch_tokens", "model.max_source", "model.max_target"):
+        longest = model["max_source"] + model["max_target"]
+        if data["batch_tokens"] < longest:
+            yield f"data.batch_tokens={data['batch_tokens']}: a pair can have {longest} tokens; type more"
     if trainer["accelerator"] in ("gpu", "cuda") and not torch.cuda.is_available():
         yield f"trainer.accelerator={trainer['accelerator']}: torch sees no GPU here; use trainer=auto or trainer=cpu"
     single = trainer["devices"] in (1, "1") and trainer["strategy"] in ("auto", "single_device")
@@ -133,5 +136,5 @@ def check_together(cfg: dict, multirun: bool) -> Iterator[str]:
             f"trainer.devices={trainer['devices']} with -m: every device's process would start a sweep of its own; "
             "sweep with one device, or start one process a run"
         )
-    if cfg["ckpt_path"] is not None and not Path(cfg["ckpt_path"]).is_file():
+    if sound("ckpt_path") and cfg["ckpt_path"] is not None and not Path(cfg["ckpt_path"]).is_file():
         yield f"ckpt_path={cfg['ckpt_path']}: no such file"

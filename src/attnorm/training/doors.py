@@ -82,8 +82,10 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
 def sound(cfg: dict, splits: tuple[str, ...]) -> None:
     """Raises ConfigError with every problem of a run's configuration as it was changed."""
     problems = list(check_values(cfg))
-    problems += check_data(cfg, splits) if splits else []
-    if problems := problems or [p for p in check_together(cfg, False) if not p.startswith(("trainer.", "ckpt_path"))]:
+    wrong = {problem.partition("=")[0] for problem in problems}
+    problems += check_data(cfg, splits) if splits and "data.name" not in wrong else []
+    problems += [p for p in check_together(cfg, False, wrong) if not p.startswith(("trainer.", "ckpt_path"))]
+    if problems:
         raise ConfigError(problems)
 
 

@@ -155,8 +155,8 @@ def near_key(message: str, conf: Path) -> str:
     if not found:
         return ""
     key = found[1]
-    groups = [folder.name for folder in conf.iterdir() if folder.is_dir()]
-    return nearest(key, [*known_keys(conf), *groups]).strip()
+    groups = [] if "." in key else [folder.name for folder in conf.iterdir() if folder.is_dir()]
+    return nearest(key, [name for name in (*known_keys(conf), *groups) if not name.startswith("hydra")]).strip()
 
 
 def known_keys(conf: Path) -> list[str]:
@@ -178,8 +178,8 @@ def known_keys(conf: Path) -> list[str]:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Takes back the folder <task>/<attention>/<time> that Hydra made for a run that never started."""
-    for level in (folder, *folder.parents[:2]):
+    """Takes back the folder <log_dir>/<task>/<attention>/<time> that Hydra made for a run that never started."""
+    for level in (folder, *folder.parents[:3]):
         if not level.is_dir() or any(level.iterdir()):
             return
         level.rmdir()

@@ -51,7 +51,7 @@ def train(cfg: dict, run: Path) -> dict:
 
         trainer.fit(task, datamodule=data, ckpt_path=cfg["ckpt_path"])
         keep_checkpoints(trainer, task, data)
-        summary |= {"steps": trainer.global_step, "epochs": trainer.current_epoch}
+        summary |= {"steps": trainer.global_step, "epochs": round(trainer.global_step / data.updates_an_epoch, 2)}
         if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
             best = load_weights(task.model, run / "checkpoints" / f"{checkpoints.BEST}.ckpt")
             scores = score(
