@@ -16,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from attnorm.training import front
+from attnorm import front
 from attnorm.training.run import train
 
 ROOT = Path(__file__).parents[1]

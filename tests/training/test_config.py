@@ -10,9 +10,10 @@ import runs
 import torch
 import yaml
 
+from attnorm import front
 from attnorm.data.builtin import Newswire
 from attnorm.data.rush import FILES
-from attnorm.training import assemble, config, front
+from attnorm.training import assemble, config
 from attnorm.training.errors import ConfigError
 from attnorm.training.rules import RULES
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 import runs
 
+from attnorm import front
 from attnorm.data import build_source
-from attnorm.training import front
 
 HEAVY = ("torch", "pytorch_lightning", "datasets", "transformers", "matplotlib")
 ARTICLE = "police in the capital said on monday that two men were arrested ."

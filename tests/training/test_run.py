@@ -12,10 +12,11 @@ import torch
 import yaml
 from torch.testing import assert_close
 
+from attnorm import front
 from attnorm.data.batching import TokenBatches
 from attnorm.tasks import gigaword
 from attnorm.tasks.gigaword import HeadlineTask
-from attnorm.training import assemble, callbacks, front
+from attnorm.training import assemble, callbacks
 from attnorm.training.errors import Interrupted
 from attnorm.training.tracking import read_csv
 
