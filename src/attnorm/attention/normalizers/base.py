@@ -10,11 +10,30 @@ class Normalizer(nn.Module):
     """Turns scores (B, H, N, M) into attention weights of the same shape.
 
     A subclass writes `forward`, the paper's formula. Models call `attend`, which a subclass overrides where a faster
-    way to the same numbers exists. `couples_queries` says whether a row of weights depends on other queries:
-    "none", "past" (earlier queries only: safe at autoregressive sites) or "all" (refused there).
+    way to the same numbers exists. What a subclass promises or does not promise about its weights it declares in the
+    attributes below; `attnorm.attention.testing.check_normalizer` holds it to them.
+
+    couples_queries: whether a row of weights depends on other queries: "none", "past" (earlier queries only: safe at
+                     autoregressive sites) or "all" (refused there).
+    needs_keys:      `forward` cannot do without `keys` and `scale`.
+    differentiable:  the weights have a gradient; False is refused in training.
+    key_equivariant, query_equivariant: reordering the keys (queries) reorders the columns (rows) of the weights.
+    total:           what each row that is not dead sums to.
+    key_shift_invariant: adding a number per key to the scores changes nothing.
+    least_mass:      m such that, without a prior, every key that some query may see keeps sum_i w_ij >= m / M (Lemma 1
+                     of "Doubly-Normalized Attention"); 0 promises nothing.
+    proportional_to_prior: along a row, the weights under the prior u are proportional to u times those without it.
     """
 
     couples_queries = "none"
+    needs_keys = False
+    differentiable = True
+    key_equivariant = True
+    query_equivariant = True
+    total = 1.0
+    key_shift_invariant = False
+    least_mass: float = 0.0
+    proportional_to_prior = False
 
     def forward(
         self,

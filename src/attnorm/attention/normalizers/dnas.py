@@ -2,16 +2,17 @@
 
 from torch import Tensor
 
+from attnorm.attention.logsumexp import logsumexp
 from attnorm.attention.normalizers.base import (
-    Normalizer,
     logsumexp_over_queries,
     masked_scores,
     prefer,
     softmax_over_keys,
 )
+from attnorm.attention.normalizers.key_bias import KeyBiased
 
 
-class DNAS(Normalizer):
+class DNAS(KeyBiased):
     """Normalized over the queries, then over the keys:
 
     xi_ij = exp(s_ij) / sum_i' exp(s_i'j),   w_ij = u_j xi_ij / sum_j' u_j' xi_ij'.
@@ -22,8 +23,15 @@ class DNAS(Normalizer):
     """
 
     couples_queries = "all"
+    key_shift_invariant = True
+    least_mass = 1.0
+    proportional_to_prior = True
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
         s = masked_scores(scores, mask)
         c = logsumexp_over_queries(s)
         return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+
+    def key_bias(self, q, k, log_prior, queries, scale) -> Tensor:
+        c = logsumexp(k, q, queries, scale)  # the transposed problem: over the queries, for each key
+        return prefer(-c, log_prior)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.normalizers.base import Normalizer, widen
 from attnorm.attention.normalizers.dnas import DNAS
+from attnorm.attention.normalizers.key_bias import memory_linear
 from attnorm.attention.normalizers.softmax import Softmax
 
 FORMS = ("sigmoid", "clamp")
@@ -46,6 +47,11 @@ class HNAS(Normalizer):
         """v, shape (1,) or (heads,), in [0, 1]: the share of the doubly normalized weights."""
         return self.hybrid.sigmoid() if self.form == "sigmoid" else self.hybrid
 
+    @property
+    def least_mass(self) -> float:
+        """Each key keeps v / M: the doubly normalized share of the mix keeps Lemma 1's."""
+        return self.hybrid_weight().min().item()
+
     @torch.no_grad()
     def project_(self) -> None:
         """Puts a clamped weight back into [0, 1]; call it after each update."""
@@ -61,3 +67,10 @@ class HNAS(Normalizer):
         s = widen(scores)
         doubly = self.dnas(s, mask, log_prior=log_prior)
         return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype)
+
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None) -> Tensor:
+        """The mix of both outputs, where neither needs the (N, M) table."""
+        if not memory_linear(q, k, mask, log_prior):
+            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+        doubly = self.dnas.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+        return self.mix(doubly, self.softmax.attend(q, k, v, mask, log_prior=log_prior, scale=scale))

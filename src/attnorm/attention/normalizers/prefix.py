@@ -4,12 +4,11 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import masked_scores, prefer, softmax_over_keys, widen
-from attnorm.attention.normalizers.dnas import DNAS
+from attnorm.attention.normalizers.base import Normalizer, masked_scores, prefer, softmax_over_keys, widen
 from attnorm.attention.normalizers.hnas import HNAS
 
 
-class DNASPrefix(DNAS):
+class DNASPrefix(Normalizer):
     """xi_ij = exp(s_ij) / sum_{i' <= i} exp(s_i'j), then normalized over the keys; no row depends on a later query.
 
     With c_ij = logcumsumexp over i, w = softmax_j(s_ij - c_ij + log u_j). In causal self-attention xi_ii = 1, so the
@@ -17,6 +16,10 @@ class DNASPrefix(DNAS):
     """
 
     couples_queries = "past"
+    query_equivariant = False
+    key_shift_invariant = True
+    least_mass = 1.0
+    proportional_to_prior = True
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
         s = masked_scores(scores, mask)
@@ -52,7 +55,9 @@ class HNASPrefix(HNAS):
     """v * dnas_prefix + (1 - v) * softmax."""
 
     couples_queries = "past"
+    query_equivariant = False
     doubly_normalized = DNASPrefix
+    attend = Normalizer.attend  # dense: no (N, M) table less than this
 
     def step(self, scores, mask=None, state=None, *, log_prior=None) -> tuple[Tensor, Tensor]:
         s = widen(scores)

@@ -5,20 +5,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers.base import Normalizer, masked_scores, prefer, softmax_over_keys, widen
+from attnorm.attention.normalizers.base import masked_scores, prefer, softmax_over_keys, widen
+from attnorm.attention.normalizers.key_bias import KeyBiased, memory_linear
 
 
-class Softmax(Normalizer):
+class Softmax(KeyBiased):
     """w_ij = u_j exp(s_ij) / sum_j' u_j' exp(s_ij')."""
 
-    couples_queries = "none"
+    proportional_to_prior = True
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
         return softmax_over_keys(prefer(masked_scores(scores, mask), log_prior)).to(scores.dtype)
 
+    def key_bias(self, q, k, log_prior, queries, scale) -> Tensor | None:
+        return log_prior
+
     def attend(self, q, k, v, mask: Tensor | Mask | None = None, *, log_prior=None, scale=None) -> Tensor:
         """The same by torch's fused attention."""
         n_queries, n_keys = q.shape[-2], k.shape[-2]
+        if mask is None and log_prior is None:
+            return F.scaled_dot_product_attention(q, k, v, scale=scale)
+        if memory_linear(q, k, mask, log_prior):
+            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
         if isinstance(mask, Mask) and mask.only_causal and log_prior is None and n_queries == n_keys:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         bias = dense_mask(mask, q.new_empty(()).expand(1, 1, n_queries, n_keys))

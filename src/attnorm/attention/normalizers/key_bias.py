@@ -1,0 +1,57 @@
+"""Normalizers that are softmax with a bias on each key: their `attend` needs no (N, M) table."""
+
+import torch
+from torch import Tensor
+
+from attnorm.attention import flash
+from attnorm.attention.logsumexp import attention
+from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers.base import Normalizer
+
+DENSE_UP_TO = {"cpu": 160 * 160, "cuda": 512 * 512}  # N x M
+
+
+def memory_linear(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None) -> bool:
+    """Whether `attend` should and can do without the (N, M) table; else it computes the dense weights.
+
+    It can where mask and prior say the same to every query of a segment. It should where that is faster: from the
+    lengths on that `benchmarks/attention_speed.py` shows.
+    """
+    separable = mask is None or (isinstance(mask, Mask) and not mask.causal)
+    key_only = log_prior is None or log_prior.dim() < 2 or log_prior.shape[-2] == 1
+    return separable and key_only and flash.supports(q) and q.shape[-2] * k.shape[-2] > DENSE_UP_TO[q.device.type]
+
+
+class KeyBiased(Normalizer):
+    """w_ij = softmax over j of s_ij + b_j, where b may depend on all queries and keys; a subclass writes b."""
+
+    def key_bias(
+        self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float
+    ) -> Tensor | None:
+        """b, broadcastable to (B, H, 1, M), or None for 0.
+
+        log_prior: log u, broadcastable to (B, H, 1, M), -inf at keys that are out.
+        queries:   0 at queries that take part, -inf at the others, (B, 1, 1, N): a bias for the transposed problem.
+        """
+        raise NotImplementedError
+
+    def attend(self, q, k, v, mask: Tensor | Mask | None = None, *, log_prior=None, scale=None) -> Tensor:
+        if not memory_linear(q, k, mask, log_prior):
+            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        if mask is None:
+            return attention(q, k, v, self.key_bias(q, k, log_prior, None, scale), scale)
+        if mask.segments is not None:
+            return mask.each_segment(self.attend, q, k, v, log_prior, scale)
+        queries = None if mask.queries is None else forbid(~mask.queries)
+        if mask.keys is not None:
+            log_prior = forbid(~mask.keys, log_prior)
+        out = attention(q, k, v, self.key_bias(q, k, log_prior, queries, scale), scale)
+        return out if mask.queries is None else out.masked_fill(~mask.queries[:, None, :, None], 0.0)
+
+
+def forbid(out: Tensor, log_prior: Tensor | None = None) -> Tensor:
+    """log_prior (or 0) with -inf where `out`, bool (B, M) -> (B, 1 or H, 1, M)."""
+    if log_prior is None:
+        log_prior = torch.zeros(1, 1, 1, 1, device=out.device)
+    return log_prior.masked_fill(out[:, None, None, :], -torch.inf)

@@ -1,0 +1,63 @@
+"""Sinkhorn attention: the double normalization of DNAS repeated ("Doubly-Normalized Attention", Sec. 4, Eq. 10)."""
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.logsumexp import logsumexp
+from attnorm.attention.normalizers.base import logsumexp_over_queries, masked_scores, prefer, softmax_over_keys
+from attnorm.attention.normalizers.key_bias import KeyBiased
+
+
+class Sinkhorn(KeyBiased):
+    """n_iters times over the queries, then over the keys; n_iters = 1 is DNAS.
+
+    With potentials f = 0 at the start, and n_iters times
+        g_j = logsumexp_i(s_ij - f_i)             column step
+        f_i = logsumexp_j(s_ij - g_j + log u_j)   row step
+    the weights are exp(s_ij - f_i - g_j + log u_j). The gradient goes through every step.
+    """
+
+    couples_queries = "all"
+    key_shift_invariant = True
+    least_mass = 1.0
+
+    def __init__(self, n_iters: int = 3):
+        super().__init__()
+        if isinstance(n_iters, bool) or not isinstance(n_iters, int) or n_iters < 1:
+            raise ValueError(f"n_iters={n_iters!r}: allowed are whole numbers from 1")
+        self.n_iters = n_iters
+        self.proportional_to_prior = n_iters == 1
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+        s = masked_scores(scores, mask)
+        f = 0.0
+        for _ in range(self.n_iters - 1):
+            g = logsumexp_over_queries(s - f)
+            f = logsumexp_over_keys(prefer(s - g, log_prior))
+        g = logsumexp_over_queries(s - f)
+        return softmax_over_keys(prefer(s - g, log_prior)).to(scores.dtype)  # the last row step
+
+    def key_bias(self, q, k, log_prior, queries, scale) -> Tensor:
+        without_f = queries
+        for _ in range(self.n_iters - 1):
+            g = logsumexp(k, q, queries, scale)
+            f = logsumexp(q, k, prefer(-g, log_prior), scale)
+            queries = prefer(-f, without_f)
+        g = logsumexp(k, q, queries, scale)
+        return prefer(-g, log_prior)
+
+
+def logsumexp_over_keys(scores: Tensor) -> Tensor:
+    """f_i = log sum_j exp(s_ij), (B, H, N, 1); 0 for a query that may see no key."""
+    return logsumexp_over_queries(scores.transpose(-2, -1)).transpose(-2, -1)
+
+
+def marginal_error(weights: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """max_j |sum_i w_ij - N / M| over the live queries and keys, (B, H): how far the columns are from equal mass.
+
+    weights (B, H, N, M) without a prior; allowed bool, broadcastable to them. Sinkhorn's iterations drive it to 0.
+    """
+    allowed = torch.ones_like(weights, dtype=torch.bool) if allowed is None else allowed.expand(weights.shape)
+    live_keys = allowed.any(-2)  # (B, H, M)
+    share = allowed.any(-1).sum(-1, keepdim=True) / live_keys.sum(-1, keepdim=True)
+    return ((weights.sum(-2) - share).abs() * live_keys).amax(-1)
