@@ -40,6 +40,36 @@ def dnas_slice(scores, allowed, log_prior):
     return _normalize_rows(xi, allowed, log_prior)
 
 
+def sinkhorn_slice(scores, allowed, log_prior, n_iters=3):
+    """[D] Eq. 10: w_ij = a_i exp(s_ij) b_j u_j, where n_iters times b_j = 1 / sum_i a_i exp(s_ij), from a = 1, and then
+    a_i = 1 / sum_j exp(s_ij) b_j u_j. A row or column without mass keeps the factor 1."""
+    n_queries, n_keys = len(scores), len(scores[0])
+    one = scores[0][0] * 0 + 1
+    a, b = [one] * n_queries, [one] * n_keys
+    for _ in range(n_iters):
+        for j in range(n_keys):
+            column_sum = 0
+            for i in range(n_queries):
+                if allowed[i][j]:
+                    column_sum = column_sum + a[i] * scores[i][j].exp()
+            b[j] = 1 / column_sum if column_sum > 0 else one
+        for i in range(n_queries):
+            row_sum = 0
+            for j in range(n_keys):
+                if allowed[i][j]:
+                    row_sum = row_sum + scores[i][j].exp() * b[j] * log_prior[i][j].exp()
+            a[i] = 1 / row_sum if row_sum > 0 else one
+    weights = [[0] * n_keys for _ in range(n_queries)]
+    for i in range(n_queries):
+        for j in range(n_keys):
+            if allowed[i][j]:
+                weights[i][j] = a[i] * scores[i][j].exp() * b[j] * log_prior[i][j].exp()
+    return weights
+
+
+FORMULAS = {"softmax": softmax_slice, "dnas": dnas_slice, "sinkhorn": sinkhorn_slice}
+
+
 def _normalize_rows(numerators, allowed, log_prior):
     """u_j x_ij / sum_j' u_j' x_ij' over allowed keys; a row without mass is dead and stays 0."""
     n_queries, n_keys = len(numerators), len(numerators[0])
@@ -65,7 +95,7 @@ def weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None):
         v = hybrid_weight.reshape(1, -1, 1, 1)
         dnas = weights("dnas", scores, allowed, log_prior)
         return v * dnas + (1 - v) * weights("softmax", scores, allowed, log_prior)
-    formula = {"softmax": softmax_slice, "dnas": dnas_slice}[name]
+    formula = FORMULAS[name]
     allowed, log_prior = _spread(scores, allowed, log_prior)
     rows = []
     for b in range(scores.shape[0]):
@@ -81,7 +111,7 @@ def exact_weights(name, scores, allowed=None, log_prior=None, hybrid_weight=None
         v = hybrid_weight.detach().double().reshape(1, -1, 1, 1)
         dnas = exact_weights("dnas", scores, allowed, log_prior)
         return v * dnas + (1 - v) * exact_weights("softmax", scores, allowed, log_prior)
-    formula = {"softmax": softmax_slice, "dnas": dnas_slice}[name]
+    formula = FORMULAS[name]
     allowed, log_prior = _spread(scores, allowed, log_prior)
     result = torch.zeros(scores.shape, dtype=torch.float64)
     for b in range(scores.shape[0]):
@@ -225,11 +255,12 @@ def make_log_prior(kind, n_queries, n_keys, dtype=torch.float64):
 VARIANTS = {
     "softmax": ("softmax", {}),
     "dnas": ("dnas", {}),
+    "sinkhorn": ("sinkhorn", {"n_iters": 3}),
     "hnas_sigmoid": ("hnas", {"start": 0.3}),
     "hnas_clamp": ("hnas", {"start": 0.7, "form": "clamp"}),
     "hnas_heads": ("hnas", {"per": "head", "heads": HEADS}),
 }
-ONE_OF_EACH = ["softmax", "dnas", "hnas_sigmoid"]
+ONE_OF_EACH = ["softmax", "dnas", "sinkhorn", "hnas_sigmoid"]
 
 
 def make(variant, dtype=torch.float64):

@@ -22,6 +22,7 @@ class Normalizer(nn.Module):
     key_shift_invariant: adding a number per key to the scores changes nothing.
     least_mass:      m such that, without a prior, every key that some query may see keeps sum_i w_ij >= m / M (Lemma 1
                      of "Doubly-Normalized Attention"); 0 promises nothing.
+    prior_scale_invariant: a number per query added to log u changes nothing, as u is only known up to a factor.
     proportional_to_prior: along a row, the weights under the prior u are proportional to u times those without it.
     """
 
@@ -33,6 +34,7 @@ class Normalizer(nn.Module):
     total = 1.0
     key_shift_invariant = False
     least_mass: float = 0.0
+    prior_scale_invariant = True
     proportional_to_prior = False
 
     def forward(

@@ -14,7 +14,8 @@ class Sinkhorn(KeyBiased):
     With potentials f = 0 at the start, and n_iters times
         g_j = logsumexp_i(s_ij - f_i)             column step
         f_i = logsumexp_j(s_ij - g_j + log u_j)   row step
-    the weights are exp(s_ij - f_i - g_j + log u_j). The gradient goes through every step.
+    the weights are exp(s_ij - f_i - g_j + log u_j). The gradient goes through every step. A factor on a row of u moves
+    that row's f and with it the next column step: from n_iters = 2 on, a prior per pair has to be normalized.
     """
 
     couples_queries = "all"
@@ -26,7 +27,7 @@ class Sinkhorn(KeyBiased):
         if isinstance(n_iters, bool) or not isinstance(n_iters, int) or n_iters < 1:
             raise ValueError(f"n_iters={n_iters!r}: allowed are whole numbers from 1")
         self.n_iters = n_iters
-        self.proportional_to_prior = n_iters == 1
+        self.proportional_to_prior = self.prior_scale_invariant = n_iters == 1
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
         s = masked_scores(scores, mask)

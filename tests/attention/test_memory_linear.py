@@ -1,0 +1,197 @@
+"""The path without an (N, M) table: exact against the formula, whatever the mask, and really without that table."""
+
+import pytest
+import reference
+import torch
+from reference import BATCH, HEADS, VARIANTS, make, randn
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnorm.attention import Mask, Normalizer, build_normalizer, flash
+from attnorm.attention.logsumexp import attention, logsumexp
+from attnorm.attention.normalizers import key_bias
+from attnorm.attention.normalizers.sinkhorn import marginal_error
+
+N = 33
+LINEAR = {**VARIANTS, "sinkhorn_once": ("sinkhorn", {"n_iters": 1}), "sinkhorn_5": ("sinkhorn", {"n_iters": 5})}
+KEYS = torch.rand(BATCH, N, generator=torch.Generator().manual_seed(1)) > 0.3
+QUERIES = torch.rand(BATCH, N, generator=torch.Generator().manual_seed(2)) > 0.3
+NOBODY = KEYS & torch.tensor([[True], [False]])  # an example without any key
+SEGMENTS = torch.randint(0, 4, (BATCH, N), generator=torch.Generator().manual_seed(3))
+MASKS = {
+    "none": None,
+    "keys": Mask(keys=KEYS),
+    "both_sides": Mask(queries=QUERIES, keys=KEYS),
+    "queries": Mask(queries=QUERIES),
+    "empty_example": Mask(queries=QUERIES, keys=NOBODY),
+    "segments": Mask(segments=SEGMENTS),
+    "sorted_segments": Mask(segments=SEGMENTS.sort(-1).values),
+    "padded_segments": Mask(queries=QUERIES, keys=KEYS, segments=SEGMENTS),
+    "one_long_segment": Mask(segments=(torch.arange(N) // 30).expand(BATCH, N)),
+}
+PRIORS = {
+    "none": None,
+    "scalar": torch.tensor(0.7, dtype=torch.float64),
+    "keys": randn(1, 1, 1, N, seed=4),
+    "heads": randn(1, HEADS, 1, N, seed=5),
+    "holes": randn(BATCH, 1, 1, N, seed=6).masked_fill(torch.arange(N) % 5 == 0, -torch.inf),
+}
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """The path is taken at any length, its widened copies one head at a time."""
+    monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 0, "cuda": 0})
+    monkeypatch.setattr(flash, "CHUNK", {"cpu": 1, "cuda": 1})
+
+
+def make_linear(variant, dtype=torch.float64):
+    return make(variant, dtype) if variant in VARIANTS else build_normalizer(LINEAR[variant][0], **LINEAR[variant][1])
+
+
+def value_and_gradients(attend, inputs, parameters):
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    out = attend(*leaves)
+    return [out.detach(), *reference.gradients(out, [*leaves, *parameters])]
+
+
+def both_ways(module, mask, log_prior, dtype, n_queries=N, n_keys=N):
+    """What `attend` and the dense formula give: output and gradients to q, k, v, log_prior, parameters."""
+    inputs = reference.make_qkv(n_queries, n_keys, width=8, dtype=dtype)
+    inputs += [] if log_prior is None else [log_prior.to(dtype)]
+
+    def dense(q, k, v, log_prior=None):
+        return Normalizer.attend(module, q, k, v, mask, log_prior=log_prior)
+
+    def linear(q, k, v, log_prior=None):
+        assert key_bias.memory_linear(q, k, mask, log_prior)
+        return module.attend(q, k, v, mask, log_prior=log_prior)
+
+    parameters = list(module.parameters())
+    return [value_and_gradients(attend, inputs, parameters) for attend in (linear, dense)]
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("variant", LINEAR)
+def test_float64_equals_the_dense_formula_in_value_and_gradient(variant, mask, prior):
+    linear, dense = both_ways(make_linear(variant), MASKS[mask], PRIORS[prior], torch.float64)
+    for found, wanted in zip(linear, dense, strict=True):
+        assert_close(found, wanted, **TIGHT)
+
+
+@pytest.mark.parametrize("n_queries, n_keys", [(5, N), (70, N), (1, N)])
+@pytest.mark.parametrize("variant", LINEAR)
+def test_queries_and_keys_may_differ_in_number(variant, n_queries, n_keys):
+    mask = Mask(queries=(torch.arange(n_queries) != 3).expand(BATCH, -1), keys=KEYS)
+    for found, wanted in zip(
+        *both_ways(make_linear(variant), mask, PRIORS["heads"], torch.float64, n_queries, n_keys), strict=True
+    ):
+        assert_close(found, wanted, **TIGHT)
+
+
+@pytest.mark.parametrize("mask", ["none", "both_sides", "segments"])
+@pytest.mark.parametrize("variant", LINEAR)
+def test_float32_is_within_1e_5_in_relative_norm(variant, mask):
+    linear, _ = both_ways(make_linear(variant, torch.float32), MASKS[mask], PRIORS["heads"], torch.float32)
+    _, exact = both_ways(make_linear(variant), MASKS[mask], PRIORS["heads"], torch.float64)
+    for found, wanted in list(zip(linear, exact, strict=True))[:4]:  # output, q, k, v
+        assert (found - wanted).norm() <= 1e-5 * wanted.norm()
+
+
+@pytest.mark.parametrize("length", [128, 1000])
+@pytest.mark.parametrize("variant", ["dnas", "hnas_sigmoid", "sinkhorn"])
+def test_bfloat16_is_within_one_and_a_half_times_the_error_of_flash_softmax(variant, length):
+    inputs = [x.bfloat16() for x in reference.make_qkv(length, length, width=64, batch=1)]
+
+    def errors(variant):
+        module, exact = make(variant, torch.float32), make(variant)
+        found = value_and_gradients(module.attend, inputs, [])
+        wide = [x.double() for x in inputs]
+        wanted = value_and_gradients(lambda *qkv: Normalizer.attend(exact, *qkv), wide, [])
+        return [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True)]
+
+    for name, ours, softmax in zip(("output", "q", "k", "v"), errors(variant), errors("softmax"), strict=True):
+        assert ours <= 1.5 * softmax, f"{name}: {ours:.2e} against {softmax:.2e}"
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the number of elements of the largest tensor that any operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() > 0:
+                stored = tensor.untyped_storage().nbytes() // tensor.element_size()  # an expanded view stores less
+                self.elements = max(self.elements, stored)
+        return result
+
+
+@pytest.mark.parametrize("mask", ["none", "padding", "segments"])
+@pytest.mark.parametrize("variant", ["softmax", "dnas", "hnas_sigmoid", "sinkhorn"])
+def test_no_table_of_queries_and_keys_is_made_forward_or_backward(variant, mask):
+    length, width = 700, 4
+    real = (torch.arange(length) < length - 9)[None]
+    masks = {
+        "none": None,
+        "padding": Mask(queries=real, keys=real),
+        "segments": Mask(queries=real, keys=real, segments=(torch.arange(length) // 400)[None]),
+    }
+    inputs = [x.requires_grad_() for x in reference.make_qkv(length, length, width, torch.float32, batch=1)]
+    log_prior = randn(1, HEADS, 1, length, dtype=torch.float32).requires_grad_()
+    with LargestTensor() as largest:
+        out = make(variant, torch.float32).attend(*inputs, masks[mask], log_prior=log_prior)
+        out.backward(torch.ones_like(out))
+    assert largest.elements <= 8 * HEADS * length * width < length * length
+
+
+def test_what_the_mask_or_prior_says_pair_by_pair_takes_the_dense_path():
+    q, k, _ = reference.make_qkv(N, N)
+    assert key_bias.memory_linear(q, k, None, None)
+    assert not key_bias.memory_linear(q, k, Mask(causal=True), None)
+    assert not key_bias.memory_linear(q, k, torch.ones(N, N, dtype=torch.bool), None)
+    assert not key_bias.memory_linear(q, k, None, torch.zeros(1, 1, N, N))
+
+
+def test_logsumexp_and_attention_pass_gradcheck_with_a_bias():
+    q, k, v = (x.requires_grad_() for x in reference.make_qkv(4, 5, batch=1))
+    bias = randn(1, HEADS, 1, 5, seed=8).requires_grad_()
+    assert torch.autograd.gradcheck(lambda q, k, bias: logsumexp(q, k, bias, 0.7), (q, k, bias))
+    assert torch.autograd.gradcheck(lambda q, k, v, bias: attention(q, k, v, bias, 0.7), (q, k, v, bias))
+    (shared,) = [randn(1, 1, 1, 5, seed=9).requires_grad_()]  # one bias for all heads
+    assert torch.autograd.gradcheck(lambda q, k, v, bias: attention(q, k, v, bias, 0.7), (q, k, v, shared))
+
+
+def test_where_every_key_is_out_attention_is_zero_and_logsumexp_finite_both_without_gradient():
+    q, k, v = (x.requires_grad_() for x in reference.make_qkv(4, 5))
+    bias = torch.full((1, 1, 1, 5), -torch.inf, dtype=torch.float64)
+    out, total = attention(q, k, v, bias, 1.0), logsumexp(q, k, bias, 1.0)
+    assert (out == 0).all() and total.isfinite().all()
+    for gradient in reference.gradients(out, [q, k, v]) + reference.gradients(total, [k]):
+        assert (gradient == 0).all()
+
+
+def test_what_padding_holds_never_matters():
+    mask, module = MASKS["both_sides"], make("dnas")
+    q, k, v = reference.make_qkv(N, N, width=8)
+    found = module.attend(q, k, v, mask)
+    loud = [x.masked_fill(~real[:, None, :, None], 1e3) for x, real in ((q, QUERIES), (k, KEYS), (v, KEYS))]
+    assert_close(module.attend(*loud, mask), found, **TIGHT)
+
+
+def test_more_iterations_of_sinkhorn_even_out_the_columns():
+    scores, allowed = 2 * randn(BATCH, HEADS, 12, 7, seed=3), torch.rand(BATCH, 1, 12, 7) > 0.1
+    errors = [
+        marginal_error(build_normalizer("sinkhorn", n_iters=n)(scores, allowed), allowed).max().item()
+        for n in (1, 3, 10, 200)
+    ]
+    assert errors == sorted(errors, reverse=True) and errors[-1] < 1e-3 < errors[0]
+
+
+@pytest.mark.parametrize("n_iters", [0, -1, 1.5, True, "two"])
+def test_a_number_of_iterations_that_is_none_is_refused(n_iters):
+    with pytest.raises(ValueError, match=r"n_iters=.*whole numbers from 1"):
+        build_normalizer("sinkhorn", n_iters=n_iters)
