@@ -56,28 +56,45 @@ def value_and_gradients(attend, inputs, parameters):
     return [out.detach(), *reference.gradients(out, [*leaves, *parameters])]
 
 
-def both_ways(module, mask, log_prior, dtype, n_queries=N, n_keys=N):
+def both_ways(module, mask, log_prior, n_queries=N, n_keys=N):
     """What `attend` and the dense formula give: output and gradients to q, k, v, log_prior, parameters."""
-    inputs = reference.make_qkv(n_queries, n_keys, width=8, dtype=dtype)
-    inputs += [] if log_prior is None else [log_prior.to(dtype)]
+    return [way(module, mask, log_prior, torch.float64, n_queries, n_keys) for way in (linear, dense)]
 
-    def dense(q, k, v, log_prior=None):
-        return Normalizer.attend(module, q, k, v, mask, log_prior=log_prior)
 
-    def linear(q, k, v, log_prior=None):
+def linear(module, mask, log_prior, dtype, n_queries=N, n_keys=N):
+    def attend(q, k, v, log_prior=None):
         assert key_bias.memory_linear(q, k, mask, log_prior)
         return module.attend(q, k, v, mask, log_prior=log_prior)
 
-    parameters = list(module.parameters())
-    return [value_and_gradients(attend, inputs, parameters) for attend in (linear, dense)]
+    return run(attend, module, log_prior, dtype, n_queries, n_keys)
+
+
+def dense(module, mask, log_prior, dtype, n_queries=N, n_keys=N):
+    def attend(q, k, v, log_prior=None):
+        return Normalizer.attend(module, q, k, v, mask, log_prior=log_prior)
+
+    return run(attend, module, log_prior, dtype, n_queries, n_keys)
+
+
+def run(attend, module, log_prior, dtype, n_queries, n_keys):
+    inputs = reference.make_qkv(n_queries, n_keys, width=8, dtype=dtype)
+    inputs += [] if log_prior is None else [log_prior.to(dtype)]
+    return value_and_gradients(attend, inputs, list(module.parameters()))
+
+
+def assert_float32_is_exact(variant, mask, log_prior):
+    """Output and gradients to q, k, v within 1e-5 of the dense form in float64, in relative norm."""
+    found = linear(make_linear(variant, torch.float32), mask, log_prior, torch.float32)
+    wanted = dense(make_linear(variant), mask, log_prior, torch.float64)
+    for a, b in list(zip(found, wanted, strict=True))[:4]:
+        assert (a - b).norm() <= 1e-5 * b.norm()
 
 
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("variant", LINEAR)
 def test_float64_equals_the_dense_formula_in_value_and_gradient(variant, mask, prior):
-    linear, dense = both_ways(make_linear(variant), MASKS[mask], PRIORS[prior], torch.float64)
-    for found, wanted in zip(linear, dense, strict=True):
+    for found, wanted in zip(*both_ways(make_linear(variant), MASKS[mask], PRIORS[prior]), strict=True):
         assert_close(found, wanted, **TIGHT)
 
 
@@ -85,19 +102,15 @@ def test_float64_equals_the_dense_formula_in_value_and_gradient(variant, mask, p
 @pytest.mark.parametrize("variant", LINEAR)
 def test_queries_and_keys_may_differ_in_number(variant, n_queries, n_keys):
     mask = Mask(queries=(torch.arange(n_queries) != 3).expand(BATCH, -1), keys=KEYS)
-    for found, wanted in zip(
-        *both_ways(make_linear(variant), mask, PRIORS["heads"], torch.float64, n_queries, n_keys), strict=True
-    ):
+    found_wanted = both_ways(make_linear(variant), mask, PRIORS["heads"], n_queries, n_keys)
+    for found, wanted in zip(*found_wanted, strict=True):
         assert_close(found, wanted, **TIGHT)
 
 
 @pytest.mark.parametrize("mask", ["none", "both_sides", "segments"])
 @pytest.mark.parametrize("variant", LINEAR)
 def test_float32_is_within_1e_5_in_relative_norm(variant, mask):
-    linear, _ = both_ways(make_linear(variant, torch.float32), MASKS[mask], PRIORS["heads"], torch.float32)
-    _, exact = both_ways(make_linear(variant), MASKS[mask], PRIORS["heads"], torch.float64)
-    for found, wanted in list(zip(linear, exact, strict=True))[:4]:  # output, q, k, v
-        assert (found - wanted).norm() <= 1e-5 * wanted.norm()
+    assert_float32_is_exact(variant, MASKS[mask], PRIORS["heads"])
 
 
 @pytest.mark.parametrize("length", [128, 1000])
@@ -114,6 +127,39 @@ def test_bfloat16_is_within_one_and_a_half_times_the_error_of_flash_softmax(vari
 
     for name, ours, softmax in zip(("output", "q", "k", "v"), errors(variant), errors("softmax"), strict=True):
         assert ours <= 1.5 * softmax, f"{name}: {ours:.2e} against {softmax:.2e}"
+
+
+@pytest.fixture
+def channels(monkeypatch):
+    """As on CUDA: kernels that take no bias, in which it rides in channels of the head; lengths of whole octets."""
+
+    def no_bias_forward(q, k, v, scale):
+        assert q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0
+        return flash.cpu_forward(q, k, v, None, scale)
+
+    def no_bias_backward(grad_out, q, k, v, out, logsumexp, scale):
+        return flash.cpu_backward(grad_out, q, k, v, None, out, logsumexp, scale)
+
+    monkeypatch.setattr(flash, "takes_bias", lambda q: False)
+    monkeypatch.setattr(flash, "cuda_forward", no_bias_forward)
+    monkeypatch.setattr(flash, "cuda_backward", no_bias_backward)
+
+
+@pytest.mark.parametrize("prior", ["none", "heads", "holes"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("variant", ["softmax", "dnas", "hnas_sigmoid", "sinkhorn"])
+def test_a_bias_in_channels_is_as_good_as_one_in_the_mask(variant, mask, prior, channels):
+    assert_float32_is_exact(variant, MASKS[mask], PRIORS[prior])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_sixteen_bit_channels_keep_a_bias_that_one_of_them_would_round(dtype, channels):
+    q, k, v = reference.make_qkv(N, N, width=8, dtype=dtype)
+    bias = 20 * randn(1, HEADS, 1, N, seed=3, dtype=torch.float32)
+    scores = q.double() @ k.double().transpose(-1, -2) * 0.3 + bias.double()
+    wanted = scores.softmax(-1) @ v.double()
+    error = (attention(q, k, v, bias, 0.3).double() - wanted).norm() / wanted.norm()
+    assert error <= 2 * (v.double() - v.double().to(dtype).double() + 2.0**-9 * v.double()).norm() / wanted.norm()
 
 
 class LargestTensor(TorchDispatchMode):

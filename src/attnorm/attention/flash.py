@@ -13,7 +13,7 @@ from torch import Tensor
 
 aten = torch.ops.aten
 BIAS_PARTS = 3
-CHUNK = {"cpu": 2**21, "cuda": 2**26}  # elements of a widened copy; so that copies of all heads are never alive at once
+CHUNK = {"cpu": 2**19, "cuda": 2**26}  # elements of a widened copy; so that copies of all heads are never alive at once
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
@@ -30,18 +30,19 @@ def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) 
     q (B, H, N, D), k and v (B, H, M, D); bias (B, H, 1, M) in float32 or wider, -inf at keys that are out. Returns
     o (B, H, N, D) in the dtype of q and l (B, H, N) in float32 or wider; where all keys are out o is 0 and l finite.
     """
-    if q.device.type == "cpu":
-        out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias, scale=scale)
-        return out, logsumexp.contiguous()
-    if bias is None and q.shape[-1] % 8 == 0:
-        return _cuda_forward(q, k, v, scale)
+    if takes_bias(q):
+        return cpu_forward(q, k, v, bias, scale)
+    if not needs_channels(q, bias):
+        return cuda_forward(q, k, v, scale)
     out, logsumexp = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
     for heads in head_slices(q, k):
-        wide_q, wide_k, wide_v = _carry_bias(q[:, heads], k[:, heads], v[:, heads], bias, heads, scale)
-        wide_out, logsumexp[:, heads] = _cuda_forward(wide_q, wide_k, wide_v, scale)
+        wide = carry_bias(q[:, heads], k[:, heads], v[:, heads], bias, heads, scale)
+        wide_out, logsumexp[:, heads] = cuda_forward(*wide, scale)
         out[:, heads] = wide_out[..., : q.shape[-1]]
     if bias is not None:
-        out.masked_fill_((bias == -torch.inf).all(-1, keepdim=True), 0.0)
+        dead = all_out(bias)
+        out.masked_fill_(dead, 0.0)
+        logsumexp.masked_fill_(dead.squeeze(-1), 0.0)
     return out, logsumexp
 
 
@@ -58,33 +59,47 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of the o of `forward` to q, k, v and, if asked for, the bias (B, H, 1, M).
 
-    The score s_ij has the gradient dS_ij. A channel that is 1 in q and 0 in k leaves the scores alone, and its
-    gradient in k is scale * sum_i dS_ij: the gradient of the bias.
+    The score s_ij has the gradient dS_ij. A channel that is 1 in q and does not depend on i in k leaves the weights
+    alone or is the bias, and its gradient in k is scale * sum_i dS_ij: the gradient of the bias.
     """
-    on_cpu = q.device.type == "cpu"
-    if not bias_needs_grad and (on_cpu or (bias is None and q.shape[-1] % 8 == 0)):
-        run = _cpu_backward if on_cpu else _cuda_backward
-        return *run(grad_out, q, k, v, bias, out, logsumexp, scale), None
+    if not bias_needs_grad and takes_bias(q):
+        return *cpu_backward(grad_out, q, k, v, bias, out, logsumexp, scale), None
+    if not bias_needs_grad and not needs_channels(q, bias):
+        return *cuda_backward(grad_out, q, k, v, out, logsumexp, scale), None
+    if bias is not None and not takes_bias(q):
+        grad_out = grad_out.masked_fill(all_out(bias), 0.0)
     width = q.shape[-1]
     grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     grad_bias = logsumexp.new_empty(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
     for heads in head_slices(q, k):
         parts = [x[:, heads] for x in (q, k, v)]
-        if on_cpu:
-            ones = F.pad(parts[0], (0, 1), value=1.0)
-            wide = (ones, *(F.pad(x, (0, 1)) for x in parts[1:]))
-            head_bias = None if bias is None else bias[:, heads]
+        if takes_bias(q):
+            wide = [F.pad(parts[0], (0, 1), value=1.0), *(F.pad(x, (0, 1)) for x in parts[1:])]
+            run, head_bias = cpu_backward, [None if bias is None else bias[:, heads]]
         else:
-            wide, head_bias = _carry_bias(*parts, bias, heads, scale), None
-        extra = wide[0].shape[-1] - width
-        wide_grad, wide_out = F.pad(grad_out[:, heads], (0, extra)), F.pad(out[:, heads], (0, extra))
-        run = _cpu_backward if on_cpu else _cuda_backward
-        found = run(wide_grad, *wide, head_bias, wide_out, logsumexp[:, heads].contiguous(), scale)
+            wide = carry_bias(*parts, bias, heads, scale)
+            run, head_bias = cuda_backward, []
+        wide_grad, wide_out = (F.pad(x[:, heads], (0, wide[0].shape[-1] - width)) for x in (grad_out, out))
+        found = run(wide_grad, *wide, *head_bias, wide_out, logsumexp[:, heads].contiguous(), scale)
         for grad, part in zip(grads, found, strict=True):
             grad[:, heads] = part[..., :width]
         if grad_bias is not None:
             grad_bias[:, heads, 0] = found[1][..., width] / scale
     return *grads, grad_bias
+
+
+def takes_bias(q: Tensor) -> bool:
+    """Whether the kernel reads a bias from a mask with one row; else it has to ride in channels."""
+    return q.device.type == "cpu"
+
+
+def all_out(bias: Tensor) -> Tensor:
+    """(B, H, 1, 1): no key is in. In channels such a bias is a constant, which softmax does not see."""
+    return (bias == -torch.inf).all(-1, keepdim=True)
+
+
+def needs_channels(q: Tensor, bias: Tensor | None) -> bool:
+    return bias is not None or q.shape[-1] % 8 != 0  # CUDA kernels want whole octets
 
 
 def head_slices(q: Tensor, k: Tensor) -> Iterator[slice]:
@@ -94,7 +109,7 @@ def head_slices(q: Tensor, k: Tensor) -> Iterator[slice]:
     return (slice(start, min(start + at_once, heads)) for start in range(0, heads, at_once))
 
 
-def _carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: slice, scale: float) -> list[Tensor]:
+def carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: slice, scale: float) -> list[Tensor]:
     """q, k, v with zero channels up to a multiple of 8, the first of which add bias / scale to q k'."""
     width = q.shape[-1]
     extra = -(width + BIAS_PARTS) % 8 + BIAS_PARTS
@@ -111,21 +126,25 @@ def _carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: sli
     return wide
 
 
-def _cpu_backward(grad_out, q, k, v, bias, out, logsumexp, scale) -> tuple[Tensor, Tensor, Tensor]:
+def cpu_forward(q, k, v, bias, scale) -> tuple[Tensor, Tensor]:
+    out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias, scale=scale)
+    return out, logsumexp.contiguous()
+
+
+def cpu_backward(grad_out, q, k, v, bias, out, logsumexp, scale) -> tuple[Tensor, Tensor, Tensor]:
     return aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad_out, q, k, v, out, logsumexp, 0.0, False, attn_mask=bias, scale=scale
     )
 
 
-def _cuda_forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def cuda_forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     if q.dtype in SIXTEEN_BITS:
         return aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)[:2]
     out, logsumexp, *_ = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, scale=scale)
     return out, logsumexp[..., : q.shape[-2]].contiguous()  # the kernel rounds the length up to a multiple of 32
 
 
-def _cuda_backward(grad_out, q, k, v, bias, out, logsumexp, scale) -> tuple[Tensor, Tensor, Tensor]:
-    assert bias is None, "on CUDA the bias is in the channels"
+def cuda_backward(grad_out, q, k, v, out, logsumexp, scale) -> tuple[Tensor, Tensor, Tensor]:
     unused = [torch.zeros(shape, dtype=torch.int64, device=q.device) for shape in ((2,), ())]  # dropout's random state
     if q.dtype in SIXTEEN_BITS:
         unused = [state.to(torch.uint64) for state in unused]

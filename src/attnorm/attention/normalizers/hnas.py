@@ -61,7 +61,7 @@ class HNAS(Normalizer):
     def mix(self, doubly: Tensor, softmax: Tensor) -> Tensor:
         """v * doubly + (1 - v) * softmax, with v along the heads axis of (B, H, ., .)."""
         v = self.hybrid_weight()[:, None, None].to(doubly.dtype)
-        return v * doubly + (1 - v) * softmax
+        return torch.lerp(softmax, doubly, v)  # without the temporaries of the two products
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
         s = widen(scores)

@@ -1,0 +1,271 @@
+"""Time and memory of every normalizer's attention, forward and backward, beside torch's SDPA softmax.
+
+    python benchmarks/attention_speed.py --threads 2
+    python benchmarks/attention_speed.py --device cuda --dtype bfloat16 --lengths 2048 4096 8192 16384
+
+Three parts, each with a table:
+  all      every normalizer and, where a package has the same, that peer: ms, MB, and the ratio of times to SDPA softmax
+  linear   dnas, hnas and sinkhorn against SDPA softmax and against their own dense form at many lengths; on the CPU the
+           goals are dnas 1.9x and hnas 3.0x of softmax at most, and never above the dense form by more than 15 %
+  memory   the peak at one long length; goal at most 2x softmax's
+Contestants take turns, round by round; a table shows medians, the median of the ratios within a round. MB is the most
+that torch's allocator held at once for inputs, output and gradients. A cell predicted above --seconds or --gigabytes
+from the length before it is a dash. Peers must give the same output before they are timed.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import timing
+
+HEADS = 12
+OPTIONS = {"fusedmax": {"lam": 0.1}, "fenchel": {"order": 2}, "constrained_softmax": {"upper": 0.1}}
+OPTIONS["constrained_sparsemax"] = OPTIONS["constrained_softmax"]
+EXTRA = {"fenchel exact": ("fenchel", {"order": "exact"})}  # rows of the table beside one for each name
+PEERS = {"x-transformers inverted": "dnas", "entmax.sparsemax": "sparsemax", "entmax.entmax15": "entmax"}
+LINEAR = ("dnas", "hnas", "sinkhorn")
+GOALS = {"dnas": 1.9, "hnas": 3.0}
+PARTS = ("all", "linear", "memory")
+
+Attend = Callable  # (q, k, v), each (B, H, N, D) -> (B, H, N, D)
+
+
+def normalizers(device: str) -> dict[str, Attend]:
+    """`attend` of each registered normalizer."""
+    from attnorm.attention.build import NORMALIZERS, build_normalizer
+
+    settings = {name: (name, OPTIONS.get(name, {})) for name in NORMALIZERS} | EXTRA
+    modules = {row: build_normalizer(name, **options).to(device) for row, (name, options) in settings.items()}
+    return {row: (m if m.differentiable else m.eval()).attend for row, m in modules.items()}
+
+
+def peers() -> dict[str, Attend]:
+    """The same attention as other packages do it."""
+    import entmax
+    from x_transformers.attend import Attend as XAttend
+
+    def mapped(weights_of: Callable, q, k, v):
+        return weights_of(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, dim=-1) @ v
+
+    inverted = XAttend(heads=HEADS, inverted_attention=True)
+    found = (lambda q, k, v: inverted(q, k, v)[0], partial(mapped, entmax.sparsemax), partial(mapped, entmax.entmax15))
+    return dict(zip(PEERS, found, strict=True))
+
+
+def sdpa(q, k, v):
+    from torch.nn.functional import scaled_dot_product_attention
+
+    return scaled_dot_product_attention(q, k, v)
+
+
+def dense(name: str, device: str) -> Attend:
+    """The weights as a table, times the values."""
+    from attnorm.attention import Normalizer, build_normalizer
+
+    return partial(Normalizer.attend, build_normalizer(name).to(device))
+
+
+def make_inputs(args: argparse.Namespace, length: int) -> tuple:
+    """q, k, v that ask for gradients, and the gradient of the output."""
+    import torch
+
+    shape, dtype = (args.batch, HEADS, length, args.width), getattr(torch, args.dtype)
+    generator = torch.Generator(args.device).manual_seed(length)
+    made = [torch.randn(shape, generator=generator, device=args.device).to(dtype) for _ in range(4)]
+    return *(x.requires_grad_() for x in made[:3]), made[3]
+
+
+def step(attend: Attend, inputs: tuple, _round: int = 0) -> int:
+    """One forward and, where there is a gradient, backward pass."""
+    *qkv, grad = inputs
+    out = attend(*qkv)
+    if out.requires_grad:
+        out.backward(grad)
+    for x in qkv:
+        x.grad = None
+    return 1
+
+
+def peak(attend: Attend, args: argparse.Namespace, length: int) -> float:
+    """MB that torch's allocator held at the worst moment of one step, inputs and gradients included."""
+    import torch
+
+    if args.device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step(attend, make_inputs(args, length))
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step(attend, make_inputs(args, length))
+    held = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most / 1e6
+
+
+def time_together(contestants: dict[str, Attend], args: argparse.Namespace, length: int) -> dict[str, list[float]]:
+    """Seconds of each contestant in each round."""
+    inputs = make_inputs(args, length)
+    steps = {name: partial(step, attend, inputs) for name, attend in contestants.items()}
+    rounds = args.rounds or max(3, min(50, 60_000 // length))
+    found = timing.rates(steps, rounds, args.device, warmup=1)
+    return {name: [1 / rate for rate in rates] for name, rates in found.items()}
+
+
+def ratio(found: dict[str, list[float]], name: str, base: str) -> float:
+    """The median over the rounds of how much longer `name` took than `base`."""
+    return median(a / b for a, b in zip(found[name], found[base], strict=True))
+
+
+def part_all(args: argparse.Namespace) -> None:
+    """The table of all, and its picture."""
+    import torch
+
+    contestants = {"SDPA softmax": sdpa} | normalizers(args.device) | peers()
+    check_peers(contestants, args)
+    cells: dict[str, list[str]] = {name: [] for name in contestants}
+    ratios: dict[str, dict[int, float]] = {name: {} for name in contestants}
+    known: dict[str, tuple[int, float, float]] = {}  # the last length of each, its seconds and MB
+    for length in args.lengths:
+
+        def affordable(name: str, length: int = length) -> bool:
+            if name not in known:
+                return True
+            before, seconds, megabytes = known[name]
+            growth = (length / before) ** 2
+            return seconds * growth < args.seconds and megabytes * growth < 1000 * args.gigabytes
+
+        running = {}
+        for name, attend in contestants.items():
+            if len(cells[name]) == args.lengths.index(length) and affordable(name):
+                try:
+                    known[name] = (length, 0.0, peak(attend, args, length))
+                    running[name] = attend
+                except torch.OutOfMemoryError:
+                    torch.cuda.empty_cache()
+        found = time_together(running, args, length)
+        for name in contestants:
+            if name not in running:
+                continue
+            seconds, times = median(found[name]), ratio(found, name, "SDPA softmax")
+            known[name] = (length, seconds, known[name][2])
+            ratios[name][length] = times
+            cells[name].append(f"{1000 * seconds:.1f} / {known[name][2]:.0f} / {times:.2f}x")
+        print(f"  {length}: {len(running)} measured", flush=True)
+    header = ["attention", "", *(f"N = {length}" for length in args.lengths)]
+    rows = [[name, PEERS.get(name, ""), *row, *["-"] * (len(args.lengths) - len(row))] for name, row in cells.items()]
+    timing.print_table("all: ms / MB / times SDPA softmax, forward + backward (argmax: forward)", header, rows)
+    if args.plot:
+        draw(ratios, args)
+
+
+def check_peers(contestants: dict[str, Attend], args: argparse.Namespace) -> None:
+    """What is compared computes the same."""
+    import torch
+
+    q, k, v, _ = make_inputs(args, 64)
+    for peer, name in PEERS.items():
+        ours, theirs = contestants[name](q, k, v).float(), contestants[peer](q, k, v).float()
+        assert torch.allclose(ours, theirs, atol=1e-4 if args.dtype == "float32" else 3e-2), f"{peer} is not {name}"
+
+
+def draw(ratios: dict[str, dict[int, float]], args: argparse.Namespace) -> None:
+    """Times SDPA softmax against the length, a line a normalizer, each named at its end."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 6), layout="constrained")
+    ends = []
+    for name, points in ratios.items():
+        if points and name != "SDPA softmax":
+            style = {"linestyle": "--"} if name in PEERS else {"linewidth": 2.5} if name in LINEAR else {}
+            (line,) = axes.plot(list(points), list(points.values()), marker="o", markersize=3, **style)
+            ends.append((*list(points.items())[-1], name, line.get_color()))
+    axes.set(xscale="log", yscale="log", xlabel="queries = keys", ylabel="time / time of SDPA softmax")
+    axes.set_xticks(args.lengths, [str(length) for length in args.lengths])
+    axes.minorticks_off()
+    axes.axhline(1, color="grey", linewidth=1)
+    top = 0.0
+    for x, y, name, color in sorted(ends, key=lambda end: end[1]):
+        top = max(y, 1.09 * top)  # labels that would cover each other move up
+        axes.annotate(name, (x, top), xytext=(6, 0), textcoords="offset points", color=color, fontsize=8, va="center")
+    axes.set_xlim(right=axes.get_xlim()[1] * 2.2)
+    axes.set_title(f"Attention forward + backward, {HEADS} heads of {args.width}, {args.dtype}, {args.machine}", fontsize=10)
+    figure.savefig(args.plot, dpi=120)
+    print(f"plot: {args.plot}")
+
+
+def part_linear(args: argparse.Namespace) -> None:
+    """Ratios to softmax and to the dense form."""
+    rows, worst, at_goal = [], 0.0, dict.fromkeys(GOALS, 0.0)
+    for length in args.linear_lengths:
+        contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args.device).items() if n in LINEAR}
+        if length <= args.dense_up_to:
+            contestants |= {f"dense {name}": dense(name, args.device) for name in LINEAR}
+        found = time_together(contestants, args, length)
+        row = [str(length), f"{1000 * median(found['SDPA softmax']):.1f}"]
+        for name in LINEAR:
+            to_softmax = ratio(found, name, "SDPA softmax")
+            row.append(f"{to_softmax:.2f}x")
+            if length in (2048, 4096) and name in GOALS and (name == "dnas" or length == 4096):
+                at_goal[name] = max(at_goal[name], to_softmax)
+            if f"dense {name}" in found:
+                to_dense = ratio(found, name, f"dense {name}")
+                worst = max(worst, to_dense) if name == "dnas" else worst
+                row += [f"{ratio(found, f'dense {name}', 'SDPA softmax'):.2f}x", f"{to_dense:.2f}"]
+            else:
+                row += ["-", "-"]
+        rows.append(row)
+    header = ["N", "softmax ms", *(text for name in LINEAR for text in (name, "its dense form", "to dense"))]
+    timing.print_table("linear: times SDPA softmax, forward + backward", header, rows)
+    for name, goal in GOALS.items():
+        if at_goal[name]:
+            print(f"{name}: goal at most {goal}x, reached {at_goal[name]:.2f}x")
+    print(f"dnas to its dense form: goal at most 1.15, worst {worst:.2f}")
+
+
+def part_memory(args: argparse.Namespace) -> None:
+    """Peaks at one long length."""
+    contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args.device).items() if n in LINEAR}
+    peaks = {name: peak(attend, args, args.memory_length) for name, attend in contestants.items()}
+    rows = [[name, f"{mb:.0f}", f"{mb / peaks['SDPA softmax']:.2f}x"] for name, mb in peaks.items()]
+    timing.print_table(f"memory: MB at N = {args.memory_length}", ["attention", "MB", "to softmax"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--width", type=int, default=64, help="of a head")
+    parser.add_argument("--rounds", type=int, default=0, help="0: more of them at short lengths, at least 3")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 512, 2048, 4096])
+    parser.add_argument("--linear-lengths", type=int, nargs="+", default=[32, 64, 128, 160, 192, 256, 512, 2048, 4096])
+    parser.add_argument("--dense-up-to", type=int, default=4096, help="the longest dense form that is run")
+    parser.add_argument("--memory-length", type=int, default=8192)
+    parser.add_argument("--seconds", type=float, default=60.0, help="no cell above it")
+    parser.add_argument("--gigabytes", type=float, default=8.0, help="no cell above it")
+    parser.add_argument("--plot", help="where to put the picture of the first part, .png or .svg")
+    args = parser.parse_args()
+
+    import torch
+
+    torch.set_num_threads(args.threads)
+    on_cpu = args.device == "cpu"
+    args.machine = f"CPU, {args.threads} threads" if on_cpu else torch.cuda.get_device_name()
+    print(f"{args.machine}, torch {torch.__version__}, {args.dtype}, {args.batch} x {HEADS} heads of {args.width}")
+    for part in args.parts:
+        {"all": part_all, "linear": part_linear, "memory": part_memory}[part](args)
+
+
+if __name__ == "__main__":
+    main()
