@@ -26,20 +26,20 @@ PLACEMENTS = {  # what may stand at (encoder, decoder, cross)
 }
 
 
-def attention_tables(placement="softmax", priors=None, options=None):
-    """The attention tables of a placement; `priors` {site: [names]}."""
+def attention_tables(placement="softmax", priors=None, options=None, scorers=None):
+    """The attention tables of a placement; `priors` {site: [names]}, `scorers` {site: name}."""
     return {
         **dict(zip(SITES, PLACEMENTS[placement], strict=True)),
         "prior": {site: (priors or {}).get(site, []) for site in SITES},
-        "scorer": dict.fromkeys(SITES, "scaled_dot"),
+        "scorer": {**dict.fromkeys(SITES, "scaled_dot"), **(scorers or {})},
         "options": options or {},
     }
 
 
-def build_model(placement="softmax", *, priors=None, options=None, vocab_size=11, seed=0, **shape):
+def build_model(placement="softmax", *, priors=None, options=None, scorers=None, vocab_size=11, seed=0, **shape):
     """A new float32 model with its initial parameters."""
     shape = Shape(**{**SMALL, "max_source": 10, "max_target": 12, **shape})
-    return Seq2Seq(shape, attention_tables(placement, priors, options), vocab_size, PAD, seed=seed)
+    return Seq2Seq(shape, attention_tables(placement, priors, options, scorers), vocab_size, PAD, seed=seed)
 
 
 def rough_model(placement="softmax", *, noise=0.3, sharpness=1.0, **settings):

@@ -34,11 +34,20 @@ def find(kind: str, name: str, table: Mapping[str, str]) -> type:
 
 def option_names(maker: Callable) -> list[str]:
     """The options that a class (or a function with keyword-only options) takes."""
+    return [parameter.name for parameter in option_parameters(maker)]
+
+
+def required_options(maker: Callable) -> list[str]:
+    """Those of them without a default."""
+    return [parameter.name for parameter in option_parameters(maker) if parameter.default is parameter.empty]
+
+
+def option_parameters(maker: Callable) -> list[inspect.Parameter]:
     if isinstance(maker, type) and maker.__init__ is object.__init__:
         return []
     parameters = list(inspect.signature(maker).parameters.values())
-    keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    return keyword_only or [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return keyword_only or [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
 def construct(kind: str, name: str, table: Mapping[str, str], options: Mapping[str, Any]) -> Any:
@@ -49,6 +58,9 @@ def construct(kind: str, name: str, table: Mapping[str, str], options: Mapping[s
         if option not in allowed:
             takes = f"allowed: {', '.join(allowed)}" if allowed else "it takes none"
             raise ValueError(f"{kind} {name!r} has no option {option!r}; {takes}." + nearest(option, allowed))
+    missing = [option for option in required_options(cls) if option not in options]
+    if missing:
+        raise ValueError(f"{kind} {name!r} needs a value for {', '.join(missing)}")
     try:
         return cls(**options)
     except ValueError as error:

@@ -1,12 +1,15 @@
-"""build_normalizer: names, options and dotted paths, with errors that say what was wrong and what would be right."""
+"""Building by names, options and dotted paths, with errors that say what was wrong and what would be right."""
 
 import re
 
+import builders
 import pytest
 import torch
 from torch.testing import assert_close
 
-from attnorm.attention import Normalizer, build_normalizer
+from attnorm.attention import Normalizer, build_normalizer, check_attention
+from attnorm.attention.build import PRIORS, SCORERS, build_prior, build_scorer, build_site_prior, build_site_scorer
+from attnorm.attention.scorers import Scorer
 
 NAMES = ["softmax", "dnas", "hnas"]
 
@@ -120,6 +123,110 @@ def test_a_dotted_path_to_what_is_not_a_normalizer_is_refused_by_name():
     with pytest.raises((ValueError, ImportError)) as error:
         build_normalizer("collections:OrderedDict")
     assert_mentions(error, "collections:OrderedDict", "Normalizer")
+
+
+@pytest.mark.parametrize("build", [build_normalizer, build_scorer, build_prior])
+@pytest.mark.parametrize("path", ["collections:OrderedDict", "math:sqrt"])
+def test_a_dotted_path_to_what_is_not_of_the_kind_is_refused_by_name(build, path):
+    with pytest.raises(ValueError) as error:
+        build(path)
+    assert_mentions(error, path, "the class is not", {"build_prior": "Module"}.get(build.__name__, "attnorm.attention"))
+
+
+# ------------------------------------------------------------------------------------------ priors and scorers
+
+SITES = {"encoder": False, "decoder": True, "cross": True}
+PART_OPTIONS = {  # what a part needs to be built by itself
+    "t5": {"heads": 2},
+    "alibi": {"heads": 2},
+    "learned": {"positions": 32, "heads": 2},
+    "content": {"width": 16, "heads": 2},
+    "bilinear": {"width": 16, "heads": 2},
+    "additive": {"width": 16, "heads": 2},
+}
+
+
+def tables(scorer="scaled_dot", priors=(), **options):
+    """Attention tables with these at every site."""
+    found = builders.attention_tables(priors={site: list(priors) for site in SITES}, options=options)
+    return {**found, "scorer": dict.fromkeys(SITES, scorer)}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_a_prior_can_be_built_and_called_alone(name):
+    prior = build_prior(name, **PART_OPTIONS.get(name, {}))
+    log_u = prior(4, 5, 0, torch.randn(3, 5, 16), None)
+    assert torch.broadcast_shapes(log_u.shape, (3, 2, 4, 5)) == (3, 2, 4, 5) and log_u.isfinite().all()
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_a_scorer_can_be_built_and_called_alone(name):
+    scorer = build_scorer(name, **PART_OPTIONS.get(name, {}))
+    scores = scorer(torch.randn(3, 2, 4, 16), torch.randn(3, 2, 5, 16))
+    assert isinstance(scorer, Scorer) and scores.shape == (3, 2, 4, 5)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_tables_with_any_prior_and_scorer_are_sound(scorer):
+    for priors in ([], *([name] for name in PRIORS), list(PRIORS)):
+        assert check_attention(tables(scorer, priors), SITES) == []
+
+
+@pytest.mark.parametrize(
+    "attention, words",
+    [
+        (tables(priors=["content"], content={"hidden": 0}), "hidden=0: allowed are whole numbers from 1"),
+        (tables(priors=["content"], content={"hiden": 3}), "Did you mean 'hidden'?"),
+        (tables(priors=["t5"], t5={"buckets": "x"}), "buckets='x': allowed are whole numbers from 4"),
+        (tables(priors=["learnt"]), "Did you mean 'learned'?"),
+        (tables(scorer="gausian"), "Did you mean 'gaussian'?"),
+        (tables(scorer="gaussian", gaussian={"sigma": 2}), "has no option 'sigma'"),
+        (tables(priors=["content"], content={"width": 3}), "width=3: not an option here, the model says it"),
+        (tables(priors=["learned"], learned={"positions": 3}), "positions=3: not an option here, the model says it"),
+        (tables(scorer="bilinear", bilinear={"heads": 2}), "heads=2: not an option here, the model says it"),
+        (tables(scorer="math:sqrt"), "the class is not an attnorm.attention.scorers.Scorer"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_prior_or_scorer_is_one_problem_a_site_that_names_its_key(attention, words):
+    table = "prior" if attention["prior"]["encoder"] else "scorer"
+    problems = check_attention(attention, SITES)
+    assert len(problems) == 3
+    for site, problem in zip(SITES, problems, strict=True):
+        assert problem.startswith(f"attention.{table}.{site}=") and words in problem
+
+
+def test_a_site_gives_its_parts_the_sizes_of_the_model():
+    attention = tables("additive", ["content", "learned", "t5"], content={"hidden": 7}, t5={"bidirectional": False})
+    prior = build_site_prior(attention, "cross", heads=3, bidirectional=True, positions=9, width=12)
+    content, learned, t5 = prior.priors.values()
+    assert [content.network[i].weight.shape for i in (0, 2)] == [(7, 12), (3, 7)]
+    assert learned.log_u.shape == (3, 9)
+    assert t5.bias.weight.shape == (32, 3) and not t5.bidirectional  # a direction may be typed, a size not
+    scorer = build_site_scorer(attention, "cross", heads=3, width=4)
+    assert scorer.v.shape == (3, 4) and scorer.key.weight.shape == (4, 4)
+
+
+def test_a_site_without_priors_has_none_and_a_prior_is_named_the_same_whichever_others_are_there():
+    facts = {"heads": 2, "bidirectional": True, "positions": 9, "width": 12}
+    assert build_site_prior(tables(), "encoder", **facts) is None
+    alone, beside = (build_site_prior(tables(priors=names), "encoder", **facts) for names in (["t5"], ["alibi", "t5"]))
+    assert [name for name, _ in alone.named_parameters()] == [name for name, _ in beside.named_parameters()]
+
+
+def test_a_prior_named_twice_at_a_site_is_refused():
+    problem, *_ = check_attention(tables(priors=["t5", "t5"]), SITES)
+    assert problem == "attention.prior.encoder=['t5', 't5']: expected each name once"
+
+
+def test_what_has_no_gradient_is_refused_for_training():
+    [problem] = check_attention({**tables(), "encoder": "argmax"}, SITES)
+    assert problem.startswith("attention.encoder=argmax: argmax has no gradient")
+
+
+def test_an_option_without_a_default_has_to_be_given():
+    with pytest.raises(ValueError, match=r"prior 't5' needs a value for heads"):
+        build_prior("t5")
 
 
 # ------------------------------------------------------------------------------------------ options of hnas

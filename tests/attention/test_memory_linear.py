@@ -241,3 +241,63 @@ def test_more_iterations_of_sinkhorn_even_out_the_columns():
 def test_a_number_of_iterations_that_is_none_is_refused(n_iters):
     with pytest.raises(ValueError, match=r"n_iters=.*whole numbers from 1"):
         build_normalizer("sinkhorn", n_iters=n_iters)
+
+
+# ----------------------------------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.fixture
+def on_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+def cuda(*tensors):
+    return [x.cuda() for x in tensors]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("dtype, width", [(torch.float32, 64), (torch.bfloat16, 64), (torch.bfloat16, 128)])
+@pytest.mark.parametrize("variant", ["softmax", "dnas", "hnas_sigmoid", "sinkhorn"])
+def test_on_a_gpu_the_error_is_that_of_flash_softmax(variant, dtype, width, padded, on_gpu):
+    length = 1000
+    inputs = cuda(*reference.make_qkv(length, length, width, dtype, batch=2))
+    real = (torch.arange(length) < torch.tensor([[length], [700]])).cuda()
+    mask = Mask(queries=real, keys=real) if padded else None
+
+    def errors(variant, mask):
+        module, exact = make(variant, torch.float32).cuda(), make(variant).cuda()
+        found = value_and_gradients(lambda *qkv: module.attend(*qkv, mask), inputs, [])
+        wide = [x.double() for x in inputs]
+        wanted = value_and_gradients(lambda *qkv: Normalizer.attend(exact, *qkv, mask), wide, [])
+        return [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True)]
+
+    for ours, softmax in zip(errors(variant, mask), errors("softmax", None), strict=True):
+        assert ours <= (1e-5 if dtype == torch.float32 else 1.5 * softmax)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("variant", ["dnas", "hnas_sigmoid", "sinkhorn"])
+def test_on_a_gpu_the_same_bits_twice_when_torch_is_asked_for_them(variant, dtype, on_gpu, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    inputs, module = cuda(*reference.make_qkv(2000, 2000, 64, dtype)), make(variant, torch.float32).cuda()
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (value_and_gradients(module.attend, inputs, []) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["dnas", "hnas_sigmoid", "sinkhorn"])
+def test_on_a_gpu_64k_by_64k_trains_in_memory_that_grows_with_64k(variant, on_gpu):
+    length = 2**16
+    inputs = [x.cuda().requires_grad_() for x in reference.make_qkv(length, length, 64, torch.bfloat16, 1, 1)]
+    torch.cuda.reset_peak_memory_stats()
+    out = make(variant, torch.float32).cuda().attend(*inputs)
+    out.backward(torch.ones_like(out))
+    assert all(x.grad.isfinite().all() for x in inputs)
+    assert torch.cuda.max_memory_allocated() < 2**30  # a table of bytes would have 4 GiB

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from reference import BATCH, HEADS, MASKS, randn
 from torch.testing import assert_close
 
-from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, observe, smallest_column_mass
+from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normalizer, observe, smallest_column_mass
 from attnorm.attention.build import build_scorer
 from attnorm.attention.multihead import Cache, attention_layers
 
@@ -16,26 +16,44 @@ TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 WIDTH = 6
 NORMALIZERS = ["softmax", "dnas", "hnas", "dnas_prefix", "hnas_prefix"]
 AUTOREGRESSIVE = ["softmax", "dnas_prefix", "hnas_prefix"]
+SCORERS = {  # with what their parts take
+    "scaled_dot": {},
+    "dot": {},
+    "bilinear": {"heads": HEADS, "width": WIDTH // HEADS},
+    "additive": {"heads": HEADS, "width": WIDTH // HEADS},
+    "gaussian": {},
+}
 
 
 def make_layer(normalizer, dropout=0.0, scorer="scaled_dot"):
     """A layer in float64 with random biases, too."""
-    layer = (
-        MultiHeadAttention(WIDTH, HEADS, build_normalizer(normalizer), build_scorer(scorer), dropout).double().eval()
-    )
+    scorer = build_scorer(scorer, **SCORERS[scorer])
+    layer = MultiHeadAttention(WIDTH, HEADS, build_normalizer(normalizer), scorer, dropout).double().eval()
     for seed, (name, parameter) in enumerate(layer.named_parameters()):
         if not name.endswith("hybrid"):
             parameter.data = randn(*parameter.shape, seed=seed)
     return layer
 
 
-def by_hand(layer, states, memory, allowed=None, log_prior=None, scale=(WIDTH // HEADS) ** -0.5, keep=None):
+def scores_by_hand(scorer, h, q, k):
+    """The scores (B, N, M) of head h by the scorer's name; their formulas are held to in test_scorers."""
+    name, size = type(scorer).__name__, WIDTH // HEADS
+    if name == "Additive":
+        of_k, of_q = k @ scorer.key.weight.T, q @ scorer.query.weight.T
+        return (of_q[:, :, None] + of_k[:, None]).tanh() @ scorer.v[h]
+    if name == "Gaussian":
+        return -(q[:, :, None] - k[:, None]).square().sum(-1) / 2
+    q = q @ scorer.weight[h].T if name == "Bilinear" else q
+    return torch.einsum("bnd,bmd->bnm", q, k) * (1.0 if name == "Dot" else size**-0.5)
+
+
+def by_hand(layer, states, memory, allowed=None, log_prior=None, keep=None):
     """(output, weights), head by head; `keep` multiplies the weights."""
     size = WIDTH // HEADS
     q, kv = layer.query(states), layer.key_value(memory)
     k, v = kv[..., :WIDTH], kv[..., WIDTH:]
     heads = [slice(h * size, (h + 1) * size) for h in range(HEADS)]
-    scores = torch.stack([scale * torch.einsum("bnd,bmd->bnm", q[..., h], k[..., h]) for h in heads], dim=1)
+    scores = torch.stack([scores_by_hand(layer.scorer, h, q[..., s], k[..., s]) for h, s in enumerate(heads)], dim=1)
     weights = layer.normalizer(scores, allowed, log_prior=log_prior)
     used = weights if keep is None else weights * keep
     context = torch.cat([used[:, number] @ v[..., h] for number, h in enumerate(heads)], dim=-1)
@@ -45,16 +63,52 @@ def by_hand(layer, states, memory, allowed=None, log_prior=None, scale=(WIDTH //
 # ----------------------------------------------------------------------------------------------------------- the layer
 
 
-@pytest.mark.parametrize("scorer", ["scaled_dot", "dot"])
+@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("mask", ["none", "both_sides", "causal_short"])
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_output_is_the_heads_average_values_by_the_normalizers_weights(normalizer, mask, scorer):
     case, layer = MASKS[mask], make_layer(normalizer, scorer=scorer)
     states, memory = randn(BATCH, case.n_queries, WIDTH, seed=1), randn(BATCH, case.n_keys, WIDTH, seed=2)
     log_prior = reference.make_log_prior("pairwise", case.n_queries, case.n_keys)
-    scale = 1.0 if scorer == "dot" else (WIDTH // HEADS) ** -0.5
-    expected, _ = by_hand(layer, states, memory, case.allowed, log_prior, scale)
+    expected, _ = by_hand(layer, states, memory, case.allowed, log_prior)
     assert_close(layer(states, memory, Mask(**case.compact), log_prior=log_prior), expected, **TIGHT)
+
+
+class Recorder(Normalizer):
+    """softmax that notes its calls: ("attend" or "forward", what it was given)."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.softmax = [], build_normalizer("softmax")
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        self.calls.append(("forward", {"scores": scores, "keys": keys, "scale": scale, "log_prior": log_prior}))
+        return self.softmax(scores, mask, log_prior=log_prior)
+
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        self.calls.append(("attend", {"q": q, "keys": k, "scale": scale, "log_prior": log_prior}))
+        return self.softmax.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+
+
+@pytest.mark.parametrize("situation", ["plain", "observed", "dropout"])
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_dot_types_go_to_attend_unless_the_weights_are_needed_others_to_forward(scorer, situation):
+    layer = make_layer("softmax", scorer=scorer, dropout=0.4 * (situation == "dropout"))
+    layer.train(situation == "dropout")
+    layer.normalizer, layer.observer = Recorder(), (lambda *_: None) if situation == "observed" else None
+    states, memory, log_prior = randn(BATCH, 4, WIDTH, seed=1), randn(BATCH, 5, WIDTH, seed=2), randn(1, 1, 1, 5)
+    layer(states, memory, log_prior=log_prior)
+    ((called, given),) = layer.normalizer.calls
+    is_dot = scorer in ("scaled_dot", "dot", "bilinear")
+    assert called == ("attend" if is_dot and situation == "plain" else "forward")
+    assert given["log_prior"] is log_prior
+    assert given["scale"] == (3**-0.5 if scorer in ("scaled_dot", "bilinear") else 1.0)
+    q, k = layer._split(layer.query(states)), layer._split(layer.key_value(memory)[..., :WIDTH])
+    assert_close(given["keys"], k, **TIGHT)  # normalizers with templates get the keys
+    if called == "attend":
+        assert_close(given["q"], layer.scorer.project(q, k)[0], **TIGHT)
+    else:
+        assert_close(given["scores"], layer.scorer(q, k), **TIGHT)
 
 
 def test_a_width_that_the_heads_do_not_divide_is_refused():
@@ -65,10 +119,11 @@ def test_a_width_that_the_heads_do_not_divide_is_refused():
 # ------------------------------------------------------------------------------------------------------------- observe
 
 
+@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("mask", ["none", "both_sides", "empty_example", "causal"])
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_observe_sees_the_weights_that_make_the_output(normalizer, mask):
-    case, layer = MASKS[mask], make_layer(normalizer)
+def test_observe_sees_the_weights_that_make_the_output(normalizer, mask, scorer):
+    case, layer = MASKS[mask], make_layer(normalizer, scorer=scorer)
     states, memory = randn(BATCH, case.n_queries, WIDTH, seed=1), randn(BATCH, case.n_keys, WIDTH, seed=2)
     seen = []
     with observe(layer, lambda *call: seen.append(call)):
@@ -148,10 +203,11 @@ def test_dnas_keeps_a_mass_of_one_over_the_keys_where_softmax_does_not(mask):
 ORDERS = {"kept": torch.tensor([0, 1]), "reordered": torch.tensor([1, 0]), "fewer": torch.tensor([1])}
 
 
+@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("normalizer", AUTOREGRESSIVE)
-def test_cached_self_attention_equals_the_causal_full_pass(normalizer, order):
-    layer, n = make_layer(normalizer), 5
+def test_cached_self_attention_equals_the_causal_full_pass(normalizer, order, scorer):
+    layer, n = make_layer(normalizer, scorer=scorer), 5
     x, log_prior = randn(BATCH, n, WIDTH), randn(1, HEADS, n, n, seed=4)
     cache = Cache(grows=True)
     for t in range(n):
@@ -165,10 +221,11 @@ def test_cached_self_attention_equals_the_causal_full_pass(normalizer, order):
         assert_close(step, full[:, t : t + 1], **TIGHT)
 
 
+@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("normalizer", AUTOREGRESSIVE)
-def test_cached_cross_attention_equals_the_full_pass_and_projects_the_memory_once(normalizer, order):
-    layer, n, m = make_layer(normalizer), 4, 5
+def test_cached_cross_attention_equals_the_full_pass_and_projects_the_memory_once(normalizer, order, scorer):
+    layer, n, m = make_layer(normalizer, scorer=scorer), 4, 5
     x, memory = randn(BATCH, n, WIDTH), randn(BATCH, m, WIDTH, seed=1)
     keys = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     cache, projections = Cache(grows=False), []
@@ -186,9 +243,10 @@ def test_cached_cross_attention_equals_the_full_pass_and_projects_the_memory_onc
 # ------------------------------------------------------------------------------------------------------------ dropout
 
 
+@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_attention_dropout_acts_in_training_only_and_on_the_weights(normalizer):
-    layer, plain = make_layer(normalizer, dropout=0.4), make_layer(normalizer)
+def test_attention_dropout_acts_in_training_only_and_on_the_weights(normalizer, scorer):
+    layer, plain = make_layer(normalizer, dropout=0.4, scorer=scorer), make_layer(normalizer, scorer=scorer)
     states, memory = randn(BATCH, 4, WIDTH, seed=1), randn(BATCH, 5, WIDTH, seed=2)
     assert torch.equal(layer(states, memory), plain(states, memory))
     layer.train()

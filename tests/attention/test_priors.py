@@ -1,29 +1,49 @@
-"""Priors: T5's table as transformers has it, ALiBi's formula, a cached query's row, and their way into a model."""
+"""Priors: formulas as loops, T5's table as transformers has it, a cached query's row, and their way into a model."""
+
+import math
 
 import builders
 import pytest
+import reference
 import torch
-from reference import randn
+from reference import BATCH, MASKS, randn
 from torch.testing import assert_close
 
+from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.build import build_prior
-from attnorm.attention.priors import T5, Sum
+from attnorm.attention.priors import T5, Content, Learned, Sum
 from attnorm.models.decoding import Decoding, generate
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
-CPU = torch.device("cpu")
-HEADS = 3
+HEADS, WIDTH = 3, 4
 PRIORS = {
     "uniform": ("uniform", {}),
     "t5": ("t5", {"heads": HEADS}),
     "t5_causal": ("t5", {"heads": HEADS, "bidirectional": False}),
     "alibi": ("alibi", {"heads": HEADS}),
+    "learned": ("learned", {"heads": HEADS, "positions": 50}),
+    "content": ("content", {"heads": HEADS, "width": WIDTH, "hidden": 5}),
+    "content_gelu": ("content", {"heads": HEADS, "width": WIDTH, "activation": "gelu"}),
 }
+OF_THE_PLACE = [kind for kind in PRIORS if not kind.startswith("content")]  # these see positions, not states
 
 
-def make(kind, **more):
+def make(kind):
+    """A prior in float64 with random parameters."""
     name, options = PRIORS[kind]
-    return build_prior(name, **options, **more)
+    prior = build_prior(name, **options).double()
+    for seed, parameter in enumerate(prior.parameters()):
+        parameter.data = randn(*parameter.shape, seed=seed)
+    return prior
+
+
+def key_states(n_keys, batch=BATCH, seed=9):
+    return randn(batch, n_keys, WIDTH, seed=seed)
+
+
+def table(prior, n_queries, n_keys, query_offset=0, mask=None):
+    """log u of a prior, with random states behind the keys."""
+    return prior(n_queries, n_keys, query_offset, key_states(n_keys), mask)
 
 
 # ------------------------------------------------------------------------------------------------------------ formulas
@@ -52,41 +72,245 @@ def test_t5_bias_equals_that_of_transformers(t5_attention, bidirectional):
     theirs = t5_attention.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
     ours = T5(HEADS, bidirectional)
     ours.bias.load_state_dict(theirs.relative_attention_bias.state_dict())
-    assert_close(ours(9, 200, 0, CPU), theirs.compute_bias(9, 200), rtol=0, atol=0)
+    assert_close(table(ours, 9, 200), theirs.compute_bias(9, 200), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("heads", [1, 3, 8])
 def test_alibi_falls_by_its_heads_slope_with_every_position(heads):
-    table = build_prior("alibi", heads=heads)(4, 6, 2, CPU)
-    assert table.shape == (1, heads, 4, 6)
+    log_u = table(build_prior("alibi", heads=heads), 4, 6, 2)
+    assert log_u.shape == (1, heads, 4, 6)
     for h in range(heads):
         for i in range(4):
             for j in range(6):
                 expected = -(2 ** (-8 * (h + 1) / heads)) * abs(j - (i + 2))
-                assert table[0, h, i, j].item() == pytest.approx(expected, rel=1e-6)
+                assert log_u[0, h, i, j].item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_uniform_prefers_nothing():
-    assert not make("uniform")(4, 5, 0, CPU).any()
+    log_u = table(make("uniform"), 4, 5)
+    assert log_u.shape == (1, 1, 1, 1) and not log_u.any()
 
 
-@pytest.mark.parametrize("kind", PRIORS)
+def test_learned_is_a_number_for_each_head_and_key_position():
+    prior = make("learned")
+    log_u = table(prior, 4, 7, 2)
+    assert log_u.shape == (1, HEADS, 1, 7)
+    for h in range(HEADS):
+        for j in range(7):
+            assert log_u[0, h, 0, j] == prior.log_u[h, j]
+
+
+def test_learned_starts_without_a_preference_and_is_trained_where_there_were_keys():
+    prior = build_prior("learned", positions=6, heads=2)
+    log_u = prior(3, 4, 0, torch.zeros(1, 4, 5), None)
+    assert not log_u.any()
+    log_u.sum().backward()
+    assert torch.equal(prior.log_u.grad, torch.tensor([[1.0, 1, 1, 1, 0, 0]] * 2))
+
+
+def test_learned_has_no_number_for_a_key_beyond_its_positions():
+    prior = build_prior("learned", positions=6, heads=2)
+    assert prior(1, 6, 5, torch.zeros(1, 6, 5), None).shape == (1, 2, 1, 6)
+    with pytest.raises(ValueError, match="learned prior has 6 positions, got 7 keys"):
+        prior(1, 7, 6, torch.zeros(1, 7, 5), None)
+
+
+# ------------------------------------------------------------------------------------------------------------- content
+
+
+def proposed(prior, states, allowed, n_queries, gelu=False):
+    """u (B, H, N, M) of a content prior, number by number: a softmax of the network over each row's allowed keys."""
+    first, second = prior.network[0], prior.network[2]
+    allowed = allowed.expand(BATCH, HEADS, n_queries, states.shape[1])
+    u = torch.zeros(allowed.shape, dtype=torch.float64)
+    for b in range(BATCH):
+        strengths = []
+        for x in states[b].tolist():
+            inside = [sum(map(math.prod, zip(w, x, strict=True))) for w in first.weight.tolist()]
+            inside = [a + c for a, c in zip(inside, first.bias.tolist(), strict=True)]
+            inside = [a * (1 + math.erf(a / 2**0.5)) / 2 if gelu else math.tanh(a) for a in inside]
+            outside = [sum(map(math.prod, zip(w, inside, strict=True))) for w in second.weight.tolist()]
+            strengths.append([math.exp(a) for a in outside])
+        for h in range(HEADS):
+            for i in range(n_queries):
+                mine = [j for j in range(states.shape[1]) if allowed[b, h, i, j]]
+                for j in mine:
+                    u[b, h, i, j] = strengths[j][h] / sum(strengths[other][h] for other in mine)
+    return u
+
+
+# all queries (of a segment) may see the same keys
+SHARED = ("none", "key_padding", "both_sides", "empty_example", "segments")
+OF_THREE_HEADS = [name for name, case in MASKS.items() if case.allowed.shape[1] == 1]
+
+
+@pytest.mark.parametrize("form", ["compact", "dense"])
+@pytest.mark.parametrize("mask", OF_THREE_HEADS)
+@pytest.mark.parametrize("kind", ["content", "content_gelu"])
+def test_content_is_a_distribution_over_the_keys_a_row_may_see(kind, mask, form):
+    case, prior = MASKS[mask], make(kind)
+    if form == "compact" and case.compact is None:
+        pytest.skip("this mask has no compact form")
+    n, states = case.n_queries, key_states(case.n_keys)
+    log_u = prior(n, case.n_keys, 0, states, Mask(**case.compact) if form == "compact" else case.allowed)
+    if form == "compact":
+        assert log_u.shape == (BATCH, HEADS, 1 if mask in SHARED else n, case.n_keys)
+    log_u, allowed = log_u.expand(BATCH, HEADS, n, -1), case.allowed.expand(BATCH, HEADS, n, case.n_keys)
+    assert log_u.isfinite().all()
+    live = allowed
+    if form == "compact" and case.compact.get("queries") is not None:  # rows of padded queries are nobody's
+        live = allowed & case.compact["queries"][:, None, :, None]
+    expected = proposed(prior, states, allowed, n, gelu=kind == "content_gelu")
+    assert_close(log_u.exp()[live], expected[live], **TIGHT)
+
+
+def test_content_without_a_mask_is_a_distribution_over_all_keys_whatever_the_queries():
+    states, prior = key_states(6), make("content")
+    log_u = prior(5, 6, 0, states, None)
+    assert log_u.shape == (BATCH, HEADS, 1, 6)
+    assert_close(log_u, torch.log_softmax(prior.network(states).transpose(1, 2), -1)[:, :, None], **TIGHT)
+    assert_close(log_u.expand(-1, -1, 5, -1).exp(), proposed(prior, states, torch.tensor(True), 5), **TIGHT)
+
+
+def test_content_takes_a_bool_mask_for_all_queries_as_key_only_and_refuses_numbers():
+    keys, prior, states = torch.tensor([[True] * 5, [True] * 3 + [False] * 2]), make("content"), key_states(5)
+    log_u = prior(4, 5, 0, states, keys[:, None, None])
+    assert torch.equal(log_u, prior(4, 5, 0, states, Mask(keys=keys))) and log_u.shape == (BATCH, HEADS, 1, 5)
+    by_head = torch.rand(1, HEADS, 4, 5, generator=torch.Generator().manual_seed(1)) < 0.6
+    assert_close(prior(4, 5, 0, states, by_head).exp() * by_head, proposed(prior, states, by_head, 4), **TIGHT)
+    with pytest.raises(ValueError, match="bool"):
+        prior(4, 5, 0, states, torch.zeros(4, 5))
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas", "dnas_prefix"])
+@pytest.mark.parametrize("mask", OF_THREE_HEADS)
+def test_content_never_gives_nan_and_no_gradient_to_a_key_that_nobody_sees(mask, normalizer):
+    case, prior = MASKS[mask], make("content")
+    states = key_states(case.n_keys).requires_grad_()
+    given = Mask(**case.compact) if case.compact is not None else case.allowed
+    log_prior = prior(case.n_queries, case.n_keys, 0, states, given)
+    scores = randn(BATCH, HEADS, case.n_queries, case.n_keys)
+    weights = build_normalizer(normalizer)(scores, given, log_prior=log_prior)
+    allowed = case.allowed.expand(weights.shape)
+    (gradient,) = reference.gradients(weights, [states])
+    assert weights.isfinite().all() and gradient.isfinite().all()
+    assert not weights[~allowed].any()
+    assert not gradient[~allowed.any(1).any(1)].any()
+    several = (allowed.sum(-1, keepdim=True) > 1) & allowed  # an only key has weight 1 whatever its state
+    seen = several.any(1).any(1)
+    assert (gradient[seen].abs().amax(-1) > 0).all()
+
+
+@pytest.mark.parametrize("mask", ["causal", "causal_short", "segments", "padded_causal_segments"])
+def test_content_rows_do_not_depend_on_what_they_may_not_see(mask):
+    """Bit for bit, in value; a softmax over all keys would carry every key's state into every row."""
+    case, prior = MASKS[mask], make("content")
+    given, states = Mask(**case.compact), key_states(case.n_keys)
+    allowed = case.allowed.expand(BATCH, HEADS, case.n_queries, case.n_keys)
+    before = prior(case.n_queries, case.n_keys, 0, states, given).expand(allowed.shape)
+    for j in range(case.n_keys):
+        changed = states.clone()
+        changed[:, j] += 3.0
+        after = prior(case.n_queries, case.n_keys, 0, changed, given).expand(allowed.shape)
+        blind = (~allowed[..., j : j + 1]) & allowed
+        assert torch.equal(after[blind], before[blind])
+
+
+def test_content_is_a_distribution_over_the_real_keys_of_each_segment():
+    prior, states, segments = make("content"), key_states(7), torch.tensor([[4, 4, 9, 9, 9, 4, 2]] * BATCH)
+    keys = torch.tensor([[True, True, True, False, True, True, False]] * BATCH)  # segment 2 has no key at all
+    log_u = prior(7, 7, 0, states, Mask(keys=keys, segments=segments))
+    assert log_u.shape == (BATCH, HEADS, 1, 7) and log_u.isfinite().all()
+    for segment in (4, 9):
+        assert_close(log_u[..., (segments[0] == segment) & keys[0]].exp().sum(-1), log_u.new_ones(BATCH, HEADS, 1))
+    (gradient,) = torch.autograd.grad(log_u[..., 0].sum(), prior.network[0].weight)
+    assert gradient.isfinite().all()
+
+
+def test_content_is_computed_in_float32_where_the_network_is_not():
+    log_u = make("content").bfloat16()(6, 6, 0, key_states(6).bfloat16(), Mask(causal=True))
+    assert log_u.dtype == torch.float32
+    assert_close(log_u.exp().tril().sum(-1), torch.ones(BATCH, HEADS, 6), rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------ all the tables
+
+
+@pytest.mark.parametrize("kind", OF_THE_PLACE)
 def test_a_query_at_an_offset_gets_its_row_of_the_full_table(kind):
     prior, n, m = make(kind), 30, 40
-    full = prior(n, m, 0, CPU).expand(1, HEADS, n, m)
+    full = table(prior, n, m).expand(1, HEADS, n, m)
     for t in (0, 1, 17, 29):
-        assert_close(prior(1, m, t, CPU).expand(1, HEADS, 1, m), full[..., t : t + 1, :], rtol=0, atol=0)
-        grown = prior(1, t + 1, t, CPU).expand(1, HEADS, 1, t + 1)
+        assert_close(table(prior, 1, m, t).expand(1, HEADS, 1, m), full[..., t : t + 1, :], rtol=0, atol=0)
+        grown = table(prior, 1, t + 1, t).expand(1, HEADS, 1, t + 1)
         assert_close(grown, full[..., t : t + 1, : t + 1], rtol=0, atol=0)
 
 
+def test_a_query_with_the_states_so_far_gets_its_row_of_the_causal_content_table():
+    prior, states = make("content"), key_states(9)
+    full = prior(9, 9, 0, states, Mask(causal=True))
+    for t in range(9):
+        step = prior(1, t + 1, t, states[:, : t + 1], Mask())
+        assert_close(step, full[:, :, t : t + 1, : t + 1], **TIGHT)
+
+
 def test_a_sum_of_priors_adds_their_tables():
-    parts = [make(kind) for kind in PRIORS]
-    expected = torch.zeros(1, HEADS, 4, 7)
-    for part in parts:
-        expected = expected + part(4, 7, 2, CPU)
-    assert_close(Sum(parts)(4, 7, 2, CPU), expected)
-    assert len(list(Sum(parts).parameters())) == 2  # those of both t5 tables are trained
+    parts, mask = {kind: make(kind) for kind in PRIORS}, Mask(causal=True)
+    expected = torch.zeros(BATCH, HEADS, 7, 7, dtype=torch.float64)
+    for part in parts.values():
+        expected = expected + table(part, 7, 7, mask=mask)
+    assert_close(table(Sum(parts), 7, 7, mask=mask), expected)
+    assert len(list(Sum(parts).parameters())) == 2 + 1 + 2 * 3  # t5 tables, positions, networks: all are trained
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_gradients_reach_every_parameter_of_a_prior(kind):
+    prior, mask = make(kind), Mask(causal=True)
+    log_u = table(prior, 50, 50, mask=mask).expand(BATCH, HEADS, 50, 50)
+    if log_u.requires_grad:
+        (log_u * randn(50, 50).tril()).sum().backward()
+    for name, parameter in prior.named_parameters():
+        some = "t5" in kind  # one of its buckets is never used, and 50 positions do not fill all others
+        large = parameter.grad.abs() > 1e-3
+        assert large.any() if some else large.all(), name
+
+
+# ------------------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    "name, options, words",
+    [
+        ("content", {"width": 4, "heads": 2, "hidden": 0}, "hidden=0: allowed are whole numbers from 1"),
+        ("content", {"width": 4, "heads": 2, "hidden": 2.5}, "hidden=2.5: allowed are whole numbers from 1"),
+        ("content", {"width": 4, "heads": 2, "hidden": True}, "hidden=True: allowed are whole numbers from 1"),
+        ("content", {"width": 4, "heads": 2, "activation": "relu"}, "activation='relu': allowed are tanh, gelu"),
+        ("content", {"width": 4, "heads": 2, "hiden": 3}, "Did you mean 'hidden'?"),
+        ("learned", {"positions": 0, "heads": 2}, "positions=0: allowed are whole numbers from 1"),
+        ("learned", {"position": 9, "heads": 2}, "Did you mean 'positions'?"),
+        ("t5", {"heads": 2, "buckets": 3}, "buckets=3: allowed are whole numbers from 4"),
+        ("t5", {"heads": 2, "buckets": "x"}, "buckets='x': allowed are whole numbers from 4"),
+        ("t5", {"heads": 2, "buckets": 1, "bidirectional": False}, "buckets=1: allowed are whole numbers from 2"),
+        ("t5", {"heads": 2, "max_distance": 8}, "max_distance=8: allowed are whole numbers from 9"),
+        ("contents", {"heads": 2}, "Did you mean 'content'?"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_is_allowed(name, options, words):
+    with pytest.raises(ValueError) as error:
+        build_prior(name, **options)
+    assert words in str(error.value) and name in str(error.value)
+
+
+@pytest.mark.parametrize("buckets, bidirectional, used", [(4, True, [0, 1, 3]), (2, False, [0, 1])])
+def test_the_smallest_t5_table_is_one_that_works(buckets, bidirectional, used):
+    """Of the buckets for keys to the right the one at distance 0 stays empty."""
+    prior = build_prior("t5", heads=2, buckets=buckets, bidirectional=bidirectional, max_distance=2)
+    assert prior.bucket(torch.arange(-9, 10)[None]).unique().tolist() == used
+
+
+def test_the_hidden_width_of_content_is_that_of_the_states_unless_told():
+    assert build_prior("content", width=16, heads=2).network[0].weight.shape == (16, 16)
+    assert build_prior("content", width=16, heads=2, hidden=3).network[2].weight.shape == (2, 3)
 
 
 # ----------------------------------------------------------------------------------------------------------- in a model
@@ -98,15 +322,18 @@ def outputs(model):
 
 
 def with_prior(placement, priors, **settings):
-    """A model whose T5 tables are so large that they matter."""
+    """A model whose priors are so uneven that they matter."""
     model = builders.rough_model(placement, priors=priors, **settings)
     for module in model.modules():
-        if isinstance(module, T5):
-            module.bias.weight.data = 2 * randn(*module.bias.weight.shape)
+        if isinstance(module, (T5, Learned)):
+            for parameter in module.parameters():
+                parameter.data = 2 * randn(*parameter.shape)
+        elif isinstance(module, Content):
+            module.network[2].weight.data = 2 * randn(*module.network[2].weight.shape)
     return model
 
 
-@pytest.mark.parametrize("prior", ["t5", "alibi"])
+@pytest.mark.parametrize("prior", ["t5", "alibi", "learned", "content"])
 @pytest.mark.parametrize("site", builders.SITES)
 @pytest.mark.parametrize("placement", ["softmax", "dnas", "hnas_prefix"])
 def test_a_prior_at_any_site_changes_the_models_output(placement, site, prior):
@@ -120,7 +347,7 @@ def test_a_uniform_prior_changes_nothing(placement):
     assert_close(outputs(model), outputs(builders.rough_model(placement)), **TIGHT)
 
 
-@pytest.mark.parametrize("priors", [["t5"], ["alibi"], ["t5", "alibi"]], ids="+".join)
+@pytest.mark.parametrize("priors", [["t5"], ["alibi"], ["learned"], ["content"], ["content", "t5"]], ids="+".join)
 @pytest.mark.parametrize("site", builders.SITES)
 @pytest.mark.parametrize("placement", ["softmax", "hnas_prefix"])
 def test_with_a_prior_cached_generation_equals_uncached(placement, site, priors):
@@ -135,3 +362,67 @@ def test_with_a_prior_cached_generation_equals_uncached(placement, site, priors)
 def test_a_t5_prior_looks_both_ways_except_in_the_decoder(site, bidirectional):
     model = builders.build_model(priors={site: ["t5"]})
     assert [module.bidirectional for module in model.modules() if isinstance(module, T5)] == [bidirectional]
+
+
+@pytest.mark.parametrize("site", builders.SITES)
+def test_content_and_learned_get_their_sizes_from_the_site(site):
+    model = builders.build_model(priors={site: ["learned", "content"]}, options={"content": {"hidden": 3}})
+    ((learned, content),) = ([*module.priors.values()] for module in model.modules() if isinstance(module, Sum))
+    assert learned.log_u.shape == (2, 12 if site == "decoder" else 10)  # heads, and positions of what holds the keys
+    assert [content.network[i].weight.shape for i in (0, 2)] == [(3, 8), (2, 3)]
+
+
+def seen_by(model, prior, run):
+    """What a prior of a model is called with during `run`."""
+    calls = []
+    handle = prior.register_forward_hook(lambda module, inputs, out: calls.append(inputs))
+    run()
+    handle.remove()
+    return calls
+
+
+def test_a_prior_looks_at_what_enters_its_stack_and_in_cross_attention_at_the_encoders_output():
+    model = with_prior("softmax", {site: ["content"] for site in builders.SITES})
+    source, target = builders.sources([6, 4]), builders.targets([5, 3])
+    n, t = source.shape[1], target.shape[1]
+    expected = {
+        model.encoder.prior: (n, n, 0, model.encoder.embeddings(source)),
+        model.prior: (t, t, 0, model.embeddings(target)),
+        model.cross_prior: (t, n, 0, model.encode(source)),
+    }
+    for prior, (n_queries, n_keys, offset, states) in expected.items():
+        (call,) = seen_by(model, prior, lambda: model(source, target))  # once for all layers
+        assert call[:3] == (n_queries, n_keys, offset) and torch.equal(call[3], states)
+        assert call[4].causal == (prior is model.prior)
+        assert torch.equal(call[4].keys, (target if prior is model.prior else source) != builders.PAD)
+
+
+USERS_PRIOR = """
+import torch
+
+
+class FirstKey(torch.nn.Module):
+    def __init__(self, heads, strength=1.0):
+        super().__init__()
+        self.strength = torch.nn.Parameter(torch.full((1, heads, 1, 1), strength))
+
+    def forward(self, n_queries, n_keys, query_offset, key_states, mask):
+        return self.strength * (torch.arange(n_keys, device=key_states.device) == 0)
+"""
+
+
+@pytest.mark.parametrize("site", builders.SITES)
+def test_a_users_prior_works_at_any_site_alone_and_in_a_sum(tmp_path, monkeypatch, site):
+    name = f"users_priors_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(USERS_PRIOR)
+    monkeypatch.syspath_prepend(tmp_path)
+    for priors in ([f"{name}:FirstKey"], ["content", f"{name}:FirstKey"]):
+        kept = {"priors": {site: priors}, "options": {"FirstKey": {"strength": 3.0}}}
+        model, without = (with_prior("dnas", **kept, tied=False) for _ in range(2))
+        for module in without.modules():
+            if type(module).__name__ == "FirstKey":
+                module.strength.data.zero_()
+        assert not torch.allclose(outputs(model), outputs(without), atol=1e-4)
+        source, decoding = builders.sources([6, 4, 2]), Decoding(beam_size=2, max_length=5)
+        found = generate(model, source, builders.SPECIAL, decoding)
+        assert found == generate(model, source, builders.SPECIAL, decoding, cached=False)

@@ -176,6 +176,20 @@ def test_cached_equals_uncached_in_other_forms_of_the_model(settings):
     assert generate(model, batch, SPECIAL, decoding) == generate(model, batch, SPECIAL, decoding, cached=False)
 
 
+@pytest.mark.parametrize("decoding", DECODINGS)
+@pytest.mark.parametrize("placement", ["softmax", "dnas_prefix"])
+def test_a_preference_proposed_from_the_words_so_far_moves_with_its_beam(placement, decoding):
+    """Beams are reordered and articles finish; the embeddings that the decoder's prior looks at have to follow."""
+    preference = {"encoder": ["content"], "decoder": ["content", "t5"], "cross": ["content"]}
+    model, (batch, each) = talker.__wrapped__(placement, priors=preference), articles()
+    for name, parameter in model.named_parameters():
+        if "prior" in name:
+            parameter.data *= 5.0  # so uneven that another beam's states would be noticed
+    found = generate(model, batch, SPECIAL, DECODINGS[decoding])
+    assert found == [plain_beam_search(model, article, DECODINGS[decoding]) for article in each]
+    assert found == generate(model, batch, SPECIAL, DECODINGS[decoding], cached=False)
+
+
 # --------------------------------------------------------------------------------------------------------- the limits
 
 BEAMS = pytest.mark.parametrize("beam_size", [1, 3])

@@ -22,10 +22,16 @@ FORMS = {
     "as_bert": {"norm": "post", "embedding_norm": True, "activation": "relu"},
 }
 PRIORS = {"encoder": ["t5"], "decoder": ["t5", "alibi"], "cross": ["alibi"]}
+PREFERENCE = {"encoder": ["content", "t5"], "decoder": ["content", "t5"], "cross": ["content", "learned"]}
 EVERY_MODEL = [
     *[pytest.param(placement, {}, id=placement) for placement in PLACEMENTS],
     *[pytest.param("hnas_prefix", settings, id=f"hnas_prefix-{form}") for form, settings in FORMS.items() if settings],
     *[pytest.param(placement, {"priors": PRIORS}, id=f"{placement}-priors") for placement in ("dnas", "dnas_prefix")],
+    *[
+        pytest.param(name, {"priors": PREFERENCE}, id=f"{name}-preference")
+        for name in ("softmax", "hnas", "dnas_prefix")
+    ],
+    pytest.param("softmax", {"priors": PREFERENCE, "norm": "post", "positions": "sinusoidal"}, id="preference-post"),
 ]
 every_model = pytest.mark.parametrize("placement, settings", EVERY_MODEL)
 
@@ -99,6 +105,26 @@ def test_one_token_at_a_time_gives_the_states_of_the_full_pass(placement, settin
         step = model.decode(target[:, t : t + 1], memory, real, cache)
         assert cache.length == t + 1
         assert_close(step, model.decode(target[:, : t + 1], memory, real)[:, t:], **TIGHT)
+
+
+def test_a_cache_remembers_embeddings_only_where_a_prior_may_look_at_them():
+    source, target = sources([6, 3]), targets([4, 4])
+    for priors in ({}, {"encoder": ["content"], "cross": ["content"]}, {"decoder": ["content"]}):
+        model = rough_model(priors=priors)
+        memory, cache = model.encode(source), DecoderCache(len(model.layers))
+        for t in range(4):
+            model.decode(target[:, t : t + 1], memory, source != PAD, cache)
+        if "decoder" in priors:
+            assert_close(cache.states, model.embeddings(target[:, :4]), **TIGHT)
+        else:
+            assert cache.states is None
+
+
+def test_more_keys_than_a_learned_prior_has_positions_are_refused():
+    model = build_model(priors={"cross": ["learned"]})
+    memory, real = torch.randn(1, 11, 8), torch.ones(1, 11, dtype=torch.bool)
+    with pytest.raises(ValueError, match="learned prior has 10 positions, got 11 keys"):
+        model.decode(targets([3]), memory, real)
 
 
 # --------------------------------------------------------------------------------------------------- embeddings, forms
@@ -175,6 +201,7 @@ def test_the_output_matrix_is_the_token_embedding_only_if_tied(tied):
 VARIANTS = {
     **{placement: (placement, {}) for placement in PLACEMENTS},
     "priors": ("softmax", {"priors": PRIORS}),
+    "preference": ("hnas", {"priors": PREFERENCE}),
     "heads": ("hnas_prefix", {"options": {name: {"per": "head"} for name in ("hnas", "hnas_prefix")}}),
     "untied": ("softmax", {"tied": False}),
     "post": ("dnas", {"norm": "post"}),
@@ -195,9 +222,11 @@ def test_parameters_that_variants_share_start_bit_equal_for_one_seed(variant):
     assert all(torch.equal(base[name], other[name]) for name in shared)
 
 
-@pytest.mark.parametrize("variant", ["softmax", "priors", "untied"])
+@pytest.mark.parametrize("variant", ["softmax", "priors", "preference", "untied"])
 def test_every_matrix_starts_different_for_another_seed_and_in_every_module(variant):
-    matrices = [p for seed in (3, 4) for p in parameters(variant, seed).values() if p.ndim > 1]
+    tables = [parameters(variant, seed) for seed in (3, 4)]
+    assert not any(p.any() for table in tables for name, p in table.items() if name.endswith("log_u"))  # no preference
+    matrices = [p for table in tables for name, p in table.items() if p.ndim > 1 and not name.endswith("log_u")]
     for index, first in enumerate(matrices):
         assert not any(torch.equal(first, second) for second in matrices[index + 1 :])
 

@@ -1,15 +1,19 @@
 """Attention normalizers, useful alone: `from attnorm.attention import build_normalizer` loads torch only."""
 
-from attnorm.attention.build import build_normalizer, check_attention
+from attnorm.attention.build import build_normalizer, build_prior, build_scorer, check_attention
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention, observe, smallest_column_mass
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.scorers import Scorer
 
 __all__ = [
     "Mask",
     "MultiHeadAttention",
     "Normalizer",
+    "Scorer",
     "build_normalizer",
+    "build_prior",
+    "build_scorer",
     "check_attention",
     "observe",
     "smallest_column_mass",

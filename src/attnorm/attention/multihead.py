@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
+from attnorm.attention.scorers import Scorer
 
 
 class Cache:
@@ -43,10 +44,11 @@ class MultiHeadAttention(nn.Module):
     """Queries from one sequence attend to keys and values from another (or the same).
 
     width: of the states, divisible by `heads`; normalizer and scorer as built by `attnorm.attention.build`;
-    dropout: on the attention weights (in training this takes the dense path; 0 uses `Normalizer.attend`).
+    dropout: on the attention weights. In training it takes the dense path, as a scorer that is not a dot type always
+    does; else `Normalizer.attend` is used.
     """
 
-    def __init__(self, width: int, heads: int, normalizer: Normalizer, scorer: nn.Module, dropout: float = 0.0):
+    def __init__(self, width: int, heads: int, normalizer: Normalizer, scorer: Scorer, dropout: float = 0.0):
         super().__init__()
         assert width % heads == 0, f"width {width} is not divisible by {heads} heads"
         self.heads, self.dropout = heads, dropout
@@ -80,18 +82,19 @@ class MultiHeadAttention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(2))
 
     def _attend(self, q, k, v, mask, log_prior, cache) -> Tensor:
-        scale = self.scorer.scale(q.shape[-1])
-        if cache is not None and self.normalizer.couples_queries == "past":
+        scale, dropout = self.scorer.scale(q.shape[-1]), self.dropout if self.training else 0.0
+        stepping = cache is not None and self.normalizer.couples_queries == "past"
+        if self.scorer.is_dot:
+            q, k = self.scorer.project(q, k)
+            if dropout == 0 and self.observer is None and not stepping:
+                return self.normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
             scores = dot_scores(q, k, scale)
+        else:
+            scores = self.scorer(q, k)
+        if stepping:
             weights, cache.state = self.normalizer.step(scores, mask, cache.state, log_prior=log_prior)
-            if self.observer is not None:
-                self.observer(weights, dense_mask(mask, scores))
-            return weights.to(v.dtype) @ v
-        dropout = self.dropout if self.training else 0.0
-        if dropout == 0 and self.observer is None:
-            return self.normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
-        scores = dot_scores(q, k, scale)
-        weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale)
+        else:
+            weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale)
         if self.observer is not None:
             self.observer(weights, dense_mask(mask, scores))
         return F.dropout(weights, dropout).to(v.dtype) @ v

@@ -1,8 +1,13 @@
 """Preferences over keys, log u: modules that compose with any normalizer ("Fenchel Duality", Eq. 18-19, Sec. 7).
 
-A prior is called as `prior(n_queries, n_keys, query_offset, device) -> log u`, broadcastable to (B, H, N, M) and not
-necessarily normalized: a normalizer uses u only up to a factor per row. `query_offset` is the position of the first
-query, so that one cached query is treated as in the full pass.
+A prior is called as `prior(n_queries, n_keys, query_offset, key_states, mask) -> log u`, broadcastable to (B, H, N, M)
+and not necessarily normalized: a normalizer uses u only up to a factor per row.
+
+query_offset: the position of the first query, so that one cached query is treated as in the full pass.
+key_states:   (B, M, W), the states behind the keys of the whole stack: what enters its first layer, or, in
+              cross-attention, the encoder's output. Its device is where log u is wanted.
+mask:         a `Mask`, a bool tensor broadcastable to (B, H, N, M), or None. It is the normalizer that obeys it: log u
+              may be anything finite at masked pairs.
 """
 
 import math
@@ -10,12 +15,19 @@ import math
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.masking import Mask, dense_mask
+from attnorm.attention.normalizers.base import widen
+
+ACTIVATIONS = {"tanh": nn.Tanh, "gelu": nn.GELU}
+
 
 class Uniform(nn.Module):
     """u_j = 1 / M: no preference."""
 
-    def forward(self, n_queries: int, n_keys: int, query_offset: int, device: torch.device) -> Tensor:
-        return torch.zeros(1, 1, 1, 1, device=device)
+    def forward(
+        self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
+    ) -> Tensor:
+        return torch.zeros(1, 1, 1, 1, device=key_states.device)
 
 
 def relative_positions(n_queries: int, n_keys: int, query_offset: int, device: torch.device) -> Tensor:
@@ -28,11 +40,13 @@ class T5(nn.Module):
     """The relative position bias of T5: one trained number per head and bucket of key minus query.
 
     Half of the buckets are exact distances, the rest grow logarithmically up to `max_distance`; a bidirectional table
-    gives each direction half of the buckets.
+    gives each direction half of the buckets. Raises ValueError for a table without both kinds of bucket.
     """
 
     def __init__(self, heads: int, bidirectional: bool = True, buckets: int = 32, max_distance: int = 128):
         super().__init__()
+        whole("buckets", buckets, 4 if bidirectional else 2)
+        whole("max_distance", max_distance, (buckets // 2 if bidirectional else buckets) // 2 + 1)
         self.bidirectional, self.buckets, self.max_distance = bidirectional, buckets, max_distance
         self.bias = nn.Embedding(buckets, heads)
 
@@ -50,8 +64,10 @@ class T5(nn.Module):
         far = (exact + (growth * (buckets - exact)).long()).clamp(max=buckets - 1)
         return base + torch.where(distance < exact, distance, far)
 
-    def forward(self, n_queries: int, n_keys: int, query_offset: int, device: torch.device) -> Tensor:
-        relative = relative_positions(n_queries, n_keys, query_offset, device)
+    def forward(
+        self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
+    ) -> Tensor:
+        relative = relative_positions(n_queries, n_keys, query_offset, key_states.device)
         return self.bias(self.bucket(relative)).permute(2, 0, 1)[None]  # (1, H, N, M)
 
 
@@ -63,16 +79,101 @@ class Alibi(nn.Module):
         slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
         self.register_buffer("slopes", slopes[:, None, None], persistent=False)
 
-    def forward(self, n_queries: int, n_keys: int, query_offset: int, device: torch.device) -> Tensor:
-        return -(self.slopes * relative_positions(n_queries, n_keys, query_offset, device).abs())[None]
+    def forward(
+        self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
+    ) -> Tensor:
+        relative = relative_positions(n_queries, n_keys, query_offset, key_states.device)
+        return -(self.slopes * relative.abs())[None]  # (1, H, N, M)
+
+
+class Learned(nn.Module):
+    """log u_j: one trained number per head and key position, 0 at the start (no preference).
+
+    positions: how many positions the keys can have; more keys raise ValueError.
+    """
+
+    def __init__(self, positions: int, heads: int):
+        super().__init__()
+        self.positions = whole("positions", positions, 1)
+        self.log_u = nn.Parameter(torch.zeros(heads, positions))
+
+    def forward(
+        self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
+    ) -> Tensor:
+        if n_keys > self.positions:
+            raise ValueError(f"learned prior has {self.positions} positions, got {n_keys} keys")
+        return self.log_u[None, :, None, :n_keys]  # (1, H, 1, M)
+
+
+class Content(nn.Module):
+    """u = softmax over the allowed keys of f(x_j): a distribution over keys proposed before any query is seen.
+
+    f is Linear(width, hidden), activation, Linear(hidden, heads) without bias, applied to the state x_j behind each
+    key. Where all queries of a segment may see the same keys, log u is (B, H, 1, M), normalized over each segment; where
+    the mask differs from row to row (causal, a bool tensor) each row is normalized over its own keys, (B, H, N, M), so
+    that nothing leaks from what it may not see. At masked pairs log u is finite and means nothing: the normalizer's
+    mask, not u, gives them 0.
+
+    hidden: width of the network inside, `width` where None; activation: "tanh" or "gelu". ValueError for others.
+    """
+
+    def __init__(self, width: int, heads: int, hidden: int | None = None, activation: str = "tanh"):
+        super().__init__()
+        hidden = width if hidden is None else whole("hidden", hidden, 1)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation={activation!r}: allowed are {', '.join(ACTIVATIONS)}")
+        last = nn.Linear(hidden, heads, bias=False)  # normalizing would take a bias back
+        self.network = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), last)
+
+    def forward(
+        self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
+    ) -> Tensor:
+        logits = widen(self.network(key_states)).transpose(1, 2)[:, :, None]  # (B, H, 1, M), float32 or wider
+        if isinstance(mask, Mask) and not mask.causal:  # padded queries need no row of their own
+            allowed = None if mask.keys is None else mask.keys[:, None, None, :]
+            if mask.segments is not None:
+                return logits - logsumexp_over_segment(logits, allowed, mask.segments)
+        else:
+            allowed = dense_mask(mask, logits.expand(-1, -1, n_queries, -1))
+        return logits - logsumexp_over_allowed(logits, allowed)
+
+
+def logsumexp_over_allowed(logits: Tensor, allowed: Tensor | None) -> Tensor:
+    """log of the sum of exp(logits) over the allowed keys, (B, H, 1 or N, 1); 0 where there is none."""
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, -torch.inf)
+    total = logits.logsumexp(-1, keepdim=True)
+    return total.masked_fill(total == -torch.inf, 0.0)
+
+
+def logsumexp_over_segment(logits: Tensor, allowed: Tensor | None, segments: Tensor) -> Tensor:
+    """The same over the keys of each key's own segment, int (B, M): (B, H, 1, M)."""
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, -torch.inf)
+    names, segment = segments.unique(return_inverse=True)
+    segment = segment[:, None, None, :].expand_as(logits)
+    largest = logits.detach().new_full((*logits.shape[:-1], len(names)), -torch.inf)
+    largest = largest.scatter_reduce(-1, segment, logits.detach(), "amax").clamp(min=torch.finfo(logits.dtype).min)
+    total = torch.zeros_like(largest).scatter_add(-1, segment, (logits - largest.gather(-1, segment)).exp())
+    none = total == 0
+    return (largest + total.masked_fill(none, 1.0).log()).masked_fill(none, 0.0).gather(-1, segment)
 
 
 class Sum(nn.Module):
-    """The product of several preferences: the sum of their logarithms."""
+    """The product of several preferences, by name: the sum of their logarithms."""
 
-    def __init__(self, priors: list[nn.Module]):
+    def __init__(self, priors: dict[str, nn.Module]):
         super().__init__()
-        self.priors = nn.ModuleList(priors)
+        self.priors = nn.ModuleDict(priors)
 
-    def forward(self, n_queries: int, n_keys: int, query_offset: int, device: torch.device) -> Tensor:
-        return sum(prior(n_queries, n_keys, query_offset, device) for prior in self.priors)
+    def forward(
+        self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
+    ) -> Tensor:
+        return sum(prior(n_queries, n_keys, query_offset, key_states, mask) for prior in self.priors.values())
+
+
+def whole(option: str, value: int, least: int) -> int:
+    """The value of an option that has to be a whole number; ValueError says which are allowed."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{option}={value!r}: allowed are whole numbers from {least}")
+    return value

@@ -1,17 +1,106 @@
-"""How a query and a key give a score. The dot types hand `Normalizer.attend` their projected q and k and a scale."""
+"""How a query and a key give a score: modules that compose with any normalizer ("Neural Attention Mechanisms")."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from attnorm.attention.normalizers.base import dot_scores, widen
+
+LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it goes query by query
 
 
-class ScaledDot(nn.Module):
-    """s_ij = q_i . k_j / sqrt(D)."""
+class Scorer(nn.Module):
+    """Scores of projected queries q (B, H, N, D) and keys k (B, H, M, D), both of one head width D.
+
+    is_dot: the scores are `scale` times dot products of `project(q, k)`, so that `Normalizer.attend` may compute them
+            its own way and never hold them all; others override `forward` and take the dense path.
+    """
+
+    is_dot = True
+
+    def scale(self, width: int) -> float:
+        """What the dot products are multiplied by, at head width D; 1 for the other types."""
+        return 1.0
+
+    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k such that their dot products, times `scale`, are the scores; same shapes, same dtype."""
+        return q, k
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """Scores (B, H, N, M), in float32 or wider whatever the inputs and autocast."""
+        return dot_scores(*self.project(q, k), self.scale(q.shape[-1]))
+
+
+class ScaledDot(Scorer):
+    """s_ij = q_i . k_j / sqrt(D), "Attention Is All You Need", Eq. 1."""
 
     def scale(self, width: int) -> float:
         return width**-0.5
 
 
-class Dot(nn.Module):
+class Dot(Scorer):
     """s_ij = q_i . k_j."""
 
+
+class Bilinear(Scorer):
+    """s_ij = k_j' W q_i / sqrt(D), one W (D, D) a head; it starts as the identity, so equal to scaled_dot."""
+
+    def __init__(self, heads: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(width).repeat(heads, 1, 1))  # (H, D, D)
+
     def scale(self, width: int) -> float:
-        return 1.0
+        return width**-0.5
+
+    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return q @ self.weight.transpose(-2, -1), k
+
+
+class Additive(Scorer):
+    """s_ij = v' tanh(W1 k_j + W2 q_i), with W1 and W2 (D, D) shared by the heads and one v (D) a head.
+
+    Where (B, H, N, M, D) would be large it is made for a few queries at a time, and again in the backward pass.
+    """
+
+    is_dot = False
+
+    def __init__(self, heads: int, width: int):
+        super().__init__()
+        self.key = nn.Linear(width, width, bias=False)  # W1
+        self.query = nn.Linear(width, width, bias=False)  # W2
+        # constant: tanh is odd and W random, so random signs of v would change nothing
+        self.v = nn.Parameter(torch.full((heads, width), width**-0.5))
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        queries, keys, v = widen(self.query(q)), widen(self.key(k)), widen(self.v)
+        rows = max(1, LARGEST // keys.numel())
+        if rows >= queries.shape[-2]:
+            return self.scores(queries, keys, v)
+        return torch.cat(
+            [
+                checkpoint(self.scores, few, keys, v, use_reentrant=False, preserve_rng_state=False)
+                for few in queries.split(rows, dim=-2)
+            ],
+            dim=-2,
+        )
+
+    @staticmethod
+    def scores(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+        """v' tanh(keys + queries), (B, H, N, M): queries (B, H, N, D), keys (B, H, M, D), v (H, D)."""
+        with torch.autocast(queries.device.type, enabled=False):
+            hidden = torch.tanh(keys[:, :, None] + queries[:, :, :, None])  # (B, H, N, M, D)
+            return (hidden @ v[:, None, :, None]).squeeze(-1)
+
+
+class Gaussian(Scorer):
+    """s_ij = -|q_i - k_j|^2 / 2, "Doubly-Normalized Attention", Eq. 3 and 6."""
+
+    is_dot = False
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        # Distances do not depend on the origin, rounding does: far from it squares and product would cancel. The first
+        # key is an origin that every row may see and that neither padding, the future nor a cache moves.
+        origin = widen(k[..., :1, :]).detach()
+        q, k = widen(q) - origin, widen(k) - origin
+        squares_q, squares_k = q.square().sum(-1), k.square().sum(-1)  # (B, H, N), (B, H, M)
+        return dot_scores(q, k, 1.0) - squares_q[..., :, None] / 2 - squares_k[..., None, :] / 2

@@ -1,6 +1,5 @@
 """A stack of encoder layers."""
 
-import torch
 from torch import Tensor, nn
 
 from attnorm.attention.build import build_site_prior
@@ -18,20 +17,22 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(tokens, shape.max_source, shape)
         self.layers = nn.ModuleList(EncoderLayer(shape, attention, site) for _ in range(shape.encoder_layers))
         self.norm = nn.LayerNorm(shape.width) if shape.norm == "pre" else nn.Identity()
-        self.prior = build_site_prior(attention, site, shape.heads, bidirectional=True)
+        self.prior = build_site_prior(
+            attention, site, heads=shape.heads, bidirectional=True, positions=shape.max_source, width=shape.width
+        )
 
     def forward(self, ids: Tensor, real: Tensor) -> Tensor:
         """ids, int (B, N); real, bool (B, N), False at padding -> states (B, N, W)."""
         mask = Mask(queries=real, keys=real)
         x = self.embeddings(ids)
-        log_prior = site_log_prior(self.prior, ids.shape[1], ids.shape[1], 0, ids.device)
+        log_prior = site_log_prior(self.prior, ids.shape[1], 0, x, mask)
         for layer in self.layers:
             x = layer(x, mask, log_prior)
         return self.norm(x)
 
 
 def site_log_prior(
-    prior: nn.Module | None, n_queries: int, n_keys: int, query_offset: int, device: torch.device
+    prior: nn.Module | None, n_queries: int, query_offset: int, key_states: Tensor, mask: Mask
 ) -> Tensor | None:
-    """log u of a stack's prior, computed once for all its layers."""
-    return None if prior is None else prior(n_queries, n_keys, query_offset, device)
+    """log u of a stack's prior, computed once for all its layers from the states (B, M, W) behind its keys."""
+    return None if prior is None else prior(n_queries, key_states.shape[1], query_offset, key_states, mask)

@@ -30,7 +30,7 @@ class Residual(nn.Module):
 def build_attention(shape: Shape, attention: dict, site: str) -> MultiHeadAttention:
     """The multi-head attention of one layer at one site."""
     normalizer = build_site_normalizer(attention, site, shape.heads)
-    scorer = build_site_scorer(attention, site)
+    scorer = build_site_scorer(attention, site, shape.heads, shape.width // shape.heads)
     return MultiHeadAttention(shape.width, shape.heads, normalizer, scorer, shape.attention_dropout)
 
 

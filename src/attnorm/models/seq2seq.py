@@ -1,5 +1,6 @@
 """The encoder-decoder Transformer."""
 
+import torch
 from torch import Tensor, nn
 
 from attnorm.attention.build import build_site_prior
@@ -13,14 +14,25 @@ from attnorm.models.shape import Shape
 
 
 class DecoderCache:
-    """What incremental decoding remembers: keys and values of every layer, and how many positions are done."""
+    """What incremental decoding remembers: keys and values of every layer, and how many positions are done.
+
+    states: the embeddings of these positions, (B, T, W), when the decoder has a prior, which may look at them.
+    """
 
     def __init__(self, layers: int):
         self.layers = [(Cache(grows=True), Cache(grows=False)) for _ in range(layers)]
         self.length = 0
+        self.states: Tensor | None = None
+
+    def extend(self, states: Tensor) -> Tensor:
+        """The embeddings of all positions so far, (B, T, W), after adding the new ones."""
+        self.states = states if self.states is None else torch.cat([self.states, states], dim=1)
+        return self.states
 
     def select(self, rows: Tensor) -> None:
         """Keeps these rows (int (B',)), in this order."""
+        if self.states is not None:
+            self.states = self.states.index_select(0, rows)
         for pair in self.layers:
             for cache in pair:
                 cache.select(rows)
@@ -45,8 +57,9 @@ class Seq2Seq(nn.Module):
             DecoderLayer(shape, attention, "decoder", "cross") for _ in range(shape.decoder_layers)
         )
         self.norm = nn.LayerNorm(shape.width) if shape.norm == "pre" else nn.Identity()
-        self.prior = build_site_prior(attention, "decoder", shape.heads, bidirectional=False)
-        self.cross_prior = build_site_prior(attention, "cross", shape.heads, bidirectional=True)
+        size = {"heads": shape.heads, "width": shape.width}
+        self.prior = build_site_prior(attention, "decoder", bidirectional=False, positions=shape.max_target, **size)
+        self.cross_prior = build_site_prior(attention, "cross", bidirectional=True, positions=shape.max_source, **size)
         self.output = nn.Linear(shape.width, vocab_size)
         initialize(self, seed)
         if shape.tied:
@@ -66,18 +79,19 @@ class Seq2Seq(nn.Module):
         With a cache `target` holds the newest token only, (B, 1), and the cache moves on by one position.
         """
         done = 0 if cache is None else cache.length
-        n_new, n_all, n_source = target.shape[1], done + target.shape[1], memory.shape[1]
+        n_new = target.shape[1]
         real = None if cache is not None else target != self.pad_id
         mask = Mask(queries=real, keys=real, causal=cache is None)
         cross_mask = Mask(queries=real, keys=source_real)
-        log_prior = site_log_prior(self.prior, n_new, n_all, done, target.device)
-        cross_log_prior = site_log_prior(self.cross_prior, n_new, n_source, done, target.device)
         x = self.embeddings(target, offset=done)
+        so_far = x if cache is None or self.prior is None else cache.extend(x)
+        log_prior = site_log_prior(self.prior, n_new, done, so_far, mask)
+        cross_log_prior = site_log_prior(self.cross_prior, n_new, done, memory, cross_mask)
         for index, layer in enumerate(self.layers):
             caches = None if cache is None else cache.layers[index]
             x = layer(x, memory, mask, cross_mask, log_prior, cross_log_prior, caches)
         if cache is not None:
-            cache.length = n_all
+            cache.length = done + n_new
         return self.norm(x)
 
     def logits(self, states: Tensor) -> Tensor:

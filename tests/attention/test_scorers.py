@@ -1,0 +1,364 @@
+"""Scorers: each formula as a loop, gradients, precision, additive's memory, and their way into a model."""
+
+import math
+import zlib
+
+import builders
+import pytest
+import torch
+from reference import BATCH, HEADS, WIDTH, make_qkv, randn
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnorm.attention import MultiHeadAttention, scorers
+from attnorm.attention.build import SCORERS, build_scorer
+from attnorm.attention.multihead import attention_layers
+from attnorm.attention.scorers import Scorer
+from attnorm.models.decoding import Decoding, generate
+from attnorm.models.seq2seq import DecoderCache, Seq2Seq
+from attnorm.models.shape import Shape
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+DOT_TYPES = ["scaled_dot", "dot", "bilinear"]
+OTHERS = ["additive", "gaussian"]
+TRAINED = ["bilinear", "additive"]
+
+
+def make(name, heads=HEADS, width=WIDTH):
+    """A scorer in float64 with random parameters."""
+    facts = {"heads": heads, "width": width} if name in TRAINED else {}
+    scorer = build_scorer(name, **facts).double()
+    for seed, parameter in enumerate(scorer.parameters()):
+        parameter.data = randn(*parameter.shape, seed=seed)
+    return scorer
+
+
+# ------------------------------------------------------------------------------------------------------------ formulas
+
+
+def dot(x, y):
+    return sum(a * b for a, b in zip(x, y, strict=True))
+
+
+def score(name, scorer, h, q, k):
+    """The score of one query and one key of head h, lists of D numbers, from the scorer's parameters."""
+    width = len(q)
+    if name == "dot":
+        return dot(q, k)
+    if name == "scaled_dot":
+        return dot(q, k) / math.sqrt(width)
+    if name == "bilinear":
+        return dot(k, [dot(row, q) for row in scorer.weight[h]]) / math.sqrt(width)
+    if name == "gaussian":
+        return -sum((a - b) ** 2 for a, b in zip(q, k, strict=True)) / 2
+    of_k, of_q = ([dot(row, x) for row in w] for w, x in ((scorer.key.weight, k), (scorer.query.weight, q)))
+    return dot(scorer.v[h], [(a + b).tanh() for a, b in zip(of_k, of_q, strict=True)])
+
+
+def by_hand(name, scorer, q, k):
+    """Scores (B, H, N, M), number by number."""
+    shape = (*q.shape[:-1], k.shape[-2])
+    entries = [
+        score(name, scorer, h, list(q[b, h, i]), list(k[b, h, j]))
+        for b in range(shape[0])
+        for h in range(shape[1])
+        for i in range(shape[2])
+        for j in range(shape[3])
+    ]
+    return torch.stack(entries).reshape(shape)
+
+
+def test_every_scorer_is_tested_here():
+    assert set(SCORERS) == {*DOT_TYPES, *OTHERS}
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_scores_and_their_gradients_are_those_of_the_formula(name):
+    scorer, (q, k, _) = make(name), make_qkv(4, 5)
+    q.requires_grad_(), k.requires_grad_()
+    inputs = [q, k, *scorer.parameters()]
+    actual, expected = scorer(q, k), by_hand(name, scorer, q, k)
+    assert actual.shape == (BATCH, HEADS, 4, 5)
+    assert_close(actual, expected, **TIGHT)
+    cotangent = randn(*actual.shape, seed=3)
+    found, right = (torch.autograd.grad(scores, inputs, cotangent) for scores in (actual, expected))
+    for mine, theirs in zip(found, right, strict=True):
+        assert (theirs != 0).all()  # each number counts
+        assert_close(mine, theirs, **TIGHT)
+
+
+@pytest.mark.parametrize("name", DOT_TYPES)
+def test_the_scores_of_a_dot_type_are_scaled_products_of_what_it_projects(name):
+    scorer, (q, k, _) = make(name), make_qkv(4, 5)
+    projected = scorer.project(q, k)
+    assert scorer.is_dot and [x.shape for x in projected] == [q.shape, k.shape]
+    scores = torch.einsum("bhnd,bhmd->bhnm", *projected) * scorer.scale(WIDTH)
+    assert_close(scores, by_hand(name, scorer, q, k), **TIGHT)
+
+
+@pytest.mark.parametrize("name, scale", [("scaled_dot", 0.5), ("bilinear", 0.5), ("dot", 1), *((n, 1) for n in OTHERS)])
+def test_the_scale_is_that_of_the_type(name, scale):
+    assert make(name).scale(4) == scale and make(name).is_dot == (name in DOT_TYPES)
+
+
+def test_bilinear_starts_equal_to_scaled_dot_in_every_bit():
+    (q, k, _), bilinear = make_qkv(4, 5, width=16, dtype=torch.float32), build_scorer("bilinear", heads=HEADS, width=16)
+    assert torch.equal(bilinear(q, k), build_scorer("scaled_dot")(q, k))
+    assert all(torch.equal(mine, given) for mine, given in zip(bilinear.project(q, k), (q, k), strict=True))
+
+
+# ----------------------------------------------------------------------------------------------------------- precision
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", SCORERS)
+def test_scores_of_16_bit_queries_and_keys_are_float32(name, dtype):
+    scorer, (q, k, _) = make(name).to(dtype), make_qkv(4, 5, dtype=dtype)
+    scores = scorer(q, k)
+    assert scores.dtype == torch.float32
+    assert_close(scores.double(), scorer.double()(q.double(), k.double()), rtol=0.05, atol=0.05)
+    if not list(scorer.parameters()):  # nothing is rounded on the way
+        assert_close(scores.double(), by_hand(name, scorer, q.double(), k.double()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_scores_under_autocast_are_float32(name):
+    scorer, (q, k, _) = make(name).float(), make_qkv(4, 5, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = scorer(q, k)
+    assert scores.dtype == torch.float32
+    assert_close(scores, scorer(q, k), rtol=0.05, atol=0.05)
+    if not list(scorer.parameters()):
+        assert torch.equal(scores, scorer(q, k))
+
+
+@pytest.mark.parametrize("shift", [1e2, 1e4])
+def test_gaussian_does_not_cancel_far_from_the_origin(shift):
+    q, k, _ = make_qkv(4, 5, width=8, dtype=torch.float32)
+    q, k = q + shift, k + shift  # |q|^2 is 8e8 where |q - k|^2 is about 16
+    expected = -((q.double()[..., :, None, :] - k.double()[..., None, :, :]) ** 2).sum(-1) / 2
+    assert_close(make("gaussian")(q, k).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_scores_of_a_row_and_key_depend_on_no_other_row_or_later_key_bit_for_bit(name):
+    scorer, (q, k, _) = make(name), make_qkv(4, 5)
+    before = scorer(q, k)
+    changed_q, changed_k = q.clone(), k.clone()
+    changed_q[:, :, 2:] += 7.0
+    changed_k[:, :, 3:] -= 5.0
+    after = scorer(changed_q, changed_k)
+    assert torch.equal(after[:, :, :2, :3], before[:, :, :2, :3])
+    assert not torch.isclose(after[:, :, 2:, 3:], before[:, :, 2:, 3:]).all()
+
+
+# -------------------------------------------------------------------------------------------------- memory of additive
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that any tensor has that is made in this context."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() > 8 * tensor.numel() // 2:
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("limit", [1, 200, 500, 10**6])
+def test_additive_a_few_queries_at_a_time_gives_the_same_scores_and_gradients(monkeypatch, limit):
+    scorer, (q, k, _) = make("additive"), make_qkv(7, 5)
+    q.requires_grad_(), k.requires_grad_()
+    inputs, cotangent = [q, k, *scorer.parameters()], randn(BATCH, HEADS, 7, 5, seed=3)
+    whole = scorer(q, k)
+    expected = torch.autograd.grad(whole, inputs, cotangent)
+    monkeypatch.setattr(scorers, "LARGEST", limit)
+    few = scorer(q, k)
+    assert_close(few, whole, **TIGHT)
+    assert_close(torch.autograd.grad(few, inputs, cotangent), expected, **TIGHT)
+    with torch.no_grad():
+        assert_close(scorer(q, k), whole, **TIGHT)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_tensor_of_queries_times_keys_times_width_is_made(monkeypatch, name):
+    """Forward and backward, and none is kept between them: additive's stays below its limit."""
+    n, m, width = 40, 30, 16
+    limit = BATCH * HEADS * m * width * 4  # four queries at a time
+    monkeypatch.setattr(scorers, "LARGEST", limit)
+    scorer, (q, k, _), kept = make(name, width=width), make_qkv(n, m, width=width), []
+    q.requires_grad_(), k.requires_grad_()
+    with Largest() as largest, torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        scorer(q, k).square().sum().backward()
+    assert BATCH * HEADS * n * m <= largest.elements <= limit < BATCH * HEADS * n * m * width / 2
+    assert kept and max(tensor.numel() for tensor in kept) <= BATCH * HEADS * n * m
+
+
+# ------------------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    "name, options, words",
+    [
+        ("aditive", {}, "Did you mean 'additive'?"),
+        ("bilinear", {"heads": 2, "widht": 4}, "Did you mean 'width'?"),
+        ("gaussian", {"sigma": 2.0}, "it takes none"),
+        ("torch.nn:Linear", {}, "not an attnorm.attention.scorers.Scorer"),
+        ("math:sqrt", {}, "not an attnorm.attention.scorers.Scorer"),
+    ],
+)
+def test_a_wrong_name_or_option_is_refused_with_what_is_allowed(name, options, words):
+    with pytest.raises(ValueError) as error:
+        build_scorer(name, **options)
+    assert words in str(error.value)
+
+
+# ----------------------------------------------------------------------------------------------------------- in a model
+
+
+def build_model(placement, scorer, seed=0, priors=None, options=None, **shape):
+    """A model with this scorer at every site, or at those of {site: name}."""
+    chosen = scorer if isinstance(scorer, dict) else dict.fromkeys(builders.SITES, scorer)
+    tables = builders.attention_tables(placement, priors, options)
+    tables = {**tables, "scorer": {**tables["scorer"], **chosen}}
+    shape = Shape(**{**builders.SMALL, "max_source": 10, "max_target": 12, **shape})
+    return Seq2Seq(shape, tables, 11, builders.PAD, seed=seed)
+
+
+def rough_model(placement, scorer, noise=0.6, **settings):
+    """The same in float64 and evaluation mode, with noise on every parameter."""
+    model = build_model(placement, scorer, **settings).double().eval()
+    for name, parameter in model.named_parameters():
+        if not name.endswith("hybrid"):
+            parameter.data += noise * randn(
+                *parameter.shape, seed=zlib.crc32(name.encode())
+            )  # the same for every scorer
+    return model
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+@pytest.mark.parametrize("placement", ["softmax", "dnas", "hnas_prefix"])
+def test_neither_padding_nor_the_future_nor_a_cache_changes_a_state(placement, scorer):
+    model = rough_model(placement, scorer, priors={"decoder": ["content"], "cross": ["content"]})
+    source, target = builders.sources([6, 3]), builders.targets([7, 7])
+    states = model(source, target)
+    alone = model(source[1:, :4], target[1:])
+    assert_close(states[1:], alone, **TIGHT)
+    memory, real, cache = model.encode(source), source != builders.PAD, DecoderCache(len(model.layers))
+    for t in range(target.shape[1]):
+        changed = target.clone()
+        changed[:, t] = 3 + (target[:, t] - 2) % 8
+        assert torch.equal(model(source, changed)[:, :t], states[:, :t])
+        assert_close(model.decode(target[:, t : t + 1], memory, real, cache), states[:, t : t + 1], **TIGHT)
+
+
+@pytest.mark.parametrize("site", builders.SITES)
+@pytest.mark.parametrize("scorer", [name for name in SCORERS if name != "scaled_dot"])
+def test_a_scorer_acts_at_its_site_only(scorer, site):
+    model, plain = rough_model("softmax", {site: scorer}), rough_model("softmax", {})
+    plain.load_state_dict({name: model.state_dict()[name] for name in plain.state_dict()})
+    layers, plain_layers = attention_layers(model), attention_layers(plain)
+    kinds = {name: type(layer.scorer) is not type(plain_layers[name].scorer) for name, layer in layers.items()}
+    of_site = {
+        "encoder": ("encoder.",),
+        "decoder": ("layers.0.att", "layers.1.att"),
+        "cross": ("layers.0.c", "layers.1.c"),
+    }
+    assert kinds == {name: name.startswith(of_site[site]) for name in layers} and any(kinds.values())
+    source, target = builders.sources([6, 4]), builders.targets([5, 3])
+    assert not torch.allclose(model(source, target), plain(source, target), atol=1e-4)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+@pytest.mark.parametrize("placement", ["softmax", "hnas_prefix"])
+def test_cached_generation_equals_uncached(placement, scorer):
+    model = rough_model(placement, scorer, tied=False, seed=1)
+    model.output.weight.data *= 3.0
+    source, decoding = builders.sources([6, 4, 2, 8, 1]), Decoding(beam_size=2, max_length=7)
+    cached = generate(model, source, builders.SPECIAL, decoding)
+    assert cached == generate(model, source, builders.SPECIAL, decoding, cached=False)
+    assert len({tuple(headline) for headline in cached}) > 1  # they depend on the article
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+@pytest.mark.parametrize("placement", ["dnas", "hnas_prefix"])
+def test_gradients_are_finite_and_reach_every_parameter_of_priors_and_scorers(placement, scorer):
+    model = build_model(
+        placement, scorer, tied=False, priors={site: ["content", "t5"] for site in builders.SITES}
+    ).double()
+    model.logits(model(builders.sources([6, 4]), builders.targets([5, 3]))).logsumexp(-1).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        if "scorer" in name or "prior" in name:  # dnas takes back the bias of queries, softmax that of keys
+            assert parameter.grad.abs().max() > 1e-9, name
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_parameters_depend_on_the_seed_alone_and_shared_ones_are_bit_equal(scorer):
+    base = dict(build_model("softmax", "scaled_dot", seed=3).named_parameters())
+    torch.manual_seed(1)
+    first = dict(build_model("hnas", scorer, seed=3).named_parameters())
+    torch.manual_seed(2)
+    second = dict(build_model("hnas", scorer, seed=3).named_parameters())
+    assert base.keys() <= first.keys() == second.keys()
+    assert all(torch.equal(parameter, second[name]) for name, parameter in first.items())
+    assert all(torch.equal(parameter, first[name]) for name, parameter in base.items())
+    assert any("scorer" in name for name in first) == (scorer in TRAINED)
+
+
+def test_a_model_with_bilinear_scores_starts_as_one_with_scaled_dot():
+    source, target = builders.sources([6, 4]), builders.targets([5, 3])
+    first, second = (build_model("dnas", scorer).eval()(source, target) for scorer in ("bilinear", "scaled_dot"))
+    assert torch.equal(first, second)
+
+
+USERS_SCORERS = """
+import torch
+from attnorm.attention.scorers import Scorer
+
+
+class Cosine(Scorer):
+    def __init__(self, heads, sharpness=1.0):
+        super().__init__()
+        self.sharpness = torch.nn.Parameter(torch.full((heads, 1, 1), sharpness))
+
+    def project(self, q, k):
+        return self.sharpness * torch.nn.functional.normalize(q, dim=-1), torch.nn.functional.normalize(k, dim=-1)
+
+
+class Manhattan(Scorer):
+    is_dot = False
+
+    def forward(self, q, k):
+        return -torch.cdist(q, k, p=1.0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["Cosine", "Manhattan"])
+@pytest.mark.parametrize("placement", ["softmax", "hnas_prefix"])
+def test_a_users_scorer_works_by_its_dotted_path(tmp_path, monkeypatch, placement, kind):
+    module = f"users_scorers_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{module}.py").write_text(USERS_SCORERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = {"Cosine": {"sharpness": 4.0}} if kind == "Cosine" else {}
+    model = rough_model(placement, f"{module}:{kind}", options=options, tied=False)
+    layers = list(attention_layers(model).values())
+    assert all(isinstance(layer, MultiHeadAttention) and isinstance(layer.scorer, Scorer) for layer in layers)
+    q, k, _ = make_qkv(4, 5)
+    expected = (
+        4.0 * torch.cosine_similarity(q[..., None, :], k[..., None, :, :], dim=-1)
+        if kind == "Cosine"
+        else -(q[..., None, :] - k[..., None, :, :]).abs().sum(-1)
+    )
+    assert_close(
+        build_scorer(f"{module}:{kind}", **options.get(kind, {}), **({"heads": HEADS} if options else {}))(q, k),
+        expected,
+    )
+    source, decoding = builders.sources([6, 4, 2]), Decoding(beam_size=2, max_length=5)
+    found = generate(model, source, builders.SPECIAL, decoding)
+    assert found == generate(model, source, builders.SPECIAL, decoding, cached=False)
