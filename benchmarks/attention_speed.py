@@ -3,11 +3,12 @@
     python benchmarks/attention_speed.py --threads 2
     python benchmarks/attention_speed.py --device cuda --dtype bfloat16 --lengths 2048 4096 8192 16384
 
-Three parts, each with a table:
+Four parts, each with a table:
   all      every normalizer and, where a package has the same, that peer: ms, MB, and the ratio of times to SDPA softmax
   linear   dnas, hnas and sinkhorn against SDPA softmax and against their own dense form at many lengths; on the CPU the
            goals are dnas 1.9x and hnas 3.0x of softmax at most, and never above the dense form by more than 15 %
-  memory   the peak at one long length; goal at most 2x softmax's
+  memory   the peak at one long length; goal dnas at most 2x softmax's
+  rows     fusedmax of 512 rows of 128 scores at once against the same row by row; goal 20x
 Contestants take turns, round by round; a table shows medians, the median of the ratios within a round. MB is the most
 that torch's allocator held at once for inputs, output and gradients. A cell predicted above --seconds or --gigabytes
 from the length before it is a dash. Peers must give the same output before they are timed.
@@ -27,7 +28,7 @@ EXTRA = {"fenchel exact": ("fenchel", {"order": "exact"})}  # rows of the table 
 PEERS = {"x-transformers inverted": "dnas", "entmax.sparsemax": "sparsemax", "entmax.entmax15": "entmax"}
 LINEAR = ("dnas", "hnas", "sinkhorn")
 GOALS = {"dnas": 1.9, "hnas": 3.0}
-PARTS = ("all", "linear", "memory")
+PARTS = ("all", "linear", "memory", "rows")
 
 Attend = Callable  # (q, k, v), each (B, H, N, D) -> (B, H, N, D)
 
@@ -239,6 +240,30 @@ def part_memory(args: argparse.Namespace) -> None:
     timing.print_table(f"memory: MB at N = {args.memory_length}", ["attention", "MB", "to softmax"], rows)
 
 
+def part_rows(args: argparse.Namespace) -> None:
+    """fusedmax, whose rows have runs of different lengths: what it gains to map them together."""
+    import torch
+
+    from attnorm.attention import build_normalizer
+
+    module = build_normalizer("fusedmax", lam=0.5).to(args.device)
+    scores = torch.randn(512, 128, generator=torch.Generator().manual_seed(0)).to(args.device).requires_grad_()
+    grad = torch.randn_like(scores)
+
+    def together(_round: int) -> int:
+        module(scores[None, None])[0, 0].backward(grad)
+        return 1
+
+    def row_by_row(_round: int) -> int:
+        torch.cat([module(row[None, None])[0, 0] for row in scores.split(1)]).backward(grad)
+        return 1
+
+    found = timing.rates({"together": together, "row by row": row_by_row}, args.rounds or 5, args.device, warmup=1)
+    rows = [[name, f"{1000 / median(rates):.1f}"] for name, rates in found.items()]
+    timing.print_table("rows: fusedmax of 512 rows of 128, forward + backward", ["", "ms"], rows)
+    print(f"fusedmax: goal at least 20x, reached {timing.compare(found, 'row by row')['together'][0]:.0f}x")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
@@ -264,7 +289,7 @@ def main() -> None:
     args.machine = f"CPU, {args.threads} threads" if on_cpu else torch.cuda.get_device_name()
     print(f"{args.machine}, torch {torch.__version__}, {args.dtype}, {args.batch} x {HEADS} heads of {args.width}")
     for part in args.parts:
-        {"all": part_all, "linear": part_linear, "memory": part_memory}[part](args)
+        {"all": part_all, "linear": part_linear, "memory": part_memory, "rows": part_rows}[part](args)
 
 
 if __name__ == "__main__":

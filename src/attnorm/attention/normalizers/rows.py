@@ -14,7 +14,7 @@ class RowMap(Normalizer):
     """Each row of weights is a map of that row of s + log u alone; a subclass writes the map."""
 
     def row_weights(self, scores: Tensor) -> Tensor:
-        """scores (B, H, N, M), float32 or wider, -inf where no weight may go, some key allowed in every row -> weights."""
+        """scores (B, H, N, M) in float32 or wider, -inf where no weight may go but never in a whole row -> weights."""
         raise NotImplementedError
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:

@@ -1,0 +1,518 @@
+"""The maps of single rows (sparsemax, entmax, fusedmax, the constrained maps, argmax) against plain-Python solvers."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from reference import BATCH, HEADS, MASKS, PRIORS, make_log_prior, make_qkv, randn
+from torch.autograd import gradcheck
+from torch.testing import assert_close
+
+from attnorm.attention import Mask, build_normalizer
+
+TIGHT = {"rtol": 1e-9, "atol": 1e-10}
+
+
+# ------------------------------------------------------------------- one row as a list of floats, by other algorithms
+
+
+def sparsemax_row(x):
+    """Takes keys from the largest on while they stay positive."""
+    ordered = sorted(x, reverse=True)
+    tau = ordered[0] - 1
+    for count in range(1, len(x) + 1):
+        candidate = (sum(ordered[:count]) - 1) / count
+        if ordered[count - 1] > candidate:
+            tau = candidate
+    return [max(score - tau, 0.0) for score in x]
+
+
+def root(function, low, high):
+    """Where the decreasing `function` passes 1."""
+    for _ in range(90):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > 1 else (low, middle)
+    return (low + high) / 2
+
+
+def entmax_row(x, alpha):
+    top = max(x)
+
+    def weights(tau):
+        return [max((alpha - 1) * (score - top) - tau, 0.0) ** (1 / (alpha - 1)) for score in x]
+
+    return weights(root(lambda tau: sum(weights(tau)), -1.0, 0.0))
+
+
+def constrained_softmax_row(x, upper):
+    def weights(minus_log_t):
+        return [min(bound, math.exp(min(score - minus_log_t, 1.0))) for score, bound in zip(x, upper, strict=True)]
+
+    return weights(root(lambda t: sum(weights(t)), min(x) - 5, max(x) + 5))
+
+
+def constrained_sparsemax_row(x, upper):
+    def weights(tau):
+        return [min(max(score - tau, 0.0), bound) for score, bound in zip(x, upper, strict=True)]
+
+    return weights(root(lambda tau: sum(weights(tau)), min(x) - 2, max(x)))
+
+
+def total_variation_row(x, lam):
+    """Dynamic programming: the derivative of the best cost of x_1..x_k as a function of p_k is piecewise linear, with
+    slope 1 outside its corners; the next step clips it to [-lam, lam] and adds p - x_{k+1}."""
+
+    def inverse(corners, value):
+        if value <= corners[0][1]:
+            return corners[0][0] - (corners[0][1] - value)
+        for (b0, v0), (b1, v1) in pairwise(corners):
+            if value <= v1:
+                return b0 + (value - v0) * (b1 - b0) / (v1 - v0)
+        return corners[-1][0] + (value - corners[-1][1])
+
+    corners, clips = [(x[0], 0.0)], []
+    for score in x[1:]:
+        low, high = inverse(corners, -lam), inverse(corners, lam)
+        clips.append((low, high))
+        corners = [(low, -lam), *((b, v) for b, v in corners if -lam < v < lam), (high, lam)]
+        corners = [(b, v + b - score) for b, v in corners]
+    p = [inverse(corners, 0.0)]
+    for low, high in reversed(clips):
+        p.insert(0, min(max(p[0], low), high))
+    return p
+
+
+def argmax_row(x):
+    return [float(j == x.index(max(x))) for j in range(len(x))]
+
+
+def constant(bound, x):
+    return [max(bound, 1 / len(x))] * len(x)
+
+
+MAPS = {  # name of the variant -> (registered name, options, the same for a row)
+    "sparsemax": ("sparsemax", {}, sparsemax_row),
+    "entmax": ("entmax", {}, lambda x: entmax_row(x, 1.5)),
+    "entmax_1.2": ("entmax", {"alpha": 1.2}, lambda x: entmax_row(x, 1.2)),
+    "entmax_2": ("entmax", {"alpha": 2}, sparsemax_row),
+    "entmax_3": ("entmax", {"alpha": 3.0}, lambda x: entmax_row(x, 3.0)),
+    "fusedmax": ("fusedmax", {}, lambda x: sparsemax_row(total_variation_row(x, 0.1))),
+    "fusedmax_0.6": ("fusedmax", {"lam": 0.6}, lambda x: sparsemax_row(total_variation_row(x, 0.6))),
+    "constrained_softmax": (
+        "constrained_softmax",
+        {"upper": 0.4},
+        lambda x: constrained_softmax_row(x, constant(0.4, x)),
+    ),
+    "constrained_sparsemax": (
+        "constrained_sparsemax",
+        {"upper": 0.4},
+        lambda x: constrained_sparsemax_row(x, constant(0.4, x)),
+    ),
+    "argmax": ("argmax", {}, argmax_row),
+}
+TRAINED = [name for name in MAPS if name != "argmax"]
+ALIKE = [name for name in MAPS if "fusedmax" not in name]  # treat all keys alike, whatever their order
+BOUNDED = {"constrained_softmax": constrained_softmax_row, "constrained_sparsemax": constrained_sparsemax_row}
+
+
+def make(variant):
+    name, options, _ = MAPS[variant]
+    module = build_normalizer(name, **options)
+    return module.eval() if name == "argmax" else module
+
+
+def by_rows(row_map, scores, allowed=None, log_prior=None, upper=None):
+    """`row_map` on the allowed keys of each row; what is forbidden and dead rows stay 0."""
+    allowed = torch.tensor(True) if allowed is None else allowed
+    allowed = allowed.expand(scores.shape)
+    s = scores if log_prior is None else scores + log_prior
+    result = torch.zeros(scores.shape, dtype=torch.float64)
+    for row in range(scores[..., 0].numel()):
+        place = tuple(int(i) for i in torch.unravel_index(torch.tensor(row), scores.shape[:-1]))
+        keys = [j for j in range(scores.shape[-1]) if allowed[place][j] and s[place][j] > -torch.inf]
+        if keys:
+            x = [s[place][j].item() for j in keys]
+            bounds = [] if upper is None else [[upper.expand(scores.shape)[place][j].item() for j in keys]]
+            result[place][keys] = torch.tensor(row_map(x, *bounds), dtype=torch.float64)
+    return result
+
+
+def random_scores(n_queries=4, n_keys=6, factor=1.5, seed=3, dtype=torch.float64):
+    return factor * randn(BATCH, HEADS, n_queries, n_keys, seed=seed, dtype=dtype)
+
+
+def random_mask(n_queries=4, n_keys=6, seed=1):
+    """Half of the pairs, one dead row."""
+    allowed = torch.rand(BATCH, HEADS, n_queries, n_keys, generator=torch.Generator().manual_seed(seed)) < 0.5
+    allowed[..., 2] = True
+    allowed[0, 0, 1] = False
+    return allowed
+
+
+def random_bounds(seed=9):
+    """Between 0.1 and 0.7, the first key unbounded so that every set of keys with it can sum to 1."""
+    upper = 0.1 + 0.6 * torch.rand(BATCH, HEADS, 4, 6, generator=torch.Generator().manual_seed(seed)).double()
+    upper[..., 2] = 1.0
+    return upper
+
+
+def leaf(x):
+    return x.detach().clone().requires_grad_()
+
+
+# --------------------------------------------------------------------------------------------- the map and its gradient
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("variant", MAPS)
+def test_weights_equal_the_plain_solver(variant, mask, prior):
+    case = MASKS[mask]
+    scores, log_prior = random_scores(case.n_queries, case.n_keys), make_log_prior(prior, case.n_queries, case.n_keys)
+    expected = by_rows(MAPS[variant][2], scores, case.allowed, log_prior)
+    argument = case.allowed if case.compact is None else Mask(**case.compact)
+    assert_close(make(variant)(scores, argument, log_prior=log_prior), expected, **TIGHT)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("variant", TRAINED)
+def test_the_gradient_to_scores_and_prior_is_that_of_the_weights(variant, masked):
+    module, mask = make(variant), random_mask()[:1] if masked else None
+    inputs = leaf(random_scores()[:1]), leaf(randn(1, HEADS, 1, 6, seed=8))
+    assert gradcheck(lambda s, log_prior: module(s, mask, log_prior=log_prior), inputs)
+
+
+@pytest.mark.parametrize("variant", TRAINED)
+def test_dead_rows_and_forbidden_keys_have_weight_and_gradient_0(variant):
+    mask, log_prior = random_mask(n_keys=12), leaf(make_log_prior("with_holes", 4, 12))
+    scores = leaf(random_scores(n_keys=12))
+    out = ~mask | (log_prior == -torch.inf)
+    weights = make(variant)(scores, mask, log_prior=log_prior)
+    weights.backward(randn(*weights.shape, seed=5))
+    for found in (weights, scores.grad, log_prior.grad):
+        assert found.isfinite().all() and (found[out] == 0).all()
+    assert (scores.grad != 0).any()
+
+
+@pytest.mark.parametrize("variant", MAPS)
+def test_a_forbidden_key_may_as_well_be_deleted(variant):
+    scores, kept = random_scores(), torch.tensor([True, False, True, True, False, True])
+    scores[..., ~kept] = torch.nan
+    module = make(variant)
+    assert_close(module(scores, kept)[..., kept], module(scores[..., kept]), **TIGHT)
+
+
+@pytest.mark.parametrize("variant", ALIKE)
+def test_reordering_the_keys_reorders_the_weights(variant):
+    module, order = make(variant), torch.tensor([3, 0, 5, 1, 4, 2])
+    assert module.key_equivariant
+    assert_close(module(random_scores()[..., order]), module(random_scores())[..., order], **TIGHT)
+
+
+def test_fusedmax_depends_on_the_order_of_the_keys_but_not_on_its_direction():
+    module, scores, order = make("fusedmax_0.6"), random_scores(), torch.tensor([3, 0, 5, 1, 4, 2])
+    assert not module.key_equivariant
+    assert (module(scores[..., order]) - module(scores)[..., order]).abs().max() > 0.05
+    assert_close(module(scores.flip(-1)), module(scores).flip(-1), **TIGHT)
+
+
+@pytest.mark.parametrize("variant", MAPS)
+def test_attend_averages_the_values_by_the_weights(variant):
+    q, k, v = make_qkv(4, 6)
+    module, mask, log_prior = make(variant), random_mask(), make_log_prior("pairwise", 4, 6)
+    weights = module(0.7 * q @ k.mT, mask, log_prior=log_prior)
+    assert_close(module.attend(q, k, v, mask, log_prior=log_prior, scale=0.7), weights @ v, **TIGHT)
+
+
+# -------------------------------------------------------------------------------------------------- sizes and precision
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("variant", MAPS)
+def test_16_bit_scores_are_mapped_in_float32(variant, dtype):
+    module, scores, mask = make(variant), random_scores(dtype=dtype), random_mask()
+    weights = module(scores, mask)
+    assert weights.dtype == dtype
+    assert_close(weights, module(scores.float(), mask).to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("offset", [1e4, -1e4])
+@pytest.mark.parametrize("variant", MAPS)
+def test_scores_of_1e4_keep_the_digits_of_their_differences(variant, offset):
+    scores = (random_scores(n_keys=40) * 64).round() / 64  # exact in float32 with either offset
+    expected = by_rows(MAPS[variant][2], scores)
+    assert_close(make(variant)((scores + offset).float()).double(), expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("variant", TRAINED)
+def test_scores_of_very_different_size_give_finite_weights_and_gradients(variant):
+    scores = leaf(1e4 * random_scores(n_keys=40, dtype=torch.float32))
+    weights = make(variant)(scores)
+    weights.backward(randn(*weights.shape, dtype=torch.float32))
+    assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0, atol=2e-6)
+    assert scores.grad.isfinite().all() and weights.min() >= 0
+
+
+@pytest.mark.parametrize("variant", TRAINED)
+def test_the_lowest_number_as_a_score_gets_no_weight_and_disturbs_nobody(variant):
+    lowest, low = random_scores(n_keys=12, dtype=torch.float32), random_scores(n_keys=12, dtype=torch.float32)
+    lowest[..., ::5], low[..., ::5] = torch.finfo(torch.float32).min, -1000.0
+    assert_close(make(variant)(lowest), make(variant)(low), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("variant", MAPS)
+def test_a_score_that_is_no_number_spoils_its_row_only(variant, bad):
+    scores, module = random_scores(), make(variant)
+    expected = module(scores)
+    scores[0, 1, 2, 3] = bad
+    expected[0, 1, 2] = torch.nan
+    assert_close(module(scores), expected, equal_nan=True, **TIGHT)
+
+
+# --------------------------------------------------------------------------------------------------- sparsemax, entmax
+
+
+def test_sparsemax_gives_exactly_0_to_what_is_1_below_the_largest():
+    weights = make("sparsemax")(torch.tensor([[[[2.0, 1.0, 0.9, -3.0], [2.0, 1.5, 1.0, 0.0]]]]))
+    assert_close(weights, torch.tensor([[[[1.0, 0.0, 0.0, 0.0], [0.75, 0.25, 0.0, 0.0]]]]), rtol=0, atol=0)
+
+
+def test_entmax_leads_from_softmax_to_sparsemax():
+    scores = random_scores()
+    assert_close(build_normalizer("entmax", alpha=1.0001)(scores), scores.softmax(-1), rtol=0, atol=1e-3)
+    assert_close(build_normalizer("entmax", alpha=1.5001)(scores), make("entmax")(scores), rtol=0, atol=1e-3)
+    assert_close(build_normalizer("entmax", alpha=2.0)(scores), make("sparsemax")(scores), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [1, 0.5, -2, math.nan, math.inf, True, "1.5", None])
+def test_entmax_refuses_an_alpha_that_is_not_above_1(alpha):
+    with pytest.raises(ValueError, match=r"alpha=.*> 1"):
+        build_normalizer("entmax", alpha=alpha)
+
+
+# ------------------------------------------------------------------------------------------------------------ fusedmax
+
+
+@pytest.mark.parametrize("lam", [1e-3, 0.05, 0.3, 1.0, 4.0, 30.0])
+def test_fusedmax_on_long_rows_equals_the_plain_solver(lam):
+    scores, mask = random_scores(2, 150), random_mask(2, 150)
+    mask[0, 0] = True
+    expected = by_rows(lambda x: sparsemax_row(total_variation_row(x, lam)), scores, mask)
+    assert_close(build_normalizer("fusedmax", lam=lam)(scores, mask), expected, **TIGHT)
+
+
+@pytest.mark.parametrize("lam", [0.25, 0.5, 1.0])
+def test_fusedmax_of_equal_scores_and_jumps_on_the_edge(lam):
+    """Whole numbers: ties, runs along the tube and jumps of exactly 4 lam."""
+    scores = torch.randint(-2, 3, (2, 2, 8, 30), generator=torch.Generator().manual_seed(0)).double()
+    expected = by_rows(lambda x: sparsemax_row(total_variation_row(x, lam)), scores)
+    assert_close(build_normalizer("fusedmax", lam=lam)(scores), expected, **TIGHT)
+
+
+@pytest.mark.parametrize("jump", [3.5, 4.0, 4.5])
+def test_fusedmax_of_a_zigzag(jump):
+    """Inside, every score moves by 2 lam towards its neighbours: jumps of up to 4 lam are levelled out."""
+    scores = 0.05 * jump * (torch.arange(31) % 2).double().repeat(1, 1, 1, 1)
+    expected = by_rows(lambda x: sparsemax_row(total_variation_row(x, 0.05)), scores)
+    assert_close(build_normalizer("fusedmax", lam=0.05)(scores), expected, **TIGHT)
+    assert (expected[..., 5:25].max() - expected[..., 5:25].min() < 1e-9) == (jump <= 4)
+
+
+@pytest.mark.parametrize("lam", [0.02, 0.3, 2.0])
+def test_the_gradient_of_fusedmax_on_longer_rows(lam):
+    scores = leaf(randn(1, 1, 3, 25, seed=2) * torch.tensor([0.1, 1.0, 3.0]).double()[:, None])
+    mask = torch.rand(3, 25, generator=torch.Generator().manual_seed(4)) < 0.8
+    assert gradcheck(build_normalizer("fusedmax", lam=lam), (scores, mask))
+
+
+def test_fusedmax_without_lam_is_sparsemax():
+    scores, twin = leaf(random_scores()), leaf(random_scores())
+    weights, expected = (
+        build_normalizer("fusedmax", lam=0)(scores, random_mask()),
+        make("sparsemax")(twin, random_mask()),
+    )
+    assert_close(weights, expected, rtol=0, atol=0)
+    weights.backward(scores.detach())
+    expected.backward(scores.detach())
+    assert_close(scores.grad, twin.grad, rtol=0, atol=0)
+
+
+def test_fusedmax_with_a_huge_lam_is_constant():
+    scores, mask = leaf(random_scores()), random_mask()
+    weights = build_normalizer("fusedmax", lam=1e6)(scores, mask)
+    assert_close(weights, mask / mask.sum(-1, keepdim=True).clamp(min=1).double(), rtol=0, atol=1e-9)
+    weights.backward(randn(*weights.shape))
+    assert_close(scores.grad, torch.zeros_like(scores), rtol=0, atol=1e-9)
+
+
+def test_fusedmax_gives_neighbours_the_same_weight():
+    weights = build_normalizer("fusedmax", lam=0.1)(torch.tensor([[[[0.9, 1.0, 0.95, -2.0, 0.5]]]]))
+    assert_close(weights[0, 0, 0, 0], weights[0, 0, 0, 2])
+    assert weights[0, 0, 0, 0] > 0.25 and weights[0, 0, 0, 3] == 0
+
+
+@pytest.mark.parametrize("lam", [-0.1, math.nan, math.inf, True, "0.1", None])
+def test_fusedmax_refuses_a_negative_lam(lam):
+    with pytest.raises(ValueError, match=r"lam=.*>= 0"):
+        build_normalizer("fusedmax", lam=lam)
+
+
+# ------------------------------------------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_of_each_pair_equal_the_plain_solver(name, masked):
+    scores, upper, mask = random_scores(), random_bounds(), random_mask() if masked else None
+    weights = build_normalizer(name)(scores, mask, upper=upper)
+    assert_close(weights, by_rows(BOUNDED[name], scores, mask, upper=upper), **TIGHT)
+    assert (weights <= upper + 1e-12).all() and (weights[..., :2] == upper[..., :2]).any()
+    assert_close(build_normalizer(name, upper=upper)(scores, mask), weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("n_keys", [30, 300])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_on_longer_rows(name, n_keys):
+    scores = random_scores(2, n_keys)
+    upper = torch.rand(1, HEADS, 1, n_keys, generator=torch.Generator().manual_seed(2)).double() * 6 / n_keys
+    weights = build_normalizer(name)(scores, upper=upper)
+    assert_close(weights, by_rows(BOUNDED[name], scores, upper=upper), **TIGHT)
+    assert_close(build_normalizer(name)(scores.float(), upper=upper.float()).double(), weights, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_the_gradient_to_scores_and_bounds(name, masked):
+    module, mask = build_normalizer(name), random_mask()[:1] if masked else None
+    upper = random_bounds()[:1] + 0.5 * (torch.arange(6) == 2)  # 1 is itself a kink: p <= 1 anyway
+    for bounds in (upper, torch.tensor([0.15, 0.2, 1.5, 0.26, 0.23, 0.21]).double()):
+        inputs = leaf(random_scores()[:1]), leaf(bounds)
+        assert gradcheck(lambda s, u: module(s, mask, upper=u), inputs)
+        weights = module(inputs[0], mask, upper=inputs[1])
+        assert all(g.any() for g in torch.autograd.grad(weights, inputs, randn(*weights.shape)))
+
+
+@pytest.mark.parametrize(("name", "free"), [("constrained_softmax", "softmax"), ("constrained_sparsemax", "sparsemax")])
+def test_a_bound_of_1_changes_neither_weights_nor_gradients(name, free):
+    for factor in (0.5, 5.0):  # the second has rows where sparsemax gives one key everything
+        scores, twin = leaf(random_scores(factor=factor)), leaf(random_scores(factor=factor))
+        for upper in (1.0, 7, torch.tensor(1.0), torch.tensor(torch.inf), torch.tensor(2)):
+            weights, expected = build_normalizer(name, upper=upper)(scores), build_normalizer(free)(twin)
+            assert_close(weights, expected, **TIGHT)
+            for got, wanted in zip(
+                torch.autograd.grad(weights, scores, random_scores(seed=6)),
+                torch.autograd.grad(expected, twin, random_scores(seed=6)),
+                strict=True,
+            ):
+                assert_close(got, wanted, **TIGHT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("upper", [0, 0.05, 1 / 6])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_number_below_one_over_the_allowed_keys_gives_equal_weights(name, upper, dtype):
+    for factor in (0.0, 1.0, 1e4):
+        scores, mask = leaf(random_scores(factor=factor, dtype=dtype)), random_mask()
+        weights = build_normalizer(name, upper=upper)(scores, mask)
+        count = mask.sum(-1, keepdim=True).clamp(min=1)
+        bound = (1 / count).clamp(min=upper)
+        one_choice = (bound * count <= 1 + 1e-9).expand_as(mask)
+        assert_close(weights[one_choice], (mask / count).to(dtype)[one_choice])
+        weights.backward(randn(*weights.shape, dtype=dtype))
+        assert_close(scores.grad[one_choice], torch.zeros_like(scores)[one_choice], rtol=0, atol=1e-7)
+        assert one_choice[1].any()
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_at_the_call_replace_those_at_construction(name):
+    scores, module, (q, k, v) = random_scores(), build_normalizer(name, upper=0.3), make_qkv(4, 6)
+    assert_close(module(scores, upper=0.5), build_normalizer(name, upper=0.5)(scores), rtol=0, atol=0)
+    assert_close(module(scores, upper=random_bounds()), build_normalizer(name)(scores, upper=random_bounds()))
+    weights = module(0.7 * q @ k.mT, upper=random_bounds())
+    assert_close(module.attend(q, k, v, scale=0.7, upper=random_bounds()), weights @ v, **TIGHT)
+    assert (module.attend(q, k, v, scale=0.7) - weights @ v).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_may_be_a_parameter_or_a_buffer(name):
+    parameter = torch.nn.Parameter(torch.full((6,), 0.3))
+    module = build_normalizer(name, upper=parameter)
+    assert [*module.parameters()] == [parameter]
+    module(random_scores())[..., 0].sum().backward()
+    assert (parameter.grad != 0).any()
+    assert build_normalizer(name, upper=torch.full((6,), 0.3)).double().upper.dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_of_forbidden_keys_are_not_read(name):
+    scores, mask, upper = leaf(random_scores()), random_mask(), random_bounds()
+    expected = build_normalizer(name)(scores, mask, upper=upper)
+    odd = leaf(upper.masked_fill(~mask, torch.nan))
+    weights = build_normalizer(name)(scores, mask, upper=odd)
+    assert_close(weights, expected, rtol=0, atol=0)
+    weights.backward(randn(*weights.shape))
+    assert (odd.grad[~mask] == 0).all() and odd.grad.isfinite().all() and (odd.grad != 0).any()
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_that_leave_no_weights_are_refused_with_the_row_and_the_sum(name):
+    upper, mask = random_bounds(), random_mask()
+    mask[1, 0, 3] = torch.tensor([True, True, False, False, False, False])
+    upper[1, 0, 3, :2] = torch.tensor([0.25, 0.5])
+    with pytest.raises(ValueError, match=r"upper: .*row \(1, 0, 3\).* sum to 0\.75;"):
+        build_normalizer(name)(random_scores(), mask, upper=upper)
+    mask[1, 0, 3] = False  # a dead row needs no bounds
+    assert (build_normalizer(name)(random_scores(), mask, upper=upper)[1, 0, 3] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_that_sum_to_1_up_to_rounding_are_the_weights(name, dtype):
+    upper = random_scores(n_keys=200, seed=6).softmax(-1).to(dtype)
+    weights = build_normalizer(name)(random_scores(n_keys=200, dtype=torch.float32), upper=upper)
+    assert_close(weights, upper.float(), rtol=0, atol=4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds_that_are_no_bounds_are_refused(name):
+    for number in (-0.1, math.nan, math.inf, True, "0.5", None):
+        with pytest.raises(ValueError, match="upper="):
+            build_normalizer(name, upper=number)
+    module = build_normalizer(name)
+    with pytest.raises(ValueError, match="upper=-1"):
+        module(random_scores(), upper=-1)
+    for bad in (-0.1, math.nan):
+        upper = random_bounds()
+        upper[1, 1, 0, 5] = bad
+        with pytest.raises(ValueError, match=rf"upper: {bad} at \(1, 1, 0, 5\)"):
+            module(random_scores(), upper=upper)
+    with pytest.raises(ValueError, match=r"upper: shape \(5,\) does not broadcast .*\(2, 2, 4, 6\)"):
+        module(random_scores(), upper=torch.ones(5))
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_bound_of_0_is_a_mask(name):
+    mask = random_mask()
+    mask[0, 0, 1] = True
+    weights = build_normalizer(name)(random_scores(), upper=mask.double())
+    assert_close(weights, build_normalizer(name)(random_scores(), mask), **TIGHT)
+
+
+# -------------------------------------------------------------------------------------------------------------- argmax
+
+
+def test_argmax_takes_the_first_of_the_largest():
+    scores = torch.tensor([[[[1.0, 3.0, 3.0], [5.0, 5.0, 5.0], [-9.0, -8.0, -7.0]]]])
+    mask = torch.tensor([[True, True, True], [False, True, True], [True, True, False]])
+    weights = build_normalizer("argmax").eval()(scores, mask)
+    assert_close(weights, torch.tensor([[[[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]]]), rtol=0, atol=0)
+
+
+def test_argmax_is_refused_in_training():
+    module = build_normalizer("argmax")
+    assert not module.differentiable and module.training
+    with pytest.raises(RuntimeError, match=r"no gradient.*\.eval\(\).*softmax.*entmax"):
+        module(random_scores())
+    assert not module.eval()(leaf(random_scores())).requires_grad
