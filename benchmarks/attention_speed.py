@@ -198,7 +198,8 @@ def draw(ratios: dict[str, dict[int, float]], args: argparse.Namespace) -> None:
         top = max(y, 1.09 * top)  # labels that would cover each other move up
         axes.annotate(name, (x, top), xytext=(6, 0), textcoords="offset points", color=color, fontsize=8, va="center")
     axes.set_xlim(right=axes.get_xlim()[1] * 2.2)
-    axes.set_title(f"Attention forward + backward, {HEADS} heads of {args.width}, {args.dtype}, {args.machine}", fontsize=10)
+    what = f"Attention forward + backward, {HEADS} heads of {args.width}, {args.dtype}, {args.machine}"
+    axes.set_title(what, fontsize=10)
     figure.savefig(args.plot, dpi=120)
     print(f"plot: {args.plot}")
 

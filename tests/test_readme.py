@@ -56,6 +56,9 @@ def material(tmp_path, monkeypatch):
     (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     (tmp_path / "articles.txt").write_text("an article\n")
+    page = (runs.ROOT / "docs/add_your_own.md").read_text()
+    (tmp_path / "my_normalizer.py").write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
+    monkeypatch.syspath_prepend(tmp_path)
 
     def arguments(typed):
         typed = re.sub(r"\[([\w.]+=[^\]]*)\]", r"\1", typed)  # [split=test] is optional

@@ -1,0 +1,152 @@
+"""The calls agree with each other: attend with forward, gradients with differences, a call with the same again."""
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.masking import Mask
+from attnorm.attention.testing.cases import BATCH, PRIORS, Problem, Subject
+from attnorm.attention.testing.report import Failure, Skip, compare, number
+
+STEP = 1e-5  # of the finite differences
+KINK = 1e-3  # one-sided differences further apart than this: the point lies on a kink
+
+
+def attend_equals_forward_times_values(subject: Subject) -> None:
+    """`attend` is forward(scale q k') v, in value and in every gradient, at every mask, prior, scale and length"""
+    for salt, problem in enumerate(subject.problems(PRIORS)):
+        same_as_forward(subject, replace(problem, scale=(0.3, problem.scale, 1.0)[salt // 3 % 3]), 1e-8)
+    problem = subject.problem("no mask", 5, 7)
+    default = subject.module().attend(problem.q, problem.k, problem.v)
+    compare(default, subject.attend(problem), "attend", f"{problem}\nwithout a scale: the default is D ** -0.5")
+    if not subject.has_own_attend:
+        return  # it calls forward at any length
+    for n, m in subject.lengths:
+        queries, keys = subject.lengths_mask(n, n, n - n // 5), subject.lengths_mask(m, m - m // 4, m)
+        masks = {
+            "no mask": None,
+            "padded queries and keys (Mask)": Mask(queries=queries, keys=keys),
+            "padded queries and keys (dense)": queries[:, None, :, None] & keys[:, None, None, :],
+            "causal (Mask)": Mask(causal=True),
+        }
+        if n == m:
+            texts = (torch.arange(n, device=subject.device) >= n // 8).long().expand(BATCH, n)
+            masks["padded, segments (Mask)"] = Mask(queries=keys, keys=keys, segments=texts)
+        for prior in ("no", "key"):
+            for name, mask in masks.items():
+                same_as_forward(subject, subject.problem(name, n, m, mask, prior, salt=790), 1e-7)
+            name = "padded queries and keys (Mask)"
+            problem = subject.problem(name, n, m, masks[name], prior, dtype=torch.float32, salt=790)
+            same_as_forward(subject, problem, 2e-5)  # single precision, hundreds of terms
+        same_as_forward(subject, subject.problem(name, n, m, masks[name], "pairwise", salt=790), 1e-7)
+
+
+def same_as_forward(subject: Subject, problem: Problem, tolerance: float) -> None:
+    """`attend` against `forward`, to `tolerance` times the largest entry (at least 1)."""
+    problem = problem.leaves()
+    expected, actual = subject.weights(problem).to(problem.v.dtype) @ problem.v, subject.attend(problem)
+    where = f"{problem}\nattend against forward, scale {problem.scale:.3g}"
+    compare(actual, expected, "attend", where, atol=tolerance)
+    wanted, found = subject.gradients(expected, problem), subject.gradients(actual, problem)
+    for of, gradient in found.items():
+        atol = tolerance * max(1.0, float(wanted[of].abs().max()))
+        compare(gradient, wanted[of], f"gradient of attend by {of}", where, atol=atol)
+
+
+def gradients_equal_finite_differences(subject: Subject) -> None:
+    """the gradients by scores, log_prior, parameters (and keys, if needed) are what central differences show"""
+    if not subject.normalizer.differentiable:
+        raise Skip("declared differentiable = False")
+    for salt, (name, n, m, mask) in enumerate(subject.masks()):
+        for attempt in range(5):
+            problem = subject.problem(name, n, m, mask, "pairwise", salt=800 + 20 * salt + 500 * attempt)
+            if not kinked(subject, problem):
+                break
+        else:
+            raise Failure(f"{problem}\nthe weights have a kink at each of 5 random points")
+
+
+def kinked(subject: Subject, problem: Problem) -> bool:
+    """Whether the problem lies on a kink; Failure where it does not and autograd is still wrong."""
+    problem = replace(problem, given=problem.scores.detach()).leaves()
+    w = subject.weights(problem)
+    cotangent = subject.randn(*w.shape, salt=999)
+    inputs = {**problem.inputs(), **subject.parameters()}
+    gradients = subject.gradients(w, problem)
+    for name in inputs:
+        if name in ("q", "v") or (name == "k" and not subject.normalizer.needs_keys):
+            continue  # forward sees scores and keys
+        direction = subject.randn(*inputs[name].shape, salt=998)
+        left, center, right = (inner(subject, problem, cotangent, name, d * STEP * direction) for d in (-1, 0, 1))
+        central, found = (right - left) / (2 * STEP), float((gradients[name] * direction).sum())
+        if abs(central - found) <= 1e-5 * (1 + abs(central)):
+            continue
+        if abs((right - center) - (center - left)) > KINK * STEP * (1 + abs(central)):
+            return True
+        raise Failure(f"{problem}\n{worst_entry(subject, problem, cotangent, name, gradients[name])}")
+    return False
+
+
+@torch.no_grad()
+def inner(subject: Subject, problem: Problem, cotangent: Tensor, name: str, change: Tensor) -> float:
+    """<weights, cotangent> with one input or parameter changed."""
+    module = subject.module()
+    if name in subject.parameters():
+        module = copy.deepcopy(module)
+        dict(module.named_parameters())[name].add_(change)
+    else:
+        field = "given" if name == "scores" else name
+        problem = replace(problem, **{field: getattr(problem, field) + change})
+    return float((subject.weights(problem, module) * cotangent).sum())
+
+
+def worst_entry(subject: Subject, problem: Problem, cotangent: Tensor, name: str, gradient: Tensor) -> str:
+    """The entry of a gradient that is furthest from its central difference, in words."""
+    differences = torch.zeros(gradient.numel(), dtype=torch.float64)
+    for i in range(gradient.numel()):
+        one = torch.zeros_like(gradient).flatten()
+        one[i] = STEP
+        right, left = (inner(subject, problem, cotangent, name, d * one.view_as(gradient)) for d in (1, -1))
+        differences[i] = (right - left) / (2 * STEP)
+    differences = differences.view(gradient.shape).to(gradient.device)
+    worst = (differences - gradient).abs().nan_to_num(nan=torch.inf)
+    index = tuple(int(i) for i in torch.unravel_index(worst.argmax(), worst.shape))
+    return (
+        f"gradient of the weights by {name}{list(index)}: expected {number(differences[index])} (central difference), "
+        f"got {number(gradient[index])} (autograd), difference {worst[index]:.1e}"
+    )
+
+
+def the_same_call_gives_the_same_bits(subject: Subject) -> None:
+    """two calls, and a copy of the module in the other of train and eval mode, give bit-equal results"""
+    for dtype in (torch.float64, torch.float32):
+        for problem in subject.problems(("key",), dtype):
+            module = subject.module(dtype)
+            other = copy.deepcopy(module).train(subject.normalizer.differentiable and not module.training)
+            for name, call in (("weights", subject.weights), ("attend", subject.attend)):
+                first = call(problem)
+                compare(call(problem), first, name, f"{problem}\nthe same call twice", atol=0, rtol=0)
+                modes = f"{problem}\nin eval against in train mode"
+                compare(call(problem, other), first, name, modes, atol=0, rtol=0)
+
+
+def inputs_are_left_alone(subject: Subject) -> None:
+    """neither call writes into the tensors it is given"""
+    for problem in subject.problems(PRIORS):
+        problem = replace(problem, given=problem.scores)
+        given = {**problem.inputs(), **({"mask": problem.mask} if isinstance(problem.mask, Tensor) else {})}
+        before = {name: x.clone() for name, x in given.items()}
+        for name, call in (("forward", subject.weights), ("attend", subject.attend)):
+            call(problem)
+            for of, x in given.items():
+                compare(x, before[of], of, f"{problem}\n{name} wrote into its input", atol=0, rtol=0)
+
+
+PROPERTIES = [
+    attend_equals_forward_times_values,
+    gradients_equal_finite_differences,
+    the_same_call_gives_the_same_bits,
+    inputs_are_left_alone,
+]

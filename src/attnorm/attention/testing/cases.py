@@ -1,0 +1,214 @@
+"""The inputs that every property is tried on, and the normalizer under test with its two calls."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.masking import Mask, dense_mask
+from attnorm.attention.normalizers.base import Normalizer, widen
+
+BATCH, WIDTH = 2, 8
+PRIORS = ("no", "key", "pairwise")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One input: q (B, H, N, D), k and v (B, H, M, D), a mask, log u; its text names it in a failure."""
+
+    name: str
+    q: Tensor = field(repr=False)
+    k: Tensor = field(repr=False)
+    v: Tensor = field(repr=False)
+    mask: Tensor | Mask | None = None
+    log_prior: Tensor | None = None
+    scale: float = WIDTH**-0.5
+    given: Tensor | None = None  # scores that are not scale q k'
+
+    @property
+    def scores(self) -> Tensor:
+        """(B, H, N, M)."""
+        if self.given is not None:
+            return self.given
+        return (widen(self.q) * self.scale @ widen(self.k).transpose(-2, -1)).to(self.q.dtype)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """B, H, N, M."""
+        return (*self.q.shape[:-1], self.k.shape[-2])
+
+    @property
+    def allowed(self) -> Tensor:
+        """bool (B, H, N, M), True = may attend."""
+        dense = dense_mask(self.mask, self.q.new_empty(()).expand(self.shape))
+        everything = torch.ones((), dtype=torch.bool, device=self.q.device)
+        return (everything if dense is None else dense).expand(self.shape)
+
+    def leaves(self) -> "Problem":
+        """The same with inputs that collect gradients (scores too, where they are given)."""
+        names = ("q", "k", "v", "log_prior", "given")
+        fresh = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(self, **{name: x.detach().clone().requires_grad_() for name, x in fresh.items()})
+
+    def inputs(self) -> dict[str, Tensor]:
+        """What gradients are taken of, by the user's names."""
+        found = {"q": self.q, "k": self.k, "v": self.v, "scores": self.given, "log_prior": self.log_prior}
+        return {name: x for name, x in found.items() if x is not None}
+
+    def at(self, dtype: torch.dtype) -> "Problem":
+        """The same numbers in another dtype; a prior stays in float32 beside 16-bit inputs, as in a model."""
+        moved = {name: x.to(dtype) for name in ("q", "k", "v", "given") if (x := getattr(self, name)) is not None}
+        wide = torch.promote_types(dtype, torch.float32)
+        return replace(self, **moved, log_prior=None if self.log_prior is None else self.log_prior.to(wide))
+
+    def take(self, queries: Tensor, keys: Tensor, examples: slice = slice(None)) -> "Problem":
+        """Only these queries and keys (indices or bool), in this order, with a dense mask."""
+
+        def pairs(x):
+            return x.expand(self.shape)[examples][..., queries, :][..., keys]
+
+        allowed = pairs(self.allowed)
+        return replace(
+            self,
+            q=self.q[examples][..., queries, :],
+            k=self.k[examples][..., keys, :],
+            v=self.v[examples][..., keys, :],
+            mask=None if allowed.all() else allowed,
+            log_prior=None if self.log_prior is None else pairs(self.log_prior),
+            given=None if self.given is None else pairs(self.given),
+        )
+
+    def __str__(self) -> str:
+        b, h, n, m = self.shape
+        return f"case: {self.name}; {b} examples, {h} heads, {n} queries, {m} keys, {str(self.q.dtype)[6:]}"
+
+
+class Subject:
+    """The normalizer under test: makes inputs for it and calls it as a model would."""
+
+    def __init__(self, factory: Callable[[], Normalizer], seed: int, device: str, heads: int, lengths: tuple):
+        normalizer = factory()
+        if not isinstance(normalizer, Normalizer):
+            raise ValueError(
+                f"factory={factory!r}: made {type(normalizer).__name__}, expected an attnorm.attention.Normalizer"
+            )
+        self.normalizer = normalizer.to(device).train(bool(normalizer.differentiable))
+        self.seed, self.device, self.heads, self.lengths = seed, device, heads, lengths
+        self.current: Problem | None = None  # named when the normalizer raises
+        self._modules: dict[torch.dtype, Normalizer] = {}
+
+    @property
+    def has_own_attend(self) -> bool:
+        """Whether the class has a way to the output that is not through `forward`."""
+        return type(self.normalizer).attend is not Normalizer.attend
+
+    def module(self, dtype: torch.dtype = torch.float64) -> Normalizer:
+        """The normalizer with parameters in float64, or in float32 for all narrower inputs (mixed precision)."""
+        dtype = dtype if dtype == torch.float64 else torch.float32
+        if dtype not in self._modules:
+            self._modules[dtype] = copy.deepcopy(self.normalizer).to(dtype)
+        return self._modules[dtype]
+
+    def parameters(self, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+        """The trained parameters of `module(dtype)` by name."""
+        return {name: p for name, p in self.module(dtype).named_parameters() if p.requires_grad}
+
+    # ------------------------------------------------------------------------------------------------------- calls
+
+    def weights(self, problem: Problem, module: Normalizer | None = None, **more) -> Tensor:
+        """`forward`: (B, H, N, M). Keys and scale are given where the class needs them."""
+        module = module or self.module(problem.q.dtype)
+        keys = {"keys": problem.k, "scale": problem.scale} if self.normalizer.needs_keys else {}
+        return module(problem.scores, problem.mask, log_prior=problem.log_prior, **{**keys, **more})
+
+    def attend(self, problem: Problem, module: Normalizer | None = None) -> Tensor:
+        """`attend`: (B, H, N, D)."""
+        module = module or self.module(problem.q.dtype)
+        p = problem
+        return module.attend(p.q, p.k, p.v, p.mask, log_prior=p.log_prior, scale=p.scale)
+
+    def gradients(self, output: Tensor, problem: Problem) -> dict[str, Tensor]:
+        """d <output, a fixed random tensor> by the inputs (`problem.leaves()`) and the parameters; 0 where there is
+        no dependence, empty for a class that is not differentiable."""
+        if not self.normalizer.differentiable:
+            return {}
+        inputs = {**problem.inputs(), **self.parameters(problem.q.dtype)}
+        if not output.requires_grad:
+            return {name: torch.zeros_like(x) for name, x in inputs.items()}
+        cotangent = self.randn(*output.shape, salt=999, dtype=output.dtype)
+        found = torch.autograd.grad(output, list(inputs.values()), cotangent, allow_unused=True)
+        return {
+            name: torch.zeros_like(x) if g is None else g for (name, x), g in zip(inputs.items(), found, strict=True)
+        }
+
+    # ------------------------------------------------------------------------------------------------------ inputs
+
+    def randn(self, *shape: int, salt: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+        """Random numbers that depend on the seed of the check and on `salt` alone."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + salt)
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(self.device, dtype)
+
+    def problem(
+        self,
+        name: str,
+        n_queries: int,
+        n_keys: int,
+        mask: Tensor | Mask | None = None,
+        prior: str = "no",
+        dtype: torch.dtype = torch.float64,
+        salt: int = 0,
+    ) -> Problem:
+        """A random input; scores have a standard deviation of about 1.5."""
+        shapes = [(n_queries, WIDTH), (n_keys, WIDTH), (n_keys, WIDTH)]
+        q, k, v = (self.randn(BATCH, self.heads, *shape, salt=salt + i, dtype=dtype) for i, shape in enumerate(shapes))
+        prior_shape = {"key": (BATCH, 1, 1, n_keys), "pairwise": (1, self.heads, n_queries, n_keys)}.get(prior)
+        # a prior is a float32 tensor in a 16-bit model too
+        prior_dtype = torch.promote_types(dtype, torch.float32)
+        log_prior = self.randn(*prior_shape, salt=salt + 3, dtype=prior_dtype) if prior_shape else None
+        name = f"{name}, {prior} prior"
+        self.current = Problem(name, 1.5 * q, k, v, mask, log_prior)
+        return self.current
+
+    def problems(self, priors=("no",), dtype=torch.float64, only: str = "") -> Iterator[Problem]:
+        """Every mask (those with `only` in their name) with each of these kinds of priors."""
+        for salt, (name, n_queries, n_keys, mask) in enumerate(self.masks()):
+            for prior in priors:
+                if only in name:
+                    yield self.problem(name, n_queries, n_keys, mask, prior, dtype, salt=10 * salt)
+
+    def masks(self) -> Iterator[tuple[str, int, int, Tensor | Mask | None]]:
+        """(name, N, M, mask) of all kinds, in the compact and in the dense form."""
+        lengths, segments = self.lengths_mask, self.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2]])
+        queries, keys = lengths(5, 3, 5), lengths(7, 7, 4)
+        yield "no mask", 5, 7, None
+        yield "no mask, more queries than keys", 6, 3, None
+        yield "no mask, a single query", 1, 5, None
+        yield "no mask, a single key", 4, 1, None
+        yield "padded keys (dense)", 5, 7, keys[:, None, None, :]
+        yield "padded keys (Mask)", 5, 7, Mask(keys=keys)
+        both = queries[:, None, :, None] & keys[:, None, None, :]
+        yield "padded queries and keys (dense)", 5, 7, both
+        yield "padded queries and keys (Mask)", 5, 7, Mask(queries=queries, keys=keys)
+        yield "padded, one example empty (Mask)", 5, 7, Mask(queries=lengths(5, 4, 0), keys=lengths(7, 5, 0))
+        yield "causal (Mask)", 6, 6, Mask(causal=True)
+        yield "causal (dense)", 6, 6, torch.ones(6, 6, dtype=torch.bool, device=self.device).tril()
+        yield "causal, fewer queries than keys (Mask)", 3, 6, Mask(causal=True)
+        yield "causal, dead first queries (Mask)", 6, 4, Mask(causal=True)
+        yield "segments (Mask)", 6, 6, Mask(segments=segments)
+        square = lengths(6, 6, 5)
+        yield "padded, causal, segments (Mask)", 6, 6, Mask(square, square, causal=True, segments=segments)
+        pairs = self.randn(BATCH, self.heads, 5, 7, salt=500) > 0
+        yield "random pairs (dense)", 5, 7, pairs
+        dead = pairs.clone()
+        dead[:, :, 1], dead[0, :, 3], dead[..., 2], dead[1, 0, :, 5] = False, False, False, False
+        yield "dead rows and dead columns (dense)", 5, 7, dead
+        yield "nothing allowed (dense)", 4, 5, torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
+
+    def lengths_mask(self, size: int, *lengths: int) -> Tensor:
+        """bool (B, size), True up to each example's length."""
+        return torch.arange(size, device=self.device)[None] < self.tensor(lengths)[:, None]
+
+    def tensor(self, values) -> Tensor:
+        return torch.tensor(values, device=self.device)

@@ -1,0 +1,149 @@
+"""Who may depend on whom: order of keys and queries, coupling of queries, the future, the columns."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.masking import Mask
+from attnorm.attention.testing.cases import PRIORS, Subject
+from attnorm.attention.testing.report import Failure, Skip, at_least, compare
+
+COUPLINGS = ("none", "past", "all")
+CHANGE = 1e-7  # a difference above this is a dependence; below it, the last digits of an iterative solver
+
+
+def order(subject: Subject, size: int) -> Tensor:
+    """A random reordering that moves something wherever there is something to move."""
+    return subject.randn(size, salt=720).argsort().roll(1) if size > 2 else torch.arange(size).flip(0)
+
+
+def keys_may_be_reordered(subject: Subject) -> None:
+    """reordering the keys reorders the columns of the weights"""
+    if not subject.normalizer.key_equivariant:
+        raise Skip("declared key_equivariant = False")
+    for problem in subject.problems(PRIORS):
+        n, m = problem.shape[-2:]
+        columns = order(subject, m).to(subject.device)
+        everything = torch.arange(n, device=subject.device)
+        actual = subject.weights(problem.take(everything, columns))
+        where = f"{problem}\nkeys in the order {columns.tolist()}"
+        compare(actual, subject.weights(problem)[..., columns], "weights", where)
+
+
+def queries_may_be_reordered(subject: Subject) -> None:
+    """reordering the queries reorders the rows of the weights"""
+    if not subject.normalizer.query_equivariant:
+        raise Skip("declared query_equivariant = False")
+    for problem in subject.problems(PRIORS):
+        n, m = problem.shape[-2:]
+        rows = order(subject, n).to(subject.device)
+        everything = torch.arange(m, device=subject.device)
+        actual = subject.weights(problem.take(rows, everything))
+        where = f"{problem}\nqueries in the order {rows.tolist()}"
+        compare(actual, subject.weights(problem)[..., rows, :], "weights", where)
+
+
+def couples_queries_as_declared(subject: Subject) -> None:
+    """a row of weights depends on other queries exactly as `couples_queries` declares"""
+    declared = subject.normalizer.couples_queries
+    if declared not in COUPLINGS:
+        raise Failure(f"couples_queries={declared!r}: allowed are {', '.join(map(repr, COUPLINGS))}")
+    on_later, on_earlier = False, False  # whether some row depends on a later, an earlier query
+    for problem in subject.problems(("no", "pairwise")):
+        n, before = problem.shape[2], subject.weights(problem)
+        for query in range(n):
+            q = problem.q.clone()
+            q[:, :, query] = 2 * subject.randn(*q[:, :, query].shape, salt=730 + query)
+            moved = (subject.weights(replace(problem, q=q)) - before).abs().amax(dim=(0, 1, 3))  # (N,)
+            for row in range(n):
+                if row == query or moved[row] <= CHANGE:
+                    continue
+                on_later, on_earlier = on_later or query > row, on_earlier or query < row
+                if declared == "none" or (declared == "past" and query > row):
+                    raise Failure(
+                        f"{problem}\nchanging query {query} moved a weight in row {row} by {moved[row]:.1e}, but "
+                        f"couples_queries = {declared!r} promises that it moves "
+                        + ("its own row only" if declared == "none" else "no earlier row")
+                    )
+    shown = "all" if on_later else "past" if on_earlier else "none"
+    if shown != declared:
+        raise Failure(
+            f"changing single queries of {len(list(subject.masks()))} cases showed a coupling of {shown!r} only: "
+            f"couples_queries = {declared!r} is stricter than needed; declare {shown!r}"
+        )
+
+
+def no_leak_in_causal_use(subject: Subject) -> None:
+    """under a causal mask what comes later changes nothing before, in value and gradient"""
+    if subject.normalizer.couples_queries == "all":
+        raise Skip('declared couples_queries = "all": refused at autoregressive sites')
+    for prior in PRIORS:
+        dense = torch.ones(6, 6, dtype=torch.bool, device=subject.device).tril()
+        for name, mask in (("causal (Mask)", Mask(causal=True)), ("causal (dense)", dense)):
+            problem = subject.problem(name, 6, 6, mask, prior, salt=740).leaves()
+            expected = subject.attend(problem)
+            for first in (1, 3, 5):
+                where = f"{problem}\nqueries, keys and values from position {first} on changed"
+                later = torch.arange(6, device=subject.device)[:, None] >= first
+                noise = [3 * subject.randn(*problem.q.shape, salt=750 + i) for i in range(3)]
+                q, k, v = (
+                    torch.where(later, n, x) for n, x in zip(noise, (problem.q, problem.k, problem.v), strict=True)
+                )
+                actual = subject.attend(replace(problem, q=q, k=k, v=v))
+                compare(actual[:, :, :first], expected[:, :, :first], "attend", where, atol=CHANGE)
+                found = subject.gradients(expected[:, :, :first], problem) if first == 3 else {}
+                for of in found.keys() & {"q", "k", "v"}:
+                    gradient = found[of].where(later, 0)
+                    what = f"gradient of the positions before {first} by {of}"
+                    compare(gradient, torch.zeros_like(gradient), what, problem, atol=CHANGE)
+
+
+def step_equals_full_pass(subject: Subject) -> None:
+    """`step`, a query at a time, gives the rows of the full pass, also while the keys grow"""
+    if subject.normalizer.couples_queries != "past":
+        raise Skip(f"declared couples_queries = {subject.normalizer.couples_queries!r}: a cached query needs no state")
+    if not hasattr(subject.normalizer, "step"):
+        raise Skip("has no `step`: it cannot decode with a cache")
+    module = subject.module()
+    for problem in subject.problems(PRIORS):
+        expected, state, n = subject.weights(problem), None, problem.shape[2]
+        grows = problem.name.startswith("causal (")
+        for row in range(n):
+            now = (..., slice(row, row + 1), slice(row + 1 if grows else None))
+            log_prior = None if problem.log_prior is None else problem.log_prior.expand(problem.shape)[now]
+            w, state = module.step(problem.scores[now], problem.allowed[now], state, log_prior=log_prior)
+            compare(w, expected[now], "weights of one step", f"{problem}\nstep for query {row}")
+
+
+def a_key_shift_changes_nothing(subject: Subject) -> None:
+    """a number added to all scores of a key changes no weight"""
+    if not subject.normalizer.key_shift_invariant:
+        raise Skip("declared key_shift_invariant = False")
+    for problem in subject.problems(PRIORS):
+        shift = 3 * subject.randn(*problem.shape[:2], 1, problem.shape[-1], salt=760)
+        actual = subject.weights(replace(problem, given=problem.scores + shift))
+        compare(actual, subject.weights(problem), "weights", f"{problem}\nscores shifted by a number per key")
+
+
+def every_key_keeps_its_least_mass(subject: Subject) -> None:
+    """without a prior each key that some query may see keeps sum_i w_ij >= least_mass / M (Lemma 1)"""
+    if not subject.normalizer.least_mass > 0:
+        raise Skip(f"declared least_mass = {subject.normalizer.least_mass:g}")
+    for problem in subject.problems():
+        for factor in (1.0, 10.0, 100.0):
+            seen = problem.allowed.any(-2)  # (B, H, M)
+            least = subject.normalizer.least_mass / seen.sum(-1, keepdim=True).clamp(min=1) * seen
+            mass = subject.weights(replace(problem, given=factor * problem.scores)).sum(-2)
+            at_least(mass, least, "mass of a key", f"{problem}\nscores times {factor:g}", slack=1e-7)
+
+
+PROPERTIES = [
+    keys_may_be_reordered,
+    queries_may_be_reordered,
+    couples_queries_as_declared,
+    no_leak_in_causal_use,
+    step_equals_full_pass,
+    a_key_shift_changes_nothing,
+    every_key_keeps_its_least_mass,
+]

@@ -1,0 +1,86 @@
+"""What log u means: a preference that multiplies the weights, or at least changes them."""
+
+from dataclasses import replace
+
+import torch
+
+from attnorm.attention.testing.cases import PRIORS, Subject
+from attnorm.attention.testing.report import Failure, Skip, compare, finite
+
+
+def a_key_prior_changes_the_weights(subject: Subject) -> None:
+    """preferring some keys changes the weights and what `attend` returns"""
+    for problem in subject.problems(("key", "pairwise"), only="no mask"):
+        if problem.shape[-1] < 5:
+            continue  # few keys may leave no choice, such as with bounds on the weights
+        problem = replace(problem, log_prior=3 * problem.log_prior)
+        plain = replace(problem, log_prior=None)
+        for name, call in (("weights", subject.weights), ("attend", subject.attend)):
+            moved = (call(problem) - call(plain)).abs().max()
+            if not moved > 1e-3:
+                raise Failure(
+                    f"{problem}\n{name}: log_prior is ignored: a strong preference (log u = 3 times a normal number) "
+                    f"moved nothing by more than {moved:.1e}"
+                )
+
+
+def a_row_constant_prior_changes_nothing(subject: Subject) -> None:
+    """u counts up to a factor (per row, if so declared): the same prior for all keys of a query changes nothing"""
+    for problem in subject.problems():
+        shift = 3 * subject.randn(*problem.shape[:3], 1, salt=770)
+        same = torch.full_like(shift[:1, :1, :1], 100.0)
+        for prior in [shift, same] if subject.normalizer.prior_scale_invariant else [same]:
+            preferring = replace(problem, log_prior=prior)
+            what = f"{problem}\nlog_prior of shape {tuple(prior.shape)}, the same for all keys"
+            compare(subject.weights(preferring), subject.weights(problem), "weights", what)
+            compare(subject.attend(preferring), subject.attend(problem), "attend", what)
+
+
+def the_prior_multiplies_the_weights(subject: Subject) -> None:
+    """along each row the weights under u are proportional to u times those without it"""
+    if not subject.normalizer.proportional_to_prior:
+        raise Skip("declared proportional_to_prior = False")
+    for problem in subject.problems(("key", "pairwise")):
+        product = problem.log_prior.exp() * subject.weights(replace(problem, log_prior=None))
+        sums = product.sum(-1, keepdim=True)
+        expected = subject.normalizer.total * product / torch.where(sums == 0, 1.0, sums)
+        compare(subject.weights(problem), expected, "weights", problem)
+
+
+def no_prior_no_weight(subject: Subject) -> None:
+    """log_prior = -inf at a key gives it weight 0 beside any mask; a row left without mass is 0, never NaN"""
+    if subject.normalizer.needs_keys:
+        raise Skip("declared needs_keys: a formula on the keys may give weight to those outside of the prior")
+    for problem in subject.problems(PRIORS[1:]):
+        u = problem.log_prior.expand(problem.shape)
+        holes = subject.randn(*problem.shape, salt=780) < -0.3
+        problem = replace(
+            problem, name=f"{problem.name} with -inf at 4 of 10 pairs", log_prior=u.masked_fill(holes, -torch.inf)
+        )
+        problem = replace(problem, given=problem.scores).leaves()
+        w, open_pairs = subject.weights(problem), problem.allowed & ~holes
+        finite(w, "weights", problem)
+        compare(w * ~open_pairs, torch.zeros_like(w), "weights without prior or masked", problem, atol=0)
+        compare(w.sum(-1), subject.normalizer.total * open_pairs.any(-1), "row sum", problem)
+        out = subject.attend(replace(problem, given=None))
+        finite(out, "attend", problem)
+        for of, gradient in subject.gradients(w, problem).items():
+            finite(gradient, f"gradient of the weights by {of}", problem)
+
+
+def keys_are_used_only_if_declared(subject: Subject) -> None:
+    """without needs_keys, `keys` and `scale` given to forward change nothing: scores come scaled"""
+    if subject.normalizer.needs_keys:
+        raise Skip("declared needs_keys")
+    for problem in subject.problems(("no", "key")):
+        given = subject.weights(problem, keys=problem.k, scale=0.1)
+        compare(given, subject.weights(problem), "weights", f"{problem}\nkeys and scale given to forward")
+
+
+PROPERTIES = [
+    a_key_prior_changes_the_weights,
+    a_row_constant_prior_changes_nothing,
+    the_prior_multiplies_the_weights,
+    no_prior_no_weight,
+    keys_are_used_only_if_declared,
+]

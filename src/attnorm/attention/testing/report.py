@@ -1,0 +1,102 @@
+"""What the property suite says: a line a property, the failing case, and the comparison that words it."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+MARKS = {"ok": "ok  ", "failed": "FAIL", "skipped": "skip"}
+
+
+class Failure(Exception):
+    """A property does not hold; the message names the failing case."""
+
+
+class Skip(Exception):
+    """A property does not apply; the message says why."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one property: `status` is "ok", "failed" or "skipped"; `detail` the failing case or the reason."""
+
+    name: str
+    status: str
+    meaning: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        if self.status == "ok":
+            return f"{MARKS['ok']}  {self.name}: {self.meaning}"
+        if self.status == "skipped":
+            return f"{MARKS['skipped']}  {self.name}: ({self.detail})"
+        indented = "".join(f"\n      {line}" for line in self.detail.splitlines())
+        return f"{MARKS['failed']}  {self.name}: {self.meaning}{indented}"
+
+
+@dataclass
+class Report:
+    """The results of all properties of one normalizer; `str(report)` is the text."""
+
+    title: str
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """No property failed."""
+        return not self.failures
+
+    @property
+    def failures(self) -> list[Result]:
+        """Those that do not hold."""
+        return [result for result in self.results if result.status == "failed"]
+
+    @property
+    def summary(self) -> str:
+        """'24 ok, 1 failed, 3 skipped'."""
+        counts = {status: sum(result.status == status for result in self.results) for status in MARKS}
+        return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, *map(str, self.results), self.summary])
+
+
+def number(x: Tensor | float) -> str:
+    return f"{x.item() if isinstance(x, Tensor) else x:.6g}"
+
+
+def compare(actual: Tensor, expected: Tensor, what: str, where: object, atol: float = 1e-8, rtol: float = 1e-6) -> None:
+    """Raises Failure naming the worst entry where |actual - expected| > atol + rtol |expected|, or is not a number."""
+    if actual.shape != expected.shape:
+        raise Failure(f"{where}\n{what}: expected the shape {tuple(expected.shape)}, got {tuple(actual.shape)}")
+    actual, expected = actual.detach().double(), expected.detach().double()
+    allowed = atol + rtol * expected.abs()
+    excess = ((actual - expected).abs() - allowed).nan_to_num(nan=torch.inf)
+    if excess.numel() == 0 or excess.max() <= 0:
+        return
+    worst = tuple(int(i) for i in torch.unravel_index(excess.argmax(), excess.shape))
+    difference = (actual - expected).abs()[worst]
+    raise Failure(
+        f"{where}\n{what}{list(worst)}: expected {number(expected[worst])}, got {number(actual[worst])}, "
+        f"difference {difference:.1e} (allowed {allowed[worst]:.1e})"
+    )
+
+
+def compare_all(actual: dict[str, Tensor], expected: dict[str, Tensor], what: str, where: object, **tolerances) -> None:
+    """`compare` for tensors by name, such as gradients."""
+    for name, tensor in actual.items():
+        compare(tensor, expected[name], f"{what} {name}", where, **tolerances)
+
+
+def at_least(actual: Tensor, smallest: Tensor | float, what: str, where: object, slack: float = 1e-8) -> None:
+    """Raises Failure naming the worst entry below `smallest`."""
+    smallest = torch.as_tensor(smallest, dtype=actual.dtype, device=actual.device)
+    compare(actual, torch.maximum(actual, smallest), what, where, atol=slack, rtol=0)
+
+
+def finite(tensor: Tensor, what: str, where: object) -> None:
+    """Raises Failure naming the first entry that is NaN or infinite."""
+    bad = (~tensor.detach().isfinite()).nonzero()
+    if len(bad):
+        index = tuple(bad[0].tolist())
+        raise Failure(f"{where}\n{what}{list(index)}: expected a finite number, got {number(tensor[index])}")

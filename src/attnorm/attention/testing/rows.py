@@ -1,0 +1,147 @@
+"""Properties of the weights of each row, and what a mask means."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from attnorm.attention.masking import Mask
+from attnorm.attention.testing.cases import PRIORS, Problem, Subject
+from attnorm.attention.testing.report import Skip, compare, compare_all, finite
+
+
+def rows_sum_to_total(subject: Subject) -> None:
+    """every row with an allowed key sums to the declared `total`"""
+    for dtype, tolerance in ((torch.float64, 1e-8), (torch.float32, 1e-5)):
+        for problem in subject.problems(PRIORS, dtype):
+            live = problem.allowed.any(-1)
+            compare(
+                subject.weights(problem).sum(-1), subject.normalizer.total * live, "row sum", problem, atol=tolerance
+            )
+
+
+def weights_are_not_negative(subject: Subject) -> None:
+    """no weight is below 0"""
+    if subject.normalizer.total <= 0:
+        raise Skip(f"declared total = {subject.normalizer.total}")
+    for problem in subject.problems(PRIORS):
+        w = subject.weights(problem)
+        compare(w, w.clamp(min=0), "weights", problem, atol=0)
+
+
+def masked_entries_are_zero(subject: Subject) -> None:
+    """a weight that the mask forbids is exactly 0, also where all scores are far below any finite mask value"""
+    for problem in subject.problems(PRIORS):
+        for name, scores in (("", problem.scores), (" (scores lowered by 1e6)", problem.scores - 1e6)):
+            w = subject.weights(replace(problem, given=scores))
+            compare(w * ~problem.allowed, torch.zeros_like(w), f"masked weights{name}", problem, atol=0)
+
+
+def mask_equals_shorter_input(subject: Subject) -> None:
+    """masking queries and keys gives the numbers of an input without them"""
+    for problem in subject.problems(PRIORS):
+        allowed, w, out = problem.allowed, subject.weights(problem), subject.attend(problem)
+        for b, table in enumerate(allowed[:, 0]):
+            rows, columns = table.any(-1), table.any(-2)
+            if not rows.any() or (allowed[b] != table).any():  # shortened alike in all heads
+                continue
+            shorter, one = problem.take(rows, columns, slice(b, b + 1)), slice(b, b + 1)
+            where = f"{problem}\nexample {b} against the same without its {(~rows).sum()} queries that see no key and "
+            where += f"{(~columns).sum()} keys that no query sees"
+            compare(w[one][:, :, rows][..., columns], subject.weights(shorter), "weights", where)
+            compare(out[one][:, :, rows], subject.attend(shorter), "attend", where)
+
+
+def padding_never_matters(subject: Subject) -> None:
+    """what stands in padded queries, keys, values, and in the scores and the prior of masked pairs changes nothing"""
+    for problem in subject.problems(PRIORS):
+        if problem.allowed.all():
+            continue
+        plain, filled = (replace(p, given=p.scores) for p in (problem, filled_padding(subject, problem)))
+        noise = 1e6 * subject.randn(*problem.shape, salt=704)
+        filled = replace(filled, given=torch.where(problem.allowed, plain.given, noise))
+        same_when_filled(subject, subject.weights, "the weights", plain, filled)
+        same_when_filled(subject, subject.attend, "attend", problem, filled_padding(subject, problem))
+    for n, m in subject.lengths if subject.has_own_attend else ():
+        mask = Mask(queries=subject.lengths_mask(n, n, n - n // 5), keys=subject.lengths_mask(m, m - m // 4, m))
+        for prior in PRIORS[:2]:
+            problem = subject.problem("padded queries and keys (Mask)", n, m, mask, prior, salt=706)
+            same_when_filled(subject, subject.attend, "attend", problem, filled_padding(subject, problem))
+
+
+def filled_padding(subject: Subject, problem: Problem) -> Problem:
+    """The same with large numbers in queries that see no key, keys that no query sees, and in their prior."""
+    rows, columns = problem.allowed.any(-1)[..., None], problem.allowed.any(-2)[..., None]
+    noise = [1e6 * subject.randn(*x.shape, salt=700 + n) for n, x in enumerate((problem.q, problem.k, problem.v))]
+    log_prior = problem.log_prior
+    if log_prior is not None:
+        unseen = ~problem.allowed  # where all pairs that an entry of the prior belongs to are masked
+        for dim in [dim for dim, size in enumerate(log_prior.shape) if size == 1]:
+            unseen = unseen.all(dim, keepdim=True)
+        log_prior = torch.where(
+            unseen, 50 * subject.randn(*log_prior.shape, salt=703, dtype=log_prior.dtype), log_prior
+        )
+    return replace(
+        problem,
+        q=torch.where(rows, problem.q, noise[0]),
+        k=torch.where(columns, problem.k, noise[1]),
+        v=torch.where(columns, problem.v, noise[2]),
+        log_prior=log_prior,
+    )
+
+
+def same_when_filled(subject: Subject, call: Callable, name: str, plain: Problem, filled: Problem) -> None:
+    """Failure where a call differs in value or gradient."""
+    plain, filled = plain.leaves(), filled.leaves()
+    where = f"{plain}\npadded queries, keys and values and the scores of masked pairs filled with numbers around 1e6"
+    expected, actual = call(plain), call(filled)
+    compare(actual, expected, name, where)
+    wanted, found = subject.gradients(expected, plain), subject.gradients(actual, filled)
+    compare_all(found, wanted, f"gradient of {name} by", where, atol=1e-7)
+
+
+def dead_rows_give_zero(subject: Subject) -> None:
+    """a query without an allowed key gets weights 0, output 0 and gradient 0; nothing is NaN, forward or backward"""
+    for dtype in (torch.float64, torch.float32):
+        for problem in subject.problems(PRIORS, dtype):
+            dead = ~problem.allowed.any(-1, keepdim=True)
+            if not dead.any():
+                continue
+            problem = replace(problem, given=problem.scores).leaves()
+            w, out = subject.weights(problem), subject.attend(problem)
+            compare(w.where(dead, 0), torch.zeros_like(w), "weights of a dead row", problem, atol=0)
+            compare(out.where(dead, 0), torch.zeros_like(out), "attend of a dead row", problem, atol=0)
+            for name, result, own in (("the weights", w, "scores"), ("attend", out, "q")):
+                finite(result, name, problem)
+                found = subject.gradients(result, problem)
+                for of, gradient in found.items():
+                    finite(gradient, f"gradient of {name} by {of}", problem)
+                if found:
+                    gradient = found[own].where(dead, 0)
+                    what = f"gradient of {name} by {own} of a dead row"
+                    compare(gradient, torch.zeros_like(gradient), what, problem, atol=0)
+
+
+def examples_and_heads_are_independent(subject: Subject) -> None:
+    """changing one head of one example changes no weight of another"""
+    for problem in subject.problems(PRIORS):
+        changed_q, changed_k = problem.q.clone(), problem.k.clone()
+        changed_q[-1, -1] = subject.randn(*changed_q.shape[2:], salt=710)
+        changed_k[-1, -1] = subject.randn(*changed_k.shape[2:], salt=711)
+        expected = subject.weights(problem)
+        actual = subject.weights(replace(problem, q=changed_q, k=changed_k)).clone()
+        actual[-1, -1] = expected[-1, -1]
+        compare(
+            actual, expected, "weights", f"{problem}\nqueries and keys of the last head of the last example changed"
+        )
+
+
+PROPERTIES = [
+    rows_sum_to_total,
+    weights_are_not_negative,
+    masked_entries_are_zero,
+    mask_equals_shorter_input,
+    padding_never_matters,
+    dead_rows_give_zero,
+    examples_and_heads_are_independent,
+]

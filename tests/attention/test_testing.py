@@ -1,0 +1,677 @@
+"""check_normalizer: sound normalizers pass, every planted fault is found by the property that is about it."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from attnorm.attention import Normalizer, build_normalizer
+from attnorm.attention.build import NORMALIZERS
+from attnorm.attention.masking import dense_mask
+from attnorm.attention.normalizers.base import (
+    dot_scores,
+    logsumexp_over_queries,
+    masked_scores,
+    prefer,
+    softmax_over_keys,
+    widen,
+)
+from attnorm.attention.testing import PROPERTIES, Report, Result, check_normalizer
+from attnorm.attention.testing.agreement import kinked
+from attnorm.attention.testing.cases import Subject
+from attnorm.attention.testing.report import Failure
+
+OPTIONS = {"fusedmax": {"lam": 0.3}, "constrained_softmax": {"upper": 0.5}, "constrained_sparsemax": {"upper": 0.5}}
+MORE = [  # other options than the defaults
+    ("hnas", {"start": 0.3, "per": "head", "heads": 2}),
+    ("hnas", {"start": 1.0, "form": "clamp"}),
+    ("sinkhorn", {"n_iters": 1}),
+    ("fenchel", {"order": 1}),
+    ("constrained_softmax", {"upper": 0.3}),
+]
+SLOW = [("fenchel", {"order": "exact"}), ("entmax", {"alpha": 1.3})]  # 10 seconds and more
+
+
+def checked(make, *properties, **settings) -> Report:
+    """The report, whether it passed or not; nothing is printed."""
+    caught = []
+
+    class Kept(Report):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            caught.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnorm.attention.testing.check.Report", Kept)
+        try:
+            check_normalizer(make, properties=properties or None, print_report=False, **settings)
+        except AssertionError as error:
+            assert str(error) == str(caught[0]) and not caught[0].passed
+    return caught[0]
+
+
+# ------------------------------------------------------------------------------------------------------- sound ones
+
+
+def id_of(case):
+    name, options = case
+    return " ".join([name, *(f"{key}={value}" for key, value in options.items())])
+
+
+CASES = [pytest.param(case, id=id_of(case)) for case in [(name, OPTIONS.get(name, {})) for name in NORMALIZERS] + MORE]
+CASES += [pytest.param(case, id=id_of(case), marks=pytest.mark.slow) for case in SLOW]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_normalizer_of_ours_keeps_its_promises(case):
+    name, options = case
+    few = {"lengths": [(33, 65)]} if case in MORE else {}
+    assert check_normalizer(lambda: build_normalizer(name, **options), **few, print_report=False).passed
+
+
+def test_another_seed_and_other_sizes():
+    for seed in (1, 2):
+        report = check_normalizer(
+            lambda: build_normalizer("hnas", per="head", heads=3),
+            seed=seed,
+            heads=3,
+            lengths=[(9, 4)],
+            print_report=False,
+        )
+        assert report.passed and f"seed {seed}" in report.title
+
+
+# ----------------------------------------------------------------------------------------------------- planted faults
+
+
+class Softmax(Normalizer):
+    """Plain and sound; the faults are planted in it."""
+
+    proportional_to_prior = True
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return softmax_over_keys(prefer(masked_scores(scores, mask), log_prior)).to(scores.dtype)
+
+
+class DNAS(Normalizer):
+    """Plain and sound, like Softmax."""
+
+    couples_queries, key_shift_invariant, least_mass, proportional_to_prior = "all", True, 1.0, True
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        return softmax_over_keys(prefer(s - logsumexp_over_queries(s), log_prior)).to(scores.dtype)
+
+
+class Prefix(DNAS):
+    """The column step over the queries so far."""
+
+    couples_queries, query_equivariant = "past", False
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
+        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+
+    def step(self, scores, mask=None, state=None, *, log_prior=None):
+        s = masked_scores(scores, mask)
+        state = torch.full_like(s, -torch.inf) if state is None else state
+        new = s.new_full((*s.shape[:-1], s.shape[-1] - state.shape[-1]), -torch.inf)
+        state = torch.logaddexp(torch.cat([state, new], -1), s)
+        c = state.masked_fill(state == -torch.inf, 0.0)
+        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype), state
+
+
+@pytest.mark.parametrize("sound", [Softmax, DNAS, Prefix])
+def test_what_the_faults_are_planted_in_is_sound(sound):
+    assert check_normalizer(sound, print_report=False).passed
+
+
+def fault(cls):
+    """A subclass' `alter(self, w, ...)` turns the sound weights into wrong ones."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        w = super(cls, self).forward(scores, mask, log_prior=log_prior, keys=keys, scale=scale)
+        return self.alter(w, scores, mask)
+
+    cls.forward = forward
+    return cls
+
+
+class FiniteFill(DNAS):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s, allowed = widen(scores), dense_mask(mask, scores)
+        s = s if allowed is None else s.masked_fill(~allowed, -1e4)
+        return prefer(s - s.logsumexp(-2, keepdim=True), log_prior).softmax(-1).to(scores.dtype)
+
+
+class PaddedQueriesInTheColumnStep(DNAS):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        return softmax_over_keys(prefer(s - widen(scores).logsumexp(-2, keepdim=True), log_prior)).to(scores.dtype)
+
+
+class PriorBeforeTheColumnStep(DNAS):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return super().forward(prefer(widen(scores), log_prior), mask).to(scores.dtype)
+
+
+class HalfSteps(DNAS):
+    """Sinkhorn counted in half-steps, rows first: it ends with a column step."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        rows = softmax_over_keys(prefer(masked_scores(scores, mask), log_prior))
+        sums = rows.sum(-2, keepdim=True)
+        return (rows / sums.masked_fill(sums == 0, 1.0)).to(scores.dtype)
+
+
+class NaNOnDeadRows(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return prefer(masked_scores(scores, mask), log_prior).softmax(-1).to(scores.dtype)
+
+
+class NaNInTheGradientOfDeadRows(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return prefer(masked_scores(scores, mask), log_prior).softmax(-1).nan_to_num(0.0).to(scores.dtype)
+
+
+class DeclaredNoneButPast(Prefix):
+    couples_queries = "none"
+
+
+class DeclaredNoneButAll(DNAS):
+    couples_queries = "none"
+
+
+class DeclaredPastButAll(DNAS):
+    couples_queries = "past"
+
+
+class StricterThanNeeded(Softmax):
+    couples_queries = "all"
+
+
+class PastButNone(Softmax):
+    couples_queries = "past"
+
+
+class MisspeltCoupling(Softmax):
+    couples_queries = "future"
+
+
+class LeakingPrefix(Prefix):
+    """The running sum is one query ahead."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
+        c = torch.cat([c[..., 1:, :], c[..., -1:, :]], -2)
+        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+
+
+class AttendLeaks(Softmax):
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale) + 0.1 * v.mean(-2, keepdim=True)
+
+
+class StepForgets(Prefix):
+    def step(self, scores, mask=None, state=None, *, log_prior=None):
+        return super().step(scores, mask, None, log_prior=log_prior)
+
+
+class AttendIgnoresTheMask(Softmax):
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        return super().attend(q, k, v, log_prior=log_prior, scale=scale)
+
+
+class AttendIgnoresThePrior(Softmax):
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        return super().attend(q, k, v, mask, scale=scale)
+
+
+class AttendIgnoresTheScale(Softmax):
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        return super().attend(q, k, v, mask, log_prior=log_prior)
+
+
+class AttendWithoutDefaultScale(Softmax):
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale or 1.0)
+
+
+class LongAttendIsWrong(Softmax):
+    """A fast path from 100 x 100 on that forgets the gradient of its keys."""
+
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        k = k.detach() if q.shape[-2] * k.shape[-2] >= 100 * 100 else k
+        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+
+
+class IgnoresThePrior(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return super().forward(scores, mask)
+
+
+class PriorOnTheWeights(Softmax):
+    """u multiplies the weights and nothing normalizes them again."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        w = super().forward(scores, mask)
+        return w if log_prior is None else w * log_prior.exp().to(w.dtype)
+
+
+class Float16Inside(DNAS):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        c = logsumexp_over_queries(masked_scores(scores, mask))
+        s = (masked_scores(scores, mask).half() - c.half()).to(torch.promote_types(scores.dtype, torch.float32))
+        return softmax_over_keys(prefer(s, log_prior)).to(scores.dtype)
+
+
+class ComputedInTheDtypeOfTheScores(DNAS):
+    """Right in float32; in 16 bits each operation rounds."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        allowed = dense_mask(mask, scores)
+        s = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+        log_prior = None if log_prior is None else log_prior.to(s.dtype)
+        return softmax_over_keys(prefer(s - logsumexp_over_queries(s), log_prior))
+
+
+class ReturnsFloat32(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return super().forward(widen(scores), mask, log_prior=log_prior)
+
+
+class RoughSixteenBitAttend(Softmax):
+    """In 16 bits the scores are rounded to 16 bits as well."""
+
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        scores = dot_scores(q, k, scale).to(q.dtype)
+        return self(scores, mask, log_prior=log_prior).to(v.dtype) @ v
+
+
+@fault
+class WritesIntoTheScores(Softmax):
+    def alter(self, w, scores, mask):
+        scores.detach().mul_(1.01)
+        return w
+
+
+class WritesIntoThePrior(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        if log_prior is not None:
+            log_prior.detach().sub_(1.0)
+        return super().forward(scores, mask, log_prior=log_prior)
+
+
+@fault
+class Noisy(Softmax):
+    def alter(self, w, scores, mask):
+        return w + 1e-10 * torch.rand_like(w) * w
+
+
+@fault
+class DropsInTraining(Softmax):
+    def alter(self, w, scores, mask):
+        return w * 0.9 if self.training else w
+
+
+@fault
+class WrongTotal(Softmax):
+    def alter(self, w, scores, mask):
+        return 2 * w
+
+
+class NegativeWeights(Softmax):
+    """Rows sum to 1, as declared."""
+
+    proportional_to_prior = False
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        w = super().forward(widen(scores), mask, log_prior=log_prior)
+        allowed = w > 0
+        mean = w.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1)
+        return ((3 * w - 2 * mean) * allowed).to(scores.dtype)
+
+
+class DependsOnKeyOrder(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        decay = 0.1 * torch.arange(scores.shape[-1], device=scores.device)
+        return super().forward(widen(scores) - decay, mask, log_prior=log_prior).to(scores.dtype)
+
+
+class DependsOnQueryOrder(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        warmth = 1 + 0.1 * torch.arange(scores.shape[-2], device=scores.device)[:, None]
+        return super().forward(widen(scores) * warmth, mask, log_prior=log_prior).to(scores.dtype)
+
+
+@fault
+class DetachedGradient(Softmax):
+    def alter(self, w, scores, mask):
+        return w.detach()
+
+
+class DetachedColumns(DNAS):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        c = logsumexp_over_queries(s).detach()
+        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+
+
+class DetachedParameter(Softmax):
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        scores = (widen(scores) * self.temperature.detach().to(widen(scores).dtype)).to(scores.dtype)
+        return super().forward(scores, mask, log_prior=log_prior)
+
+
+class Overflows(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        e = prefer(masked_scores(scores, mask), log_prior).exp()
+        sums = e.sum(-1, keepdim=True)
+        return (e / sums.masked_fill(sums == 0, 1.0)).to(scores.dtype)
+
+
+class DeclaresShiftInvariance(Softmax):
+    key_shift_invariant = True
+
+
+class DeclaresLeastMass(Softmax):
+    least_mass = 1.0
+
+
+class DeclaresProportionality(DNAS):
+    """The prior counts twice."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return super().forward(scores, mask, log_prior=None if log_prior is None else 2 * log_prior)
+
+
+class UsesKeysUndeclared(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        scores = scores if keys is None else scores + keys.square().sum(-1)[..., None, :].to(scores.dtype)
+        return super().forward(scores, mask, log_prior=log_prior)
+
+
+class NormalizedByTheBatch(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = widen(scores)
+        return super().forward((s / s.detach().abs().amax().clamp(min=1.0)).to(scores.dtype), mask, log_prior=log_prior)
+
+
+class PaddedKeysShiftTheScores(Softmax):
+    """A row's mean over all keys, padding included, sets its temperature."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = widen(scores)
+        return super().forward((s * s.mean(-1, keepdim=True).sigmoid()).to(scores.dtype), mask, log_prior=log_prior)
+
+
+class Raises(Softmax):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        if scores.shape[-1] == 1:
+            raise RuntimeError("one key is too few")
+        return super().forward(scores, mask, log_prior=log_prior)
+
+
+FAULTS = [  # the fault, the property that is about it, what its failing case says
+    (
+        FiniteFill,
+        "masked_entries_are_zero",
+        r"case: padded keys \(dense\).*\n.*masked weights\[1, \d, \d, [456]\]: expected 0, got",
+    ),
+    (FiniteFill, "mask_equals_shorter_input", r"without its 0 queries that see no key and 3 keys"),
+    (FiniteFill, "dead_rows_give_zero", r"weights of a dead row"),
+    (PaddedQueriesInTheColumnStep, "mask_equals_shorter_input", r"case: padded queries and keys \(dense\), no prior"),
+    (PaddedQueriesInTheColumnStep, "padding_never_matters", r"padded queries and keys"),
+    (PriorBeforeTheColumnStep, "a_key_prior_changes_the_weights", r"key prior.*\n.*log_prior is ignored"),
+    (PriorBeforeTheColumnStep, "the_prior_multiplies_the_weights", r"no mask, key prior.*\nweights\["),
+    (HalfSteps, "rows_sum_to_total", r"no mask, no prior.*\nrow sum\[\d, \d, \d\]: expected 1, got"),
+    (NaNOnDeadRows, "dead_rows_give_zero", r"weights of a dead row\[.*expected 0, got nan"),
+    (NaNOnDeadRows, "no_prior_no_weight", r"got nan"),
+    (NaNInTheGradientOfDeadRows, "dead_rows_give_zero", r"gradient of the weights by .*got nan"),
+    (
+        DeclaredNoneButPast,
+        "couples_queries_as_declared",
+        r"changing query 0 moved a weight in row 1 by .* own row only",
+    ),
+    (DeclaredNoneButAll, "couples_queries_as_declared", r"moved a weight in row"),
+    (DeclaredPastButAll, "couples_queries_as_declared", r"changing query 1 moved a weight in row 0 .*no earlier row"),
+    (DeclaredPastButAll, "no_leak_in_causal_use", r"from position \d on changed\nattend\["),
+    (StricterThanNeeded, "couples_queries_as_declared", r"stricter than needed; declare 'none'"),
+    (PastButNone, "couples_queries_as_declared", r"stricter than needed; declare 'none'"),
+    (MisspeltCoupling, "couples_queries_as_declared", r"couples_queries='future': allowed are 'none', 'past', 'all'"),
+    (LeakingPrefix, "couples_queries_as_declared", r"changing query 1 moved a weight in row 0"),
+    (LeakingPrefix, "no_leak_in_causal_use", r"causal \(Mask\), no prior"),
+    (LeakingPrefix, "step_equals_full_pass", r"step for query 0\nweights of one step\["),
+    (AttendLeaks, "no_leak_in_causal_use", r"attend\["),
+    (StepForgets, "step_equals_full_pass", r"step for query 1"),
+    (
+        AttendIgnoresTheMask,
+        "attend_equals_forward_times_values",
+        r"case: padded keys.*\nattend against forward.*\nattend\[",
+    ),
+    (AttendIgnoresTheMask, "padding_never_matters", r"attend\["),
+    (AttendIgnoresThePrior, "attend_equals_forward_times_values", r"no mask, key prior"),
+    (AttendIgnoresThePrior, "a_key_prior_changes_the_weights", r"\nattend: log_prior is ignored"),
+    (AttendIgnoresTheScale, "attend_equals_forward_times_values", r"scale 0.3"),
+    (AttendWithoutDefaultScale, "attend_equals_forward_times_values", r"without a scale: the default is D \*\* -0.5"),
+    (
+        LongAttendIsWrong,
+        "attend_equals_forward_times_values",
+        r"128 queries, 128 keys.*\n.*\ngradient of attend by k\[",
+    ),
+    (IgnoresThePrior, "a_key_prior_changes_the_weights", r"weights: log_prior is ignored"),
+    (PriorOnTheWeights, "rows_sum_to_total", r"key prior.*\nrow sum"),
+    (PriorOnTheWeights, "a_row_constant_prior_changes_nothing", r"log_prior of shape \(2, 2, 5, 1\).*\nweights\["),
+    (Float16Inside, "weights_are_computed_in_float32_or_wider", r"float32\n.*half gave a torch.float16"),
+    (ComputedInTheDtypeOfTheScores, "weights_are_computed_in_float32_or_wider", r"bfloat16.*\n.*same rounded inputs"),
+    (ReturnsFloat32, "results_have_the_shape_and_dtype_of_the_inputs", r"expected the dtype torch.bfloat16"),
+    (RoughSixteenBitAttend, "sixteen_bit_attend_is_as_accurate_as_softmax", r"relative error \d.*torch's softmax"),
+    (WritesIntoTheScores, "inputs_are_left_alone", r"forward wrote into its input\nscores\["),
+    (WritesIntoThePrior, "inputs_are_left_alone", r"forward wrote into its input\nlog_prior\["),
+    (Noisy, "the_same_call_gives_the_same_bits", r"the same call twice\nweights\["),
+    (DropsInTraining, "the_same_call_gives_the_same_bits", r"in eval against in train mode"),
+    (WrongTotal, "rows_sum_to_total", r"expected 1, got 2, difference 1.0e\+00"),
+    (NegativeWeights, "weights_are_not_negative", r"expected 0, got -"),
+    (DependsOnKeyOrder, "keys_may_be_reordered", r"keys in the order \[.*\]\nweights\["),
+    (DependsOnQueryOrder, "queries_may_be_reordered", r"queries in the order \[.*\]\nweights\["),
+    (DetachedGradient, "gradients_equal_finite_differences", r"by scores\[.*central difference.*got 0 \(autograd\)"),
+    (DetachedColumns, "gradients_equal_finite_differences", r"by scores\["),
+    (DetachedParameter, "gradients_equal_finite_differences", r"by temperature\[\]: expected"),
+    (Overflows, "extreme_scores_stay_finite", r"scores times 1e4\n"),
+    (DeclaresShiftInvariance, "a_key_shift_changes_nothing", r"shifted by a number per key"),
+    (DeclaresLeastMass, "every_key_keeps_its_least_mass", r"mass of a key\["),
+    (DeclaresProportionality, "the_prior_multiplies_the_weights", r"key prior"),
+    (UsesKeysUndeclared, "keys_are_used_only_if_declared", r"keys and scale given to forward"),
+    (NormalizedByTheBatch, "examples_and_heads_are_independent", r"last head of the last example changed"),
+    (PaddedKeysShiftTheScores, "padding_never_matters", r"filled with numbers around 1e6"),
+    (
+        Raises,
+        "rows_sum_to_total",
+        r"case: no mask, a single key.*\nraised RuntimeError at test_testing.py:\d+: one key",
+    ),
+]
+
+
+@pytest.mark.parametrize(("faulty", "name", "words"), FAULTS, ids=lambda x: getattr(x, "__name__", str(x))[:60])
+def test_a_planted_fault_is_found_by_the_property_that_is_about_it(faulty, name, words):
+    report = checked(faulty, name)
+    [failure] = report.failures
+    assert failure.name == name and failure.meaning == PROPERTIES[name].__doc__
+    assert re.search(words, failure.detail), failure.detail
+
+
+def test_every_property_has_found_a_planted_fault():
+    assert {name for _, name, _ in FAULTS} == set(PROPERTIES)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "only"),
+    [
+        (StricterThanNeeded, {"couples_queries_as_declared"}),
+        (StepForgets, {"step_equals_full_pass"}),
+        (DeclaresLeastMass, {"every_key_keeps_its_least_mass"}),
+        (DeclaresShiftInvariance, {"a_key_shift_changes_nothing"}),
+        (DeclaresProportionality, {"the_prior_multiplies_the_weights"}),
+        (DependsOnKeyOrder, {"keys_may_be_reordered"}),
+        (NegativeWeights, {"weights_are_not_negative"}),
+        (RoughSixteenBitAttend, {"sixteen_bit_attend_is_as_accurate_as_softmax"}),
+        (LongAttendIsWrong, {"attend_equals_forward_times_values"}),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
+)
+def test_no_other_property_blames_a_fault_that_is_about_one(faulty, only):
+    assert {failure.name for failure in checked(faulty).failures} == only
+
+
+class Kinked(Softmax):
+    """Weights in proportion to u (max(s, 0) + 0.05): sound, with kinks at 0."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        log_x = (s.clamp(min=0.0) + 0.05).log().masked_fill(s == -torch.inf, -torch.inf)
+        return softmax_over_keys(prefer(log_x, log_prior)).to(scores.dtype)
+
+
+class DetachedKinked(Kinked):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        w = super().forward(scores, mask, log_prior=log_prior)
+        return w + 0.1 * (w.detach() - w)
+
+
+def test_a_kink_is_told_from_a_wrong_gradient():
+    subject, wrong = (Subject(cls, 0, "cpu", 2, ()) for cls in (Kinked, DetachedKinked))
+    problem = subject.problem("no mask", 5, 7)
+    on_a_kink = replace(problem, given=problem.scores.index_fill(-1, torch.tensor([2]), 0.0))
+    assert not kinked(subject, problem)
+    assert kinked(subject, on_a_kink)
+    with pytest.raises(Failure, match=r"by scores\["):
+        kinked(wrong, problem)
+    report = checked(Kinked)
+    assert {failure.name for failure in report.failures} == set(), str(report)
+
+
+# ---------------------------------------------------------------------------------------------------------- the report
+
+
+def test_the_report_of_a_sound_normalizer(capsys):
+    report = check_normalizer(Softmax, properties=["rows_sum_to_total", "step_equals_full_pass"])
+    assert isinstance(report, Report) and report.passed and not report.failures
+    text = """Softmax(): 2 properties, seed 0
+ok    rows_sum_to_total: every row with an allowed key sums to the declared `total`
+skip  step_equals_full_pass: (declared couples_queries = 'none': a cached query needs no state)
+1 ok, 0 failed, 1 skipped
+"""
+    assert capsys.readouterr().out == text == f"{report}\n"
+
+
+def test_the_report_of_a_faulty_normalizer(capsys):
+    with pytest.raises(AssertionError) as error:
+        check_normalizer(WrongTotal, properties=["weights_are_not_negative", "rows_sum_to_total"])
+    text = """WrongTotal(): 2 properties, seed 0
+ok    weights_are_not_negative: no weight is below 0
+FAIL  rows_sum_to_total: every row with an allowed key sums to the declared `total`
+      case: no mask, no prior; 2 examples, 2 heads, 5 queries, 7 keys, float64
+      row sum[0, 0, 0]: expected 1, got 2, difference 1.0e+00 (allowed 1.0e-06)
+1 ok, 1 failed, 0 skipped
+"""
+    printed = capsys.readouterr().out
+    found = re.sub(r"row sum\[\d, \d, \d\]", "row sum[0, 0, 0]", printed)
+    assert found == text and printed == f"{error.value}\n"
+
+
+def test_nothing_is_printed_when_nobody_wants_to_read(capsys):
+    check_normalizer(Softmax, properties=["rows_sum_to_total"], print_report=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_results_say_which_property_and_why():
+    report = checked(IgnoresThePrior)
+    assert [result.name for result in report.results] == list(PROPERTIES)
+    assert {result.status for result in report.results} == {"ok", "failed", "skipped"}
+    assert all(isinstance(result, Result) and result.meaning for result in report.results)
+    assert all(result.detail for result in report.results if result.status != "ok")
+
+
+@pytest.mark.parametrize("properties", [["rows_sum_to_totl"], "rows_sum_to_totl"])
+def test_an_unknown_property_is_refused_with_the_right_ones(properties):
+    with pytest.raises(ValueError, match=r"'rows_sum_to_totl': allowed are rows_sum.*Did you mean 'rows_sum_to_total'"):
+        check_normalizer(Softmax, properties=properties)
+
+
+@pytest.mark.parametrize("factory", [lambda: nn.Softmax(-1), lambda: None, lambda: Softmax])
+def test_a_factory_of_something_else_is_refused(factory):
+    with pytest.raises(ValueError, match=r"expected an attnorm\.attention\.Normalizer"):
+        check_normalizer(factory)
+
+
+def test_the_check_leaves_the_random_numbers_of_the_caller_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        assert check_normalizer(DNAS, print_report=False).passed
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_random_parameters_are_those_of_the_seed():
+    made = []
+
+    class Random(Softmax):
+        def __init__(self):
+            super().__init__()
+            self.temperature = nn.Parameter(torch.rand(()))
+            made.append(self.temperature.item())
+
+    for seed in (1, 1, 2):
+        checked(Random, "rows_sum_to_total", seed=seed)
+    assert made[0] == made[1] != made[2]
+
+
+def test_a_class_that_is_not_differentiable_is_checked_in_eval_mode_without_gradients():
+    modes = set()
+
+    class Hard(Softmax):
+        differentiable, proportional_to_prior = False, False
+
+        def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+            modes.add(self.training)
+            w = super().forward(widen(scores), mask, log_prior=log_prior)
+            hard = torch.zeros_like(w).scatter(-1, w.argmax(-1, keepdim=True), 1.0) * (w > 0)
+            return hard.detach().to(scores.dtype)
+
+    report = checked(Hard)
+    assert report.passed, str(report)
+    [skipped] = [result for result in report.results if result.name == "gradients_equal_finite_differences"]
+    assert skipped.detail == "declared differentiable = False"
+    assert modes == {False}
+
+
+def test_a_class_that_needs_keys_gets_those_behind_the_scores():
+    class NeedsKeys(Softmax):
+        needs_keys, proportional_to_prior = True, False
+
+        def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+            assert scale is not None
+            lengths = widen(keys).square().sum(-1)[..., None, :].to(widen(scores).dtype)
+            return super().forward((widen(scores) - 0.1 * lengths).to(scores.dtype), mask, log_prior=log_prior)
+
+    report = checked(NeedsKeys, *(name for name in PROPERTIES if name != "weights_are_computed_in_float32_or_wider"))
+    assert report.passed, str(report)
+    assert sum(result.status == "skipped" for result in report.results) == 6
+
+
+def test_the_suite_needs_torch_only():
+    code = "import sys, attnorm.attention.testing; print(*(name.partition('.')[0] for name in sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert not set(loaded.stdout.split()) & {"pytest", "numpy.testing", "pytorch_lightning", "hydra", "omegaconf"}

@@ -1,0 +1,101 @@
+"""docs/add_your_own.md does what it says: its file is written, checked, trained with and evaluated."""
+
+import json
+import re
+import shlex
+import sys
+
+import pytest
+import runs
+from omegaconf import OmegaConf
+
+PAGE = (runs.ROOT / "docs/add_your_own.md").read_text()
+FILE, CHECK = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
+PATH = "attention.encoder=my_normalizer:Power"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the page's file; it is the current one and on the path."""
+    (tmp_path / "my_normalizer.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("my_normalizer", None)
+
+
+def arguments(typed):
+    return shlex.split(typed)[2:]
+
+
+def test_the_page_has_the_commands_that_are_run_here():
+    doors = [re.match(r"python (\w+)\.py ", typed)[1] for typed in COMMANDS]
+    assert doors == ["train", "train", "train", "eval", "generate"]
+    assert len(FILE.splitlines()) <= 22
+
+
+def test_the_file_of_the_page_passes_the_check_of_the_page(folder, capsys):
+    exec(compile(CHECK, "docs/add_your_own.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed.count("Power(): ") == 2 and "FAIL" not in printed
+
+
+def test_without_its_promise_it_fails_as_the_page_shows(folder, capsys):
+    (folder / "my_normalizer.py").write_text(FILE.replace('    couples_queries = "all"\n', ""))
+    with pytest.raises(AssertionError) as error:
+        exec(compile(CHECK, "docs/add_your_own.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed == f"{error.value}\n"
+    [shown] = re.findall(r"```text\n(.*?)```", PAGE, re.S)
+    assert shown in printed
+    names = re.findall(r"^FAIL  (\w+)", printed, re.M)
+    assert names == ["couples_queries_as_declared", "no_leak_in_causal_use"] and "first of two" in PAGE
+
+
+def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder, monkeypatch):
+    typed = COMMANDS[1]
+    assert "+attention.options.Power.p=2" in typed
+    few = ("task.validations=1", "callbacks.column_mass_every=0")
+    ended = runs.command(
+        str(runs.ROOT / "train.py"),
+        *arguments(typed),
+        *runs.tiny_overrides(),
+        *few,
+        cwd=folder,
+        env={"PYTHONPATH": str(folder)},
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    [summary] = folder.rglob("summary.json")
+    run = summary.parent
+    assert run.parent == folder / "logs/gigaword/Power"
+    assert json.loads(summary.read_text())["finished"] is True
+    saved = OmegaConf.load(run / "config.yaml")
+    assert saved.attention.encoder == "my_normalizer:Power" and saved.attention.options.Power.p == 2
+    (folder / "articles.txt").write_text("an article\n")
+    for command in COMMANDS[3:]:
+        words = shlex.split(command.replace("logs/<run folder>", str(run)))[1:]
+        assert runs.call(monkeypatch, words[0].removesuffix(".py"), *words[1:]) == 0
+    assert (run / "eval_validation.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ((PATH, "+attention.options.Power.q=2"), "no option 'q'; allowed: p."),
+        ((PATH, "+attention.options.Power.p=-1"), "p=-1: allowed are numbers above 0"),
+        (("attention.decoder=my_normalizer:Power",), "couples queries and would leak the future"),
+        (("attention.encoder=my_normalizer:Powr",), "cannot import 'Powr' from 'my_normalizer'"),
+        (("attention.encoder=your_normalizer:Power",), "No module named 'your_normalizer'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_the_page_says_is_refused(folder, monkeypatch, capsys, typed, words):
+    assert runs.call(monkeypatch, "train", *typed) == 2
+    assert words in capsys.readouterr().err
+    assert not list(folder.glob("logs/**/config.yaml"))
+
+
+def test_the_sweep_of_the_page_composes(folder):
+    for normalizer in re.search(r"attention\.encoder=(\S+)", COMMANDS[2])[1].split(","):
+        assert runs.tiny(f"attention.encoder={normalizer}")["attention"]["encoder"] == normalizer
