@@ -113,7 +113,7 @@ def time_together(contestants: dict[str, Attend], args: argparse.Namespace, leng
     """Seconds of each contestant in each round."""
     inputs = make_inputs(args, length)
     steps = {name: partial(step, attend, inputs) for name, attend in contestants.items()}
-    rounds = args.rounds or max(3, min(50, 60_000 // length))
+    rounds = args.rounds or max(3, min(50, 12_000 // length))
     found = timing.rates(steps, rounds, args.device, warmup=1)
     return {name: [1 / rate for rate in rates] for name, rates in found.items()}
 

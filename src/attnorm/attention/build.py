@@ -6,6 +6,7 @@ from torch import nn
 
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
+from attnorm.attention.scorers import Scorer
 from attnorm.registry import construct, find, nearest, option_names
 
 NORMALIZERS = {
@@ -14,15 +15,29 @@ NORMALIZERS = {
     "hnas": "attnorm.attention.normalizers.hnas:HNAS",
     "dnas_prefix": "attnorm.attention.normalizers.prefix:DNASPrefix",
     "hnas_prefix": "attnorm.attention.normalizers.prefix:HNASPrefix",
+    "sinkhorn": "attnorm.attention.normalizers.sinkhorn:Sinkhorn",
+    "ot": "attnorm.attention.normalizers.ot:OptimalTransport",
+    "fenchel": "attnorm.attention.normalizers.fenchel:Fenchel",
+    "sparsemax": "attnorm.attention.normalizers.entmax:Sparsemax",
+    "entmax": "attnorm.attention.normalizers.entmax:Entmax",
+    "fusedmax": "attnorm.attention.normalizers.fusedmax:Fusedmax",
+    "constrained_softmax": "attnorm.attention.normalizers.constrained:ConstrainedSoftmax",
+    "constrained_sparsemax": "attnorm.attention.normalizers.constrained:ConstrainedSparsemax",
+    "argmax": "attnorm.attention.normalizers.argmax:Argmax",
 }
 PRIORS = {
     "uniform": "attnorm.attention.priors:Uniform",
     "t5": "attnorm.attention.priors:T5",
     "alibi": "attnorm.attention.priors:Alibi",
+    "learned": "attnorm.attention.priors:Learned",
+    "content": "attnorm.attention.priors:Content",
 }
 SCORERS = {
     "scaled_dot": "attnorm.attention.scorers:ScaledDot",
     "dot": "attnorm.attention.scorers:Dot",
+    "bilinear": "attnorm.attention.scorers:Bilinear",
+    "additive": "attnorm.attention.scorers:Additive",
+    "gaussian": "attnorm.attention.scorers:Gaussian",
 }
 TABLES = ("prior", "scorer", "options")
 
@@ -32,26 +47,36 @@ def build_normalizer(name: str, **options: Any) -> Normalizer:
 
     Raises ValueError for an unknown name or option, listing the allowed ones and the nearest.
     """
-    if not issubclass(find("normalizer", name, NORMALIZERS), Normalizer):
-        raise ValueError(f"normalizer {name!r}: the class is not an attnorm.attention.Normalizer")
-    return construct("normalizer", name, NORMALIZERS, options)
+    return build("normalizer", name, options)
 
 
 def build_prior(name: str, **options: Any) -> nn.Module:
     """A prior by its name (a key of PRIORS) or dotted path; ValueError as `build_normalizer`."""
-    return construct("prior", name, PRIORS, options)
+    return build("prior", name, options)
 
 
-def build_scorer(name: str, **options: Any) -> nn.Module:
+def build_scorer(name: str, **options: Any) -> Scorer:
     """A scorer by its name (a key of SCORERS) or dotted path; ValueError as `build_normalizer`."""
-    return construct("scorer", name, SCORERS, options)
+    return build("scorer", name, options)
 
 
-PARTS = {  # what a site consists of: how to build it, and the names there are
-    "normalizer": (build_normalizer, NORMALIZERS),
-    "prior": (build_prior, PRIORS),
-    "scorer": (build_scorer, SCORERS),
+PARTS = {  # what a site consists of: the names there are, and what the class behind a name has to be
+    "normalizer": (NORMALIZERS, Normalizer, "an attnorm.attention.Normalizer"),
+    "prior": (PRIORS, nn.Module, "a torch.nn.Module"),
+    "scorer": (SCORERS, Scorer, "an attnorm.attention.scorers.Scorer"),
 }
+
+
+def build(kind: str, name: str, options: dict) -> nn.Module:
+    """A part of a site by its name or dotted path."""
+    table, base, described = PARTS[kind]
+    cls = find(kind, name, table)
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise ValueError(f"{kind} {name!r}: the class is not {described}")
+    return construct(kind, name, table, options)
+
+
+SIZES = ("heads", "width", "positions")  # facts that an option may not contradict
 
 
 def short_name(name: str) -> str:
@@ -60,12 +85,15 @@ def short_name(name: str) -> str:
 
 
 def build_part(kind: str, name: str, attention: dict, **facts: Any) -> nn.Module:
-    """A normalizer, prior or scorer with the options typed for it and what only the model knows (`facts`: number of
-    heads, direction), as far as its class takes that."""
-    build, table = PARTS[kind]
-    takes = option_names(find(kind, name, table))
+    """A normalizer, prior or scorer with the options typed for it and what only the model knows (`facts`), as far as
+    its class takes that."""
+    takes = option_names(find(kind, name, PARTS[kind][0]))
+    known = {fact: value for fact, value in facts.items() if fact in takes}
     typed = attention["options"].get(short_name(name)) or {}
-    return build(name, **{**{fact: value for fact, value in facts.items() if fact in takes}, **typed})
+    for size in SIZES:
+        if size in known and size in typed:
+            raise ValueError(f"{size}={typed[size]!r}: not an option here, the model says it")
+    return build(kind, name, {**known, **typed})
 
 
 def build_site_normalizer(attention: dict, site: str, heads: int) -> Normalizer:
@@ -73,16 +101,29 @@ def build_site_normalizer(attention: dict, site: str, heads: int) -> Normalizer:
     return build_part("normalizer", attention[site], attention, heads=heads)
 
 
-def build_site_prior(attention: dict, site: str, heads: int, bidirectional: bool) -> nn.Module | None:
-    """The prior of a site, shared by all layers of its stack; None without one."""
-    facts = {"heads": heads, "bidirectional": bidirectional}
-    priors = [build_part("prior", name, attention, **facts) for name in attention["prior"][site]]
-    return Sum(priors) if len(priors) > 1 else priors[0] if priors else None
+def build_site_prior(
+    attention: dict, site: str, *, heads: int, bidirectional: bool, positions: int, width: int
+) -> nn.Module | None:
+    """The prior of a site, shared by all layers of its stack; None without one.
+
+    positions: how many positions the site's keys can have; width: of the states behind them.
+    """
+    facts = {"heads": heads, "bidirectional": bidirectional, "positions": positions, "width": width}
+    names = attention["prior"][site]
+    # by name, so that a prior starts the same whichever others are there
+    return Sum({short_name(name): build_part("prior", name, attention, **facts) for name in names}) if names else None
 
 
-def build_site_scorer(attention: dict, site: str) -> nn.Module:
-    """The scorer of one layer at a site."""
-    return build_part("scorer", attention["scorer"][site], attention)
+def build_site_scorer(attention: dict, site: str, heads: int, width: int) -> Scorer:
+    """The scorer of one layer at a site; width: of a head."""
+    return build_part("scorer", attention["scorer"][site], attention, heads=heads, width=width)
+
+
+SMALL = {  # facts of the smallest model, enough to see whether its parts can be built
+    "normalizer": {"heads": 1},
+    "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
+    "scorer": {"heads": 1, "width": 1},
+}
 
 
 def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
@@ -109,10 +150,12 @@ def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
         for kind, key, name in choices:
             used.add(short_name(name))
             try:
-                part = build_part(kind, name, attention, heads=1, bidirectional=True)
+                part = build_part(kind, name, attention, **SMALL[kind])
             except ValueError as error:
                 problems.append(f"{key}={name}: {error}")
                 continue
+            if kind == "normalizer" and not part.differentiable:
+                problems.append(f"{key}={name}: {name} has no gradient, so nothing can be trained through it")
             if kind == "normalizer" and autoregressive and part.couples_queries == "all":
                 problems.append(f"{key}={name}: {leak(name)}")
     problems += [
@@ -134,6 +177,8 @@ def misshapen(attention: dict, sites: dict[str, bool]) -> list[str]:
         names = attention["prior"][site]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             problems.append(f"attention.prior.{site}={names}: expected a list of names, such as [t5]")
+        elif len({short_name(name) for name in names}) < len(names):
+            problems.append(f"attention.prior.{site}={names}: expected each name once")
     options = attention["options"]
     if not isinstance(options, dict):
         return [*problems, f"attention.options={options}: expected options by name, such as {{hnas: {{start: 0.3}}}}"]

@@ -1,0 +1,77 @@
+"""x -> (I + alpha Cov_w(T))^-1 x, for one distribution w over the templates T or one a row: the core of `fenchel`."""
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def covariance_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:
+    """(I + alpha Cov_w(T))^-1 x for each row of x (B, H, N, D); T (B, H, M, D), w broadcastable to (B, H, N, M).
+
+    Cov_w(T) = T'(diag w - w w')T. One Cholesky factor a head where w has one row for all queries, else by conjugate
+    gradients: forming N matrices of D x D takes far longer than some products with T.
+    """
+    if w.shape[-2] == 1:
+        w = w.expand(*x.shape[:2], 1, -1)
+        T = T - w @ T
+        identity = torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+        factor = torch.linalg.cholesky(identity + alpha * (T * w.mT).mT @ T)
+        return torch.cholesky_solve(x.mT, factor).mT
+    return RowSolve.apply(T, w.expand(*x.shape[:-1], -1), alpha, x)
+
+
+@torch.no_grad()
+def conjugate_gradients(T: Tensor, w: Tensor, alpha: float, x: Tensor, tolerance: float | Tensor) -> Tensor:
+    """The same with w (B, H, N, M), without a gradient, to a residual of `tolerance` |x| or less.
+
+    The matrix is I plus something positive, so the error is at most the residual, and it is close to I along the many
+    directions in which the templates hardly vary, so few steps do.
+    """
+    mean = w @ T
+
+    def multiply(p):
+        projected = w * (p @ T.mT)
+        return p + alpha * (projected @ T - projected.sum(-1, keepdim=True) * mean)
+
+    y, residual, direction = torch.zeros_like(x), x, x
+    squared = x.square().sum(-1, keepdim=True)
+    enough = squared * tolerance**2
+    for _ in range(10 * x.shape[-1]):  # in exact arithmetic D steps
+        going = squared > enough
+        if not going.any():
+            break
+        product = multiply(direction)
+        length = torch.where(going, squared / (direction * product).sum(-1, keepdim=True), 0.0)
+        y = y + length * direction
+        residual = residual - length * product
+        previous, squared = squared, residual.square().sum(-1, keepdim=True)
+        direction = residual + torch.where(going, squared / previous, 0.0) * direction
+    return y
+
+
+class RowSolve(torch.autograd.Function):
+    """y = A^-1 x with A = I + alpha Cov_w(T), one A a row; with a = A^-1 g the gradient of A is -a y'."""
+
+    @staticmethod
+    def forward(ctx, T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:
+        y = conjugate_gradients(T, w, alpha, x, rounding(x))
+        ctx.alpha = alpha
+        ctx.save_for_backward(T, w, x, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g: Tensor):
+        (T, w, x, y), alpha = ctx.saved_tensors, ctx.alpha
+        a = conjugate_gradients(T, w, alpha, g, rounding(g))
+        mean = w @ T
+        aT, yT = a @ T.mT, y @ T.mT  # (B, H, N, M)
+        aT_mean, yT_mean = ((z * mean).sum(-1, keepdim=True) for z in (a, y))
+        grad_w = -alpha * (aT * yT - aT * yT_mean - aT_mean * yT)
+        grad_T = -alpha * ((w * (yT - yT_mean)).mT @ a + (w * (aT - aT_mean)).mT @ y)
+        grad_alpha = -(a * (x - y)).sum() / alpha if ctx.needs_input_grad[2] else None  # alpha Cov y = x - y
+        return grad_T, grad_w, grad_alpha, a
+
+
+def rounding(x: Tensor) -> float:
+    return 10 * torch.finfo(x.dtype).eps

@@ -1,0 +1,227 @@
+"""Attention as inference, solved: "Attention as Inference via Fenchel Duality", Eq. 3, 8, 10 and 14."""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers.base import Normalizer, dot_scores, masked_scores, softmax_over_keys, widen
+from attnorm.attention.normalizers.covariance import conjugate_gradients, covariance_solve
+from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.attention.normalizers.templates import from_first, log_preference, templates, without_padding
+
+ORDERS = (1, 2, "exact")
+ENOUGH, HALVINGS = 1e-4, 40  # of a Newton step: the share of the promised gain asked for, how often it is halved
+
+
+class Fenchel(Normalizer):
+    """The weights behind the problem that attention approximates. With evidence z, templates t_j (the keys, rows of T),
+    preference u (normalized over the allowed keys), mu = T'u and alpha > 0 (the scale of the scores s = alpha T z):
+
+    lambda* = argmax <mu + z, l> - |l|^2 / (2 alpha) - log sum_j u_j exp<t_j, l>,   w_j ~ u_j exp<t_j, lambda*>.
+
+    In score space w = softmax(log u + s + alpha T T'(u - w)), also max_w w's - KL(w|u) - alpha/2 |T'(w - u)|^2.
+
+    order: 1, to first order in the evidence: softmax(log u + s), usual attention;
+           2, to second order (Eq. 14): s becomes s - alpha T (I + alpha Sigma)^-1 T'(diag u - u u') s with
+           Sigma = Cov_u(T);
+           "exact", by Newton's method in float64, with the gradients of the solution.
+    tolerance, max_steps: of Newton's method: until |mu - r - T'w| <= tolerance * max_j |t_j|; a RuntimeWarning says how
+    many rows did not get there.
+    """
+
+    def __init__(self, order: int | str = 2, tolerance: float = 1e-10, max_steps: int = 100):
+        super().__init__()
+        if type(order) not in (int, str) or order not in ORDERS:  # True == 1
+            raise ValueError(f"order={order!r}: allowed are 1, 2 and 'exact'")
+        if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
+            raise ValueError(f"tolerance={tolerance!r}: allowed are numbers between 0 and 1")
+        if type(max_steps) is not int or max_steps < 1:
+            raise ValueError(f"max_steps={max_steps!r}: allowed are whole numbers from 1")
+        self.order, self.tolerance, self.max_steps = order, float(tolerance), max_steps
+        self.needs_keys, self.proportional_to_prior = order != 1, order == 1
+        self.softmax = Softmax()
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+        """As `Normalizer.forward`; orders 2 and exact need `keys` and `scale` > 0 (a number or a 0-dim tensor)."""
+        if self.order == 1:
+            return self.softmax(scores, mask, log_prior=log_prior)
+        T, alpha = from_first(templates("fenchel", keys, scores, mask)), positive(scale)
+        with torch.autocast(scores.device.type, enabled=False):
+            if self.order == 2:
+                logits = second_order_logits(masked_scores(scores, mask), mask, log_prior, T, alpha)
+                return softmax_over_keys(logits).to(scores.dtype)
+            T, s = T.double(), masked_scores(scores, mask).double()
+            log_u = log_preference(s, mask, log_prior)
+            r = displacement(log_u + s, log_u, T, alpha, self.tolerance, self.max_steps)
+            with torch.no_grad():
+                w = softmax_over_keys(log_u + s + alpha * r @ T.mT)
+            stationary = log_u.exp() @ T - w @ T  # r, with a gradient in all but w
+            logits = log_u + s + alpha * (stationary + (r - stationary).detach()) @ T.mT
+            return ImplicitGradient.apply(softmax_over_keys(logits), T, number(alpha), self.tolerance).to(scores.dtype)
+
+    def attend(self, q, k, v, mask: Tensor | Mask | None = None, *, log_prior=None, scale=None) -> Tensor:
+        """As `Normalizer.attend`. Order 2 is softmax attention with other queries: s = alpha T z turns Eq. 14 into
+        s2 = alpha T (I + alpha Sigma)^-1 z."""
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        if self.order == "exact":
+            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+        if self.order == 2:
+            q, scale = shrunk_queries(q, k, mask, log_prior, positive(scale)), 1.0
+        return self.softmax.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+
+
+def solve(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | Mask | None = None,
+    *,
+    log_prior: Tensor | None = None,
+    scale: float | Tensor | None = None,
+    tolerance: float = 1e-10,
+    max_steps: int = 100,
+) -> Tensor:
+    """lambda* (B, H, N, D) for the evidence z = q (B, H, N, D) and the templates k (B, H, M, D): for figures.
+
+    mask and log_prior as in `Normalizer.forward`; scale is alpha, D ** -0.5 by default. In the dtype of q, without a
+    gradient; a query that may see no key gets 0.
+    """
+    alpha = positive(q.shape[-1] ** -0.5 if scale is None else scale)
+    with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+        s = masked_scores(dot_scores(q.double(), k.double(), alpha), mask)
+        log_u = log_preference(s, mask, log_prior)
+        T = from_first(without_padding(k.double(), s, mask))
+        r = displacement(log_u + s, log_u, T, alpha, tolerance, max_steps)
+        dead = (log_u + s).amax(-1, keepdim=True) == -torch.inf
+        return (alpha * (q + r)).masked_fill(dead, 0.0).to(q.dtype)
+
+
+def positive(scale: float | Tensor | None) -> float | Tensor:
+    """alpha, or ValueError."""
+    if scale is None:
+        raise ValueError("fenchel: alpha is the scale of the scores; give scale=, such as D ** -0.5")
+    if not scale > 0:
+        raise ValueError(f"fenchel: scale={float(scale)}: alpha has to be above 0")
+    return scale
+
+
+def number(alpha: float | Tensor) -> float:
+    return alpha.item() if isinstance(alpha, Tensor) else alpha
+
+
+# ------------------------------------------------------------------------------------------------------------- order 2
+
+
+def second_order_logits(s: Tensor, mask: Tensor | Mask | None, log_prior, T: Tensor, alpha: float | Tensor) -> Tensor:
+    """Eq. 14: log u + s - alpha T (I + alpha Sigma)^-1 T'(diag u - u u') s; s (B, H, N, M), -inf where masked."""
+    s = s.to(T.dtype)
+    log_u = log_preference(s, mask, log_prior)
+    u = log_u.exp()
+    us = u * s.masked_fill(s == -torch.inf, 0.0)
+    y = us @ T - us.sum(-1, keepdim=True) * (u @ T)  # T'(diag u - u u') s
+    return log_u + s - alpha * covariance_solve(T, u, alpha, y) @ T.mT
+
+
+def shrunk_queries(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior, alpha: float | Tensor) -> Tensor:
+    """alpha (I + alpha Sigma)^-1 q, in the dtype of q."""
+    with torch.autocast(q.device.type, enabled=False):
+        n_queries, n_keys = q.shape[-2], k.shape[-2]
+        scores = widen(q).new_empty(()).expand(1, 1, n_queries, n_keys)  # only their shape and dtype are read
+        u = log_preference(scores, mask, log_prior).exp()
+        T = from_first(without_padding(widen(k), scores, mask))
+        return (alpha * covariance_solve(T, u, alpha, widen(q))).to(q.dtype)
+
+
+# --------------------------------------------------------------------------------------------------------------- exact
+
+
+@torch.no_grad()
+def displacement(log_w: Tensor, log_u: Tensor, T: Tensor, alpha, tolerance: float, max_steps: int) -> Tensor:
+    """r = lambda* / alpha - z (B, H, N, D), 0 in dead rows; without a gradient, a RuntimeWarning if not converged.
+
+    log_w: log u + s (B, H, N, M); log_u broadcastable to it; T (B, H, M, D). All float64.
+    """
+    mu = (log_u.exp() @ T).expand(*log_w.shape[:-1], -1)
+    longest = T.norm(dim=-1)[..., None, :].masked_fill(log_u == -torch.inf, 0.0).amax(-1, keepdim=True)
+    longest = longest.expand(*log_w.shape[:-1], 1)
+    r, residual = newton(log_w, T, mu, longest, number(alpha), tolerance, max_steps)
+    late = residual > tolerance
+    if late.any():
+        warnings.warn(
+            f"fenchel: {late.sum()} of {late.numel()} rows did not converge in max_steps={max_steps} steps: residual "
+            f"{residual.max():.1e} of the longest template, tolerance={tolerance}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return r
+
+
+def newton(log_w: Tensor, T: Tensor, mu: Tensor, longest: Tensor, alpha: float, tolerance: float, max_steps: int):
+    """argmax_r alpha (mu.r - |r|^2 / 2) - log sum_j exp(log_w + alpha T r)_j in each row, from r = 0.
+
+    log_w (B, H, N, M), T (B, H, M, D), mu (B, H, N, D), longest (B, H, N, 1) -> r (B, H, N, D) and the residual
+    |mu - r - T'w| / longest (B, H, N, 1), to be `tolerance` or less. Rows that are done leave the iteration, as many as
+    are done in every head.
+    """
+    top = log_w.amax(-1, keepdim=True)
+    dead = top == -torch.inf
+    log_w = torch.where(dead, 0.0, log_w - top)
+    place = torch.arange(mu.shape[-2], device=mu.device)[:, None].expand(top.shape)  # of the rows that remain
+    found, residuals, r = torch.zeros_like(mu), torch.zeros_like(top), torch.zeros_like(mu)
+
+    def objective(r):
+        logits = log_w + alpha * r @ T.mT
+        lse = logits.logsumexp(-1, keepdim=True)
+        return alpha * (mu * r - r.square() / 2).sum(-1, keepdim=True) - lse, (logits - lse).exp()
+
+    value, w = objective(r)
+    for step in range(max_steps + 1):
+        gradient = mu - r - w @ T  # over alpha
+        residual = (gradient.norm(dim=-1, keepdim=True) / longest).masked_fill(dead | (longest == 0), 0.0)
+        found.scatter_(-2, place.expand(r.shape), r)
+        residuals.scatter_(-2, place, residual)
+        going = residual > tolerance
+        gradient = gradient.masked_fill(~going, 0.0)  # the others stay where they are
+        remaining = int(going.sum(-2).max())
+        if remaining == 0 or step == max_steps:
+            break
+        if remaining < r.shape[-2]:
+            keep = going.byte().argsort(-2, descending=True)[..., :remaining, :]
+            log_w, mu, longest, dead, place, r, value, w, gradient, residual = (
+                x.take_along_dim(keep, -2) for x in (log_w, mu, longest, dead, place, r, value, w, gradient, residual)
+            )
+        # solved no better than pays: Newton's method still converges quadratically
+        direction = conjugate_gradients(T, w, alpha, gradient, residual.clamp(max=0.1))
+        gain = alpha * (gradient * direction).sum(-1, keepdim=True)
+        length, slack = torch.ones_like(gain), 1e-13 * (1 + value.abs())
+        for _ in range(HALVINGS):
+            new_r = r + length * direction
+            new_value, new_w = objective(new_r)
+            enough = new_value >= value + ENOUGH * length * gain - slack
+            if enough.all():
+                break
+            length = torch.where(enough, length, length / 2)
+        r, value, w = new_r, new_value, new_w
+    return found, residuals
+
+
+class ImplicitGradient(torch.autograd.Function):
+    """The weights w (B, H, N, M) unchanged; their gradient g becomes (I + alpha K C)^-1 g, K = T T', C = diag w - w w'.
+
+    For d logits = d explicit - alpha K dw and dw = C d logits. It is g - alpha T (I + alpha Cov_w(T))^-1 T'C g.
+    """
+
+    @staticmethod
+    def forward(ctx, w: Tensor, T: Tensor, alpha: float, tolerance: float) -> Tensor:
+        ctx.save_for_backward(w, T)
+        ctx.alpha, ctx.tolerance = alpha, tolerance
+        return w.view_as(w)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g: Tensor):
+        (w, T), alpha = ctx.saved_tensors, ctx.alpha
+        Cg = w * (g - (w * g).sum(-1, keepdim=True))
+        y = conjugate_gradients(T, w, alpha, Cg @ T, ctx.tolerance)
+        return g - alpha * y @ T.mT, None, None, None

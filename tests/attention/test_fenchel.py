@@ -1,0 +1,400 @@
+"""fenchel: Eq. 14 and the exact solution against plain second writings, and what the problem says of its solution."""
+
+import warnings
+
+import numpy as np
+import pytest
+import reference
+import torch
+from reference import BATCH, HEADS, MASKS, PRIORS, WIDTH, randn
+from torch.testing import assert_close
+
+from attnorm.attention import Mask, build_normalizer
+from attnorm.attention.normalizers.fenchel import Fenchel, solve
+
+TIGHT = {"rtol": 1e-9, "atol": 1e-9}
+ALPHA = 0.6
+
+
+# ------------------------------------------------------------------------------------------------- a second writing
+
+
+def each_row(row, scores, keys, alpha, allowed=None, log_prior=None):
+    """row(s, T, u, alpha) -> weights, for the allowed keys of prior mass of each query by itself; 0 elsewhere."""
+    allowed = (torch.tensor(True) if allowed is None else allowed).expand(scores.shape)
+    log_prior = (torch.zeros((), dtype=scores.dtype) if log_prior is None else log_prior).expand(scores.shape)
+    result = []
+    for b in range(scores.shape[0]):
+        for h in range(scores.shape[1]):
+            for n in range(scores.shape[2]):
+                live = (allowed[b, h, n] & (log_prior[b, h, n] > -torch.inf)).nonzero()[:, 0]
+                weights = torch.zeros(scores.shape[3], dtype=scores.dtype)
+                if len(live):
+                    u = log_prior[b, h, n, live].softmax(0)
+                    weights = weights.index_add(0, live, row(scores[b, h, n, live], keys[b, h, live], u, alpha))
+                result.append(weights)
+    return torch.stack(result).reshape(scores.shape)
+
+
+def first_order(s, T, u, alpha):
+    return u * s.exp() / (u * s.exp()).sum()
+
+
+def second_order(s, T, u, alpha):
+    """Eq. 14: s2 = s - alpha T (I + alpha Sigma)^-1 T'(diag u - u u') s, term by term."""
+    mu = sum(u[j] * T[j] for j in range(len(u)))
+    sigma = sum(u[j] * torch.outer(T[j] - mu, T[j] - mu) for j in range(len(u)))
+    bent = T.T @ (torch.diag(u) - torch.outer(u, u)) @ s
+    s2 = s - alpha * T @ torch.linalg.inv(torch.eye(T.shape[1], dtype=T.dtype) + alpha * sigma) @ bent
+    return first_order(s2, T, u, alpha)
+
+
+def exact(s, T, u, alpha):
+    """argmax_r alpha (mu.r - |r|^2 / 2) - log sum_j u_j exp(s_j + alpha t_j.r) by steepest ascent: slow and plain."""
+    mu, r = u @ T, torch.zeros(T.shape[1], dtype=T.dtype)
+    # Cov_w(T) <= (largest distance / 2)^2, so this step never overshoots
+    step = 1 / (1 + alpha * torch.cdist(T, T).max().item() ** 2 / 4)
+    for _ in range(int(30 / step)):
+        w = torch.softmax(u.log() + s + alpha * T @ r, 0)
+        r = r + step * (mu - r - T.T @ w)
+    return torch.softmax(u.log() + s + alpha * T @ r, 0)
+
+
+ROWS = {1: first_order, 2: second_order, "exact": exact}
+
+
+def make_keys(n_keys, factor=1.0):
+    return factor * randn(BATCH, HEADS, n_keys, WIDTH, seed=2)
+
+
+def make_scores(case, factor=1.5):
+    return factor * randn(BATCH, HEADS, case.n_queries, case.n_keys, seed=3)
+
+
+def leaves(*tensors):
+    return [None if x is None else x.detach().clone().requires_grad_() for x in tensors]
+
+
+def present(*tensors):
+    return [x for x in tensors if x is not None]
+
+
+def assert_same_value_and_gradients(results, expected, inputs, **tolerance):
+    all_wanted = reference.gradients(expected, inputs)
+    for result in results:
+        assert_close(result, expected, **tolerance)
+        for found, wanted in zip(reference.gradients(result, inputs), all_wanted, strict=True):
+            assert_close(found, wanted, **tolerance)
+
+
+def both_forms(case):
+    return [case.allowed] if case.compact is None else [case.allowed, Mask(**case.compact)]
+
+
+# ----------------------------------------------------------------------------------------- the formula and its gradient
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("order", [1, 2])
+def test_weights_and_their_gradients_equal_the_loop_written_formula(order, mask, prior):
+    case = MASKS[mask]
+    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
+    inputs = leaves(make_scores(case), make_keys(case.n_keys), torch.tensor(ALPHA, dtype=torch.float64), log_prior)
+    scores, keys, alpha, log_prior = inputs
+    expected = each_row(ROWS[order], scores, keys, alpha, case.allowed, log_prior)
+    given = both_forms(case)
+    actual = [Fenchel(order)(scores, mask, log_prior=log_prior, keys=keys, scale=alpha) for mask in given]
+    assert_same_value_and_gradients(actual, expected, present(*inputs), **TIGHT)
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("mask", ["none", "both_sides", "empty_example", "causal_tall", "dead_rows"])
+def test_exact_weights_and_their_gradients_equal_those_of_plain_ascent(mask, prior):
+    """The gradients of the reference go through every step of its ascent; ours are implicit."""
+    case = MASKS[mask]
+    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
+    inputs = leaves(
+        make_scores(case)[:, :1], 0.6 * make_keys(case.n_keys)[:, :1], torch.tensor(ALPHA, dtype=torch.float64)
+    )
+    scores, keys, alpha = inputs
+    if log_prior is not None:
+        (log_prior,) = leaves(log_prior[:, :1])
+    allowed = case.allowed[:, :1]
+    expected = each_row(exact, scores, keys, alpha, allowed, log_prior)
+    given = [allowed] if case.compact is None else [allowed, Mask(**case.compact)]
+    actual = [Fenchel("exact")(scores, m, log_prior=log_prior, keys=keys, scale=alpha) for m in given]
+    assert_same_value_and_gradients(actual, expected, present(*inputs, log_prior), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("order", [1, 2])
+def test_attend_and_its_gradients_equal_the_loop_written_formula(order, mask, prior):
+    """Order 2 never holds the scores there: it is softmax attention with other queries."""
+    case = MASKS[mask]
+    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
+    inputs = leaves(
+        *reference.make_qkv(case.n_queries, case.n_keys), torch.tensor(ALPHA, dtype=torch.float64), log_prior
+    )
+    q, k, v, alpha, log_prior = inputs
+    inputs = present(*(inputs if order == 2 else [q, k, v, log_prior]))
+    weights = each_row(ROWS[order], alpha * q @ k.mT, k, alpha, case.allowed, log_prior)
+    scale = alpha if order == 2 else ALPHA
+    actual = [Fenchel(order).attend(q, k, v, m, log_prior=log_prior, scale=scale) for m in both_forms(case)]
+    assert_same_value_and_gradients(actual, weights @ v, inputs, **TIGHT)
+
+
+@pytest.mark.parametrize("per_row", [False, True], ids=["one u", "u per row"])
+@pytest.mark.parametrize("order", [2, "exact"])
+def test_gradcheck_by_central_differences(order, per_row):
+    """Scores, keys, prior and alpha are independent variables."""
+    allowed = MASKS["padded_causal_segments"].allowed[1:] if per_row else torch.arange(5) < 4
+    inputs = leaves(
+        randn(1, 1, 5, 5, seed=3),
+        randn(1, 1, 5, WIDTH, seed=4),
+        randn(1, 1, 5 if per_row else 1, 5, seed=5),
+        torch.tensor(ALPHA, dtype=torch.float64),
+    )
+
+    def forward(scores, keys, log_prior, alpha):
+        return Fenchel(order, tolerance=1e-13)(scores, allowed, log_prior=log_prior, keys=keys, scale=alpha)
+
+    assert torch.autograd.gradcheck(forward, inputs)
+
+
+def test_the_implicit_gradient_is_the_dense_formula():
+    """dw = (I + alpha C K)^-1 C ds with C = diag w - w w', K = T T', larger than gradcheck can go."""
+    keys, (scores,) = randn(1, 1, 30, 8, seed=1), leaves(2 * randn(1, 1, 3, 30, seed=2))
+    w = Fenchel("exact")(scores, keys=keys, scale=0.8)
+    cotangent = randn(1, 1, 3, 30, seed=3)
+    (found,) = torch.autograd.grad(w, scores, cotangent)
+    for row, g, gradient in zip(w.detach()[0, 0], cotangent[0, 0], found[0, 0], strict=True):
+        C = torch.diag(row) - torch.outer(row, row)
+        jacobian = torch.linalg.solve(torch.eye(30).double() + 0.8 * C @ keys[0, 0] @ keys[0, 0].T, C)
+        assert_close(gradient, jacobian.T @ g, **TIGHT)
+
+
+# ------------------------------------------------------------------------------------------ what the problem says of it
+
+
+def random_problem(prior="pairwise", mask="random", factor=1.0):
+    """q, k, dense mask, log u and alpha; scores are alpha q k'."""
+    case = MASKS[mask]
+    q, k, _ = reference.make_qkv(case.n_queries, case.n_keys)
+    return factor * q, k, case.allowed, reference.make_log_prior(prior, case.n_queries, case.n_keys), ALPHA
+
+
+def u_of(allowed, log_prior, shape):
+    """u (B, H, N, M) renormalized over the allowed keys, 0 in a dead row; and which rows live (B, H, N)."""
+    log_prior = torch.zeros(()).double() if log_prior is None else log_prior
+    u = log_prior.exp().expand(shape) * allowed
+    total = u.sum(-1, keepdim=True)
+    return torch.where(total > 0, u / total.clamp(min=1e-300), 0.0), total[..., 0] > 0
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("factor", [0.1, 1.0, 10.0, 1000.0])
+def test_exact_is_stationary_in_score_space_and_in_the_evidence(factor, prior):
+    q, k, allowed, log_prior, alpha = random_problem(prior, factor=factor)
+    scores = alpha * q @ k.mT
+    u, live = u_of(allowed, log_prior, scores.shape)
+    w = Fenchel("exact")(scores, allowed, log_prior=log_prior, keys=k, scale=alpha)
+    logits = u.log() + scores + alpha * (u - w) @ k @ k.mT
+    assert_close(w[live], logits[live].softmax(-1), rtol=0, atol=1e-8)
+
+    solution = solve(q, k, allowed, log_prior=log_prior, scale=alpha)
+    assert_close((solution / alpha)[live], (u @ k + q - w @ k)[live], rtol=1e-8, atol=1e-8)
+    assert_close(w[live], (u.log() + solution @ k.mT)[live].softmax(-1), rtol=0, atol=1e-8)
+    assert (solution[~live] == 0).all() and (w[~live] == 0).all()
+
+
+@pytest.mark.parametrize("factor", [0.3, 3.0])
+def test_no_other_lambda_and_no_other_weights_are_better(factor):
+    q, k, allowed, log_prior, alpha = random_problem(factor=factor)
+    scores = alpha * q @ k.mT
+    u, live = u_of(allowed, log_prior, scores.shape)
+
+    def evidence_objective(at):
+        mass = (u.log() + at @ k.mT).logsumexp(-1)
+        return ((u @ k + q) * at).sum(-1) - at.square().sum(-1) / (2 * alpha) - mass
+
+    def score_objective(w):  # w's - KL(w|u) - alpha/2 |T'(w - u)|^2
+        kl = torch.where(u > 0, w * (w / u).log(), 0.0).sum(-1)
+        return (w * scores).sum(-1) - kl - alpha / 2 * ((w - u) @ k).square().sum(-1)
+
+    solution = solve(q, k, allowed, log_prior=log_prior, scale=alpha)
+    w = Fenchel("exact")(scores, allowed, log_prior=log_prior, keys=k, scale=alpha)
+    for seed in range(20):
+        for size in (1e-3, 0.1):
+            other = solution + size * randn(*solution.shape, seed=seed)
+            assert (evidence_objective(other) < evidence_objective(solution))[live].all()
+            tilted = w * (size * randn(*w.shape, seed=seed)).exp()
+            tilted = tilted / tilted.sum(-1, keepdim=True)
+            single = (u > 0).sum(-1) == 1  # nothing to choose
+            assert (score_objective(tilted) < score_objective(w))[live & ~single].all()
+
+
+def test_order_one_is_softmax_and_scales_with_the_prior():
+    q, k, allowed, log_prior, alpha = random_problem()
+    scores = alpha * q @ k.mT
+    expected = reference.weights("softmax", scores, allowed, log_prior)
+    assert_close(Fenchel(1)(scores, allowed, log_prior=log_prior), expected, **TIGHT)
+    assert Fenchel(1).proportional_to_prior and not Fenchel(1).needs_keys
+    for order in (2, "exact"):
+        assert not Fenchel(order).proportional_to_prior and Fenchel(order).needs_keys
+
+
+def test_order_two_is_right_to_first_order_in_the_scores_and_softmax_is_not():
+    q, k, allowed, log_prior, alpha = random_problem(prior="key_only", mask="key_padding")
+
+    def error(order, size):
+        given = {"log_prior": log_prior, "keys": k, "scale": alpha}
+        scores = size * alpha * q @ k.mT
+        exactly = Fenchel("exact", tolerance=1e-13)(scores, allowed, **given)
+        return (Fenchel(order)(scores, allowed, **given) - exactly).abs().max().item()
+
+    for size in (1e-2, 1e-3):
+        assert 50 < error(2, size) / error(2, size / 10) < 200
+        assert 5 < error(1, size) / error(1, size / 10) < 20
+
+
+def test_as_alpha_vanishes_at_fixed_scores_every_order_is_softmax():
+    case = MASKS["random"]
+    scores, k = make_scores(case), make_keys(case.n_keys)
+    for order in (2, "exact"):
+        assert_close(
+            Fenchel(order)(scores, case.allowed, keys=k, scale=1e-9),
+            Fenchel(1)(scores, case.allowed),
+            rtol=1e-7,
+            atol=1e-7,
+        )
+
+
+@pytest.mark.parametrize("order", [2, "exact"])
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+def test_with_a_gaussian_preference_the_output_is_the_closed_form(order, alpha):
+    """u = N(mu, I) in two dimensions by Gauss-Hermite templates: sum_j w_j t_j = mu / (1 + alpha) + alpha b / (1 +
+    alpha), b = mu + z (Sec. 5); for lambda* = alpha z / (1 + alpha) and E_w[t] = mu + lambda*."""
+    nodes, mass = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(40))
+    mu = torch.tensor([0.7, -0.4], dtype=torch.float64)
+    templates = (torch.cartesian_prod(nodes, nodes) + mu)[None, None]
+    log_prior = torch.cartesian_prod(mass, mass).prod(-1).log()
+    z = randn(1, 1, 6, 2, seed=8)
+    out = Fenchel(order).attend(z, templates, templates, log_prior=log_prior, scale=alpha)
+    assert_close(out, mu / (1 + alpha) + alpha * (mu + z) / (1 + alpha), rtol=1e-8, atol=1e-8)
+    if order == "exact":
+        solution = solve(z, templates, log_prior=log_prior, scale=alpha)
+        assert_close(solution, alpha * z / (1 + alpha), rtol=1e-8, atol=1e-8)
+
+
+def test_a_shift_of_all_templates_changes_nothing_but_the_frame():
+    case, shift = MASKS["random"], 100 * randn(1, 1, 1, WIDTH, seed=9)
+    scores, k = make_scores(case), make_keys(case.n_keys)
+    for order in (2, "exact"):
+        w = Fenchel(order)(scores, case.allowed, keys=k, scale=ALPHA)
+        assert_close(Fenchel(order)(scores, case.allowed, keys=k + shift, scale=ALPHA), w, rtol=1e-8, atol=1e-8)
+
+
+# --------------------------------------------------------------------------------------------------------------- Newton
+
+
+@pytest.mark.parametrize("factor", [1.0, 30.0, 1e3, 1e4])
+@pytest.mark.parametrize("length", [0.1, 1.0, 10.0])
+def test_it_converges_at_any_size_of_scores_and_templates(factor, length):
+    keys, (scores,) = length * randn(1, 2, 20, 8, seed=1), leaves(factor * randn(1, 2, 12, 20, seed=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        w = Fenchel("exact")(scores, keys=keys, scale=0.4)
+    logits = scores + 0.4 * (1 / 20 - w) @ keys @ keys.mT
+    assert_close(w, logits.softmax(-1), rtol=0, atol=1e-7)
+    assert reference.gradients(w, [scores])[0].isfinite().all()
+
+
+def test_rows_that_leave_the_iteration_early_are_as_if_alone():
+    """Some rows need one step, some a dozen, in one head more than in the other."""
+    factor = torch.tensor([[0.0, 50.0, 1e-3, 5.0, 0.0, 1.0], [0.0, 1e-3, 1e-3, 0.0, 300.0, 1e-6]]).double()
+    scores, keys = factor[None, :, :, None] * randn(1, 2, 6, 20, seed=2), 5 * randn(1, 2, 20, 8, seed=1)
+    together = Fenchel("exact")(scores, keys=keys, scale=0.4)
+    for h in range(2):
+        for n in range(6):
+            alone = Fenchel("exact")(scores[:, h : h + 1, n : n + 1], keys=keys[:, h : h + 1], scale=0.4)
+            assert_close(together[:, h : h + 1, n : n + 1], alone, rtol=1e-8, atol=1e-8)
+
+
+def test_too_few_steps_are_said_with_the_rows_and_the_residual():
+    scores, keys = 5 * randn(1, 1, 4, 9, seed=2), 3 * randn(1, 1, 9, 4, seed=1)
+    scores[:, :, 2] = 0.0  # the preference itself is the solution
+    with pytest.warns(RuntimeWarning, match=r"3 of 4 rows did not converge in max_steps=1 steps.*tolerance=1e-10"):
+        w = Fenchel("exact", max_steps=1)(scores, keys=keys, scale=1.0)
+    assert_close(w.sum(-1), torch.ones(1, 1, 4).double())
+
+
+def test_padded_queries_take_no_steps():
+    scores, mask = torch.zeros(1, 1, 4, 5).double(), Mask(queries=torch.tensor([[True, True, False, False]]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Fenchel("exact", max_steps=1)(scores, mask, log_prior=randn(5, seed=1), keys=randn(1, 1, 5, 3), scale=1.0)
+
+
+@pytest.mark.parametrize("order", [2, "exact"])
+def test_narrow_inputs_give_the_weights_of_wide_ones_and_autocast_changes_nothing(order):
+    case = MASKS["causal"]
+    scores, keys = make_scores(case).float(), make_keys(case.n_keys).float()
+    mask = Mask(causal=True)
+    wide = Fenchel(order)(scores.double(), mask, keys=keys.double(), scale=ALPHA)
+    single = Fenchel(order)(scores, mask, keys=keys, scale=ALPHA)
+    assert single.dtype == torch.float32
+    assert_close(single.double(), wide, rtol=1e-5, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(Fenchel(order)(scores, mask, keys=keys, scale=ALPHA), single, rtol=0, atol=0)
+    for dtype in (torch.bfloat16, torch.float16):
+        narrow = [scores.to(dtype), keys.to(dtype)]
+        expected = Fenchel(order)(narrow[0].float(), mask, keys=narrow[1].float(), scale=ALPHA).to(dtype)
+        assert_close(Fenchel(order)(narrow[0], mask, keys=narrow[1], scale=ALPHA), expected, rtol=0, atol=0)
+
+
+# ------------------------------------------------------------------------------------------------------------- the user
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ({"order": order}, f"order={order!r}: allowed are 1, 2 and 'exact'")
+            for order in (3, 0, "2", True, 1.0, None)
+        ),
+        ({"order": [1]}, "order="),
+        ({"tolerance": 0}, "tolerance=0: allowed are numbers between 0 and 1"),
+        ({"tolerance": "small"}, "tolerance='small'"),
+        ({"max_steps": 0}, "max_steps=0: allowed are whole numbers from 1"),
+        ({"max_steps": 2.5}, "max_steps=2.5"),
+        ({"ordr": 2}, "no option 'ordr'.*order, tolerance, max_steps.*Did you mean 'order'"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_is_allowed(options, message):
+    with pytest.raises(ValueError, match=message.replace("[", r"\[")):
+        build_normalizer("fenchel", **options)
+
+
+@pytest.mark.parametrize("order", [2, "exact"])
+def test_missing_keys_and_scale_are_said(order):
+    scores, keys = make_scores(MASKS["none"]), make_keys(5)
+    with pytest.raises(ValueError, match="fenchel: its templates are the keys"):
+        Fenchel(order)(scores, scale=1.0)
+    with pytest.raises(ValueError, match="give scale="):
+        Fenchel(order)(scores, keys=keys)
+    for scale in (0.0, -1.0, torch.tensor(-2.0), float("nan")):
+        with pytest.raises(ValueError, match="alpha has to be above 0"):
+            Fenchel(order)(scores, keys=keys, scale=scale)
+
+
+def test_solve_has_the_defaults_and_dtype_of_attention():
+    q, k, _ = reference.make_qkv(4, 5)
+    expected = solve(q, k, scale=WIDTH**-0.5)
+    assert_close(solve(q, k), expected, rtol=0, atol=0)
+    found = solve(q.float().requires_grad_(), k.float())
+    assert found.dtype == torch.float32 and not found.requires_grad
+    assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="alpha has to be above 0"):
+        solve(q, k, scale=0.0)

@@ -1,0 +1,412 @@
+"""ot: equal to its formula written with plain loops, right at any size of scores, and its limits as the paper says."""
+
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
+
+import pytest
+import reference
+import torch
+from reference import BATCH, HEADS, MASKS, PRIORS, WIDTH, randn
+from torch import nn
+from torch.testing import assert_close
+
+from attnorm.attention import Mask, build_normalizer
+from attnorm.attention.normalizers import ot as source
+from attnorm.attention.normalizers.ot import OptimalTransport
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+# ------------------------------------------------------------------------------------------------- a second writing
+
+
+def distances(keys):
+    """C_ti = |k_t - k_i|^2 / D for keys (B, H, A, D), pair by pair."""
+    columns = []
+    for i in range(keys.shape[-2]):
+        columns.append(
+            torch.stack([(keys[..., t, :] - keys[..., i, :]).square().mean(-1) for t in range(keys.shape[-2])], -1)
+        )
+    return torch.stack(columns, -1)
+
+
+def transport(scores, costs, gamma, allowed=None, log_prior=None):
+    """w_t = sum_i u_i exp((s_t - C_ti) / gamma) / Z_i, source by source; any shapes that broadcast to scores."""
+    allowed = (torch.tensor(True) if allowed is None else allowed).expand(scores.shape)
+    log_prior = (torch.zeros((), dtype=scores.dtype) if log_prior is None else log_prior).expand(scores.shape)
+    result = []
+    for b in range(scores.shape[0]):
+        for h in range(scores.shape[1]):
+            for n in range(scores.shape[2]):
+                live = allowed[b, h, n].nonzero()[:, 0].tolist()
+                u = {i: log_prior[b, h, n, i].exp() for i in live if log_prior[b, h, n, i] > -torch.inf}
+                total, row = sum(u.values()), torch.zeros(scores.shape[3], dtype=scores.dtype)
+                for i in u:
+                    carried = ((scores[b, h, n, live] - costs[b, h, live, i]) / gamma).exp()
+                    row = row.index_add(0, torch.tensor(live), u[i] / total * carried / carried.sum())
+                result.append(row)
+    return torch.stack(result).reshape(scores.shape)
+
+
+def exact_transport(scores, costs, gamma, allowed=None, log_prior=None):
+    """The same in 30-digit decimals with room for exp(1e8), number by number; u = 1 on allowed keys by default."""
+    allowed = (torch.tensor(True) if allowed is None else allowed).expand(scores.shape)
+    log_prior = (torch.zeros(()) if log_prior is None else log_prior).expand(scores.shape)
+    result, gamma = torch.zeros(scores.shape, dtype=torch.float64), Decimal(gamma)
+    with localcontext(Context(prec=30, Emax=MAX_EMAX, Emin=MIN_EMIN)):
+        for b in range(scores.shape[0]):
+            for h in range(scores.shape[1]):
+                cost = [[Decimal(c) for c in row] for row in costs[b, h].tolist()]
+                for n in range(scores.shape[2]):
+                    live = allowed[b, h, n].nonzero()[:, 0].tolist()
+                    s = [Decimal(x) for x in scores[b, h, n].tolist()]
+                    u = {i: Decimal(log_prior[b, h, n, i].item()).exp() for i in live}
+                    for i in live:
+                        carried = {t: ((s[t] - cost[t][i]) / gamma).exp() for t in live}
+                        for t in live:
+                            share = u[i] / sum(u.values()) * carried[t] / sum(carried.values())
+                            result[b, h, n, t] += float(share)
+    return result
+
+
+def make_keys(n_keys, dtype=torch.float64, factor=1.0):
+    return (factor * randn(BATCH, HEADS, n_keys, WIDTH, seed=2)).to(dtype)
+
+
+def make_scores(case, factor=1.5, dtype=torch.float64):
+    return (factor * randn(BATCH, HEADS, case.n_queries, case.n_keys, seed=3)).to(dtype)
+
+
+def leaves(*tensors):
+    return [None if x is None else x.detach().clone().requires_grad_() for x in tensors]
+
+
+def present(*tensors):
+    return [x for x in tensors if x is not None]
+
+
+def assert_same_value_and_gradients(actual, expected, inputs, **tolerance):
+    """`actual` may be a list of results."""
+    all_wanted = reference.gradients(expected, inputs)
+    for result in actual if isinstance(actual, list) else [actual]:
+        assert_close(result, expected, **tolerance)
+        for found, wanted in zip(reference.gradients(result, inputs), all_wanted, strict=True):
+            assert_close(found, wanted, **tolerance)
+
+
+def u_of(log_prior, shape):
+    return log_prior.expand(shape).softmax(-1)
+
+
+# ----------------------------------------------------------------------------------------- the formula and its gradient
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("mask", MASKS)
+def test_weights_and_their_gradients_equal_the_loop_written_formula(mask, prior):
+    case = MASKS[mask]
+    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
+    scores, keys, log_prior = leaves(make_scores(case), make_keys(case.n_keys), log_prior)
+    expected = transport(scores, distances(keys), 0.7, case.allowed, log_prior)
+    masks = [case.allowed] if case.compact is None else [case.allowed, Mask(**case.compact)]
+    actual = [OptimalTransport(gamma=0.7)(scores, given, log_prior=log_prior, keys=keys) for given in masks]
+    assert_same_value_and_gradients(actual, expected, present(scores, keys, log_prior), **TIGHT)
+
+
+@pytest.mark.parametrize("prior", ["none", "pairwise", "with_holes"])
+@pytest.mark.parametrize("mask", ["none", "both_sides", "dead_rows", "causal_tall", "random"])
+@pytest.mark.parametrize("gamma", [0.05, 0.002], ids=["float64 products", "log domain"])
+def test_the_other_ways_to_compute_give_the_same_value_and_gradients(monkeypatch, gamma, mask, prior):
+    """In float32 with the scores and costs that the first way cannot hold; two rows of the log domain at a time."""
+    case = MASKS[mask]
+    monkeypatch.setattr(source, "BUFFER", 2 * case.n_keys**2)
+    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
+    scores, keys, log_prior = leaves(make_scores(case).float(), make_keys(case.n_keys).float(), log_prior)
+    scores = scores.detach().clamp(-0.65, 0.65).requires_grad_()  # the plain exponentials of the loops bear this
+    actual = OptimalTransport(gamma)(scores, case.allowed, log_prior=log_prior, keys=keys)
+    wide = [x if x is None else x.double() for x in (scores, keys, log_prior)]
+    expected = transport(wide[0], distances(wide[1]), gamma, case.allowed, wide[2]).float()
+    assert_same_value_and_gradients(actual, expected, present(scores, keys, log_prior), rtol=1e-4, atol=1e-4)
+
+
+def test_gradcheck_by_central_differences():
+    allowed = MASKS["padded_causal_segments"].allowed[1:]
+    inputs = leaves(*(randn(1, 1, 5, n, seed=seed) for seed, n in ((3, 5), (4, WIDTH), (5, 5))))
+
+    def forward(scores, keys, log_prior):
+        return OptimalTransport(gamma=0.5)(scores, allowed, log_prior=log_prior, keys=keys)
+
+    assert torch.autograd.gradcheck(forward, inputs)
+
+
+def test_gradcheck_in_the_log_domain():
+    """A template far away costs about as much to leave as to stay at; the second row is an easy one."""
+    scores = torch.tensor([[[[0.0, -0.3, 0.2, -700.0], [-0.4, 0.1, 0.2, 0.3]]]], dtype=torch.float64)
+    keys = 0.02 * randn(1, 1, 4, WIDTH, seed=4)
+    keys[..., 3, 0] += 2100**0.5  # squared over D: 700
+    inputs = leaves(scores, keys, randn(1, 1, 2, 4, seed=5))
+    assert torch.autograd.gradcheck(lambda s, k, u: OptimalTransport()(s, log_prior=u, keys=k), inputs)
+
+
+@pytest.mark.parametrize("mask", ["none", "both_sides", "causal", "dead_rows"])
+def test_masks_and_large_scores_alone_stay_on_the_fast_way(monkeypatch, mask):
+    case, seen = MASKS[mask], []
+    fast = OptimalTransport.transport
+
+    def transport(self, s, log_u, costs, beyond):
+        seen.append((s.dtype, beyond is None))
+        return fast(self, s, log_u, costs, beyond)
+
+    monkeypatch.setattr(OptimalTransport, "transport", transport)
+    keys, log_prior = (
+        make_keys(case.n_keys).float(),
+        torch.zeros(case.n_keys).index_fill(0, torch.tensor(0), -torch.inf),
+    )
+    for factor, gamma in ((1.0, 1.0), (1e4, 1.0), (1.0, 0.05), (1e-2, 1e-3)):
+        scores = make_scores(case, factor).float()
+        OptimalTransport(gamma)(scores, case.allowed, log_prior=log_prior, keys=keys)
+    assert seen == [(torch.float32, True)] * 2 + [(torch.float64, True)] * 2
+
+
+# ------------------------------------------------------------------------------------------------ numbers of any size
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("mask", ["none", "both_sides", "random"])
+@pytest.mark.parametrize("gamma", [1.0, 0.1, 1e-3])
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 20.0, 1e4])
+def test_any_scores_and_any_gamma_give_the_weights_of_exact_arithmetic(factor, gamma, mask, dtype):
+    case = MASKS[mask]
+    scores, keys = leaves(make_scores(case, factor, dtype), make_keys(case.n_keys, dtype))
+    log_prior = reference.make_log_prior("pairwise", case.n_queries, case.n_keys).to(dtype).requires_grad_()
+    w = OptimalTransport(gamma)(scores, case.allowed, log_prior=log_prior, keys=keys)
+    exact = exact_transport(scores, distances(keys.double()), gamma, case.allowed, log_prior)
+    assert_close(w.double(), exact, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-9)
+    assert all(g.isfinite().all() for g in reference.gradients(w, [scores, keys, log_prior]))
+
+
+@pytest.mark.parametrize("reach", [50, 70, 90, 500, 700, 3000])
+@pytest.mark.parametrize("far", [0.0, 3.0, 10.0, 30.0])
+def test_sources_that_are_hardly_within_reach_keep_their_mass_and_gradient(reach, far):
+    """Row 0 holds one source `reach` below the rest, near to nothing if `far`; row 1 is an easy one."""
+    scores = torch.tensor([[[[0.0, -0.5, -reach, 0.3], [0.1, 0.2, 0.3, 0.4]]]])
+    keys = torch.tensor([[0.0, 1.0, far, -0.5], [0.5, 0.0, far, 0.2]]).T[None, None]
+    log_prior = torch.tensor([-5.0, -5.0, 0.0, -5.0])
+    scores, keys, log_prior = leaves(scores, keys, log_prior)
+    inputs = [scores, keys, log_prior]
+    actual = OptimalTransport()(scores, log_prior=log_prior, keys=keys)
+    wide = [x.double() for x in inputs]
+    plans = (wide[0][..., :, None] - distances(wide[1])[:, :, None]).softmax(-2)  # (B, H, N, targets, sources)
+    expected = (plans @ wide[2].softmax(-1)[:, None]).squeeze(-1)
+    assert_same_value_and_gradients(actual, expected.float(), inputs, rtol=1e-4, atol=1e-5)
+
+
+def test_distances_far_from_the_origin_do_not_round_away():
+    keys = (make_keys(5) + 1000).float()
+    scores = make_scores(MASKS["none"])
+    w = OptimalTransport()(scores.float(), keys=keys)
+    assert_close(w.double(), transport(scores.float().double(), distances(keys.double()), 1.0), rtol=1e-4, atol=1e-5)
+
+
+def test_near_templates_stay_distinct_beside_far_ones():
+    """The differences within a cluster are small beside the squares of the distances between clusters."""
+    keys = make_keys(5)
+    keys[:, :, 2:] += 300.0
+    keys = keys.float()
+    w = OptimalTransport()(make_scores(MASKS["none"]).float(), keys=keys)
+    expected = transport(make_scores(MASKS["none"]).float().double(), distances(keys.double()), 1.0)
+    assert_close(w.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_asymmetric_cost_with_a_dear_diagonal_needs_more_room_and_gets_it():
+    """Staying is dear and the cheap way is forbidden in row 0: the bound on Z_i has to count the detour."""
+    costs = torch.tensor([[300.0, 0.0, 4.0], [0.0, 2.0, 300.0], [290.0, 0.0, 300.0]])
+    allowed = torch.tensor([[True, False, True], [True, True, True]])
+    scores = torch.tensor([[[[0.0, -1.0, 2.0], [1.0, 0.0, -1.0]]]]).requires_grad_()
+    w = OptimalTransport(0.3, cost=lambda targets, sources: costs.expand(1, 1, 3, 3))(
+        scores, allowed, keys=torch.zeros(1, 1, 3, 2)
+    )
+    assert_close(w.double(), exact_transport(scores, costs[None, None], 0.3, allowed), rtol=0, atol=1e-6)
+    assert reference.gradients(w, [scores])[0].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_sixteen_bits_and_autocast_round_the_weights_once(dtype):
+    scores, keys = make_scores(MASKS["none"], dtype=dtype), make_keys(5, dtype)
+    wide = OptimalTransport()(scores.float(), keys=keys.float())
+    assert_close(OptimalTransport()(scores, keys=keys), wide.to(dtype), rtol=0, atol=0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(OptimalTransport()(scores.float(), keys=keys.float()), wide, rtol=0, atol=0)
+
+
+# --------------------------------------------------------------------------------------------------------- the limits
+
+
+@pytest.mark.parametrize("prior", ["none", "key_only", "pairwise"])
+def test_without_scores_the_weights_are_the_preference_smoothed_by_the_cost(prior):
+    """Prop. 1: u~_t = sum_i u_i exp(-C_ti / gamma) / sum_t' exp(-C_t'i / gamma)."""
+    case, gamma = MASKS["none"], 0.4
+    shape, keys = (BATCH, HEADS, case.n_queries, case.n_keys), make_keys(case.n_keys)
+    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
+    u = u_of(torch.zeros(()).double() if log_prior is None else log_prior, shape)
+    smoothing = (-distances(keys) / gamma).exp()
+    smoothing = smoothing / smoothing.sum(-2, keepdim=True)
+    w = OptimalTransport(gamma)(torch.zeros(shape).double(), log_prior=log_prior, keys=keys)
+    assert_close(w, torch.einsum("bhti,bhni->bhnt", smoothing, u), **TIGHT)
+
+
+def test_without_scores_and_with_small_gamma_distinct_templates_keep_their_preference():
+    shape, log_prior = (BATCH, HEADS, 4, 5), reference.make_log_prior("pairwise", 4, 5)
+    for gamma in (1e-3, 1e-5):
+        w = OptimalTransport(gamma)(torch.zeros(shape).double(), log_prior=log_prior, keys=make_keys(5))
+        assert_close(w, u_of(log_prior, shape), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [10.0, 0.5, 1e-3])
+def test_identical_templates_have_equal_weight_whatever_the_preference(gamma):
+    keys = make_keys(5)
+    keys[:, :, 3] = keys[:, :, 1]
+    scores = make_scores(MASKS["none"])
+    scores[..., 3] = scores[..., 1]  # as equal templates have
+    w = OptimalTransport(gamma)(scores, log_prior=reference.make_log_prior("pairwise", 4, 5), keys=keys)
+    assert_close(w[..., 3], w[..., 1], **TIGHT)
+
+
+@pytest.mark.parametrize("mask", ["none", "both_sides", "causal", "dead_rows"])
+def test_with_a_constant_cost_it_is_softmax_and_the_preference_drops_out(mask):
+    case, gamma = MASKS[mask], 0.3
+    scores = make_scores(case)
+    constant = OptimalTransport(gamma, cost=lambda t, i: torch.full((BATCH, HEADS, t.shape[2], i.shape[2]), 2.5))
+    expected = reference.weights("softmax", scores / gamma, case.allowed)
+    for prior in ("none", "pairwise"):
+        log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
+        w = constant(scores, case.allowed, log_prior=log_prior, keys=make_keys(case.n_keys))
+        assert_close(w, expected, **TIGHT)
+
+
+def test_with_large_gamma_the_weights_are_uniform():
+    w = OptimalTransport(1e9)(make_scores(MASKS["none"]), log_prior=randn(4, 5), keys=make_keys(5))
+    assert_close(w, torch.full_like(w, 1 / 5), rtol=1e-6, atol=1e-6)
+
+
+# -------------------------------------------------------------------------------------------------- sources and targets
+
+
+def test_a_prior_of_minus_infinity_makes_no_source_but_a_mask_removes_the_template():
+    scores, keys = make_scores(MASKS["none"]), make_keys(5)
+    log_prior = torch.tensor([0.0, 0.0, -torch.inf, 0.0, 0.0]).double()
+    by_prior, by_mask = (
+        OptimalTransport()(scores, log_prior=log_prior, keys=keys),
+        OptimalTransport()(scores, log_prior == 0, keys=keys),
+    )
+    assert (by_prior[..., 2] > 1e-3).all() and (by_mask[..., 2] == 0).all()
+    kept = [0, 1, 3, 4]
+    assert_close(by_mask[..., kept], OptimalTransport()(scores[..., kept], keys=keys[:, :, kept]), **TIGHT)
+    assert_close(by_prior, transport(scores, distances(keys), 1.0, None, log_prior), **TIGHT)
+
+
+def test_a_table_larger_than_the_input_gives_weight_to_words_outside_of_it():
+    """The table as keys and values, log_prior = -inf outside: with a small gamma its neighbours only."""
+    table, q = randn(1, 1, 40, WIDTH, seed=1), randn(1, 1, 3, WIDTH, seed=2)
+    log_prior = torch.full((40,), -torch.inf).double()
+    log_prior[:6] = 0.0
+    for gamma in (1.0, 0.01):
+        out = OptimalTransport(gamma).attend(q, table, table, log_prior=log_prior, scale=0.5)
+        expected = transport(0.5 * q @ table.mT, distances(table), gamma, None, log_prior)
+        assert (expected[..., 6:].sum(-1) > 1e-3).all()
+        assert_close(out, expected @ table, **TIGHT)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1e-3])
+def test_no_allowed_source_gives_weights_and_gradients_of_zero(gamma):
+    scores, keys, log_prior = leaves(make_scores(MASKS["none"]), make_keys(5), torch.zeros(4, 5).double())
+    prior = log_prior.masked_fill((torch.arange(4) == 1)[:, None], -torch.inf)
+    allowed = torch.ones(4, 5, dtype=torch.bool)
+    allowed[2] = False
+    w = OptimalTransport(gamma)(scores, allowed, log_prior=prior, keys=keys)
+    gradients = reference.gradients(w, [scores, keys, log_prior])
+    assert (w[:, :, 1:3] == 0).all() and (gradients[0][:, :, 1:3] == 0).all() and (gradients[2][1:3] == 0).all()
+    assert all(g.isfinite().all() for g in gradients)
+    assert_close(w[:, :, [0, 3]].sum(-1), torch.ones(BATCH, HEADS, 2).double(), **TIGHT)
+
+
+# ---------------------------------------------------------------------------------------------------------------- costs
+
+
+def one_way(targets, sources):
+    """Not symmetric: going up is paid for, and a target has a price of its own."""
+    rise = (targets.sum(-1)[..., :, None] - sources.sum(-1)[..., None, :]).relu()
+    return rise + targets.square().sum(-1)[..., :, None]
+
+
+def too_small(targets, sources):
+    return torch.zeros(2, 2)
+
+
+class Metric(nn.Module):
+    """|W (t - i)|^2 with a trained W."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 2, bias=False)
+
+    def forward(self, targets, sources):
+        return (self.linear(targets)[..., :, None, :] - self.linear(sources)[..., None, :, :]).square().sum(-1)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.1])
+def test_a_cost_need_not_be_symmetric_and_targets_are_its_rows(gamma):
+    case, keys = MASKS["random"], make_keys(5)
+    scores = make_scores(case)
+    w = OptimalTransport(gamma, cost=one_way)(scores, case.allowed, keys=keys)
+    assert_close(w, transport(scores, one_way(keys, keys), gamma, case.allowed), **TIGHT)
+    assert (w - transport(scores, one_way(keys, keys).mT, gamma, case.allowed)).abs().max() > 1e-2
+
+
+def test_a_cost_is_named_by_its_dotted_path():
+    found = build_normalizer("ot", cost="torch.nn.functional:pairwise_distance")
+    assert found.cost is torch.nn.functional.pairwise_distance
+    assert build_normalizer("ot", cost="squared_distance").cost is build_normalizer("ot").cost
+
+
+def test_a_cost_may_be_a_trained_module():
+    module = OptimalTransport(0.5, cost=Metric())
+    assert [name for name, _ in module.named_parameters()] == ["cost.linear.weight"]
+    scores, keys = make_scores(MASKS["none"], dtype=torch.float32), make_keys(5, torch.float32)
+    for factor in (1.0, 100.0, 1000.0):  # whatever the range: its parameters stay in float32
+        w = module(factor * scores, keys=keys)
+        (gradient,) = reference.gradients(w, [module.cost.linear.weight])
+        assert gradient.isfinite().all()
+    (gradient,) = reference.gradients(module(scores, keys=keys), [module.cost.linear.weight])
+    assert gradient.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gamma": 0}, "gamma=0: allowed are numbers above 0"),
+        ({"gamma": -1.0}, "gamma=-1.0"),
+        ({"gamma": float("nan")}, "gamma=nan"),
+        ({"gamma": float("inf")}, "gamma=inf"),
+        ({"gamma": True}, "gamma=True"),
+        ({"gamma": "small"}, "gamma='small'"),
+        ({"cost": "squared_distanc"}, "squared_distanc.*allowed: squared_distance.*Did you mean 'squared_distance'"),
+        ({"cost": "no.such.module:cost"}, "no.such.module"),
+        ({"cost": "math:no_such_function"}, "no_such_function"),
+        ({"cost": "math:pi"}, "cost='math:pi'"),
+        ({"cost": 3}, "cost 3"),
+        ({"costs": "squared_distance"}, "no option 'costs'.*gamma, cost"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_is_allowed(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_normalizer("ot", **options)
+
+
+def test_missing_keys_and_costs_of_a_wrong_size_are_said():
+    scores = make_scores(MASKS["none"])
+    with pytest.raises(ValueError, match=r"ot: its templates are the keys .* give keys="):
+        OptimalTransport()(scores)
+    with pytest.raises(ValueError, match=r"keys \(2, 2, 4, 3\) are not those of scores \(2, 2, 4, 5\)"):
+        OptimalTransport()(scores, keys=make_keys(4))
+    with pytest.raises(ValueError, match=r"cost: gave \(2, 2\) for 5 templates"):
+        OptimalTransport(cost=too_small)(scores, keys=make_keys(5))
