@@ -289,6 +289,7 @@ def main() -> None:
     on_cpu = args.device == "cpu"
     args.machine = f"CPU, {args.threads} threads" if on_cpu else torch.cuda.get_device_name()
     print(f"{args.machine}, torch {torch.__version__}, {args.dtype}, {args.batch} x {HEADS} heads of {args.width}")
+    print(flush=True)
     for part in args.parts:
         {"all": part_all, "linear": part_linear, "memory": part_memory, "rows": part_rows}[part](args)
 

@@ -1,4 +1,4 @@
-"""softmax, dnas, sinkhorn and hnas: each equals its loop-written formula, and has the properties that the formula promises."""
+"""softmax, dnas, sinkhorn and hnas: each equals its loop-written formula and has the properties that this promises."""
 
 import pytest
 import reference

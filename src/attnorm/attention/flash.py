@@ -1,8 +1,8 @@
 """torch's fused attention kernels with what DNAS needs of them: a bias on each key, its gradient, and the logsumexp.
 
 Both kernels take time N x M and memory N + M. On the CPU the bias goes in as a mask with one row. On CUDA the kernels
-know no bias without an (N, M) table behind it, so it rides in extra channels of the head: q gets 1, k gets bias / scale.
-Each channel holds what 16 bits can hold of the bias, three of them all of a float32.
+know no bias without an (N, M) table behind it, so it rides in extra channels of the head: q gets 1, k gets bias over
+scale. Each channel holds what 16 bits can hold of the bias, three of them all of a float32.
 """
 
 from collections.abc import Iterator

@@ -59,7 +59,7 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        """dl_i / ds_ij = p_ij, so dq_i = scale g_i sum_j p_ij k_j, dk_j = scale sum_i g_i p_ij q_i, db_j = sum_i g_i p_ij.
+        """dl_i / ds_ij = p_ij: dq_i = scale g_i sum_j p_ij k_j, dk_j = scale sum_i g_i p_ij q_i, db_j = sum_i g_i p_ij.
 
         Over i, p_ij = exp(b_j) exp(s_ij - l_i) is e^(b_j + L_j) times the attention of the keys to the queries under
         the bias -l_i, whose logsumexp is L_j: one more forward call.

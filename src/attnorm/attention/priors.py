@@ -109,10 +109,10 @@ class Content(nn.Module):
     """u = softmax over the allowed keys of f(x_j): a distribution over keys proposed before any query is seen.
 
     f is Linear(width, hidden), activation, Linear(hidden, heads) without bias, applied to the state x_j behind each
-    key. Where all queries of a segment may see the same keys, log u is (B, H, 1, M), normalized over each segment; where
-    the mask differs from row to row (causal, a bool tensor) each row is normalized over its own keys, (B, H, N, M), so
-    that nothing leaks from what it may not see. At masked pairs log u is finite and means nothing: the normalizer's
-    mask, not u, gives them 0.
+    key. Where all queries of a segment may see the same keys, log u is (B, H, 1, M), normalized over each segment;
+    where the mask differs from row to row (causal, a bool tensor) each row is normalized over its own keys,
+    (B, H, N, M), so that nothing leaks from what it may not see. At masked pairs log u is finite and means nothing: the
+    normalizer's mask, not u, gives them 0.
 
     hidden: width of the network inside, `width` where None; activation: "tanh" or "gelu". ValueError for others.
     """
