@@ -80,7 +80,7 @@ def trainer(model, logits_of: Callable, cfg: dict, args: argparse.Namespace, pad
     def train(batches: list[dict]) -> int:
         for batch in batches:
             with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bfloat16"):
-                loss = summed_loss(*logits_of(model, batch), smoothing, pad_id) / batch["update_tokens"]
+                loss = summed_loss(*logits_of(model, batch), smoothing, pad_id) / batch["divisor"]
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
@@ -98,7 +98,7 @@ def collate(pairs, parts: list, lengths, device: str) -> list[dict]:
         batch = {key: value.to(device) for key, value in pairs[part].items()}
         real = [int((ids != pairs.pad_id).sum()) for ids in (batch["source"], batch["target"][:, 1:])]
         assert sum(real) == int(lengths[part.rows].sum()), "the batch does not hold the tokens of its pairs"
-        assert real[1] == part.update_tokens, "the loss does not count the target tokens of the pairs"
+        assert real[1] == part.divisor, "the loss does not count the target tokens of the pairs"
         found.append({**batch, "tokens": sum(real)})
     return found
 

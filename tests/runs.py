@@ -2,14 +2,19 @@
 
 import atexit
 import functools
+import hashlib
+import itertools
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -17,6 +22,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm import front
+from attnorm.training import callbacks
+from attnorm.training.errors import Interrupted
 from attnorm.training.run import train
 
 ROOT = Path(__file__).parents[1]
@@ -45,11 +52,29 @@ TINY = (
     "decoding.max_length=6",
     "callbacks.samples=2",
     "callbacks.hybrid_every=1",
-    "callbacks.column_mass_every=2",
+    "callbacks.attention_every=2",
     "trainer.accelerator=cpu",
     "trainer.log_every_n_steps=1",
     "optim.lr=1.0e-2",
 )
+ENCODER = (  # of the tasks that train a BERT-shaped encoder
+    "model.width=16",
+    "model.heads=2",
+    "model.inner=32",
+    "model.encoder_layers=1",
+    "model.max_source=64",
+    "model.vocab_size=300",
+    "data.batch_tokens=1000",
+    "task.max_steps=4",
+    "task.validations=2",
+    "callbacks.samples=2",
+    "callbacks.hybrid_every=1",
+    "callbacks.attention_every=2",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "optim.lr=1.0e-2",
+)
+SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
 
 
 @functools.cache
@@ -61,9 +86,77 @@ def scratch(name: str) -> Path:
     return folder
 
 
-def tiny_overrides() -> tuple[str, ...]:
+def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
     """What makes a run tiny, typed as on the command line; tokenized data goes to the session's own folder."""
-    return (*TINY, f"paths.cache_dir={scratch('cache')}")
+    settings = {
+        "gigaword": lambda: TINY,
+        "mlm": lambda: ("task=mlm", *ENCODER, "data.train_size=40", "data.valid_size=8", "data.test_size=5"),
+        "squad": lambda: ("task=squad", *ENCODER, *SQUAD, *squad_files()),
+        "classify": lambda: ("task=classify", *ENCODER, "data.batch_tokens=300", *labelled_files()),
+    }
+    return (*settings[task](), f"paths.cache_dir={scratch('cache')}")
+
+
+# data of a few made-up sentences
+
+ANIMALS, CITIES = ("cat", "dog", "fox", "owl", "hen"), ("Paris", "Rome", "Oslo", "Lima")
+COLOURS, MEALS = ("red", "blue", "old", "tiny"), ("fish", "bread", "corn")
+
+
+def sentences(first: int, count: int) -> list[tuple[str, str, str, str]]:
+    """(colour, animal, city, meal) of so many sentences, no two of them equal."""
+    every = itertools.product(COLOURS, ANIMALS, CITIES, MEALS)
+    return sorted(every, key=lambda words: hash_of(" ".join(words)))[first : first + count]
+
+
+def hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def squad_records(first: int, count: int, impossible: int = 0) -> list[dict]:
+    """Official paragraphs: each fourth context is several windows long, with its answer behind the first; the first
+    `impossible` questions have no answer."""
+    records = []
+    for number, (colour, animal, city, meal) in enumerate(sentences(first, count), start=first):
+        context = f"The {colour} {animal} of {city} likes {meal}."
+        if number % 4 == 0:
+            context = " ".join(["Many others have never been seen here at all, so they say."] * 5) + f" {context}"
+        question, answer = (f"Where is the {animal} from?", city) if number % 2 else (f"What does it like?", meal)
+        none = number - first < impossible
+        answers = [{"text": answer, "answer_start": context.rindex(answer)}] * 2
+        qa = {"id": f"q{number}", "question": question, "answers": [] if none else answers}
+        qa |= {"is_impossible": none} if impossible else {}
+        records.append({"context": context, "qas": [qa]})
+    return records
+
+
+def write_squad(path: Path, records: list[dict]) -> Path:
+    """An official file of these paragraphs."""
+    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "made up", "paragraphs": records}]}))
+    return path
+
+
+@functools.cache
+def squad_files(impossible: int = 0) -> tuple[str, ...]:
+    """The keys of a train and a validation file, made once."""
+    folder = scratch(f"squad-{impossible}")
+    train = write_squad(folder / "train.json", squad_records(0, 40, 2 * impossible))
+    validation = write_squad(folder / "dev.json", squad_records(40, 12, impossible))
+    return f"data.train={train}", f"data.validation={validation}"
+
+
+@functools.cache
+def labelled_files() -> tuple[str, ...]:
+    """The keys of a train, a validation and a test file, made once: "yes" wherever no animal miaows or barks."""
+    folder = scratch("labelled")
+    for name, first, count in (("train", 0, 60), ("validation", 60, 21), ("test", 81, 6)):
+        lines = [
+            f"The {colour} {animal} of {city} likes {meal}.,{'no' if animal in ('cat', 'dog') else 'yes'}"
+            for colour, animal, city, meal in sentences(first, count)
+        ]
+        (folder / f"{name}.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    paths = (f"data.{name}={folder}/{name}.csv" for name in ("train", "validation", "test"))
+    return (*paths, "data.labels=[no,yes]")
 
 
 def composed(*overrides: str, name: str = "train", hydra: bool = False) -> DictConfig:
@@ -79,38 +172,38 @@ def plain(*overrides: str) -> dict:
 
 
 @functools.cache
-def _tiny_groups(*groups: str) -> DictConfig:
-    return composed(*tiny_overrides(), *groups)
+def _tiny_groups(task: str, *groups: str) -> DictConfig:
+    return composed(*tiny_overrides(task), *groups)
 
 
-def tiny(*overrides: str) -> dict:
+def tiny(*overrides: str, task: str = "gigaword") -> dict:
     """A checked, plain configuration of a very small run; `overrides` come last. Composing takes most of the time of
     a tiny run, so each choice of groups is composed once and single keys are put in afterwards."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     is_group = [(CONF / override.key_or_group).is_dir() or override.is_add() for override in parsed]
-    cfg = _tiny_groups(*(text for text, group in zip(overrides, is_group, strict=True) if group)).copy()
+    cfg = _tiny_groups(task, *(text for text, group in zip(overrides, is_group, strict=True) if group)).copy()
     for override, group in zip(parsed, is_group, strict=True):
         if not group:
             OmegaConf.update(cfg, override.key_or_group, override.value())
     return front.check_composed(cfg)
 
 
-def tiny_run(folder: Path, *overrides: str) -> dict:
+def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
     """Trains `tiny(*overrides)` into `folder`; returns its summary."""
-    return train(tiny(*overrides), folder)
+    return train(tiny(*overrides, task=task), folder)
 
 
 @functools.cache
-def finished_run() -> Path:
+def finished_run(task: str = "gigaword") -> Path:
     """A finished hnas run, made once; to be read only (`copied_run` is for whoever writes)."""
-    folder = scratch("run") / "run"
-    tiny_run(folder, "attention=hnas")
+    folder = scratch("run") / task
+    tiny_run(folder, "attention=hnas", task=task)
     return folder
 
 
-def copied_run(folder: Path) -> Path:
+def copied_run(folder: Path, task: str = "gigaword") -> Path:
     """A copy of `finished_run` in `folder`."""
-    return Path(shutil.copytree(finished_run(), folder / "run"))
+    return Path(shutil.copytree(finished_run(task), folder / "run"))
 
 
 def load(run: Path, checkpoint: str = "last") -> dict:
@@ -127,6 +220,38 @@ def unequal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> 
     """Names of the parameters that differ in a bit, or that only one side has."""
     names = first.keys() | second.keys()
     return sorted(n for n in names if n not in first or n not in second or not torch.equal(first[n], second[n]))
+
+
+def stopped(monkeypatch, folder: Path, step: int, *overrides: str, task: str) -> Path:
+    """A run that got a SIGTERM at the end of this update."""
+
+    def look(self, trainer, *_):
+        if trainer.global_step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        before(patch, callbacks.Throughput, "on_train_batch_end", look)
+        tiny_run(folder, *overrides, task=task)
+    return folder
+
+
+def different_ends(first: Path, second: Path) -> list[str]:
+    """What two runs end with that is not bit-equal: parameters, last and best, and states of the optimizer."""
+    ends, bests = ([load(run, name) for run in (first, second)] for name in ("last", "best"))
+    names = [f"best {name}" for name in unequal(*(best["state_dict"] for best in bests))]
+    names += unequal(*(end["state_dict"] for end in ends))
+    states = [end["optimizer_states"][0]["state"] for end in ends]
+    moments = [{f"{key} {number}": v for number, s in state.items() for key, v in s.items()} for state in states]
+    steps = [[content["global_step"] for content in pair] for pair in (ends, bests)]
+    return names + unequal(*moments) + [f"steps {pair}" for pair in steps if pair[0] != pair[1]]
+
+
+def summary_of(run: Path) -> dict:
+    return json.loads((run / "summary.json").read_text())
+
+
+def files_of(run: Path) -> set[str]:
+    return {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
 
 
 def call(monkeypatch, door: str, *arguments: str) -> int:

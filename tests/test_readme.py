@@ -50,9 +50,13 @@ def material(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for name in itertools.chain(*FILES.values()):
         (tmp_path / name).write_text("an article\n")
-    (tmp_path / "my").mkdir()
-    for name in ("train.jsonl", "valid.jsonl", "my/train.jsonl"):
+    for folder in ("my/books", "squad"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("train.jsonl", "valid.jsonl", "my/train.jsonl", "my/books/one.txt", "train.csv", "valid.csv"):
         (tmp_path / name).write_text('{"text": "a", "headline": "b", "article": "a", "title": "b"}\n')
+    for name in ("train-v1.1.json", "dev-v1.1.json", "predictions.json"):
+        for folder in (tmp_path, tmp_path / "squad"):
+            (folder / name).write_text('{"data": []}')
     (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     (tmp_path / "articles.txt").write_text("an article\n")
@@ -66,6 +70,7 @@ def material(tmp_path, monkeypatch):
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
+            (r"<BERT folder or run>", str(run)),
             (r"<file or ->", f"{tmp_path}/articles.txt"),
             (r"data\.dir=(<[^>]*>|/data/gigaword)", f"data.dir={tmp_path}"),
         ):
@@ -104,6 +109,9 @@ def test_a_command_in_the_documents_is_sound(material, where, door, typed):
     else:
         defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{door}.yaml"))
         command = rerun.read_command(arguments, defaults)
+        if command.settings.get("metric"):
+            assert all(rerun.Path(command.settings[key]).is_file() for key in ("predictions", "references"))
+            return
         cfg = rerun.changed(rerun.read_run(rerun.Path(command.settings["run"])), command.typed, runs.CONF)
         assert [*config.check_values(cfg), *config.check_data(cfg, ("validation",))] == []
 
@@ -115,7 +123,7 @@ def test_a_main_command_runs(monkeypatch, tmp_path, typed):
     monkeypatch.chdir(tmp_path)
     few = ["attention=softmax,hnas", "seed=1,2"] if "hparams_search" in typed else []
     arguments = [re.sub("softmax,dnas,hnas", "softmax,hnas", word).replace("1,2,3", "1,2") for word in arguments]
-    tiny = ["trainer.max_steps=2", "callbacks.column_mass_every=0", "task.validations=1"]
+    tiny = ["trainer.max_steps=2", "callbacks.attention_every=0", "task.validations=1"]
     assert runs.call(monkeypatch, "train", *arguments, *runs.tiny_overrides(), *few, *tiny) == 0
     assert len(list(tmp_path.rglob("summary.json"))) == (4 if "-m" in arguments else 1)
 

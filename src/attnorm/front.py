@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
@@ -22,14 +22,14 @@ def register_resolvers() -> None:
 
     def label(*, _root_: DictConfig) -> str:
         from attnorm.attention.build import attention_label, check_attention
-        from attnorm.training.config import model_sites
+        from attnorm.training.config import model_attention, model_sites
 
         cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in ("attention", "model")}
         try:
-            sites = model_sites(cfg)
+            attention, sites = model_attention(cfg), model_sites(cfg)
         except ValueError:
             return "unknown"
-        return "unknown" if check_attention(cfg["attention"], sites) else attention_label(cfg["attention"], sites)
+        return "unknown" if check_attention(attention, sites) else attention_label(attention, sites)
 
     OmegaConf.register_new_resolver("attention_label", label, replace=True)
 
@@ -42,9 +42,10 @@ def run_train(conf: Path) -> int:
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> None:
-        run, multirun = Path(HydraConfig.get().runtime.output_dir), HydraConfig.get().mode == RunMode.MULTIRUN
+        hydra_cfg = HydraConfig.get()
+        run, multirun = Path(hydra_cfg.runtime.output_dir), hydra_cfg.mode == RunMode.MULTIRUN
         try:
-            checked = check_composed(cfg, multirun)
+            checked = check_composed(cfg, multirun, list(hydra_cfg.overrides.task))
         except ConfigError as error:
             remove_if_empty(run)
             if multirun:
@@ -86,15 +87,16 @@ def run_door(conf: Path, name: str) -> int:
     return exit_code(job, conf)
 
 
-def check_composed(cfg: DictConfig, multirun: bool = False) -> dict:
-    """The configuration as plain values; raises ConfigError with all its problems."""
+def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> dict:
+    """The configuration as plain values; raises ConfigError with all its problems. overrides: what was typed."""
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
         raise ConfigError([f"{key}: has to be given, as {key}=<value>" for key in missing])
     from attnorm.training.config import check
+    from attnorm.training.init import complete
 
-    plain = OmegaConf.to_container(cfg, resolve=True)
-    if problems := check(plain, multirun):
+    plain = complete(OmegaConf.to_container(cfg, resolve=True))
+    if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
     return plain
 

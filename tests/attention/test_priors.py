@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.build import build_prior
-from attnorm.attention.priors import T5, Content, Learned, Sum
+from attnorm.attention.priors import T5, Content, Learned, Sum, positions_in
 from attnorm.models.decoding import Decoding, generate
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
@@ -113,6 +113,32 @@ def test_learned_has_no_number_for_a_key_beyond_its_positions():
     assert prior(1, 6, 5, torch.zeros(1, 6, 5), None).shape == (1, 2, 1, 6)
     with pytest.raises(ValueError, match="learned prior has 6 positions, got 7 keys"):
         prior(1, 7, 6, torch.zeros(1, 7, 5), None)
+
+
+@pytest.mark.parametrize("real", [None, [[1, 1, 1, 1, 0, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0, 0, 0, 0]]])
+def test_positions_start_anew_in_each_segment_and_are_zero_at_padding(real):
+    segments = torch.tensor([[7, 7, 7, 2, 2, 9, 7, 7, 0], [4] * 9])
+    expected = torch.tensor([[0, 1, 2, 0, 1, 0, 0, 1, 0], list(range(9))])
+    if real is None:
+        assert torch.equal(positions_in(segments), expected)
+    else:
+        real = torch.tensor(real).bool()
+        assert torch.equal(positions_in(segments, real), expected * real)
+
+
+def test_learned_counts_positions_within_a_segment():
+    segments = torch.tensor([[7, 7, 7, 2, 2, 9, 9], [1, 4, 4, 4, 4, 4, 4]])
+    real = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0, 0]]).bool()
+    prior = build_prior("learned", positions=3, heads=HEADS).double()
+    prior.log_u.data = randn(HEADS, 3)
+    states = randn(2, 7, WIDTH)
+    log_u = prior(7, 7, 0, states, Mask(queries=real, keys=real, segments=segments))
+    assert log_u.shape == (2, HEADS, 1, 7)
+    for text, places in enumerate([[0, 1, 2, 0, 1], [0, 0, 1, 2]]):
+        for key, place in enumerate(places):
+            assert torch.equal(log_u[text, :, 0, key], prior.log_u[:, place])
+    with pytest.raises(ValueError, match="learned prior has 3 positions, got 6 keys"):
+        prior(7, 7, 0, states, Mask(segments=segments))
 
 
 # ------------------------------------------------------------------------------------------------------------- content

@@ -99,7 +99,7 @@ def test_every_part_is_an_equal_share_and_knows_the_target_tokens_of_its_update(
         sizes = [len(part.rows) for part in update]
         assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
         tokens = sum(int(lengths[row, 1]) for row in rows_of(update))
-        assert {part.update_tokens for part in update} == {tokens}
+        assert {part.divisor for part in update} == {tokens}
 
 
 def test_the_order_is_decided_by_seed_and_epoch_alone():
@@ -135,7 +135,7 @@ def test_batches_of_short_and_long_rows_are_mixed_over_the_epoch():
 
 @pytest.mark.parametrize("pieces, ranks", [(1, 4), (4, 1), (2, 2)])
 def test_fewer_rows_than_parts_are_refused(pieces, ranks):
-    with pytest.raises(ValueError, match="3 pairs cannot be shared by 4 devices and accumulation steps"):
+    with pytest.raises(ValueError, match="3 rows cannot be shared by 4 devices and accumulation steps"):
         TokenBatches(random_lengths(3), BUDGET, pieces=pieces, ranks=ranks)
     TokenBatches(random_lengths(4), BUDGET, pieces=pieces, ranks=ranks)
     TokenBatches(random_lengths(3), BUDGET, shuffle=False, pieces=pieces, ranks=ranks)
@@ -205,10 +205,10 @@ def test_a_cut_comes_only_where_the_next_row_would_be_too_much(seed, at_least):
 
 def test_a_batch_holds_the_rows_with_their_special_tokens_and_padding():
     table = Table(np.array([[3, 2], [2, 4], [5, 1]]))
-    batch = PairBatches(table, PAD, BOS, EOS)[Part([1, 0], update_tokens=6)]
+    batch = PairBatches(table, PAD, BOS, EOS)[Part([1, 0], divisor=6)]
     assert batch["source"].tolist() == [[11, EOS, PAD], [10, 10, EOS]]
     assert batch["target"].tolist() == [[BOS, 11, 11, 11, EOS], [BOS, 10, EOS, PAD, PAD]]
-    assert batch["rows"].tolist() == [1, 0] and batch["update_tokens"].item() == 6
+    assert batch["rows"].tolist() == [1, 0] and batch["divisor"].item() == 6
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
@@ -217,12 +217,12 @@ def test_an_empty_row_is_its_special_tokens():
     assert batch["source"].tolist() == [[EOS]] and batch["target"].tolist() == [[BOS, EOS]]
 
 
-def test_update_tokens_are_the_labels_of_all_parts():
+def test_divisors_are_the_labels_of_all_parts():
     lengths = random_lengths()
     batches = PairBatches(Table(lengths), PAD, BOS, EOS)
     for update in updates(lengths, pieces=2, ranks=2):
         labels = sum(int((batches[part]["target"][:, 1:] != PAD).sum()) for part in update)
-        assert labels == update[0].update_tokens
+        assert labels == update[0].divisor
 
 
 def test_pad_fills_behind_each_row_to_the_longest():

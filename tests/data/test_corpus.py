@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnorm.data import describe, prepare, tables
+from attnorm.data import PairLayout, describe, prepare, tables
 from attnorm.data.cache import cached
 from attnorm.data.sentencepiece_tokenizer import SentencePiece
-from attnorm.data.sources import Source, build_source
+from attnorm.data.sources import KINDS, Source, build_source
 from attnorm.data.text import clean
 
 REUTERS = Path(__file__).parents[3] / "shared/data/headlines/reuters"
 WORDS = ["The", "U.S.", "grew", "3.5", "%", "in", "1986", ",", "officials", "said", "Tuesday", "."]
 TRAIN = [(" ".join(WORDS[i % 5 :] * (1 + i % 3)), " ".join(WORDS[: 2 + i % 4])) for i in range(50)]
 TRAIN[7], TRAIN[9] = ("  ", "no article"), ("no title", "\u2028")
+WORDS_OF_PAIRS = ("article", "title")
 SETTINGS = {"name": "sentencepiece", "model_type": "bpe", "vocab_size": 60}
 
 
@@ -49,8 +50,10 @@ class Rows(Source):
 @pytest.fixture
 def make(tmp_path):
     def make(source=None, tokenizer=SETTINGS, **options):
-        defaults = {"lowercase": True, "digits": True, "max_source": 30, "max_target": 9, "max_rows": {}}
-        return prepare(source or Rows(), tokenizer, **(defaults | {"cache_dir": tmp_path / "cache"} | options))
+        limits = {"max_source": 30, "max_target": 9}
+        layout = PairLayout(**{name: options.pop(name, limit) for name, limit in limits.items()})
+        defaults = {"lowercase": True, "digits": True, "max_rows": {}, "cache_dir": tmp_path / "cache"}
+        return prepare(source or Rows(), tokenizer, layout, **(defaults | options))
 
     return make
 
@@ -64,10 +67,10 @@ def test_rows_are_cleaned_tokenized_and_cut(make):
     splits = make()
     assert list(splits) == ["train", "validation"]
     train, expected = splits["train"], kept(TRAIN)
-    assert train.name == "train" and len(train) == len(train.dataset) == len(expected) == 48
+    assert train.name == "train" and len(train) == len(train.rows) == len(train.texts) == len(expected) == 48
     for i, texts in enumerate(expected):
-        row = train.rows[i]
-        assert (row["article"], row["title"]) == texts
+        row, cleaned = train.rows[i], train.texts[i]
+        assert (cleaned["article"], cleaned["title"]) == texts
         source, target = (train.tokenizer.encode([text])[0] for text in texts)
         assert (row["source"], row["target"]) == (source[:29], target[:8])
 
@@ -82,7 +85,8 @@ def test_counts_and_lengths_agree_with_the_rows(make):
             "read": rows, "empty": 2, "kept": rows - 2, "truncated_source": cut[0], "truncated_target": cut[1]
         }  # fmt: skip
         assert split.lengths.dtype == np.int32
-        assert split.lengths.tolist() == [[len(r["source"]) + 1, len(r["target"]) + 1] for r in split.dataset]
+        assert split.lengths.tolist() == [[len(r["source"]) + 1, len(r["target"]) + 1] for r in split.rows]
+        assert (split.weights == split.lengths[:, 1]).all()
         assert (split.lengths.max(axis=0) == (30, 9)).all()
 
 
@@ -91,25 +95,26 @@ def test_lengths_and_rows_agree_across_arrow_batches(make, monkeypatch):
     monkeypatch.setattr(tables, "BATCH", 7)
     parts = make(splits=["train"], max_source=29)["train"]  # other tokens, the same rows
     again = make(splits=["train"], source=Rows(train=[*TRAIN, ("", "")]), tokenizer=whole.tokenizer)["train"]
-    assert again.dataset[:] == whole.dataset[:]
+    assert again.rows[:] == whole.rows[:] and again.texts[:] == whole.texts[:]
     assert (again.lengths == whole.lengths).all() and (parts.lengths[:, 1] == whole.lengths[:, 1]).all()
 
 
 def test_describe_is_one_line_a_split(make):
     splits = make()
     counts = splits["train"].counts
-    assert describe(splits).splitlines()[0] == (
+    lines = describe(splits, PairLayout(30, 9)).splitlines()
+    assert lines[0] == (
         f"train 48 pairs (2 empty skipped, {counts['truncated_source']} articles "
         f"and {counts['truncated_target']} headlines truncated)"
     )
-    assert describe(splits).splitlines()[1].startswith("validation 10 pairs (2 empty")
+    assert lines[1].startswith("validation 10 pairs (2 empty")
 
 
 def test_max_rows_takes_the_first_kept_pairs_and_reads_no_further(make):
     source = Rows(train=itertools.chain(TRAIN[:11], [pytest.fail]))  # what is not a pair must not be reached
     source.fingerprint = lambda split: split
     train = make(source, max_rows={"train": 9}, splits=["train"])["train"]
-    assert train.dataset["article"][:] == [article for article, _ in kept(TRAIN)[:9]]
+    assert train.texts["article"][:] == [article for article, _ in kept(TRAIN)[:9]]
     assert train.counts["read"] == 11 and train.counts["kept"] == 9
     assert len(make(max_rows={"train": 1000, "validation": None})["train"]) == 48
 
@@ -123,7 +128,7 @@ def test_the_second_time_nothing_is_read(make, monkeypatch):
     monkeypatch.setattr(SentencePiece, "train", lambda *_, **__: pytest.fail("trained again"))
     second = make()
     for name in first:
-        assert second[name].dataset[:] == first[name].dataset[:] and second[name].counts == first[name].counts
+        assert second[name].rows[:] == first[name].rows[:] and second[name].counts == first[name].counts
 
 
 @pytest.mark.parametrize(
@@ -170,9 +175,9 @@ def test_a_wordpiece_vocabulary_needs_no_training(make, tmp_path):
 
 def test_all_problems_are_named_at_once(make):
     with pytest.raises(ValueError) as error:
-        make(Rows(validation=None), SETTINGS | {"vocab_size": "x"}, max_source=1, max_target=0, max_rows={"train": 0})
+        make(Rows(validation=None), SETTINGS | {"vocab_size": "x"}, max_rows={"train": 0})
     keys = {line.split("=")[0] for line in str(error.value).splitlines()}
-    assert keys == {"data.validation", "tokenizer.vocab_size", "model.max_source", "model.max_target", "data.max_train"}
+    assert keys == {"data.validation", "tokenizer.vocab_size", "data.max_train"}
     with pytest.raises(ValueError, match=r"tokenizer None"):
         make(tokenizer={})
 
@@ -232,21 +237,22 @@ def test_of_two_processes_one_builds(tmp_path):
 
 def test_the_sample_is_drawn_from_the_whole_split(make, tmp_path):
     rows = [(f"a{i}", f"t{i}") for i in range(10_000)]
-    tables.write_rows(iter(rows), tmp_path, lowercase=False, digits=False, limit=None, what="")
-    sample = list(tables.sample_sentences(tmp_path, 2000))
-    assert len(set(sample)) == 2000 and sample == list(tables.sample_sentences(tmp_path, 2000))
+    tables.write_rows(iter(rows), tmp_path, kind=KINDS["pairs"], lowercase=False, digits=False, limit=None, what="")
+    sample = list(tables.sample_sentences(tmp_path, WORDS_OF_PAIRS, 2000))
+    assert len(set(sample)) == 2000 and sample == list(tables.sample_sentences(tmp_path, WORDS_OF_PAIRS, 2000))
     places = np.array([int(sentence[1:]) for sentence in sample])
     assert (np.histogram(places, bins=10, range=(0, 10_000))[0] > 150).all()
     assert 900 < sum(sentence[0] == "t" for sentence in sample) < 1100
     for count in (None, 20_000, 10**9):
-        assert sorted(tables.sample_sentences(tmp_path, count)) == sorted(itertools.chain(*rows))
+        assert sorted(tables.sample_sentences(tmp_path, WORDS_OF_PAIRS, count)) == sorted(itertools.chain(*rows))
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
     code = (
         "import datasets, sys\n"
         "from pathlib import Path\n"
-        "from attnorm.data import tables\n"
+        "from attnorm.data import PairLayout, tables\n"
+        "from attnorm.data.sources import KINDS\n"
         "from attnorm.data.sentencepiece_tokenizer import SentencePiece\n"
         "def anonymous():\n"
         "    lines = Path('/proc/self/status').read_text().splitlines()\n"
@@ -260,9 +266,9 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         "folder = Path(sys.argv[1])\n"
         "def build(count):\n"
         "    (folder / f'{count}').mkdir(); (folder / f't{count}').mkdir(); peaks.clear()\n"
-        "    tables.write_rows(rows(count), folder / f'{count}', lowercase=True, digits=True, limit=None, what='')\n"
-        "    tables.write_tokens(folder / f'{count}', folder / f't{count}', tokenizer,\n"
-        "                        max_source=100, max_target=9, what='')\n"
+        "    tables.write_rows(rows(count), folder / f'{count}', kind=KINDS['pairs'], lowercase=True, digits=True,\n"
+        "                      limit=None, what='')\n"
+        "    tables.write_tokens(folder / f'{count}', folder / f't{count}', tokenizer, PairLayout(100, 9), what='')\n"
         "    return max([*peaks, anonymous()])\n"
         "build(10_000); small = build(11_000); print(build(60_000) - small)\n"
     )
@@ -284,5 +290,5 @@ def test_the_real_headlines(make):
     settings = SETTINGS | {"vocab_size": 2000}
     splits = make(build_source("rush", dir=str(REUTERS)), settings, max_source=100, max_target=50)
     assert [split.counts["read"] for split in splits.values()] == [11_022, 1_000]
-    row = splits["train"].rows[0]
-    assert row["title"] == "bahia cocoa review" == splits["train"].tokenizer.decode(row["target"])
+    train = splits["train"]
+    assert train.texts[0]["title"] == "bahia cocoa review" == train.tokenizer.decode(train.rows[0]["target"])

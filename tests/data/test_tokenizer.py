@@ -1,16 +1,22 @@
 """Cleaning and tokenizers: text comes back as it went in, and `<unk>` is one token."""
 
 import json
+import os
 import pickle
+import subprocess
+import sys
+import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
-import yaml
+from omegaconf import OmegaConf
 
 from attnorm.data import TOKENIZERS, check_tokenizer, load_tokenizer
 from attnorm.data.sentencepiece_tokenizer import SentencePiece
 from attnorm.data.text import clean
 from attnorm.data.wordpiece_tokenizer import WordPiece
+from attnorm.registry import find, option_parameters
 
 ROOT = Path(__file__).parents[2]
 REUTERS = ROOT.parent / "shared/data/headlines/reuters/train.article.txt"
@@ -95,7 +101,7 @@ def test_sentencepiece_word_by_word_is_the_library_on_whole_sentences(trained):
 
 
 def test_forgetting_words_changes_nothing(trained, monkeypatch):
-    monkeypatch.setattr("attnorm.data.tokenizer._REMEMBERED", 3)
+    monkeypatch.setattr("attnorm.data.tokenizer.REMEMBERED", 3)
     expected = [trained.encode([sentence])[0] for sentence in SENTENCES]
     assert trained.encode(SENTENCES) == expected
 
@@ -223,20 +229,231 @@ def test_check_tokenizer_names_every_problem(tmp_path):
     assert "Did you mean 'unigram'?" in problems[0]
     problems = check_tokenizer("wordpiece", file=str(tmp_path / "vocab.txt"), lowercase="yes")
     assert "no such file" in problems[0] and "tokenizer.lowercase=yes" in problems[1]
-    assert "must be a vocab.txt or a tokenizer.json" in check_tokenizer("wordpiece", file=str(tmp_path))[0]
-    assert check_tokenizer("wordpiece") == ["tokenizer.file: wordpiece needs this option"]
+    assert "no vocab.txt or tokenizer.json in this folder" in check_tokenizer("wordpiece", file=str(tmp_path))[0]
+    assert "must be a vocab.txt or a tokenizer.json" in check_tokenizer("wordpiece", file="vocab.bin")[0]
+    assert "null trains one" in check_tokenizer("wordpiece", file="")[0]
+    problems = check_tokenizer("wordpiece", vocab_size=0, sample=-1, lowercase=3)
+    assert [p.split("=")[0] for p in problems] == [f"tokenizer.{k}" for k in ("vocab_size", "sample", "lowercase")]
+    assert check_tokenizer("wordpiece") == check_tokenizer("wordpiece", sample=None) == []
     assert check_tokenizer("wordpiece", file=vocabulary(tmp_path, SPECIAL)) == []
     assert check_tokenizer("sentencepiece", sample=None) == []
 
 
 @pytest.mark.parametrize("name", sorted(TOKENIZERS))
-def test_each_yaml_holds_options_that_its_tokenizer_takes(name, tmp_path):
-    settings = yaml.safe_load((ROOT / f"conf/tokenizer/{name}.yaml").read_text())
-    assert settings["name"] == name
-    if name == "wordpiece":
-        assert settings["file"] == "???"
-        settings["file"] = vocabulary(tmp_path, SPECIAL)
-    assert check_tokenizer(**settings) == []
+def test_each_yaml_holds_the_options_of_its_tokenizer_and_their_defaults(name):
+    written = OmegaConf.to_container(OmegaConf.load(ROOT / f"conf/tokenizer/{name}.yaml"), resolve=True)
+    assert written.pop("name") == name
+    assert check_tokenizer(name, **written) == []
+    maker = find("tokenizer", name, TOKENIZERS).from_settings
+    assert written == {parameter.name: parameter.default for parameter in option_parameters(maker)}
+
+
+def test_the_vocabulary_to_train_is_as_large_as_the_models():
+    conf = OmegaConf.create({"model": {"vocab_size": 77}})
+    conf.tokenizer = OmegaConf.load(ROOT / "conf/tokenizer/wordpiece.yaml")
+    assert conf.tokenizer.vocab_size == 77
+
+
+# ------------------------------------------------------------------------------------------------- a trained WordPiece
+
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def train(sentences=SENTENCES, **options):
+    return WordPiece.from_settings(lambda count: iter(sentences), **{"vocab_size": 100, **options})
+
+
+def test_who_needs_the_train_split():
+    assert SentencePiece.needs_training({}) and SentencePiece.needs_training({"vocab_size": 9})
+    assert WordPiece.needs_training({}) and WordPiece.needs_training({"file": None, "vocab_size": 9})
+    assert not WordPiece.needs_training({"file": "vocab.txt"})
+
+
+def test_a_trained_wordpiece_begins_with_the_special_tokens_and_spells_its_text():
+    tokenizer = train()
+    assert [tokenizer._tokenizer.id_to_token(i) for i in range(5)] == BERT
+    ids = tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id
+    assert ids == (0, 1, 2, 3, 4)
+    assert tokenizer.vocab_size == 100
+    for sentence, encoded in zip(SENTENCES, tokenizer.encode(SENTENCES), strict=True):
+        assert encoded.count(tokenizer.unk_id) == sentence.count("<unk>")
+        assert not {0, 2, 3, 4} & set(encoded)
+    [ids] = tokenizer.encode(["[MASK] [CLS]"])
+    assert not {0, 2, 3, 4} & set(ids)
+
+
+def test_a_trained_wordpiece_learns_the_frequent_words_and_nothing_from_unk():
+    tokenizer = train(["the barrels <unk> <unk>"] * 9 + ["x y z unked"], vocab_size=60)
+    assert [len(ids) for ids in tokenizer.encode(["the", "barrels", "<unk>"])] == [1, 1, 1]
+    vocabulary = tokenizer._tokenizer.get_vocab()
+    assert not {"<", ">", "un", "unk", "##nk"} & set(vocabulary)
+    assert "##z" not in vocabulary  # begins a word and never continues one
+
+
+def test_a_trained_wordpiece_lowercases_unless_told_not_to():
+    text = ["The Café the cafe"] * 3
+    assert train(text, vocab_size=40).encode(["The Café"]) == train(text, vocab_size=40).encode(["the cafe"])
+    cased = train(text, vocab_size=40, lowercase=False)
+    assert cased.encode(["The Café"]) != cased.encode(["the cafe"])
+    assert cased.unk_id not in cased.encode(["The Café"])[0]
+
+
+def test_sample_is_what_is_drawn_from_the_train_split():
+    asked = []
+
+    def draw(count):
+        asked.append(count)
+        return iter(SENTENCES)
+
+    WordPiece.from_settings(draw, vocab_size=100, sample=7)
+    assert set(asked) == {7}
+
+
+TRAINING = """
+import random
+from attnorm.data.wordpiece_tokenizer import WordPiece
+numbers = random.Random(0)
+letters = [chr(c) for c in [*range(97, 123), *range(0x3b1, 0x3c9), *range(0x4e00, 0x4e00 + 1200)]]
+words = ["".join(numbers.choices(letters[:50], k=numbers.randint(1, 8))) for _ in range(300)] + letters[50:]
+text = [" ".join(numbers.choices(words, k=10)) for _ in range(1500)]
+print(WordPiece.from_settings(lambda n: iter(text), vocab_size=1700).fingerprint())
+"""
+
+
+def test_wordpiece_training_gives_the_same_bytes_in_every_process():
+    found = set()
+    for seed in range(4):  # also with another number of threads
+        environment = os.environ | {"PYTHONHASHSEED": str(seed), "RAYON_NUM_THREADS": str(1 + seed % 3)}
+        run = subprocess.run(
+            [sys.executable, "-c", TRAINING], env=environment, capture_output=True, text=True, check=True
+        )
+        found.add(run.stdout)
+    assert len(found) == 1
+
+
+def test_wordpiece_training_prints_nothing(capfd):
+    train()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_forking_after_wordpiece_training_prints_no_warning():
+    code = TRAINING + "import os\npid = os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0)\n"
+    environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stderr == ""
+
+
+def test_wordpiece_names_the_least_vocabulary_that_works():
+    with pytest.raises(ValueError, match=r"tokenizer.vocab_size=9: too small .* least that works is \d+") as error:
+        train(vocab_size=9)
+    least = int(str(error.value).split()[-1])
+    assert train(vocab_size=least).vocab_size == least
+    with pytest.raises(ValueError, match=f"least that works is {least}"):
+        train(vocab_size=least - 1)
+
+
+def test_wordpiece_shrinks_to_the_data_and_says_so(caplog):
+    tokenizer = train(vocab_size=5000)
+    assert tokenizer.vocab_size < 1000
+    assert f"tokenizer.vocab_size=5000 is more than the training text can fill: {tokenizer.vocab_size}" in caplog.text
+
+
+def test_wordpiece_spells_the_most_frequent_characters_of_a_text_with_too_many():
+    rare = [chr(0x4E00 + i) for i in range(2000)]
+    tokenizer = train(["the cat"] * 5 + rare + rare[700:], vocab_size=1100)
+    spelled = [tokenizer.unk_id not in ids for ids in tokenizer.encode(rare)]
+    assert not any(spelled[:700]) and sum(spelled) == sum(spelled[700:]) == 1000 - len(set("thecat"))
+
+
+def test_a_trained_wordpiece_is_saved_and_loaded(tmp_path):
+    tokenizer = train()
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.mask_id == 4 and loaded.fingerprint() == tokenizer.fingerprint()
+    assert loaded.encode(SENTENCES) == tokenizer.encode(SENTENCES)
+
+
+# --------------------------------------------------------------------------- the mask token, word starts, and offsets
+
+
+def test_a_vocabulary_without_a_mask_token_has_none(wordpiece, trained, tmp_path):
+    assert wordpiece.mask_id is None and trained.mask_id is None
+    assert WordPiece.from_settings(file=vocabulary(tmp_path, [*SPECIAL, "x", "[MASK]"])).mask_id == 5
+
+
+def test_the_folder_of_a_model_is_as_good_as_its_file(wordpiece, tmp_path):
+    (tmp_path / "a").mkdir()
+    wordpiece.save(tmp_path / "a")
+    assert check_tokenizer("wordpiece", file=str(tmp_path / "a")) == []
+    assert WordPiece.from_settings(file=str(tmp_path / "a")).fingerprint() == wordpiece.fingerprint()
+    vocabulary(tmp_path / "a", [*SPECIAL, "only", "these"])
+    assert WordPiece.from_settings(file=str(tmp_path / "a")).vocab_size == 6  # vocab.txt comes first
+    (tmp_path / "a/vocab.txt").write_text("")
+    assert "the file is empty" in check_tokenizer("wordpiece", file=str(tmp_path / "a"))[0]
+
+
+def test_wordpiece_says_which_pieces_start_a_word(wordpiece):
+    pieces = ["the", "c", "##a", "##f", "#", "[CLS]", "[UNK]", "##z"]
+    ids = np.array([[wordpiece._tokenizer.token_to_id(piece) for piece in pieces]])
+    assert wordpiece.starts_word(ids).tolist() == [[not (len(p) > 2 and p.startswith("##")) for p in pieces]]
+
+
+def test_sentencepiece_says_which_pieces_start_a_word(trained):
+    for sentence in SENTENCES:
+        [ids] = trained.encode([sentence])
+        starts = trained.starts_word(np.array(ids))
+        assert starts.sum() == len(sentence.split()) and starts.dtype == bool
+        words = np.split(np.array(ids), np.flatnonzero(starts)[1:])
+        assert [trained.decode(word) for word in words] == sentence.split()
+    assert trained.starts_word(np.arange(4)).all()
+
+
+OFFSETS = [
+    ("the  Cafe,\tthe", ["the", "Cafe", ",", "the"]),
+    ("Café the", ["Café", "the"]),
+    ("Cafe\u0301 cafe\u0301\u0301, x", ["Cafe\u0301", "cafe\u0301\u0301", ",", "x"]),
+    ("\u2003the日本the ", ["the", "日", "本", "the"]),
+    ("İa", ["İ", "a"]),
+    ("<unk> the<unk>", ["<unk>", "the", "<", "u", "n", "k", ">"]),
+    (f"the {'a' * 101} {'b' * 2}", ["the", "a" * 101, "b", "b"]),
+    ("ab☃c, the", ["ab☃c", ",", "the"]),
+    ("a\u200bb", ["a", "b"]),
+    ("\u200b", []),
+    ("", []),
+    ("[SEP] x", ["[", "S", "E", "P", "]", "x"]),
+    ("😀 the", ["😀", "the"]),
+]
+
+
+@pytest.mark.parametrize(("text", "slices"), OFFSETS)
+def test_offsets_are_in_the_characters_of_the_text(tmp_path, text, slices):
+    tokenizer = WordPiece.from_settings(file=vocabulary(tmp_path, [*SPECIAL, *PIECES, "日", "本"]), lowercase=True)
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    assert [text[start:end] for start, end in offsets] == slices
+    assert ids == tokenizer.encode([text])[0]
+    for piece, part in zip(ids, slices, strict=True):
+        letters = "".join(c for c in unicodedata.normalize("NFD", part.lower()) if not unicodedata.combining(c))
+        if piece != tokenizer.unk_id:
+            assert tokenizer._tokenizer.id_to_token(piece).removeprefix("##") == letters
+    assert tokenizer.encode_with_offsets(text) == (ids, offsets)  # from memory
+
+
+def test_offsets_of_cased_text_with_separate_accents(tmp_path):
+    pieces = [*SPECIAL, "e", "##\u0301", "x"]
+    tokenizer = WordPiece.from_settings(file=vocabulary(tmp_path, pieces), lowercase=False)
+    assert tokenizer.encode_with_offsets("x e\u0301") == ([6, 4, 5], [(0, 1), (2, 3), (3, 4)])
+
+
+def test_forgetting_offsets_changes_nothing(wordpiece, monkeypatch):
+    monkeypatch.setattr("attnorm.data.wordpiece_tokenizer.REMEMBERED", 3)
+    for sentence in SENTENCES:
+        assert wordpiece.encode_with_offsets(sentence)[0] == wordpiece.encode([sentence])[0]
+        assert len(wordpiece._placed) < 20
+
+
+def test_sentencepiece_cannot_tell_offsets(trained):
+    with pytest.raises(ValueError, match=r"a SentencePiece cannot say where its tokens lie; use tokenizer=wordpiece"):
+        trained.encode_with_offsets("the")
 
 
 def test_real_headlines_come_back():

@@ -19,7 +19,7 @@ FORMS = {
     "sinusoidal": {"positions": "sinusoidal"},
     "post": {"norm": "post", "encoder_layers": 2},
     "untied": {"tied": False},
-    "as_bert": {"norm": "post", "embedding_norm": True, "activation": "relu"},
+    "as_bert": {"norm": "post", "embedding_norm": True, "activation": "relu", "types": 2, "norm_eps": 1e-12},
 }
 PRIORS = {"encoder": ["t5"], "decoder": ["t5", "alibi"], "cross": ["alibi"]}
 PREFERENCE = {"encoder": ["content", "t5"], "decoder": ["content", "t5"], "cross": ["content", "learned"]}

@@ -12,7 +12,8 @@ from torch.testing import assert_close
 
 from attnorm.data.batching import PairBatches, TokenBatches
 from attnorm.models.decoding import Decoding, generate
-from attnorm.tasks.gigaword import HeadlineTask, NonFiniteLoss
+from attnorm.tasks.base import NonFiniteLoss
+from attnorm.tasks.gigaword import HeadlineTask
 from attnorm.tasks.headlines import cut, special_tokens, summed_loss, target_logits, write_headlines
 from attnorm.tasks.optim import Optim
 from attnorm.tasks.rouge import Rouge, lead
@@ -193,7 +194,7 @@ def test_the_loss_on_real_tokens_equals_the_padded_computation(placement):
 
 def test_each_token_is_predicted_from_those_before_it():
     """The loss of one pair, token by token."""
-    model, batch = rough_model(), TABLE.batch(SimpleNamespace(rows=[2], update_tokens=6))
+    model, batch = rough_model(), TABLE.batch(SimpleNamespace(rows=[2], divisor=6))
     expected, read = 0.0, [BOS]
     for token in [*TABLE.columns["target"][2], EOS]:
         log_p = model.logits(model(batch["source"], torch.tensor([read])))[0, -1].log_softmax(-1)

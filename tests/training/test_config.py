@@ -19,8 +19,8 @@ from attnorm.training.rules import RULES
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
-NO_COMMAND = {"data/base.yaml", "hydra/default.yaml"}  # not to be chosen by themselves
-NOT_CHOSEN = {"data/base.yaml", "hparams_search/attention.yaml"}
+NO_COMMAND = {"data/base.yaml", "data/cleaned.yaml", "hydra/default.yaml"}  # not to be chosen by themselves
+NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml", "hparams_search/attention.yaml"}
 SELF_EXPLAINED = {"model.encoder_layers", "model.decoder_layers", "optim.betas", "optim.eps", "logger.project"}
 
 
@@ -43,7 +43,21 @@ def needed(tmp_path, monkeypatch):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     rush, pairs = [f"data.dir={tmp_path}"], [f"data.{split}={tmp_path}/pairs.tsv" for split in ("train", "validation")]
     vocabulary = [f"tokenizer.file={tmp_path}/vocab.txt"]
+    table = tmp_path / "pairs.tsv"
+    names = [f"data.{split}={table}" for split in ("train", "validation")]
+    labelled = [*names, "data.labels=[a,b]"]
+    (tmp_path / "squad.json").write_text('{"data": []}')
+    squad = [f"data.{split}={tmp_path}/squad.json" for split in ("train", "validation")]
     needs = {
+        "data/newswire_text.yaml": ["task=mlm"],
+        "data/text.yaml": ["task=mlm", f"data.files={table}"],
+        "data/text_hub.yaml": ["task=mlm", "data.path=owner/name"],
+        "data/squad.yaml": ["task=squad", *squad],
+        "data/labelled.yaml": ["task=classify", *labelled],
+        "task/squad.yaml": squad,
+        "task/classify.yaml": labelled,
+        "task/mnli.yaml": names,
+        **{f"model/bert_{size}.yaml": ["task=mlm"] for size in ("tiny", "small", "base")},
         "data/rush.yaml": rush,
         "data/pairs.yaml": pairs,
         "data/hub.yaml": ["data.path=owner/name"],
@@ -261,7 +275,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
         "trainer.max_time=00:01:00:00",
         "trainer.deterministic=warn",
         "tags=[a,b]",
-        "callbacks.column_mass_every=0",
+        "callbacks.attention_every=0",
     ],
 )
 def test_values_that_are_allowed_are_accepted(change):
@@ -428,11 +442,18 @@ def test_runs_are_filed_under_what_was_resolved(changes, label):
 
 def test_only_the_sites_of_the_model_are_recorded():
     cfg = runs.tiny("attention=hnas")
-    wider = copy.deepcopy(cfg)
-    wider["attention"]["fusion"] = "softmax"
-    wider["attention"]["prior"]["fusion"] = ["t5"]
-    wider["attention"]["scorer"]["fusion"] = "dot"
-    assert assemble.record_of(wider) == assemble.record_of(cfg) == cfg
+    assert assemble.record_of(cfg) == cfg
+    encoder = assemble.record_of(runs.plain("attention=hnas", "task=mlm"))["attention"]
+    tables = {"prior": {"encoder": []}, "scorer": {"encoder": "scaled_dot"}, "options": cfg["attention"]["options"]}
+    assert encoder == {"encoder": "hnas", **tables}
+
+
+def test_a_site_that_only_other_models_have_is_refused_where_it_was_typed(monkeypatch, capsys):
+    assert runs.call(monkeypatch, "train", "task=mlm", "attention.decoder=dnas", "+attention.prior.cross=[t5]") == 2
+    problems = capsys.readouterr().err.splitlines()
+    assert [problem.partition(":")[0] for problem in problems] == ["error", "error"]
+    assert "attention.decoder: the model has no such site; it has encoder" in problems[0]
+    assert "attention.prior.cross" in problems[1]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import runs
 import yaml
 from rich.console import Console
 
-from attnorm.training import console, evaluate
+from attnorm.training import console
 from attnorm.training.config import leaves
+from attnorm.training.scores import Scores
 
 VALIDATION = re.compile(
     r"step +(\d+)  val loss \d+\.\d{3}  perplexity [\d,]+\.\d  ROUGE-1/2/L \d+\.\d / \d+\.\d / \d+\.\d \(greedy\)"
@@ -84,16 +85,14 @@ def test_the_shown_configuration_is_whole(output):
         assert str(value) in ended.stdout, key
 
 
-SCORES = evaluate.Scores(
+SCORES = Scores(
     split="test",
-    pairs=12345,
-    loss=1.23456,
-    rouge={"rouge1": 31.239, "rouge2": 12.0, "rougeL": 29.999},
-    lead8={"rouge1": 20.0, "rouge2": 5.0, "rougeL": 19.0},
-    rouge_note="ROUGE [note]",
-    decoding={"beam_size": 4},
-    seconds=2.0,
-    headlines=["a"],
+    of="pairs",
+    size=12345,
+    metrics={"rouge1": 31.239, "rouge2": 12.0, "rougeL": 29.999, "loss": 1.23456},
+    baselines={"lead-8": {"rouge1": 20.0, "rouge2": 5.0, "rougeL": 19.0}},
+    note="ROUGE [note]",
+    settings={"beam_size": 4},
 )
 
 
@@ -115,9 +114,7 @@ def test_scores_are_shown_with_two_digits_and_the_loss_with_three(screen):
 
 @pytest.mark.parametrize("text", ["[bold]not markup[/]", "[/]", "a [red] b", "back\\slash ["])
 def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
-    from attnorm.tasks.gigaword import Sample
-
-    console.show_samples([Sample(text, text, text)])
+    console.show_samples([{"article": text, "title": text, "headline": text}])
     console.show_config({"dir": text, "data": {"dir": text}})
     console.show_scores(SCORES, text)
     assert screen.export_text().count(text) == 6

@@ -15,9 +15,11 @@ from torch.testing import assert_close
 from attnorm import front
 from attnorm.data.batching import TokenBatches
 from attnorm.tasks import gigaword
+from attnorm.tasks.base import NonFiniteLoss
 from attnorm.tasks.gigaword import HeadlineTask
-from attnorm.training import assemble, callbacks
+from attnorm.training import callbacks
 from attnorm.training.errors import Interrupted
+from attnorm.training.recipes.base import recipe_of
 from attnorm.training.tracking import read_csv
 
 EPOCHS = (
@@ -32,6 +34,7 @@ FILES = {
     "environment.json",
     "metrics.csv",
     "hybrid_weights.csv",
+    "attention.csv",
     "summary.json",
     "sentencepiece.model",
     "checkpoints/best.ckpt",
@@ -81,6 +84,10 @@ def scores_of(run):
     return {name: value for name, value in scores.items() if "second" not in name}
 
 
+def loss_of(run):
+    return scores_of(run)["metrics"]["loss"]
+
+
 def history(run):
     """metrics.csv as a sorted list of what each row holds, and the text of hybrid_weights.csv."""
     rows = [tuple(sorted((k, v) for k, v in row.items() if v)) for row in read_csv(run / "metrics.csv")]
@@ -106,7 +113,7 @@ def assert_same_training(first, second):
 
 def updates_an_epoch(*overrides):
     cfg = runs.tiny(*overrides)
-    split = assemble.build_splits(cfg)["train"]
+    split = recipe_of(cfg).splits()["train"]
     return len(TokenBatches(split.lengths, cfg["data"]["batch_tokens"]))
 
 
@@ -134,10 +141,11 @@ def test_a_summary_holds_the_promised_fields():
     assert summary["peak_memory"]["process_mb"] > 1
     assert summary["wall_seconds"] > 0
     scores = summary["validation"]
-    assert (scores["split"], scores["pairs"]) == ("validation", 20)
-    assert set(scores["rouge"]) == set(scores["lead8"]) == {"rouge1", "rouge2", "rougeL"}
-    assert scores["decoding"]["beam_size"] == 2
-    assert "stemmer" in scores["rouge_note"]
+    assert (scores["split"], scores["of"], scores["size"]) == ("validation", "pairs", 20)
+    rouge = {"rouge1", "rouge2", "rougeL"}
+    assert set(scores["metrics"]) == {*rouge, "loss"} and set(scores["baselines"]["lead-8"]) == rouge
+    assert scores["settings"]["beam_size"] == 2
+    assert "stemmer" in scores["note"]
 
 
 def parameters_of(run):
@@ -168,13 +176,13 @@ def test_metrics_are_at_the_updates_they_belong_to():
     assert list(logged(run, "train/loss")) == [1, 2, 3, 4]
     assert list(logged(run, "val/loss")) == list(logged(run, "val/rouge1")) == [2, 4]
     assert list(logged(run, "hybrid/encoder/0")) == [0, 1, 2, 3, 4]
-    assert list(logged(run, "column_mass/encoder/0/min")) == [2, 4]
+    assert list(logged(run, "column_mass/encoder/0/min")) == [0, 2, 4]
 
 
 def test_the_last_validation_loss_is_that_of_the_summary():
     """One is computed in training, the other from best.ckpt: the same model, the same pairs."""
     run = runs.finished_run()
-    assert_close(logged(run, "val/loss")[4], scores_of(run)["loss"], rtol=1e-5, atol=0)
+    assert_close(logged(run, "val/loss")[4], loss_of(run), rtol=1e-5, atol=0)
 
 
 def test_the_hybrid_curve_starts_at_a_half_and_has_every_layer_at_every_look_and_moves(tmp_path):
@@ -274,11 +282,11 @@ def test_eval_with_other_settings_records_them_and_overwrites_nothing(monkeypatc
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test", "decoding.beam_size=1", "task.stemmer=false") == 0
     first, second = (json.loads((run / f"{name}.json").read_text()) for name in ("eval_test", "eval_test_2"))
-    assert (first["typed"], first["split"], first["pairs"]) == ({}, "test", 12)
+    assert (first["typed"], first["split"], first["size"]) == ({}, "test", 12)
     assert second["typed"] == {"decoding.beam_size": 1, "task.stemmer": False}
-    assert (first["decoding"]["beam_size"], second["decoding"]["beam_size"]) == (2, 1)
-    assert "with Porter" in first["rouge_note"] and "without" in second["rouge_note"]
-    assert first["loss"] == second["loss"]
+    assert (first["settings"]["beam_size"], second["settings"]["beam_size"]) == (2, 1)
+    assert "with Porter" in first["note"] and "without" in second["note"]
+    assert first["metrics"]["loss"] == second["metrics"]["loss"]
     assert (run / "eval_test_2.txt").exists()
     assert summary_of(run) == before
 
@@ -288,10 +296,10 @@ def test_eval_on_another_corpus_keeps_the_runs_tokenizer(monkeypatch, tmp_path):
     typed = ("data=newswire", "data.corpus_seed=7", "data.valid_size=9")
     assert runs.call(monkeypatch, "eval", f"run={run}", *typed) == 0
     record = json.loads((run / "eval_validation.json").read_text())
-    assert record["pairs"] == 9
+    assert record["size"] == 9
     assert record["data"]["corpus_seed"] == 7
     assert record["data"]["batch_tokens"] == 1000  # the run's own, not today's default
-    assert record["loss"] != scores_of(run)["loss"]
+    assert record["metrics"]["loss"] != loss_of(run)
 
 
 @pytest.mark.parametrize("checkpoint", ["best", "last"])
@@ -305,7 +313,7 @@ def test_eval_takes_the_checkpoint_that_is_asked_for(monkeypatch, tmp_path, chec
     assert runs.call(monkeypatch, "eval", f"run={run}", f"ckpt={checkpoint}") == 0
     record = json.loads((run / "eval_validation.json").read_text())
     assert (record["checkpoint"], record["step"]) == (checkpoint, 99)
-    assert record["loss"] != scores_of(run)["loss"]
+    assert record["metrics"]["loss"] != loss_of(run)
 
 
 # the same again
@@ -323,8 +331,8 @@ def test_the_same_seed_gives_bit_equal_parameters_and_another_seed_others(tmp_pa
 @pytest.mark.parametrize(
     "setting",
     [
-        "callbacks.column_mass_every=0",
-        "callbacks.column_mass_every=1",
+        "callbacks.attention_every=0",
+        "callbacks.attention_every=1",
         "callbacks.hybrid_every=3",
         "callbacks.samples=0",
         "task.rouge_pairs=0",
@@ -345,10 +353,11 @@ def test_column_mass_is_logged_as_finite_numbers_or_not_at_all(tmp_path):
     ]
     rows = read_csv(runs.finished_run() / "metrics.csv")
     looks = [[float(row[column]) for column in columns] for row in rows if row[columns[0]]]
-    assert len(looks) == 2
+    assert len(looks) == 3
     assert torch.tensor(looks).isfinite().all()
-    runs.tiny_run(tmp_path, "attention=hnas", "callbacks.column_mass_every=0", "task.max_steps=2")
+    runs.tiny_run(tmp_path, "attention=hnas", "callbacks.attention_every=0", "task.max_steps=2")
     assert "column_mass" not in (tmp_path / "metrics.csv").read_text()
+    assert not (tmp_path / "attention.csv").exists()
 
 
 @pytest.mark.parametrize(
@@ -484,7 +493,9 @@ def test_accumulation_changes_memory_and_not_the_result(tmp_path):
     ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "4")]
     assert_close(*ends, rtol=1e-7, atol=1e-9)
     assert runs.unequal(*ends) != []  # or nothing was divided
-    assert_close(scores_of(tmp_path / "1")["loss"], scores_of(tmp_path / "4")["loss"], rtol=1e-5, atol=0)
+    assert_close(
+        scores_of(tmp_path / "1")["metrics"]["loss"], scores_of(tmp_path / "4")["metrics"]["loss"], rtol=1e-5, atol=0
+    )
 
 
 def test_two_processes_share_each_update_and_give_the_result_of_one(tmp_path):
@@ -495,7 +506,12 @@ def test_two_processes_share_each_update_and_give_the_result_of_one(tmp_path):
     assert runs.unequal(*ends) != []  # or nothing was divided
     for column in ("val/loss", "val/rouge1", "hybrid/encoder/0"):
         assert_close(logged(tmp_path / "one", column), logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
-    assert_close(scores_of(tmp_path / "one")["loss"], scores_of(tmp_path / "two")["loss"], rtol=1e-5, atol=0)
+    assert_close(
+        scores_of(tmp_path / "one")["metrics"]["loss"],
+        scores_of(tmp_path / "two")["metrics"]["loss"],
+        rtol=1e-5,
+        atol=0,
+    )
     assert summary["finished"] is True
 
 
@@ -531,7 +547,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(monkeypatch, tmp_path
         return logits * (torch.inf if len(states) == 4 else 1), labels
 
     monkeypatch.setattr(gigaword, "target_logits", planted)
-    with pytest.raises(gigaword.NonFiniteLoss, match=r"the loss is (nan|inf) at step 3, batch 3 of epoch 0 .*rows \d+"):
+    with pytest.raises(NonFiniteLoss, match=r"the loss is (nan|inf) at step 3, batch 3 of epoch 0 .*rows \d+"):
         runs.tiny_run(tmp_path, "task.max_steps=6", "task.validations=3")
     summary = summary_of(tmp_path)
     assert summary["finished"] is False

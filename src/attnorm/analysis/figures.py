@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from attnorm.training.callbacks import HYBRID_FILE
 from attnorm.training.tracking import read_csv
+from attnorm.training.watching import HYBRID_FILE
 
 
 def draw_run(run: Path) -> list[Path]:

@@ -194,14 +194,6 @@ def leak(name: str) -> str:
     return f"{name} couples queries and would leak the future at an autoregressive site; use {' or '.join(safe)}"
 
 
-def own_sites(attention: dict, sites: dict[str, bool]) -> dict:
-    """The tables with only the sites that the model has: what a run records."""
-    kept = {site: attention[site] for site in sites}
-    for table in ("prior", "scorer"):
-        kept[table] = {site: attention[table][site] for site in sites}
-    return {**kept, "options": attention["options"]}
-
-
 def attention_label(attention: dict, sites: dict[str, bool]) -> str:
     """The name a run is filed under, by what was resolved: the first site's normalizer, then each other site that is
     not plain softmax, then priors and scorers: 'hnas', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5'."""

@@ -124,6 +124,13 @@ def observe(model: nn.Module, see: Callable[[str, Tensor, Tensor | None], None])
             layer.observer = None
 
 
+def entropy(weights: Tensor) -> Tensor:
+    """-sum_j w_ij log w_ij in nats, the mean over examples and their live queries: weights (B, H, N, M) -> (H,)."""
+    each = -torch.special.xlogy(weights, weights).sum(-1)  # (B, H, N)
+    live = weights.sum(-1) > 0
+    return (each * live).sum((0, 2)) / live.sum((0, 2)).clamp(min=1)
+
+
 def smallest_column_mass(weights: Tensor, allowed: Tensor | None) -> Tensor:
     """min over the allowed keys of sum_i w_ij, (B, H): near 0 when a key is explained away ([D] Lemma 1).
 

@@ -36,6 +36,18 @@ def relative_positions(n_queries: int, n_keys: int, query_offset: int, device: t
     return torch.arange(n_keys, device=device)[None, :] - queries[:, None]
 
 
+def positions_in(segments: Tensor, real: Tensor | None = None) -> Tensor:
+    """The position of each token within its segment, int (B, M): a segment is a run of equal numbers in a row.
+
+    real: bool (B, M); where it is False, at padding, the position is 0, so that no table need reach so far.
+    """
+    place = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
+    begins = torch.ones_like(segments, dtype=torch.bool)
+    begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    positions = place - place.masked_fill(~begins, 0).cummax(1).values
+    return positions if real is None else positions.masked_fill(~real, 0)
+
+
 class T5(nn.Module):
     """The relative position bias of T5: one trained number per head and bucket of key minus query.
 
@@ -89,6 +101,7 @@ class Alibi(nn.Module):
 class Learned(nn.Module):
     """log u_j: one trained number per head and key position, 0 at the start (no preference).
 
+    Where a mask has segments, a position counts from the start of the segment.
     positions: how many positions the keys can have; more keys raise ValueError.
     """
 
@@ -100,9 +113,14 @@ class Learned(nn.Module):
     def forward(
         self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
     ) -> Tensor:
-        if n_keys > self.positions:
-            raise ValueError(f"learned prior has {self.positions} positions, got {n_keys} keys")
-        return self.log_u[None, :, None, :n_keys]  # (1, H, 1, M)
+        segments = mask.segments if isinstance(mask, Mask) else None
+        places = None if segments is None else positions_in(segments, mask.keys)  # (B, M)
+        last = n_keys if places is None or n_keys <= self.positions else int(places.max()) + 1
+        if last > self.positions:
+            raise ValueError(f"learned prior has {self.positions} positions, got {last} keys")
+        if places is None:
+            return self.log_u[None, :, None, :n_keys]  # (1, H, 1, M)
+        return self.log_u[:, places].transpose(0, 1)[:, :, None]  # (B, H, 1, M)
 
 
 class Content(nn.Module):

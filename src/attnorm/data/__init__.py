@@ -1,17 +1,20 @@
-"""Data: sources of (article, title) pairs, tokenizers, and the cached, memory-mapped corpus that batching reads.
+"""Data: sources of texts, tokenizers, and the cached, memory-mapped corpus that batching reads.
 
 source = build_source("newswire", train_size=1000)
-splits = prepare(source, {"name": "sentencepiece", "vocab_size": 800}, lowercase=True, digits=True,
-                 max_source=100, max_target=50, max_rows={}, cache_dir=".cache")
+splits = prepare(source, {"name": "sentencepiece", "vocab_size": 800}, PairLayout(max_source=100, max_target=50),
+                 lowercase=True, digits=True, max_rows={}, cache_dir=".cache")
 """
 
 from attnorm.data.corpus import Split, describe, prepare
+from attnorm.data.layout import Layout, PairLayout
 from attnorm.data.sources import SOURCES, Source, build_source
 from attnorm.data.tokenizer import TOKENIZERS, Tokenizer, check_tokenizer, load_tokenizer
 
 __all__ = [
     "SOURCES",
     "TOKENIZERS",
+    "Layout",
+    "PairLayout",
     "Source",
     "Split",
     "Tokenizer",

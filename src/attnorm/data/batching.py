@@ -1,4 +1,4 @@
-"""Batches of pairs: grouped by length, cut by a token budget, in an order that only (seed, epoch) decides."""
+"""Batches of rows: grouped by length, cut by a token budget, in an order that only (seed, epoch) decides."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,23 +11,25 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 @dataclass(frozen=True)
 class Part:
-    """One device's share of one update: row numbers, and the target tokens of the whole update."""
+    """One device's share of one update: row numbers, what the whole update's loss is divided by, and the epoch."""
 
     rows: list[int]
-    update_tokens: int
+    divisor: int
+    epoch: int = 0
 
 
 class TokenBatches(Sampler[Part]):
     """The parts of one device, in order.
 
-    An update's batch holds rows of like lengths, as many as fit `batch_tokens` = rows * (longest source + longest
-    target), padding included. It is cut into `pieces * ranks` equal parts: gradient accumulation and devices share an
-    update's batch, they do not change it (one with fewer rows than parts is filled up to one row each). Rows of equal
-    lengths are shuffled among each other, then the batches are shuffled, by (seed, epoch) alone; the number of batches
-    is the same in every epoch.
+    An update's batch holds rows of like lengths, as many as fit `batch_tokens` = rows * (the longest of each sequence,
+    added up: source and target of a pair), padding included. It is cut into `pieces * ranks` equal parts: gradient
+    accumulation and devices share an update's batch, they do not change it (one with fewer rows than parts is filled up
+    to one row each). Rows of equal lengths are shuffled among each other, then the batches are shuffled, by (seed,
+    epoch) alone; the number of batches is the same in every epoch.
 
-    lengths: int (rows, 2), source and target tokens. shuffle=False keeps one order, for validation, and deals whole
-    batches to the ranks. Raises ValueError when there are fewer rows than parts.
+    lengths: int (rows, k), tokens of each of a row's k sequences. weights: int (rows,), what each row adds to an
+    update's divisor; without them the tokens of its last sequence. shuffle=False keeps one order, for validation, and
+    deals whole batches to the ranks. Raises ValueError when there are fewer rows than parts.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class TokenBatches(Sampler[Part]):
         lengths: np.ndarray,
         batch_tokens: int,
         *,
+        weights: np.ndarray | None = None,
         seed: int = 0,
         shuffle: bool = True,
         pieces: int = 1,
@@ -42,12 +45,13 @@ class TokenBatches(Sampler[Part]):
         ranks: int = 1,
     ):
         self.lengths, self.seed, self.shuffle = lengths, seed, shuffle
+        self.weights = lengths[:, -1] if weights is None else weights
         self.pieces, self.rank, self.ranks = pieces, rank, ranks
         self.epoch, self.start = 0, 0
         parts = pieces * ranks if shuffle else 1
         if len(lengths) < parts:
-            raise ValueError(f"{len(lengths)} pairs cannot be shared by {parts} devices and accumulation steps")
-        self.order = np.lexsort((lengths[:, 1], lengths[:, 0]))
+            raise ValueError(f"{len(lengths)} rows cannot be shared by {parts} devices and accumulation steps")
+        self.order = np.lexsort(lengths.T[::-1])
         self.cuts = cut_by_tokens(lengths[self.order], batch_tokens, at_least=parts)
 
     def set_epoch(self, epoch: int) -> None:
@@ -71,14 +75,15 @@ class TokenBatches(Sampler[Part]):
                 yield self._part(self.order[self.cuts[batch] : self.cuts[batch + 1]], 0, 1)
             return
         random = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
-        order = np.lexsort((random.random(len(self.lengths)), self.lengths[:, 1], self.lengths[:, 0]))
+        order = np.lexsort((random.random(len(self.lengths)), *self.lengths.T[::-1]))
         for batch in random.permutation(batches):
             update = order[self.cuts[batch] : self.cuts[batch + 1]]
             for piece in range(self.pieces):
                 yield self._part(update, piece * self.ranks + self.rank, self.pieces * self.ranks)
 
     def _part(self, update: np.ndarray, number: int, parts: int) -> Part:
-        return Part(update[number::parts].tolist(), int(self.lengths[update, 1].sum()))
+        epoch = self.epoch if self.shuffle else 0
+        return Part(update[number::parts].tolist(), int(self.weights[update].sum()), epoch)
 
     def padding(self) -> float:
         """The share of padding among the tokens of one epoch's batches, in [0, 1)."""
@@ -89,9 +94,9 @@ class TokenBatches(Sampler[Part]):
 
 
 def cut_by_tokens(lengths: np.ndarray, batch_tokens: int, at_least: int = 1) -> list[int]:
-    """Bounds [0, ..., rows] of consecutive batches with rows * (longest source + longest target) <= batch_tokens.
+    """Bounds [0, ..., rows] of consecutive batches with rows * (sum of the longest of each sequence) <= batch_tokens.
 
-    lengths: int (rows, 2) in the order to be cut. A batch has `at_least` rows even above the budget, and a last one
+    lengths: int (rows, k) in the order to be cut. A batch has `at_least` rows even above the budget, and a last one
     with fewer joins the one before.
     """
     cuts, total = [0], len(lengths)
@@ -117,13 +122,13 @@ class PairBatches(Dataset):
 
     def __getitem__(self, part: Part) -> dict[str, Tensor]:
         """source, int64 (B, N), ends with the end token; target (B, T + 1) begins and ends; rows (B,) row numbers;
-        update_tokens () target tokens of the whole update."""
+        divisor () target tokens of the whole update."""
         table = self.rows[part.rows]
         return {
             "source": pad([[*ids, self.eos_id] for ids in table["source"]], self.pad_id),
             "target": pad([[self.bos_id, *ids, self.eos_id] for ids in table["target"]], self.pad_id),
             "rows": torch.tensor(part.rows),
-            "update_tokens": torch.tensor(part.update_tokens),
+            "divisor": torch.tensor(part.divisor),
         }
 
 
@@ -139,7 +144,7 @@ class ResumableLoader(DataLoader):
     """A DataLoader over parts that knows how many it has handed out, so that a run stopped in mid-epoch goes on with
     the next batch instead of the epoch's first."""
 
-    def __init__(self, batches: PairBatches, sampler: TokenBatches, num_workers: int = 0):
+    def __init__(self, batches: Dataset, sampler: TokenBatches, num_workers: int = 0):
         super().__init__(
             batches,
             sampler=sampler,

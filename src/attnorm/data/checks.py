@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from attnorm.registry import nearest, option_names
 
@@ -34,3 +35,17 @@ def whole_number(key: str, value: object, least: int = 1) -> list[str]:
 def non_empty_text(key: str, value: object) -> list[str]:
     """A problem if `value` is not a string with something in it."""
     return [] if isinstance(value, str) and value else [f"{key}={value}: must be a name, not empty"]
+
+
+def split_files(
+    paths: Mapping[str, object], splits: Iterable[str], problem: Callable[[str, Path], list[str]]
+) -> list[str]:
+    """The problems with the files of these splits: one that has no path, or what `problem(key, path)` finds."""
+    problems = []
+    for split in splits:
+        key = f"data.{split}={'null' if paths[split] is None else paths[split]}"
+        if not isinstance(paths[split], str) or not paths[split]:
+            problems.append(f"{key}: the {split} split is asked for; name its file")
+        else:
+            problems += problem(key, Path(paths[split]))
+    return problems

@@ -1,7 +1,8 @@
 """From a source to token ids: cleaned, tokenized once, kept on disk under a hash of everything that decides them.
 
-The cache holds three kinds of folders: `rows-*`, the cleaned pairs of a split; `tokenizer-*`, trained on the rows of
-the train split; `tokens-*`, the ids of one split under one tokenizer. A change rebuilds only what depends on it.
+The cache holds three kinds of folders: `rows-*`, the cleaned texts of a split; `tokenizer-*`, trained on the rows of
+the train split; `tokens-*`, the ids of one split under one tokenizer and layout. A change rebuilds only what depends on
+it.
 """
 
 import json
@@ -15,7 +16,8 @@ import numpy as np
 
 from attnorm.data import checks, files, tables
 from attnorm.data.cache import cached
-from attnorm.data.sources import SHORT, Source
+from attnorm.data.layout import Layout
+from attnorm.data.sources import KINDS, SHORT, Source
 from attnorm.data.tokenizer import TOKENIZERS, Tokenizer, check_tokenizer, load_tokenizer
 from attnorm.registry import find
 
@@ -24,28 +26,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1  # of the cache; raise it when cleaning, tokenizing or the files change
+FORMAT = 2  # of the cache; raise it when cleaning, tokenizing or the files change
 
 
 @dataclass(frozen=True)
 class Split:
     """One split, ready for batching.
 
-    `dataset` is memory-mapped, with the columns article, title (cleaned text), source, target (token ids without
-    specials). `lengths` is int32 (rows, 2): the tokens of source and target with the one special that each gets.
-    `counts` has read, empty, kept (pairs) and truncated_source, truncated_target.
+    `texts` (the columns of the source's kind, cleaned) and `rows` (the columns of the layout) are memory-mapped;
+    `lengths` and `weights` are the layout's, one a row of `rows`. `counts` has read, empty and kept (texts) and what
+    the layout counts.
     """
 
     name: str
-    dataset: "Dataset"
+    texts: "Dataset"
+    rows: "Dataset"
     counts: dict[str, int]
     lengths: np.ndarray
+    weights: np.ndarray
     tokenizer: Tokenizer
-
-    @property
-    def rows(self) -> "Dataset":
-        """`rows[i]` is {"article": str, "title": str, "source": list[int], "target": list[int]}."""
-        return self.dataset
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -54,11 +53,10 @@ class Split:
 def prepare(
     source: Source,
     tokenizer: Tokenizer | Mapping[str, object],
+    layout: Layout,
     *,
-    lowercase: bool,
-    digits: bool,
-    max_source: int,
-    max_target: int,
+    lowercase: bool = False,
+    digits: bool = False,
     max_rows: Mapping[str, int | None],
     cache_dir: str | Path,
     splits: Sequence[str] = ("train", "validation"),
@@ -66,18 +64,15 @@ def prepare(
     """The splits of `source` as token ids, from the cache or made now.
 
     `tokenizer` is a loaded one, or its settings ({"name": "sentencepiece", ...}); what must be trained is trained on
-    the train split. `max_rows` keeps the first so many pairs of a split. `max_source` and `max_target` are in tokens,
-    specials included; what is longer is cut and counted. Raises ValueError with all problems that show before reading,
-    one a line; then for data that cannot be read, and for a split without a usable pair.
+    the train split. `max_rows` keeps the first so many texts of a split. Raises ValueError with all problems that show
+    before reading, one a line; then for data that cannot be read, and for a split without a usable text.
     """
     problems, asked = [], list(splits)
     if isinstance(tokenizer, Mapping):
         problems += check_tokenizer(**tokenizer)
-        if not problems and _kind(tokenizer).trained and "train" not in asked:
+        if not problems and "train" not in asked and _kind(tokenizer).needs_training(_options(tokenizer)):
             asked.append("train")
     problems += source.check(asked)
-    problems += checks.whole_number("model.max_source", max_source, least=2)
-    problems += checks.whole_number("model.max_target", max_target, least=2)
     for split in asked:
         if max_rows.get(split) is not None:
             problems += checks.whole_number(f"data.max_{SHORT[split]}", max_rows[split])
@@ -87,75 +82,76 @@ def prepare(
     cache_dir = Path(cache_dir)
     rows = {split: _rows(source, split, lowercase, digits, max_rows.get(split), cache_dir) for split in asked}
     if isinstance(tokenizer, Mapping):
-        tokenizer = _tokenizer(tokenizer, rows.get("train"), cache_dir)
-    return {split: _split(split, rows[split], tokenizer, max_source, max_target, cache_dir) for split in splits}
+        tokenizer = _tokenizer(tokenizer, KINDS[source.yields].words, rows.get("train"), cache_dir)
+    return {split: _split(split, rows[split], tokenizer, layout, cache_dir) for split in splits}
 
 
 def _kind(settings: Mapping[str, object]) -> type[Tokenizer]:
     return find("tokenizer", settings["name"], TOKENIZERS)
 
 
+def _options(settings: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in settings.items() if key != "name"}
+
+
 def _rows(source: Source, split: str, lowercase: bool, digits: bool, limit: int | None, cache_dir: Path) -> Path:
-    """The folder with the cleaned pairs of a split."""
+    """The folder with the cleaned texts of a split."""
+    kind = KINDS[source.yields]
 
     def build(folder: Path) -> None:
         counts = tables.write_rows(
-            source.rows(split), folder, lowercase=lowercase, digits=digits, limit=limit, what=f"reading {split}"
+            source.rows(split),
+            folder,
+            kind=kind,
+            lowercase=lowercase,
+            digits=digits,
+            limit=limit,
+            what=f"reading {split}",
         )
         if counts["kept"] == 0:
+            what = source.yields.removesuffix("s").replace("labelled", "row")
             raise ValueError(
-                f"the {split} split has no pair with words in both article and title: "
-                f"{counts['read']:,} read, {counts['empty']:,} of them empty on one side or both"
+                f"the {split} split has no {what} with words in {_both(kind.needed)}: "
+                f"{counts['read']:,} read, {counts['empty']:,} of them empty"
             )
 
     settings = [FORMAT, source.fingerprint(split), split, lowercase, digits, limit]
     return cached(cache_dir / f"rows-{files.digest(settings)}", build)
 
 
-def _tokenizer(settings: Mapping[str, object], rows: Path | None, cache_dir: Path) -> Tokenizer:
-    """The tokenizer of these settings, trained on `rows` if it is of a kind that is."""
-    options = {key: value for key, value in settings.items() if key != "name"}
-    kind = _kind(settings)
-    if not kind.trained:
+def _both(names: Sequence[str]) -> str:
+    return f"both {' and '.join(names)}" if len(names) > 1 else names[0]
+
+
+def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Path | None, cache_dir: Path) -> Tokenizer:
+    """The tokenizer of these settings, trained on the columns `words` of `rows` if it has to be trained."""
+    options, kind = _options(settings), _kind(settings)
+    if not kind.needs_training(options):
         return kind.from_settings(None, **options)
 
     def build(folder: Path) -> None:
         log.info("training the tokenizer on the train split")
-        kind.from_settings(lambda count: tables.sample_sentences(rows, count), **options).save(folder)
+        kind.from_settings(lambda count: tables.sample_sentences(rows, words, count), **options).save(folder)
 
     folder = cached(cache_dir / f"tokenizer-{files.digest([FORMAT, rows.name, dict(settings)])}", build)
     return load_tokenizer(folder)
 
 
-def _split(name: str, rows: Path, tokenizer: Tokenizer, max_source: int, max_target: int, cache_dir: Path) -> Split:
-    import pyarrow.compute as pc
-    from datasets import Dataset, concatenate_datasets
+def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Layout, cache_dir: Path) -> Split:
+    from datasets import Dataset
 
     def build(folder: Path) -> None:
-        tables.write_tokens(
-            rows, folder, tokenizer, max_source=max_source, max_target=max_target, what=f"tokenizing {name}"
-        )
+        tables.write_tokens(rows, folder, tokenizer, layout, what=f"tokenizing {name}")
 
-    settings = [FORMAT, rows.name, tokenizer.fingerprint(), max_source, max_target]
+    settings = [FORMAT, rows.name, tokenizer.fingerprint(), layout.settings()]
     tokens = cached(cache_dir / f"tokens-{files.digest(settings)}", build)
     texts, ids = (Dataset.from_file(str(folder / tables.TABLE)) for folder in (rows, tokens))
-    lengths = [pc.list_value_length(ids.data.column(side)).to_numpy() + 1 for side in ("source", "target")]
     counts = {}
     for folder in (rows, tokens):
         counts |= json.loads((folder / tables.COUNTS).read_text())
-    return Split(
-        name=name,
-        dataset=concatenate_datasets([texts, ids], axis=1),
-        counts=counts,
-        lengths=np.stack(lengths, axis=1).astype(np.int32),
-        tokenizer=tokenizer,
-    )
+    return Split(name, texts, ids, counts, layout.lengths(ids), layout.weights(ids), tokenizer)
 
 
-def describe(splits: Mapping[str, Split]) -> str:
+def describe(splits: Mapping[str, Split], layout: Layout) -> str:
     """One line a split: "train 11,022 pairs (0 empty skipped, 37 articles and 2 headlines truncated)"."""
-    return "\n".join(
-        f"{name} {split.counts['kept']:,} pairs ({split.counts['empty']:,} empty skipped, "
-        f"{split.counts['truncated_source']:,} articles and {split.counts['truncated_target']:,} headlines truncated)"
-        for name, split in splits.items()
-    )
+    return "\n".join(f"{name} {layout.describe(split.counts)}" for name, split in splits.items())

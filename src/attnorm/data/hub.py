@@ -1,34 +1,24 @@
-"""Pairs from a dataset on the Hugging Face hub, or from a local folder of parquet files laid out like one."""
+"""Datasets on the Hugging Face hub, or local folders of parquet files laid out like one; pairs from two columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attnorm.data import checks, files
-from attnorm.data.pairs import missing_columns, text_cell
 from attnorm.data.sources import SHORT, Source
+from attnorm.data.table_files import Columns, missing_columns, text_cell
 
 
-class Hub(Source):
-    """`path` is a dataset name ("owner/name") or a folder; `config_name` picks one of its configurations.
+class HubSource(Source):
+    """Rows of some columns of texts of the dataset `path`, a name ("owner/name") or a folder.
 
-    `article` and `title` name its columns; `train_split`, `valid_split` and `test_split` name its splits (None: it has
-    none). A folder is streamed from its files; a dataset from the hub is downloaded once and memory-mapped.
+    `config_name` picks one of its configurations; `names` are its names for our splits (None: it has none); `columns`
+    are [(config key, column name)]. A folder is streamed from its files; a dataset from the hub is downloaded once and
+    memory-mapped.
     """
 
-    def __init__(
-        self,
-        *,
-        path: str,
-        config_name: str | None = None,
-        article: str = "article",
-        title: str = "title",
-        train_split: str | None = "train",
-        valid_split: str | None = "validation",
-        test_split: str | None = "test",
-    ):
+    def __init__(self, path: str, config_name: str | None, names: Mapping[str, str | None], columns: Columns):
         self.path, self.config_name = path, config_name
-        self.article, self.title = article, title
-        self.names = {"train": train_split, "validation": valid_split, "test": test_split}
+        self.names, self.columns = names, columns
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -37,9 +27,9 @@ class Hub(Source):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Names that are not names; a folder that is not there or holds no parquet file."""
-        problems = []
-        for option in ("path", "article", "title"):
-            problems += checks.non_empty_text(f"data.{option}", getattr(self, option))
+        problems = checks.non_empty_text("data.path", self.path)
+        for key, name in self.columns:
+            problems += checks.non_empty_text(key, name)
         for split in splits:
             problems += checks.non_empty_text(f"data.{SHORT[split]}_split", self.names[split])
         if not isinstance(self.path, str) or not self.path:
@@ -54,25 +44,24 @@ class Hub(Source):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the settings and of the folder's files, or of the revision that the hub gave."""
-        settings = ["hub", 1, self.config_name, self.names[split], self.article, self.title]
+        settings = ["hub", 1, self.config_name, self.names[split], *(name for _, name in self.columns)]
         if Path(self.path).is_dir():
             # A file's name decides its split here, so names count.
             names = [str(file.relative_to(self.path)) for file in self._files()]
             return files.digest([*settings, names], *self._files())
         return files.digest([*settings, self.path, self._load(split)._fingerprint])
 
-    def rows(self, split: str) -> Iterator[tuple[str, str]]:
-        """Stream the pairs. Raises ValueError for a split or column that is not there, or a hub out of reach."""
+    def rows(self, split: str) -> Iterator[tuple[str, ...]]:
+        """Stream the rows. Raises ValueError for a split or column that is not there, or a hub out of reach."""
         dataset = self._load(split)
-        names = dataset.column_names or list(dataset.features or ())
-        missing_columns(f"data.path={self.path}", (("article", self.article), ("title", self.title)), names)
-        columns = dataset.select_columns(list(dict.fromkeys((self.article, self.title)))).with_format("arrow")
+        missing_columns(f"data.path={self.path}", self.columns, dataset.column_names or list(dataset.features or ()))
+        names = [name for _, name in self.columns]
         number = 0
-        for table in columns.iter(batch_size=1000):
-            for cells in zip(*(table.column(name).to_pylist() for name in (self.article, self.title)), strict=True):
+        for table in dataset.select_columns(list(dict.fromkeys(names))).with_format("arrow").iter(batch_size=1000):
+            for cells in zip(*(table.column(name).to_pylist() for name in names), strict=True):
                 number += 1
                 where = f"data.path={self.path}: {self.names[split]} row {number}"
-                yield text_cell(where, self.article, cells[0]), text_cell(where, self.title, cells[1])
+                yield tuple(text_cell(where, *named) for named in zip(names, cells, strict=True))
 
     def _files(self) -> list[Path]:
         return sorted(Path(self.path).rglob("*.parquet"))
@@ -87,7 +76,7 @@ class Hub(Source):
         except ConnectionError as error:
             raise ValueError(
                 f"data.path={self.path}: the hub cannot be reached and this dataset is not in the local cache; "
-                f"download it where there is a network, or use data=pairs or data=rush with files ({error})"
+                f"download it where there is a network, or use files: data=rush, data=pairs, data=text ({error})"
             ) from error
         except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
             raise ValueError(f"data.path={self.path}: {error}") from error
@@ -96,3 +85,21 @@ class Hub(Source):
                 f"data.path={self.path}, data.config_name={self.config_name}, "
                 f"data.{SHORT[split]}_split={self.names[split]}: {error}"
             ) from error
+
+
+class Hub(HubSource):
+    """Pairs: `article` and `title` name the columns; `train_split`, `valid_split` and `test_split` the splits."""
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        config_name: str | None = None,
+        article: str = "article",
+        title: str = "title",
+        train_split: str | None = "train",
+        valid_split: str | None = "validation",
+        test_split: str | None = "test",
+    ):
+        names = {"train": train_split, "validation": valid_split, "test": test_split}
+        super().__init__(path, config_name, names, (("data.article", article), ("data.title", title)))

@@ -5,6 +5,8 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
+
 from attnorm.data import checks
 from attnorm.data.tokenizer import UNK, Tokenizer
 
@@ -26,7 +28,6 @@ class SentencePiece(Tokenizer):
     """
 
     FILE = "sentencepiece.model"
-    trained = True
     pad_id, bos_id, eos_id, unk_id = _PAD, _BOS, _EOS, _UNK
 
     def __init__(self, model: bytes):
@@ -38,6 +39,7 @@ class SentencePiece(Tokenizer):
         self.vocab_size = self._processor.get_piece_size()
         pieces = [piece.replace(_SPACE, " ") for piece in map(self._processor.id_to_piece, range(self.vocab_size))]
         self._pieces = ["", "", "", f" {UNK}", *pieces[4:]]
+        self._starts = np.array([i < 4 or piece.startswith(" ") for i, piece in enumerate(self._pieces)])
 
     @classmethod
     def train(cls, sentences: Iterable[str], *, model_type: str, vocab_size: int) -> "SentencePiece":
@@ -98,6 +100,10 @@ class SentencePiece(Tokenizer):
         return cls.train(draw(sample), model_type=model_type, vocab_size=vocab_size)
 
     @classmethod
+    def needs_training(cls, options: dict) -> bool:
+        return True
+
+    @classmethod
     def check(cls, options: dict) -> list[str]:
         """Wrong model type, sizes that are not positive whole numbers."""
         problems = []
@@ -117,6 +123,9 @@ class SentencePiece(Tokenizer):
 
     def to_bytes(self) -> bytes:
         return self._model
+
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
+        return self._starts[ids]
 
     def _encode_words(self, words: list[str]) -> list[list[int]]:
         encoded = self._processor.encode(words, out_type=int)

@@ -1,4 +1,4 @@
-"""Where the pairs come from: one class a source, chosen by `data=<name>`.
+"""Where the texts come from: one class a source, chosen by `data=<name>`.
 
 A source reads and checks; it neither cleans nor tokenizes (`corpus.prepare` does). To add one, write a class with the
 methods of `Source` and put it into SOURCES, or name it in YAML by its dotted path.
@@ -6,6 +6,7 @@ methods of `Source` and put it into SOURCES, or name it in YAML by its dotted pa
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from attnorm.data import checks
 from attnorm.registry import find
@@ -15,6 +16,11 @@ SOURCES = {
     "rush": "attnorm.data.rush:Rush",
     "pairs": "attnorm.data.pairs:Pairs",
     "hub": "attnorm.data.hub:Hub",
+    "newswire_text": "attnorm.data.newswire_text:NewswireText",
+    "text": "attnorm.data.text_files:TextFiles",
+    "text_hub": "attnorm.data.hub_text:TextHub",
+    "squad": "attnorm.data.squad:Squad",
+    "labelled": "attnorm.data.labelled:LabelledFiles",
 }
 
 SPLITS = ("train", "validation", "test")
@@ -22,10 +28,33 @@ SPLITS = ("train", "validation", "test")
 SHORT = {"train": "train", "validation": "valid", "test": "test"}
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What a row of a source is: the names of its texts, in order.
+
+    needed: a row is used only when none of these is empty. cleaned: what cleaning may change. words: what a tokenizer
+    is trained on.
+    """
+
+    columns: tuple[str, ...]
+    needed: tuple[str, ...]
+    cleaned: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+KINDS = {
+    "pairs": Kind(*[("article", "title")] * 4),
+    "documents": Kind(*[("text",)] * 4),
+    # answers: JSON {"texts": [...], "starts": [...]}, without texts where there is no answer; starts count characters
+    "questions": Kind(("id", "context", "question", "answers"), ("context",), (), ("question", "context")),
+    "labelled": Kind(("text", "second", "label"), ("text",), *[("text", "second")] * 2),  # second: "" if there is none
+}
+
+
 class Source(ABC):
     """What a source must offer. Its options are keyword-only arguments of its constructor, which reads no files."""
 
-    yields = "pairs"  # what a row is: "pairs" is (article, title)
+    yields = "pairs"  # what a row is, of KINDS
 
     @property
     @abstractmethod
@@ -41,8 +70,8 @@ class Source(ABC):
         """A hash of everything that decides what `rows(split)` gives: file contents and settings, not paths."""
 
     @abstractmethod
-    def rows(self, split: str) -> Iterator[tuple[str, str]]:
-        """Stream the raw (article, title) rows. Raises ValueError, naming file and line, for unreadable data."""
+    def rows(self, split: str) -> Iterator[tuple[str, ...]]:
+        """Stream the raw rows. Raises ValueError, naming file and line, for unreadable data."""
 
 
 def build_source(name: str, **options: object) -> Source:

@@ -2,11 +2,14 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from attnorm.data.layout import Layout
+from attnorm.data.sources import Kind
 from attnorm.data.text import clean
 from attnorm.data.tokenizer import Tokenizer
 
@@ -22,34 +25,45 @@ def progress(rows: Iterable, what: str, total: int | None = None) -> Iterable:
 
 
 def write_rows(
-    rows: Iterable[tuple[str, str]], folder: Path, *, lowercase: bool, digits: bool, limit: int | None, what: str
+    rows: Iterable[tuple[str, ...]],
+    folder: Path,
+    *,
+    kind: Kind,
+    lowercase: bool,
+    digits: bool,
+    limit: int | None,
+    what: str,
 ) -> dict[str, int]:
-    """Clean the raw pairs and write those with words on both sides, `limit` of them at most.
+    """Clean the raw rows and write those that have the texts that are needed, `limit` of them at most.
 
-    Returns and writes the counts: pairs read, empty ones skipped, kept.
+    Returns and writes the counts: rows read, empty ones skipped, kept.
     """
     import pyarrow as pa
 
-    schema = pa.schema([("article", pa.string()), ("title", pa.string())])
+    schema = pa.schema([(name, pa.string()) for name in kind.columns])
     counts = {"read": 0, "empty": 0, "kept": 0}
     with pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
-        for batch in _batches(_cleaned(progress(rows, what, limit), counts, lowercase, digits, limit)):
+        for batch in _batches(_cleaned(progress(rows, what, limit), counts, kind, lowercase, digits, limit)):
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     (folder / COUNTS).write_text(json.dumps(counts))
     return counts
 
 
-def _cleaned(rows, counts, lowercase, digits, limit) -> Iterator[tuple[str, str]]:
-    for article, title in rows:
+def _cleaned(rows, counts, kind, lowercase, digits, limit) -> Iterator[tuple[str, ...]]:
+    cleaned = [name in kind.cleaned for name in kind.columns]
+    needed = [kind.columns.index(name) for name in kind.needed]
+    for row in rows:
         counts["read"] += 1
-        article = clean(article, lowercase=lowercase, digits=digits)
-        title = clean(title, lowercase=lowercase, digits=digits)
-        if not article or not title:
+        row = tuple(
+            clean(text, lowercase=lowercase, digits=digits) if clean_it else text
+            for text, clean_it in zip(row, cleaned, strict=True)
+        )
+        if not all(row[place] for place in needed):
             counts["empty"] += 1
             continue
         counts["kept"] += 1
-        yield article, title
+        yield row
         if counts["kept"] == limit:  # before the next row is read
             return
 
@@ -59,43 +73,36 @@ def _batches(rows: Iterator) -> Iterator[list]:
         yield batch
 
 
-def write_tokens(
-    rows: Path, folder: Path, tokenizer: Tokenizer, *, max_source: int, max_target: int, what: str
-) -> dict[str, int]:
-    """Encode the table in `rows` without special tokens, cut so that eos still fits into the maximal lengths.
-
-    Returns and writes the counts: articles and titles that were cut.
-    """
+def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Layout, what: str) -> dict[str, int]:
+    """Encode the table in `rows` as the layout has it. Returns and writes the layout's counts."""
     import pyarrow as pa
 
-    schema = pa.schema([("source", pa.list_(pa.int32())), ("target", pa.list_(pa.int32()))])
-    counts = {"truncated_source": 0, "truncated_target": 0}
-    limits = {"source": max_source - 1, "target": max_target - 1}
+    schema = pa.schema(list(layout.columns().items()))
+    counts, first = Counter(), 0
     with read_batches(rows) as reader, pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
         total = json.loads((rows / COUNTS).read_text())["kept"]
         with progress((), what, total) as bar:
             for batch in reader:
-                columns = []
-                for texts, (side, limit) in zip(batch.columns, limits.items(), strict=True):
-                    column, cut = _cut(tokenizer.encode(texts.to_pylist()), limit)
-                    columns.append(column)
-                    counts[f"truncated_{side}"] += cut
+                ids, found = layout.encode(batch.to_pydict(), first, tokenizer)
+                counts.update(found)
+                columns = [_column(ids[field.name], field.type) for field in schema]
                 writer.write_batch(pa.record_batch(columns, schema=schema))
+                first += batch.num_rows
                 bar.update(batch.num_rows)
     (folder / COUNTS).write_text(json.dumps(counts))
-    return counts
+    return dict(counts)
 
 
-def _cut(sequences: Sequence[Sequence[int]], limit: int):
-    """The sequences as an Arrow list column, each cut to `limit`; and how many were cut."""
+def _column(values, kind):
+    """An Arrow column; lists go by way of one flat array, which is faster than list by list."""
     import pyarrow as pa
 
-    lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
-    offsets = np.zeros(len(sequences) + 1, np.int32)
-    np.cumsum(np.minimum(lengths, limit), out=offsets[1:])
-    values = itertools.chain.from_iterable(sequence[:limit] for sequence in sequences)
-    flat = np.fromiter(values, np.int32, int(offsets[-1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)), int((lengths > limit).sum())
+    if not pa.types.is_list(kind):
+        return pa.array(values, kind)
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    flat = np.fromiter(itertools.chain.from_iterable(values), kind.value_type.to_pandas_dtype(), int(offsets[-1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind.value_type))
 
 
 def read_batches(folder: Path):
@@ -105,9 +112,10 @@ def read_batches(folder: Path):
     return pa.ipc.open_stream(pa.memory_map(str(folder / TABLE)))
 
 
-def sample_sentences(rows: Path, count: int | None) -> Iterator[str]:
-    """Articles and titles of the table in `rows`; at most `count`, evenly from all of it, always the same ones."""
-    total = 2 * json.loads((rows / COUNTS).read_text())["kept"]
+def sample_sentences(rows: Path, words: tuple[str, ...], count: int | None) -> Iterator[str]:
+    """Texts in the columns `words` of the table in `rows`; at most `count`, evenly from all of it, always the same."""
+    width = len(words)
+    total = width * json.loads((rows / COUNTS).read_text())["kept"]
     wanted = np.ones(total, bool)
     if count is not None and count < total:
         wanted[:] = False
@@ -115,7 +123,7 @@ def sample_sentences(rows: Path, count: int | None) -> Iterator[str]:
     start = 0
     with read_batches(rows) as reader:
         for batch in reader:
-            pairs = wanted[start : start + 2 * batch.num_rows].reshape(-1, 2)  # (rows, article and title)
-            for texts, chosen in zip(batch.columns, pairs.T, strict=True):
-                yield from texts.filter(chosen).to_pylist()
-            start += 2 * batch.num_rows
+            chosen = wanted[start : start + width * batch.num_rows].reshape(-1, width)
+            for name, rows_of_it in zip(words, chosen.T, strict=True):
+                yield from batch.column(name).filter(rows_of_it).to_pylist()
+            start += width * batch.num_rows

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from attnorm.data import checks
 from attnorm.registry import find
 
@@ -19,19 +21,24 @@ TOKENIZERS = {
 }
 
 UNK = "<unk>"
-_REMEMBERED = 1 << 18  # words; about 100 MB
+REMEMBERED = 1 << 18  # words; about 100 MB
 
 
 class Tokenizer(ABC):
     """Texts to token ids and back. Tokenizers with equal bytes (`to_bytes`) encode equally."""
 
     FILE: str  # the file that `save` writes, which tells `load_tokenizer` the kind
-    trained: bool  # whether it is made from the train split
     vocab_size: int
     pad_id: int
     bos_id: int
     eos_id: int
     unk_id: int
+    mask_id: int | None = None  # None: there is no mask token
+
+    @classmethod
+    @abstractmethod
+    def needs_training(cls, options: dict) -> bool:
+        """Whether `from_settings` with these options makes it from the train split."""
 
     def __init__(self) -> None:
         self._words: dict[str, list[int]] = {}
@@ -44,7 +51,7 @@ class Tokenizer(ABC):
         """
         if isinstance(texts, str):
             raise TypeError("encode takes a list of texts, not one text")
-        if len(self._words) > _REMEMBERED:
+        if len(self._words) > REMEMBERED:
             self._words.clear()
         split = [text.split() for text in texts]
         new = sorted(set(chain.from_iterable(split)) - self._words.keys())
@@ -53,6 +60,17 @@ class Tokenizer(ABC):
             self._words[UNK] = [self.unk_id]
         ids = self._words.__getitem__
         return [list(chain.from_iterable(map(ids, words))) for words in split]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of one text, as `encode` gives them, and (start, end) of each in the characters of `text`.
+
+        Raises ValueError for a kind of tokenizer that cannot tell.
+        """
+        raise ValueError(f"tokenizer: a {type(self).__name__} cannot say where its tokens lie; use tokenizer=wordpiece")
+
+    @abstractmethod
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
+        """bool, in the shape of `ids`: False for pieces that continue a word, True for all else."""
 
     @abstractmethod
     def _encode_words(self, words: list[str]) -> list[list[int]]:
@@ -74,7 +92,8 @@ class Tokenizer(ABC):
     @classmethod
     @abstractmethod
     def from_settings(cls, draw: Callable[[int | None], Iterable[str]], **options: object) -> "Tokenizer":
-        """The tokenizer that the settings describe. `draw(n)` gives at most n cleaned sentences of the train split."""
+        """The tokenizer that the settings describe. `draw(n)` gives at most n cleaned sentences of the train split,
+        the same ones at each call."""
 
     @classmethod
     @abstractmethod

@@ -1,3 +1,9 @@
-"""Models in plain torch. A model class declares its attention sites and which of them are autoregressive."""
+"""Models in plain torch. A model class declares its attention sites and which of them are autoregressive.
 
-MODELS = {"seq2seq": "attnorm.models.seq2seq:Seq2Seq"}
+Of "bert" the encoder is named: the task chooses the head on it (`masked_lm.py`, `heads.py`).
+"""
+
+MODELS = {
+    "seq2seq": "attnorm.models.seq2seq:Seq2Seq",
+    "bert": "attnorm.models.encoder:Encoder",
+}

@@ -1,18 +1,19 @@
-"""Token and position embeddings."""
+"""Token, position and type embeddings."""
 
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnorm.models.shape import Shape
 
 
 class Embeddings(nn.Module):
-    """Token embedding + position embedding, then dropout.
+    """Token embedding + position embedding (+ type embedding), perhaps a LayerNorm, then dropout.
 
     shape.positions: "learned" (a table of `max_positions`) or "sinusoidal" ("Attention Is All You Need", Sec. 3.5; the
-    token embedding is then scaled by sqrt(width), so that neither drowns the other).
+    token embedding is then scaled by sqrt(width), so that neither drowns the other). shape.types: token types, 0: none.
     """
 
     def __init__(self, tokens: nn.Embedding, max_positions: int, shape: Shape):
@@ -24,15 +25,31 @@ class Embeddings(nn.Module):
         else:
             self.positions, self.scale = None, math.sqrt(width)
             self.register_buffer("waves", sinusoids(max_positions, width), persistent=False)
-        self.norm = nn.LayerNorm(width) if shape.embedding_norm else nn.Identity()
+        self.types = nn.Embedding(shape.types, width) if shape.types else None
+        self.norm = nn.LayerNorm(width, shape.norm_eps) if shape.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, ids: Tensor, offset: int = 0) -> Tensor:
-        """ids, int (B, N), the first at position `offset` -> states (B, N, W)."""
-        last = offset + ids.shape[1]
+    def forward(
+        self, ids: Tensor, offset: int = 0, positions: Tensor | None = None, types: Tensor | None = None
+    ) -> Tensor:
+        """ids, int (B, N) -> states (B, N, W).
+
+        positions: int (B, N), of each token; where None the first is at `offset` and the others follow.
+        types:     int (B, N), of each token; where None all are of type 0. ValueError in a model without types.
+        """
+        length, table = ids.shape[1], self.waves if self.positions is None else self.positions.weight
+        if positions is None:
+            last = offset + length
+        else:  # only a row that is longer than the table has to be looked into
+            last = length if length <= self.max_positions else int(positions.max()) + 1
         assert last <= self.max_positions, f"{last} positions, the model has {self.max_positions}"
-        table = self.waves if self.positions is None else self.positions.weight
-        return self.dropout(self.norm(self.tokens(ids) * self.scale + table[offset:last]))
+        places = table[offset:last] if positions is None else F.embedding(positions, table)
+        x = self.tokens(ids) * self.scale + places
+        if self.types is not None:
+            x = x + (self.types.weight[0] if types is None else self.types(types))
+        elif types is not None:
+            raise ValueError("types: this model has no token types (model.types=0); allowed is None")
+        return self.dropout(self.norm(x))
 
 
 def sinusoids(count: int, width: int) -> Tensor:

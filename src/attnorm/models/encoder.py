@@ -4,27 +4,41 @@ from torch import Tensor, nn
 
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
+from attnorm.attention.priors import positions_in
 from attnorm.models.embeddings import Embeddings
 from attnorm.models.layers import EncoderLayer
 from attnorm.models.shape import Shape
 
 
 class Encoder(nn.Module):
-    """Embeddings, `encoder_layers` layers, and a final norm when the layers are pre-norm."""
+    """Embeddings, `encoder_layers` layers, and a final norm when the layers are pre-norm.
+
+    sites: the one place with attention, bidirectional. attention: the tables of conf/attention/*.yaml; tokens: the
+    token embedding, which others may share.
+    """
+
+    sites = {"encoder": False}  # noqa: RUF012
 
     def __init__(self, shape: Shape, attention: dict, tokens: nn.Embedding, site: str = "encoder"):
         super().__init__()
         self.embeddings = Embeddings(tokens, shape.max_source, shape)
         self.layers = nn.ModuleList(EncoderLayer(shape, attention, site) for _ in range(shape.encoder_layers))
-        self.norm = nn.LayerNorm(shape.width) if shape.norm == "pre" else nn.Identity()
+        self.norm = nn.LayerNorm(shape.width, shape.norm_eps) if shape.norm == "pre" else nn.Identity()
         self.prior = build_site_prior(
             attention, site, heads=shape.heads, bidirectional=True, positions=shape.max_source, width=shape.width
         )
 
-    def forward(self, ids: Tensor, real: Tensor) -> Tensor:
-        """ids, int (B, N); real, bool (B, N), False at padding -> states (B, N, W)."""
-        mask = Mask(queries=real, keys=real)
-        x = self.embeddings(ids)
+    def forward(self, ids: Tensor, real: Tensor, segments: Tensor | None = None, types: Tensor | None = None) -> Tensor:
+        """ids, int (B, N) -> states (B, N, W).
+
+        real:     bool (B, N), False at padding.
+        segments: int (B, N), a run of equal numbers for each of the texts packed in a row: attention stays inside a
+                  text, and positions start anew in each, so that the states are those of one text at a time.
+        types:    int (B, N), the token types; None: all 0.
+        """
+        mask = Mask(queries=real, keys=real, segments=segments)
+        positions = None if segments is None else positions_in(segments, real)
+        x = self.embeddings(ids, positions=positions, types=types)
         log_prior = site_log_prior(self.prior, ids.shape[1], 0, x, mask)
         for layer in self.layers:
             x = layer(x, mask, log_prior)

@@ -18,7 +18,7 @@ class Residual(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
         self.pre = shape.norm == "pre"
-        self.norm = nn.LayerNorm(shape.width)
+        self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

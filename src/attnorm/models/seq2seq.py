@@ -49,6 +49,11 @@ class Seq2Seq(nn.Module):
 
     def __init__(self, shape: Shape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
         super().__init__()
+        if not (shape.decoder_layers and shape.max_target):
+            raise ValueError(
+                f"model.decoder_layers={shape.decoder_layers}, model.max_target={shape.max_target}: "
+                "a decoder needs both; allowed are whole numbers from 1"
+            )
         self.shape, self.pad_id = shape, pad_id
         self.tokens = nn.Embedding(vocab_size, shape.width)
         self.encoder = Encoder(shape, attention, self.tokens)
@@ -56,7 +61,7 @@ class Seq2Seq(nn.Module):
         self.layers = nn.ModuleList(
             DecoderLayer(shape, attention, "decoder", "cross") for _ in range(shape.decoder_layers)
         )
-        self.norm = nn.LayerNorm(shape.width) if shape.norm == "pre" else nn.Identity()
+        self.norm = nn.LayerNorm(shape.width, shape.norm_eps) if shape.norm == "pre" else nn.Identity()
         size = {"heads": shape.heads, "width": shape.width}
         self.prior = build_site_prior(attention, "decoder", bidirectional=False, positions=shape.max_target, **size)
         self.cross_prior = build_site_prior(attention, "cross", bidirectional=True, positions=shape.max_source, **size)

@@ -1,3 +1,1 @@
-"""One LightningModule a task: its loss, its metrics, what it logs."""
-
-TASKS = {"gigaword": "attnorm.tasks.gigaword:HeadlineTask"}
+"""What a model is trained for: one LightningModule a task, its metrics, the optimizer."""

@@ -34,6 +34,11 @@ class Rouge:
         return f"ROUGE F1 by rouge-score, {stemmer}; {kept}"
 
 
+def rouge_line(scores: dict[str, float]) -> str:
+    """'ROUGE-1/2/L 31.2 / 12.1 / 29.8'."""
+    return "ROUGE-1/2/L " + " / ".join(f"{scores[metric]:.1f}" for metric in METRICS)
+
+
 def lead(article: str, words: int = 8) -> str:
     """The first words of the article: the baseline that a headline has to beat."""
     return " ".join(article.split()[:words])

@@ -60,15 +60,19 @@ def sweep_unfinished(folder: Path) -> None:
 
 
 class BestAndLast(ModelCheckpoint):
-    """Keeps best.ckpt (smallest val/loss) and last.ckpt: renewed at validations, last.ckpt also at the final update."""
+    """Keeps best.ckpt (by the task's metric) and last.ckpt: renewed at validations, last.ckpt also at the final update.
+
+    monitor, better: the metric of a validation, and whether "min" or "max" of it is best.
+    """
 
     CHECKPOINT_NAME_LAST = LAST
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, monitor: str, better: str):
         super().__init__(
             dirpath=folder,
             filename=BEST,
-            monitor="val/loss",
+            monitor=monitor,
+            mode=better,
             save_last=True,
             enable_version_counter=False,
             save_on_train_epoch_end=False,

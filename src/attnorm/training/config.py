@@ -1,7 +1,7 @@
 """Checking a configuration: every problem of it, in the user's words, before any data is read."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from attnorm.data.sources import SOURCES, build_source
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.models import MODELS
 from attnorm.registry import find, nearest
-from attnorm.tasks import TASKS
+from attnorm.training.recipes.base import recipe_of, source_settings
 from attnorm.training.rules import RULES
 
 OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Trainer itself, and what to use instead
@@ -26,7 +26,6 @@ OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Traine
     "check_val_every_n_epoch": "use trainer.val_check_interval (in batches) or task.validations",
     "reload_dataloaders_every_n_epochs": "the order of examples changes every epoch already",
 }
-SHARED_DATA_KEYS = [key[5:] for key in RULES if key.startswith("data.") and key != "data.name"]  # whatever the source
 
 
 def model_sites(cfg: dict) -> dict[str, bool]:
@@ -34,9 +33,32 @@ def model_sites(cfg: dict) -> dict[str, bool]:
     return find("model", cfg["model"]["name"], MODELS).sites
 
 
-def source_settings(cfg: dict) -> dict[str, Any]:
-    """The keys of `data` that belong to its source, not to batching and cleaning."""
-    return {key: value for key, value in cfg["data"].items() if key not in ("name", *SHARED_DATA_KEYS)}
+def other_sites(cfg: dict) -> set[str]:
+    """The sites that only other models have: conf/attention/*.yaml names them all."""
+    every = {site for name in MODELS for site in find("model", name, MODELS).sites}
+    return every - model_sites(cfg).keys()
+
+
+def model_attention(cfg: dict) -> dict:
+    """The attention tables without the sites that only other models have."""
+    others = other_sites(cfg)
+
+    def kept(table: dict) -> dict:
+        return {key: value for key, value in table.items() if key not in others}
+
+    tables = {key: kept(cfg["attention"][key]) for key in ("prior", "scorer")}
+    return kept(cfg["attention"]) | tables
+
+
+def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:
+    """One message for each attention site that was typed and that the model does not have."""
+    others, sites, problems = other_sites(cfg), ", ".join(model_sites(cfg)), []
+    for override in overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        group, *rest = key.split(".")
+        if group == "attention" and rest and rest[-1] in others:
+            problems.append(f"{key}: the model has no such site; it has {sites}")
+    return problems
 
 
 def tokenizer_settings(cfg: dict) -> dict[str, Any]:
@@ -44,15 +66,18 @@ def tokenizer_settings(cfg: dict) -> dict[str, Any]:
     return {key: value for key, value in cfg["tokenizer"].items() if key != "name"}
 
 
-def check(cfg: dict, multirun: bool = False) -> list[str]:
-    """Every problem of a resolved configuration, one message each; empty when it can run."""
+def check(cfg: dict, multirun: bool = False, overrides: Sequence[str] = ()) -> list[str]:
+    """Every problem of a resolved configuration, one message each; empty when it can run.
+
+    overrides: what was typed, "key=value".
+    """
     problems = [*check_values(cfg)]
 
     def named(group: str) -> bool:  # the rest of a group is looked at by what its name stands for
         return not any(problem.startswith(f"{group}.name") for problem in problems)
 
     if named("model"):
-        problems += check_attention(cfg["attention"], model_sites(cfg))
+        problems += check_attention(model_attention(cfg), model_sites(cfg)) + typed_in_vain(cfg, overrides)
     if named("data") and named("task"):
         problems += check_data(cfg, ("train", "validation"))
     if named("tokenizer"):
@@ -92,15 +117,15 @@ def leaves(cfg: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
     """Problems of `data`: its source, the source's options, files that are missing, a kind the task cannot use."""
-    name, task = cfg["data"]["name"], find("task", cfg["task"]["name"], TASKS)
+    name, needed = cfg["data"]["name"], recipe_of(cfg).kind
     try:
         source = build_source(name, **source_settings(cfg))
     except ValueError as error:
         return str(error).splitlines()
-    if source.yields != task.yields:
-        fitting = [other for other in SOURCES if find("data", other, SOURCES).yields == task.yields]
+    if source.yields != needed:
+        fitting = [other for other in SOURCES if find("data", other, SOURCES).yields == needed]
         return [
-            f"data={name}: it yields {source.yields}, task={cfg['task']['name']} needs {task.yields}; "
+            f"data={name}: it yields {source.yields}, task={cfg['task']['name']} needs {needed}; "
             f"sources that fit: {', '.join(fitting)}"
         ]
     return source.check(splits)
@@ -110,24 +135,20 @@ def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
     """Values that are sound alone and not together, or not on this machine; `wrong` keys are not compared."""
     import torch
 
-    model, decoding, trainer, data = cfg["model"], cfg["decoding"], cfg["trainer"], cfg["data"]
+    model, trainer = cfg["model"], cfg["trainer"]
 
     def sound(*keys: str) -> bool:
         return wrong.isdisjoint(keys)
 
     if sound("model.width", "model.heads") and model["width"] % model["heads"]:
         yield f"model.width={model['width']}: not a multiple of model.heads={model['heads']}"
-    if sound("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
-        yield (
-            f"decoding.max_length={decoding['max_length']}: allowed are whole numbers below "
-            f"model.max_target={model['max_target']}, for the begin token takes a position"
-        )
-    if sound("decoding.min_length", "decoding.max_length") and decoding["min_length"] > decoding["max_length"]:
-        yield f"decoding.min_length={decoding['min_length']}: above decoding.max_length={decoding['max_length']}"
-    if sound("data.batch_tokens", "model.max_source", "model.max_target"):
-        longest = model["max_source"] + model["max_target"]
-        if data["batch_tokens"] < longest:
-            yield f"data.batch_tokens={data['batch_tokens']}: a pair can have {longest} tokens; type more"
+    if sound("task.name", "model.name"):
+        recipe, task = recipe_of(cfg), cfg["task"]["name"]
+        if model["name"] in recipe.models:
+            yield from recipe.problems(sound)
+        else:
+            fitting = " or ".join(recipe.models)
+            yield f"model.name={model['name']}: task={task} trains {fitting}; choose another model=<file>"
     if trainer["accelerator"] in ("gpu", "cuda") and not torch.cuda.is_available():
         yield f"trainer.accelerator={trainer['accelerator']}: torch sees no GPU here; use trainer=auto or trainer=cpu"
     single = trainer["devices"] in (1, "1") and trainer["strategy"] in ("auto", "single_device")

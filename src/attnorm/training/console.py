@@ -5,7 +5,6 @@ import os
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytorch_lightning as pl
 from rich.console import Console
@@ -13,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from attnorm.tasks.rouge import METRICS, NAMES
+from attnorm.training.scores import NAMES, Scores
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -92,24 +91,18 @@ class ProgressLine(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
-        metrics = trainer.callback_metrics
-        line = f"step {trainer.global_step:>6,}  val loss {metrics['val/loss']:.3f}"
-        line += f"  perplexity {metrics['val/perplexity']:,.1f}"
-        if "val/rouge1" in metrics:
-            line += f"  {rouge_line({metric: float(metrics[f'val/{metric}']) for metric in METRICS})} (greedy)"
-        console.print(line)
+        found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        console.print(f"step {trainer.global_step:>6,}  val loss {found['loss']:.3f}  {task.line(found)}")
         self._show_samples(trainer.global_step, task.samples[: self.samples])
 
     def _show_samples(self, step: int, samples: list) -> None:
         if not samples:
             return
-        text = "\n\n".join(f"article   {s.article}\ntitle     {s.title}\nheadline  {s.headline}" for s in samples)
+        text = "\n\n".join("\n".join(f"{label:<10}{line}" for label, line in sample.items()) for sample in samples)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"step_{step:06d}.txt").write_text(text + "\n")
-        first = samples[0]
-        console.print(
-            f"             [dim]title[/] {escape(first.title)}\n          [dim]headline[/] {escape(first.headline)}"
-        )
+        for label, line in list(samples[0].items())[1:]:
+            console.print(f"[dim]{label:>18}[/] {escape(line)}")
 
     def on_train_end(self, *_) -> None:
         self._stop()
@@ -123,31 +116,31 @@ class ProgressLine(pl.Callback):
             self.bar = None
 
 
-def rouge_line(scores: dict[str, float]) -> str:
-    """'ROUGE-1/2/L 31.2 / 12.1 / 29.8'."""
-    return "ROUGE-1/2/L " + " / ".join(f"{scores[metric]:.1f}" for metric in METRICS)
-
-
-def show_samples(samples: list) -> None:
-    """A few articles with title and headline."""
+def show_samples(samples: list[dict[str, str]]) -> None:
+    """A few examples, their texts by label; the last one is the model's."""
     for sample in samples:
-        console.print(
-            f"\n [dim]article[/] {escape(sample.article)}\n   [dim]title[/] {escape(sample.title)}"
-            f"\n[bold]headline[/] {escape(sample.headline)}"
-        )
+        console.print()
+        width, last = max(map(len, sample)), list(sample)[-1]
+        for label, text in sample.items():
+            console.print(f"[{'bold' if label == last else 'dim'}]{label:>{width}}[/] {escape(text)}")
     console.print()
 
 
-def show_scores(scores: Any, label: str) -> None:
-    """The closing table of an `evaluate.Scores`: the model beside the lead-8 baseline."""
-    settings = ", ".join(f"{name} {value}" for name, value in scores.decoding.items())
-    title = f"{scores.split}: {scores.pairs:,} pairs; {settings}"
+def show_scores(scores: Scores, label: str) -> None:
+    """The closing table: the model beside the baselines."""
+    settings = ", ".join(f"{name} {value}" for name, value in scores.settings.items())
+    title = f"{scores.split}: {scores.size:,} {scores.of}" + f"; {settings}" * bool(settings)
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    for metric in METRICS:
-        table.add_column(f"{NAMES[metric]} F1", justify="right")
-    table.add_column("loss", justify="right")
-    table.add_row(escape(label), *(f"{scores.rouge[metric]:.2f}" for metric in METRICS), f"{scores.loss:.3f}")
-    table.add_row("lead-8", *(f"{scores.lead8[metric]:.2f}" for metric in METRICS), "")
+    for metric in scores.metrics:
+        table.add_column(NAMES.get(metric, metric), justify="right")
+    for name, metrics in {label: scores.metrics, **scores.baselines}.items():
+        table.add_row(escape(name), *(number(metrics[m], m) if m in metrics else "" for m in scores.metrics))
     console.print(table)
-    console.print(f"[dim]{escape(scores.rouge_note)}[/]")
+    if scores.note:
+        console.print(f"[dim]{escape(scores.note)}[/]")
+
+
+def number(value: float, metric: str) -> str:
+    """Losses with three digits, what is in percent with two."""
+    return f"{value:,.3f}" if metric == "loss" else f"{value:,.2f}"

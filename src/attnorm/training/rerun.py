@@ -12,13 +12,17 @@ from omegaconf import OmegaConf
 
 from attnorm.data.tokenizer import load_tokenizer
 from attnorm.registry import nearest
-from attnorm.training.assemble import build_model
 from attnorm.training.checkpoints import BEST, LAST
-from attnorm.training.config import SHARED_DATA_KEYS, leaves
+from attnorm.training.config import leaves
 from attnorm.training.errors import ConfigError
+from attnorm.training.recipes.base import recipe_of
+from attnorm.training.rules import SHARED_DATA_KEYS
 from attnorm.training.run import load_weights
 
-CHANGEABLE = ("data", "decoding", "paths", "task.stemmer")  # what a finished run can be scored with anew
+CHANGEABLE = (  # what a finished run can be scored with anew
+    *("data", "decoding", "paths"),
+    *("task.stemmer", "task.n_best", "task.max_answer", "task.null_threshold"),
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def changed(cfg: dict, typed: list[tuple[str, Any]], conf: Path) -> dict:
     cfg, problems = OmegaConf.create(cfg), []
     for key, value in sorted(typed, key=lambda change: "." in change[0]):  # groups first
         if key == "data":
-            kept = {name: cfg.data[name] for name in SHARED_DATA_KEYS}
+            kept = {name: cfg.data[name] for name in SHARED_DATA_KEYS if name in cfg.data}
             cfg.data = {**compose_group(conf, "data", value), **kept}
         elif "." not in key:
             problems.append(f"{key}={value}: type single keys here, such as {key}.<name>=<value>")
@@ -99,6 +103,6 @@ def open_run(run: Path, cfg: dict, checkpoint: str):
         there = sorted(file.name for file in (run / "checkpoints").glob("*.ckpt")) or "none"
         raise ConfigError([f"run={run}: no checkpoint {path.name} there (there is: {there})"])
     tokenizer = load_tokenizer(run)
-    model = build_model(cfg, tokenizer)
+    model = recipe_of(cfg).model(tokenizer)
     step = load_weights(model, path)
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), step

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnorm.models import MODELS
-from attnorm.tasks import TASKS
+from attnorm.training.recipes import RECIPES
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ RULES: dict[str, Rule] = {
     "tags": WORDS,
     "ckpt_path": NULL | TEXT,
     "model.name": one_of(*MODELS),
+    "model.init": NULL | TEXT,
+    "model.vocab_size": integer(6),
     "model.width": integer(1),
     "model.heads": integer(1),
     "model.inner": integer(1),
@@ -76,6 +78,8 @@ RULES: dict[str, Rule] = {
     "model.positions": one_of("learned", "sinusoidal"),
     "model.norm": one_of("pre", "post"),
     "model.embedding_norm": FLAG,
+    "model.norm_eps": number(above=0),
+    "model.types": integer(0),
     "model.activation": one_of("gelu", "relu"),
     "model.dropout": number(least=0, below=1),
     "model.attention_dropout": number(least=0, below=1),
@@ -111,7 +115,7 @@ RULES: dict[str, Rule] = {
     "callbacks.progress": FLAG,
     "callbacks.samples": integer(0),
     "callbacks.hybrid_every": integer(1),
-    "callbacks.column_mass_every": integer(0),
+    "callbacks.attention_every": integer(0),
     "callbacks.patience": NULL | integer(1),
     "logger.name": one_of("csv", "wandb", "tensorboard"),
     "logger.project": TEXT,
@@ -120,12 +124,26 @@ RULES: dict[str, Rule] = {
     "paths.log_dir": TEXT,
     "paths.cache_dir": TEXT,
     "tokenizer.name": TEXT,
-    "task.name": one_of(*TASKS),
+    "task.name": one_of(*RECIPES),
     "task.max_steps": integer(1),
     "task.validations": integer(1),
     "task.label_smoothing": number(least=0, below=1),
     "task.rouge_pairs": integer(0, 1000),
     "task.stemmer": FLAG,
+    "task.packed": FLAG,
+    "task.share": number(above=0, below=1),
+    "task.span_weights": Rule(
+        lambda v: isinstance(v, list) and all(is_number(w) and w >= 0 for w in v) and sum(v) > 0, "a list of numbers"
+    ),
+    "task.whole_words": FLAG,
+    "task.keep": number(least=0, below=1),
+    "task.random": number(least=0, below=1),
+    "task.max_query": integer(1),
+    "task.stride": integer(1),
+    "task.n_best": integer(1),
+    "task.max_answer": integer(1),
+    "task.no_answer": FLAG,
+    "task.null_threshold": Rule(is_number, "numbers"),
     "decoding.beam_size": integer(1),
     "decoding.length_penalty": number(least=0),
     "decoding.no_repeat_ngram": integer(0),
@@ -140,3 +158,4 @@ RULES: dict[str, Rule] = {
     "data.batch_tokens": integer(1),
     "data.num_workers": integer(0),
 }
+SHARED_DATA_KEYS = [key[5:] for key in RULES if key.startswith("data.") and key != "data.name"]  # whatever the source

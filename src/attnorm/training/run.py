@@ -8,13 +8,14 @@ import torch
 import yaml
 
 from attnorm.attention.multihead import attention_layers
-from attnorm.data.corpus import Split, describe
-from attnorm.tasks.gigaword import Sample
-from attnorm.training import assemble, callbacks, checkpoints, console, tracking
+from attnorm.data.corpus import describe
+from attnorm.tasks.base import Task
+from attnorm.training import assemble, callbacks, checkpoints, console, init, tracking, watching
 from attnorm.training.environment import describe_environment, peak_memory, write_json
-from attnorm.training.evaluate import Scores, score
+from attnorm.training.recipes.base import recipe_of
+from attnorm.training.scores import Scores
 
-CSV_FILES = ("metrics.csv", callbacks.HYBRID_FILE)
+CSV_FILES = ("metrics.csv", watching.HYBRID_FILE, watching.ATTENTION_FILE)
 
 
 def train(cfg: dict, run: Path) -> dict:
@@ -25,7 +26,7 @@ def train(cfg: dict, run: Path) -> dict:
     """
     started = time.perf_counter()
     console.quiet_libraries()
-    label = assemble.run_label(cfg)
+    label, recipe = assemble.run_label(cfg), recipe_of(cfg)
     trainer, throughput, loggers = None, callbacks.Throughput(), []
     summary = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
     first = pl.utilities.rank_zero_only.rank == 0
@@ -33,18 +34,23 @@ def train(cfg: dict, run: Path) -> dict:
         start_record(cfg, run)
         console.show_config(assemble.record_of(cfg))
     try:
-        splits = assemble.build_splits(cfg)
+        splits = recipe.splits()
         tokenizer = splits["train"].tokenizer
         if first:
             tokenizer.save(run)
-            console.console.print(describe(splits))
-        task = assemble.build_task(cfg, tokenizer, splits["validation"].rows)
-        data = assemble.PairData(cfg, splits, tokenizer)
+            console.console.print(describe(splits, recipe.layout()))
+        model = recipe.model(tokenizer)
+        if cfg["model"]["init"] and not cfg["ckpt_path"]:
+            filled = init.start(model, cfg["model"]["init"])
+            if first:
+                console.console.print(init.describe(filled, cfg["model"]["init"]), markup=False)
+        task = recipe.task(model, tokenizer, splits["validation"])
+        data = assemble.RunData(recipe, splits)
         if first and cfg["ckpt_path"]:
             resume_history(Path(cfg["ckpt_path"]), run)
         loggers = tracking.build_loggers(cfg, run, label) if first else []
         updates = data.planned_updates()
-        trainer = build_trainer(cfg, run, updates, loggers, throughput)
+        trainer = build_trainer(cfg, run, task, updates, loggers, throughput)
         summary |= describe_parts(cfg, task.model, splits, data)
         if first:
             console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
@@ -54,15 +60,9 @@ def train(cfg: dict, run: Path) -> dict:
         summary |= {"steps": trainer.global_step, "epochs": round(trainer.global_step / data.updates_an_epoch, 2)}
         if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
             best = load_weights(task.model, run / "checkpoints" / f"{checkpoints.BEST}.ckpt")
-            scores = score(
-                task.model.to(trainer.strategy.root_device),
-                splits["validation"],
-                assemble.build_decoding(cfg),
-                cfg["task"]["stemmer"],
-                cfg["data"]["batch_tokens"],
-            )
+            scores = recipe.score(task.to(trainer.strategy.root_device), splits["validation"])
             summary |= {"best_step": best, "validation": scores.record()}
-            show_result(run, label, scores, splits["validation"], cfg["callbacks"]["samples"])
+            show_result(run, label, scores, cfg["callbacks"]["samples"])
         summary["finished"] = True
     except BaseException as error:
         summary |= {"finished": False, "why": f"{type(error).__name__}: {error}"}
@@ -99,7 +99,9 @@ def resume_history(checkpoint: Path, run: Path) -> None:
         checkpoints.replace_by_copy(best, here)
 
 
-def build_trainer(cfg: dict, run: Path, updates: int, loggers: list, throughput: callbacks.Throughput) -> pl.Trainer:
+def build_trainer(
+    cfg: dict, run: Path, task: Task, updates: int, loggers: list, throughput: callbacks.Throughput
+) -> pl.Trainer:
     """Lightning's trainer with this project's callbacks; the trainer's own keys pass through as typed."""
     settings, options = dict(cfg["trainer"]), cfg["callbacks"]
     settings["max_steps"] = assemble.max_steps(cfg) or -1
@@ -109,16 +111,16 @@ def build_trainer(cfg: dict, run: Path, updates: int, loggers: list, throughput:
     folder = run / "checkpoints"
     used = [
         checkpoints.RandomStreams(cfg["seed"]),
-        callbacks.HybridCurve(run, options["hybrid_every"]),
-        callbacks.ColumnMass(options["column_mass_every"]),
+        watching.HybridCurve(run, options["hybrid_every"]),
+        watching.AttentionWatch(run, options["attention_every"]),
         throughput,
         console.ProgressLine(run / "samples", options["samples"], options["progress"]),
         callbacks.StopOnSignal(folder),
     ]
     if options["patience"] is not None:
-        used.append(pl.callbacks.EarlyStopping("val/loss", patience=options["patience"]))
+        used.append(pl.callbacks.EarlyStopping(task.monitor, mode=task.better, patience=options["patience"]))
     if not settings["fast_dev_run"]:
-        used.append(checkpoints.BestAndLast(folder))
+        used.append(checkpoints.BestAndLast(folder, task.monitor, task.better))
     return pl.Trainer(
         **settings,
         logger=loggers or False,
@@ -133,7 +135,7 @@ def build_trainer(cfg: dict, run: Path, updates: int, loggers: list, throughput:
     )
 
 
-def keep_checkpoints(trainer: pl.Trainer, task: pl.LightningModule, data: pl.LightningDataModule) -> None:
+def keep_checkpoints(trainer: pl.Trainer, task: Task, data: pl.LightningDataModule) -> None:
     """Validates and saves the final state, where training did not end on a validation."""
     keeper = trainer.checkpoint_callback
     if trainer.global_step == 0:
@@ -143,8 +145,9 @@ def keep_checkpoints(trainer: pl.Trainer, task: pl.LightningModule, data: pl.Lig
     if trainer.global_step != trainer.max_steps:
         trainer.save_checkpoint(keeper.last)
     known = keeper.best_model_score
-    loss = trainer.validate(task, datamodule=data, verbose=False)[0]["val/loss"]
-    if trainer.is_global_zero and (known is None or not keeper.best.exists() or loss < known):
+    found = trainer.validate(task, datamodule=data, verbose=False)[0][task.monitor]
+    better = known is None or (found < known if task.better == "min" else found > known)
+    if trainer.is_global_zero and (better or not keeper.best.exists()):
         checkpoints.replace_by_copy(keeper.last, keeper.best)
 
 
@@ -156,7 +159,7 @@ def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:
     return content["global_step"]
 
 
-def describe_parts(cfg: dict, model: torch.nn.Module, splits: dict, data: assemble.PairData) -> dict:
+def describe_parts(cfg: dict, model: torch.nn.Module, splits: dict, data: assemble.RunData) -> dict:
     """Data set, sizes and padding, for summary.json."""
     return {
         "data": {"name": cfg["data"]["name"], **{name: split.counts for name, split in splits.items()}},
@@ -167,11 +170,8 @@ def describe_parts(cfg: dict, model: torch.nn.Module, splits: dict, data: assemb
     }
 
 
-def show_result(run: Path, label: str, scores: Scores, split: Split, samples: int) -> None:
-    """Samples and closing table on the screen, all headlines and their articles in the run folder."""
-    rows = split.rows[: len(scores.headlines)]
-    written = list(map(Sample, rows["article"], rows["title"], scores.headlines))
-    console.show_samples(written[:samples])
-    (run / "samples").mkdir(exist_ok=True)
-    (run / "samples" / f"{split.name}.txt").write_text("\n".join(scores.headlines) + "\n")
+def show_result(run: Path, label: str, scores: Scores, samples: int) -> None:
+    """Samples and closing table on the screen, all that the model wrote in the run folder."""
+    console.show_samples(scores.samples[:samples])
+    scores.write(run / "samples", scores.split)
     console.show_scores(scores, label)

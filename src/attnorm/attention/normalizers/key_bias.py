@@ -8,7 +8,7 @@ from attnorm.attention.logsumexp import attention
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import Normalizer
 
-DENSE_UP_TO = {"cpu": 160 * 160, "cuda": 512 * 512}  # N x M
+DENSE_UP_TO = {"cpu": 192 * 192, "cuda": 512 * 512}  # N x M
 
 
 def memory_linear(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None) -> bool:

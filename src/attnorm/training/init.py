@@ -1,0 +1,119 @@
+"""`model.init`: a model that starts from weights that were trained before, BERT's or those of an earlier run."""
+
+from pathlib import Path
+
+import torch
+import yaml
+
+from attnorm.data.wordpiece_tokenizer import WordPiece
+from attnorm.models.pretrained import Filled, fill, read_shape, read_weights
+from attnorm.training.checkpoints import BEST
+from attnorm.training.errors import ConfigError
+
+FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
+SHAPE = (  # what the weights decide
+    *("width", "heads", "inner", "encoder_layers", "positions", "norm", "embedding_norm", "norm_eps", "types"),
+    *("activation", "tied"),
+)
+
+
+def complete(cfg: dict) -> dict:
+    """The configuration with the shape and the tokenizer of `model.init`, if it names weights to start from.
+
+    A tokenizer.file that was typed is kept. Raises ConfigError, with all problems, for what is no such folder, for more
+    positions than the weights have, and for a vocabulary that is not theirs.
+    """
+    model = cfg["model"]
+    if not isinstance(model.get("init"), str):
+        return cfg
+    key = f"model.init={model['init']}"
+    try:
+        folder = folder_of(model["init"])
+        there = shape_of(folder)
+        tokenizer = cfg["tokenizer"]
+        if tokenizer.get("name") != "wordpiece" or tokenizer.get("file") is None:
+            tokenizer = {"name": "wordpiece", "file": str(folder), "lowercase": None}
+        pieces = WordPiece.from_settings(file=tokenizer["file"], lowercase=tokenizer["lowercase"]).vocab_size
+    except ValueError as error:
+        raise ConfigError([f"{key}: {error}"]) from error
+    problems = []
+    for name in ("max_source", "max_target"):
+        if name in model and there["positions_there"] is not None and model[name] > there["positions_there"]:
+            problems.append(f"model.{name}={model[name]}: {key} has {there['positions_there']} positions")
+    if there["vocab_size"] is not None and pieces != there["vocab_size"]:
+        problems.append(
+            f"tokenizer.file={tokenizer['file']}: {pieces:,} pieces, but {key} was trained with {there['vocab_size']:,}"
+        )
+    if problems:
+        raise ConfigError(problems)
+    shape = {name: there[name] for name in SHAPE if name in there}
+    if "decoder_layers" in model:
+        shape["decoder_layers"] = there.get("decoder_layers") or shape["encoder_layers"]
+    return {**cfg, "model": {**model, **shape}, "tokenizer": tokenizer}
+
+
+def start(model: torch.nn.Module, init: str) -> Filled:
+    """Puts the weights of `model.init` into a model; raises ConfigError where they do not fit."""
+    folder = folder_of(init)
+    try:
+        return fill(model, run_weights(folder) if is_run(folder) else read_weights(folder))
+    except ValueError as error:
+        raise ConfigError([f"model.init={init}: {error}"]) from error
+
+
+def folder_of(init: str) -> Path:
+    """The folder that `model.init` names; a model on the hub is downloaded. Raises ValueError if there is none."""
+    folder = Path(init)
+    if folder.is_dir():
+        return folder
+    if init.count("/") > 1 or init.startswith((".", "~", "/")):  # a hub name is "name" or "owner/name"
+        raise ValueError("no such folder, and not the name of a model on the hub")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(init, allow_patterns=list(FILES)))
+    except Exception as error:  # of many kinds: no such model, no network, no permission
+        reason = str(error).strip().splitlines()
+        raise ValueError(f"no such folder, and the hub does not give it: {reason[0] if reason else error!r}") from error
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run's of ours."""
+    return (folder / "config.yaml").is_file()
+
+
+def shape_of(folder: Path) -> dict:
+    """`Shape` values of the weights in a folder, with positions_there and vocab_size (None: not limited, not known)."""
+    if not is_run(folder):
+        return read_shape(folder)
+    model = yaml.safe_load((folder / "config.yaml").read_text())["model"]
+    if not (folder / WordPiece.FILE).is_file():
+        raise ValueError("the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece")
+    positions = model["max_source"] if model["positions"] == "learned" else None
+    defaults = {"norm_eps": 1e-5, "types": 0}  # of runs whose model had no such key
+    return {**defaults, **model, "positions_there": positions, "vocab_size": None}
+
+
+def run_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The parameters of a run's best checkpoint."""
+    path = folder / "checkpoints" / f"{BEST}.ckpt"
+    if not path.is_file():
+        raise ValueError(f"no checkpoint {path}")
+    content = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    return {name.removeprefix("model."): tensor for name, tensor in content.items()}
+
+
+def describe(filled: Filled, init: str) -> str:
+    """What was loaded, what starts anew and what was left, a few lines for the screen."""
+
+    def listed(names: list[str]) -> str:
+        groups = dict.fromkeys(".".join(part for part in name.split(".") if not part.isdigit()) for name in names)
+        shown = list(groups)
+        return ", ".join(shown[:12]) + ", ..." * (len(shown) > 12)
+
+    lines = [f"{len(filled.loaded):,} tensors from {init}"]
+    if filled.missing:
+        lines.append(f"  not there, start anew ({len(filled.missing)}): {listed(filled.missing)}")
+    if filled.unused:
+        lines.append(f"  there, not used ({len(filled.unused)}): {listed(filled.unused)}")
+    return "\n".join(lines)

@@ -1,0 +1,8 @@
+"""One recipe a task: how a configuration becomes data, model, loss and scores."""
+
+RECIPES = {
+    "gigaword": "attnorm.training.recipes.gigaword:Headlines",
+    "mlm": "attnorm.training.recipes.mlm:MaskedLanguageModel",
+    "squad": "attnorm.training.recipes.squad:Questions",
+    "classify": "attnorm.training.recipes.classify:Classification",
+}

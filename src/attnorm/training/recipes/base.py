@@ -1,0 +1,107 @@
+"""What a recipe is: the parts of one task, made from a configuration, for `training.run`, `eval.py` and the checks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch.utils.data import Dataset
+
+from attnorm.data.batching import TokenBatches
+from attnorm.data.corpus import Split, prepare
+from attnorm.data.layout import Layout
+from attnorm.data.sources import build_source
+from attnorm.models.shape import Shape
+from attnorm.registry import find
+from attnorm.tasks.base import Task
+from attnorm.tasks.optim import Optim
+from attnorm.training.console import tracked
+from attnorm.training.recipes import RECIPES
+from attnorm.training.rules import SHARED_DATA_KEYS
+from attnorm.training.scores import Scores
+
+
+class Recipe(ABC):
+    """One task. With `training.run` the only place that knows data and models both.
+
+    models: the names of `MODELS` that it trains. kind: of `KINDS`, what its data source has to yield. counts: what a
+    split consists of, in a person's words.
+    """
+
+    models: ClassVar[tuple[str, ...]]
+    kind: ClassVar[str]
+    counts: ClassVar[str]
+
+    def __init__(self, cfg: dict):
+        self.cfg = cfg
+
+    @abstractmethod
+    def layout(self) -> Layout:
+        """How texts become rows of ids."""
+
+    @abstractmethod
+    def model(self, tokenizer) -> torch.nn.Module:
+        """The configured model with its initial parameters."""
+
+    @abstractmethod
+    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> Task:
+        """The LightningModule around a model."""
+
+    @abstractmethod
+    def batches(self, split: Split) -> Dataset:
+        """`Part` -> the tensors that the task wants."""
+
+    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
+        """What is wrong with the task's own keys taken together; `sound(*keys)` says whether each is right alone."""
+        yield from ()
+
+    def splits(self, tokenizer=None, names: tuple[str, ...] = ("train", "validation")) -> dict[str, Split]:
+        """The tokenized splits; without a tokenizer the configured one is trained or loaded."""
+        data = self.cfg["data"]
+        return prepare(
+            build_source(data["name"], **source_settings(self.cfg)),
+            tokenizer or self.cfg["tokenizer"],
+            self.layout(),
+            lowercase=data.get("lowercase", False),
+            digits=data.get("digits", False),
+            max_rows={"train": data["max_train"], "validation": data["max_valid"], "test": data["max_test"]},
+            cache_dir=Path(self.cfg["paths"]["cache_dir"]),
+            splits=names,
+        )
+
+    def shape(self) -> Shape:
+        """The shape of the model, as the configuration has it."""
+        return Shape(**{name: value for name, value in self.cfg["model"].items() if name not in NOT_SHAPE})
+
+    def optim(self) -> Optim:
+        """The optimizer's settings."""
+        return Optim(**self.cfg["optim"])
+
+    @torch.no_grad()
+    def judged(self, task: Task, split: Split) -> dict[str, float]:
+        """The metrics of a model on a whole split, in the precision of its parameters."""
+        task.eval()
+        task.begin_validation()
+        batches, device = self.batches(split), next(task.parameters()).device
+        parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
+        for part in tracked(list(parts), split.name):
+            task.count({name: tensor.to(device) for name, tensor in batches[part].items()})
+        return task.results()
+
+    def score(self, task: Task, split: Split) -> Scores:
+        """What `eval.py` and the end of training report: the validation metrics of the whole split."""
+        return Scores(split.name, self.counts, len(split.texts), self.judged(task, split), samples=task.samples)
+
+
+NOT_SHAPE = ("name", "init", "vocab_size")  # keys of `model` that are no part of its shape
+
+
+def source_settings(cfg: dict) -> dict:
+    """The keys of `data` that belong to its source, not to batching and cleaning."""
+    return {key: value for key, value in cfg["data"].items() if key not in ("name", *SHARED_DATA_KEYS)}
+
+
+def recipe_of(cfg: dict) -> Recipe:
+    """The recipe of the configured task."""
+    return find("task", cfg["task"]["name"], RECIPES)(cfg)

@@ -1,0 +1,59 @@
+"""Reading comprehension on SQuAD: windows over the texts, answers and their official scores."""
+
+import json
+from collections.abc import Callable, Iterator
+
+from attnorm.data.corpus import Split
+from attnorm.data.windows import WindowBatches, Windows
+from attnorm.models.heads import SpanModel
+from attnorm.tasks.squad import SpanTask
+from attnorm.training.recipes.bert import BertRecipe
+from attnorm.training.scores import Scores
+
+
+class Questions(BertRecipe):
+    """task=squad."""
+
+    kind, counts, head = "questions", "questions", SpanModel
+
+    def layout(self) -> Windows:
+        task = self.cfg["task"]
+        return Windows(self.cfg["model"]["max_source"], task["max_query"], task["stride"], task["no_answer"])
+
+    def task(self, model: SpanModel, tokenizer, validation: Split) -> SpanTask:
+        task = self.cfg["task"]
+        return SpanTask(
+            model,
+            tokenizer,
+            self.optim(),
+            validation.rows,
+            validation.texts,
+            n_best=task["n_best"],
+            max_answer=task["max_answer"],
+            null_threshold=task["null_threshold"] if task["no_answer"] else None,
+        )
+
+    def batches(self, split: Split) -> WindowBatches:
+        return WindowBatches(split.rows, split.tokenizer.pad_id)
+
+    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
+        yield from super().problems(sound)
+        if sound("model.max_source", "task.max_query", "task.stride", "task.no_answer"):
+            try:
+                self.layout()
+            except ValueError as error:
+                yield from str(error).splitlines()
+        if self.cfg["tokenizer"].get("name") == "sentencepiece":
+            yield "tokenizer=sentencepiece: it does not tell where in a text a token is; task=squad needs wordpiece"
+
+    def score(self, task: SpanTask, split: Split) -> Scores:
+        """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format."""
+        scores = super().score(task, split)
+        answers, odds = task.spans.answers(task.null_threshold)
+        scores.files = {".predictions.json": json.dumps(answers, ensure_ascii=False, indent=1) + "\n"}
+        if task.null_threshold is not None:
+            finite = {name: min(value, 1e9) for name, value in odds.items()}  # JSON has no infinity
+            scores.files[".null_odds.json"] = json.dumps(finite, indent=1) + "\n"
+            scores.settings = {"null_threshold": task.null_threshold}
+        scores.note = "official rules: lower case, no punctuation, no articles; best of the gold answers"
+        return scores

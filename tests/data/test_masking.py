@@ -1,0 +1,375 @@
+"""Masking: exact counts, the configured distributions, and nothing that depends on more than (seed, epoch, row)."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from attnorm.data.batching import Part
+from attnorm.data.masking import MaskedBatches, Masking, masked_count
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+SIZE = 1000
+
+
+class Tokens:
+    """A vocabulary of numbers, where each id that 3 divides continues a word."""
+
+    pad_id, unk_id, bos_id, eos_id, mask_id, vocab_size = PAD, UNK, CLS, SEP, MASK, SIZE
+
+    def starts_word(self, ids):
+        return (ids < 5) | (ids % 3 != 0)
+
+
+class Rows:
+    """Blocks of random documents."""
+
+    def __init__(self, rows=40, seed=0, longest=60, documents=4):
+        random = np.random.default_rng(seed)
+        self.ids, self.documents = [], []
+        for _ in range(rows):
+            parts = [
+                [CLS, *random.integers(5, SIZE, random.integers(1, longest)).tolist(), SEP]
+                for _ in range(random.integers(1, documents + 1))
+            ]
+            self.ids.append([token for part in parts for token in part])
+            self.documents.append([len(part) for part in parts])
+
+    def __getitem__(self, rows):
+        return {"ids": [self.ids[row] for row in rows], "documents": [self.documents[row] for row in rows]}
+
+
+def batches(rows, seed=0, **options):
+    return MaskedBatches(rows, Tokens(), Masking(**options), seed)
+
+
+def part(rows, epoch=0, divisor=1):
+    return Part(list(rows), divisor, epoch)
+
+
+def draw(maskable, starts=None, seed=0, **options):
+    maskable = np.array(maskable, bool)
+    starts = np.ones(len(maskable), bool) if starts is None else np.array(starts, bool)
+    return Masking(**options).draw(maskable, starts, np.random.default_rng(seed))
+
+
+def runs(places):
+    """Lengths of the runs of True."""
+    return [len(list(run)) for value, run in itertools.groupby(np.asarray(places).tolist()) if value]
+
+
+# -------------------------------------------------------------------------------------------------------------- counts
+
+
+@pytest.mark.parametrize("share", [0.01, 0.15, 0.5, 1.0])
+def test_masked_count_is_the_rounded_share_and_at_least_one(share):
+    tokens = np.arange(1, 400)
+    assert masked_count(tokens, share).tolist() == [max(1, round(share * count)) for count in tokens.tolist()]
+    assert masked_count(20, 0.15) == 3
+
+
+@pytest.mark.parametrize("share", [0.01, 0.15, 0.4, 0.9, 1.0])
+@pytest.mark.parametrize("span_weights", [(1.0,), (1, 0.5, 0.3333), (0, 0, 0, 1)])
+def test_exactly_the_share_of_each_row_is_hidden_and_no_special_token(share, span_weights):
+    rows = Rows(longest=30)
+    batch = batches(rows, share=share, span_weights=span_weights)[part(range(40))]
+    for places, ids in zip(batch["places"], rows.ids, strict=True):
+        ordinary = sum(token >= 5 for token in ids)
+        assert places.sum() == max(1, round(share * ordinary))
+        special = torch.tensor([token < 5 for token in ids])
+        assert not places[: len(ids)][special].any() and not places[len(ids) :].any()
+
+
+def test_unknown_words_can_be_hidden():
+    rows = Rows(1)
+    rows.ids, rows.documents = [[CLS, UNK, SEP]], [[3]]
+    assert batches(rows)[part([0])]["labels"].tolist() == [UNK]
+
+
+def test_nothing_is_hidden_where_nothing_can_be():
+    assert not draw([0, 0, 0]).any() and not draw([]).any()
+    assert not draw([0, 0], whole_words=True).any() and not draw([], whole_words=True).any()
+
+
+def test_labels_are_the_tokens_at_the_hidden_places_row_after_row():
+    rows = Rows()
+    chosen = [7, 3, 12]
+    batch = batches(rows)[part(chosen, divisor=99)]
+    expected = [
+        rows.ids[row][place]
+        for row, places in zip(chosen, batch["places"], strict=True)
+        for place in places.nonzero()[:, 0].tolist()
+    ]
+    assert batch["labels"].tolist() == expected
+    shown = [ids[: len(rows.ids[row])] for row, ids in zip(chosen, batch["ids"], strict=True)]
+    for row, ids, places in zip(chosen, shown, batch["places"], strict=True):
+        untouched = ~places[: len(ids)]
+        assert ids[untouched].tolist() == torch.tensor(rows.ids[row])[untouched].tolist()
+    assert batch["rows"].tolist() == chosen and batch["divisor"].item() == 99
+    shapes = {name: tuple(tensor.shape) for name, tensor in batch.items()}
+    longest = max(len(rows.ids[row]) for row in chosen)
+    table = (3, longest)
+    assert shapes == {
+        "ids": table, "places": table, "segments": table, "labels": (len(expected),), "rows": (3,), "divisor": ()
+    }  # fmt: skip
+    types = {name: tensor.dtype for name, tensor in batch.items() if name != "places"}
+    assert set(types.values()) == {torch.int64} and batch["places"].dtype == torch.bool
+
+
+def test_padding_and_segments():
+    rows = Rows(2)
+    rows.ids, rows.documents = [[CLS, 9, SEP, CLS, 9, 9, SEP], [CLS, 9, SEP]], [[3, 4], [3]]
+    batch = batches(rows)[part([0, 1])]
+    assert batch["segments"].tolist() == [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1]]
+    assert batch["ids"][1, 3:].tolist() == [PAD] * 4
+
+
+# ------------------------------------------------------------------------------------------------------- distributions
+
+
+def expected_spans(budget, weights):
+    """The expected number of spans of each length when spans are drawn until `budget` tokens are hidden, the last one
+    cut to what is left: by recursion over what is left."""
+    probability = np.array(weights) / sum(weights)
+    expected = np.zeros((budget + 1, len(weights)))
+    for left in range(1, budget + 1):
+        for size, p in enumerate(probability, start=1):
+            taken = min(size, left)
+            expected[left] += p * expected[left - taken]
+            expected[left, taken - 1] += p
+    return expected[budget]
+
+
+@pytest.mark.parametrize("weights", [(1, 0.5, 0.3333), (1, 1), (0.1, 0.2, 0.3, 0.4), (0, 1, 1)])
+def test_spans_have_the_configured_lengths(weights):
+    tokens, budget, draws = 60_000, 30, 400  # so sparse that spans hardly touch
+    masking, found = Masking(share=budget / tokens, span_weights=weights), np.zeros(len(weights) + 3)
+    everywhere = np.ones(tokens, bool)
+    for seed in range(draws):
+        lengths = runs_fast(masking.draw(everywhere, everywhere, np.random.default_rng(seed)))
+        assert lengths.sum() == budget
+        found += np.bincount(np.minimum(lengths, len(found)), minlength=len(found) + 1)[1:]
+    expected = draws * expected_spans(budget, weights)
+    assert found[len(weights) :].sum() < 0.01 * found.sum()  # two that touch
+    seen = expected > 0
+    deviation = ((found[: len(weights)] - expected)[seen] ** 2 / expected[seen]).sum()
+    assert deviation < 20  # chi-square with at most 3 degrees of freedom: 1 in 5,000
+    assert found[: len(weights)][~seen].sum() < 0.001 * found.sum()
+
+
+def runs_fast(places):
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], places, [False]]).astype(np.int8)))
+    return edges[1::2] - edges[::2]
+
+
+def test_every_place_is_as_likely_and_so_are_the_places_in_short_documents():
+    hidden, draws = np.zeros(22), 8000
+    maskable = np.array([0, *[1] * 9, 0, 0, *[1] * 9, 0], bool)
+    masking = Masking(share=0.15, span_weights=(1,))
+    for seed in range(draws):
+        hidden += masking.draw(maskable, maskable, np.random.default_rng(seed))
+    expected = draws * 3 / 18
+    assert ((hidden[maskable] - expected) ** 2 / expected).sum() < 45  # 17 degrees of freedom: 1 in 5,000
+    assert hidden[~maskable].sum() == 0
+
+
+def test_hidden_tokens_become_mask_another_token_or_stay():
+    rows = Rows(300, longest=120)
+    found = batches(rows, share=0.3, keep=0.15, random=0.25)
+    batch = found[part(range(300))]
+    shown, labels = batch["ids"][batch["places"]].numpy(), batch["labels"].numpy()
+    count = len(labels)
+    assert count > 8000
+
+    def close(share, expected):
+        return abs(share - expected) < 4 * (expected * (1 - expected) / count) ** 0.5
+
+    assert close((shown == MASK).mean(), 0.6)
+    assert close((shown == labels).mean(), 0.15 + 0.25 / 995)
+    other = shown[(shown != MASK) & (shown != labels)]
+    assert close(len(other) / count, 0.25 * 994 / 995)
+    assert other.min() >= 5 and other.max() < SIZE and len(set(other.tolist())) > 500
+
+
+@pytest.mark.parametrize(("keep", "random"), [(0, 0), (1, 0), (0, 1)])
+def test_hidden_tokens_may_all_have_one_fate(keep, random):
+    batch = batches(Rows(), keep=keep, random=random)[part(range(40))]
+    shown, labels = batch["ids"][batch["places"]], batch["labels"]
+    assert (shown == MASK).all() == (keep == random == 0)
+    assert (shown == labels).all() == (keep == 1)
+    assert (shown >= 5).all() == (keep + random == 1)
+
+
+def test_a_random_token_is_never_special():
+    uniform = np.linspace(0, 1, 50_000, endpoint=False)
+    outcome = Masking(keep=0, random=1).replace(np.full(50_000, 9), MASK, np.arange(5, 8), uniform)
+    assert np.bincount(outcome)[5:] == pytest.approx([50_000 / 3] * 3, abs=1) and len(np.bincount(outcome)) == 8
+    assert set(batches(Rows()).ordinary.tolist()) == set(range(5, SIZE))
+
+
+# ------------------------------------------------------------------------------------------------- borders and words
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_a_span_never_crosses_a_special_token(whole_words):
+    maskable = np.array([0, 1, 1, 0] * 12, bool)  # documents of two tokens, spans of up to four
+    for seed in range(60):
+        places = draw(maskable, seed=seed, share=0.3, span_weights=(0, 0, 0, 1), whole_words=whole_words)
+        assert places.sum() == 7 and max(runs(places)) <= 2
+
+
+def test_a_span_that_fits_nowhere_is_shorter_and_one_that_fits_somewhere_is_not():
+    maskable = [0, 1, 1, 0, 0, *[1] * 4, 0, 0, 1, 1, 0]
+    for seed in range(30):
+        places = draw(maskable, seed=seed, share=0.5, span_weights=(0, 0, 0, 1))
+        assert places.tolist() == [5 <= i < 9 for i in range(14)]
+
+
+def test_places_that_chance_hardly_finds_are_as_likely_as_each_other():
+    maskable, starts = np.zeros(2000, bool), np.array([100, 700, 1500])
+    maskable[starts[:, None] + np.arange(4)] = True
+    first = [
+        int(np.flatnonzero(draw(maskable, seed=seed, share=1 / 3, span_weights=(0, 0, 0, 1)))[0]) for seed in range(300)
+    ]
+    counts = [first.count(start) for start in starts]
+    assert sum(counts) == 300 and min(counts) > 65
+
+
+def words(seed, documents=3):
+    """maskable, starts_word and the number of the word at each place (-1: special)."""
+    random = np.random.default_rng(seed)
+    maskable, starts, number = [], [], []
+    for _ in range(documents):
+        maskable, starts, number = [*maskable, 0], [*starts, 1], [*number, -1]
+        for _ in range(random.integers(3, 15)):
+            size = int(random.integers(1, 5))
+            maskable += [1] * size
+            starts += [1] + [0] * (size - 1)
+            number += [max(number) + 1] * size
+        maskable, starts, number = [*maskable, 0], [*starts, 1], [*number, -1]
+    return np.array(maskable, bool), np.array(starts, bool), np.array(number)
+
+
+@pytest.mark.parametrize("share", [0.15, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(25))
+def test_whole_words_are_hidden_whole_and_as_many_as_fit(seed, share):
+    maskable, starts, number = words(seed)
+    places = draw(maskable, starts, seed, share=share, whole_words=True)
+    hidden = set(number[places].tolist())
+    assert places.tolist() == [n in hidden and n >= 0 for n in number]
+    budget = int(masked_count(maskable.sum(), share))
+    rest = budget - places.sum()
+    assert rest >= 0
+    sizes = [int((number == n).sum()) for n in set(number[maskable].tolist()) - hidden]
+    assert not sizes or rest < min(sizes)  # fewer only where no word is small enough
+    if share == 1:
+        assert rest == 0
+
+
+def test_a_piece_that_begins_in_the_middle_of_a_word_is_a_word():
+    maskable, starts = [0, 1, 1, 1, 0], [1, 0, 0, 1, 1]
+    seen = {tuple(draw(maskable, starts, seed, share=0.66, whole_words=True, span_weights=(1,))) for seed in range(20)}
+    assert seen == {(False, True, True, False, False)} | ({(False, False, False, True, False)} & seen)
+
+
+def test_a_row_with_only_longer_words_hides_none():
+    assert not draw([0, 1, 1, 1, 0], [1, 1, 0, 0, 1], whole_words=True).any()
+    rows = Rows(1)
+    rows.ids, rows.documents = [[CLS, 7, 9, 9, SEP]], [[5]]
+    batch = batches(rows, whole_words=True)[part([0])]
+    assert batch["labels"].shape == (0,) and batch["ids"].tolist() == rows.ids
+
+
+def test_spans_of_whole_words_have_the_configured_lengths():
+    counts, weights = np.zeros(3), (1, 2, 1)
+    maskable, starts = np.ones(6_000, bool), np.tile([True, False], 3_000)
+    masking = Masking(share=20 / 6_000, span_weights=weights, whole_words=True)
+    for seed in range(300):
+        lengths = runs_fast(masking.draw(maskable, starts, np.random.default_rng(seed)))
+        assert lengths.sum() == 20 and not (lengths % 2).any()
+        counts += np.bincount(np.minimum(lengths // 2, 4), minlength=5)[1:4]
+    # ten words; a span that is too long for the rest is drawn shorter
+    expected = 300 * expected_spans(10, weights)
+    assert ((counts - expected) ** 2 / expected).sum() < 20
+
+
+def test_words_of_a_batch_are_those_of_the_tokenizer():
+    rows = Rows(60)
+    batch = batches(rows, whole_words=True, share=0.3)[part(range(60))]
+    for ids, places in zip(rows.ids, batch["places"], strict=True):
+        for i in range(1, len(ids)):
+            if ids[i] >= 5 and ids[i - 1] >= 5 and ids[i] % 3 == 0:
+                assert places[i] == places[i - 1]
+
+
+# -------------------------------------------------------------------------------------- what decides what is hidden
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_seed_epoch_and_row_decide_and_nothing_else(whole_words):
+    rows = Rows(documents=1)
+    found = batches(rows, seed=5, whole_words=whole_words)
+    alone = found[part([9], epoch=3, divisor=4)]
+    torch.manual_seed(1)
+    np.random.seed(1)
+    together = batches(rows, seed=5, whole_words=whole_words)[part([30, 2, 9, 9], epoch=3)]
+    size = len(rows.ids[9])
+    for place in (2, 3):
+        assert torch.equal(together["ids"][place, :size], alone["ids"][0])
+        assert torch.equal(together["places"][place, :size], alone["places"][0])
+
+
+def test_masks_are_fresh_in_each_epoch_seed_and_row():
+    rows = Rows(rows=4, longest=60, documents=1)
+    rows.ids = [[CLS, *range(100, 200), SEP]] * 4
+    rows.documents = [[102]] * 4
+    seen = [
+        tuple(batches(rows, seed=seed)[part([row], epoch)]["ids"][0].tolist())
+        for seed in range(3)
+        for epoch in range(3)
+        for row in range(4)
+    ]
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_batch_does_not_change_the_rows():
+    rows = Rows()
+    before = [list(ids) for ids in rows.ids]
+    batches(rows)[part(range(40))]
+    assert rows.ids == before
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ({"share": 0}, ["share"]),
+        ({"share": 1.1, "keep": -0.1, "random": "x"}, ["share", "keep", "random"]),
+        ({"keep": 0.6, "random": 0.6}, ["keep"]),
+        ({"span_weights": ()}, ["span_weights"]),
+        ({"span_weights": (0, 0)}, ["span_weights"]),
+        ({"span_weights": (1, -1, 3)}, ["span_weights"]),
+        ({"span_weights": (1, float("nan"))}, ["span_weights"]),
+        ({"span_weights": 1.0, "whole_words": "yes", "share": True}, ["share", "span_weights", "whole_words"]),
+    ],
+)
+def test_impossible_values_are_named_all_at_once(options, keys):
+    with pytest.raises(ValueError) as error:
+        Masking(**options)
+    assert [line.split("=")[0] for line in str(error.value).split("\n")] == [f"masking.{key}" for key in keys]
+    assert [line.split("=")[0] for line in Masking.check(options, "task")] == [f"task.{key}" for key in keys]
+
+
+def test_masking_takes_the_lists_of_a_config():
+    assert Masking(span_weights=[1, 2]) == Masking(span_weights=(1.0, 2.0)) and Masking.check({}) == []
+    assert hash(Masking(span_weights=[1, 2]))
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused():
+    tokens = Tokens()
+    tokens.mask_id = None
+    with pytest.raises(ValueError, match=r"no \[MASK\].*tokenizer=wordpiece"):
+        MaskedBatches(Rows(), tokens, Masking(), 0)

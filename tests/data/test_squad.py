@@ -1,0 +1,190 @@
+"""SQuAD files: what they give, and that every bad record is named together with the others."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from attnorm.data.squad import Squad, read_questions
+
+REAL = Path(__file__).parents[3] / "shared/data/squad"
+CONTEXT = "The cat sat. A cat slept under caf\u00e9 tables."
+
+
+def answer(text, start):
+    return {"text": text, "answer_start": start}
+
+
+def question(name, *answers, **more):
+    return {"id": name, "question": f"what is {name} ?", "answers": list(answers), **more}
+
+
+def document(*questions, context=CONTEXT):
+    return {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+def source(folder, content, name="x.json", **options):
+    path = folder / name
+    text = (content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)).encode()
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return Squad(train=str(path), **options)
+
+
+def problem(folder, content, **options):
+    with pytest.raises(ValueError) as error:
+        list(source(folder, content, **options).rows("train"))
+    return str(error.value)
+
+
+GOOD = question("one", answer("cat", 4), answer("The cat", 0))
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
+def test_rows_are_the_questions_with_their_answers_as_json(tmp_path, name):
+    impossible = question("two", is_impossible=True, plausible_answers=[answer("cat", 4)])
+    made = source(tmp_path, document(GOOD, impossible), name)
+    assert made.check(["train"]) == [] and made.splits == ("train",) and made.yields == "questions"
+    one, two = made.rows("train")
+    assert one[:3] == ("one", CONTEXT, "what is one ?")
+    assert json.loads(one[3]) == {"texts": ["cat", "The cat"], "starts": [4, 0]}
+    assert two[0] == "two" and json.loads(two[3]) == {"texts": [], "starts": []}
+
+
+def test_texts_keep_every_character(tmp_path):
+    context = "  \u2028A\tb\u00e9 \U0001f600  c "
+    made = source(tmp_path, "\ufeff" + json.dumps(document(question("q", answer("c", 11)), context=context)))
+    (row,) = made.rows("train")
+    assert row[1] == context
+
+
+BAD = [
+    (
+        question("b", answer("cat", 5)),
+        "b: the answer 'cat' is not at character 5 of the context, where it reads 'at '; it stands at 4, 15",
+    ),
+    (question("b", answer("dog", 4)), "where it reads 'cat'; it is nowhere in it"),
+    (question("b", answer("cat", 4000)), "at character 4000 of the context, where it reads ''; it stands at 4, 15"),
+    (question("b", answer("s.", -2)), "at character -2 of the context"),
+    (question("b", answer("Cat", 4)), "it is nowhere in it"),
+    (question("b", answer("cat", 4), answer("x", 0)), "b: the answer 'x' is not at"),
+    (question("b", answer("", 4)), "b: data[0].paragraphs[0].qas[1].answers[0].text is empty"),
+    (question("b", answer("cat", "4")), "b: data[0].paragraphs[0].qas[1].answers[0].answer_start is '4', not a whole"),
+    (question("b", answer("cat", True)), "answer_start is true, not a whole number"),
+    (question("b", {"text": "cat"}), "answer_start is null, not a whole number"),
+    (question("b", answer(7, 4)), "b: data[0].paragraphs[0].qas[1].answers[0].text is 7, not text"),
+    (question("b", "cat"), "b: data[0].paragraphs[0].qas[1].answers[0] is 'cat', not an object"),
+    (question("b"), "b: no answers, and is_impossible is not true"),
+    ({"id": "b", "question": "x"}, "b: no answers, and is_impossible is not true"),
+    (question("b", answer("cat", 4)) | {"question": " \n"}, "b: the question is empty"),
+    (question("b", answer("cat", 4)) | {"question": "\ud83d"}, "qas[1].question holds half of a surrogate pair"),
+    (question("b", answer("cat", 4), is_impossible=True), "b: is_impossible is true, but it has answers"),
+    (question("b", answer("cat", 4), is_impossible="no"), "qas[1].is_impossible is 'no', not true or false"),
+    (
+        question("b") | {"answers": {"text": ["cat"]}},
+        "b: data[0].paragraphs[0].qas[1].answers is an object with",
+    ),
+    (question("one", answer("cat", 4)), "one: data[0].paragraphs[0].qas[1] has the id of data[0].paragraphs[0].qas[0]"),
+    ({"question": "x"}, "data[0].paragraphs[0].qas[1]: data[0].paragraphs[0].qas[1].id is missing, not text"),
+    (question(12), "data[0].paragraphs[0].qas[1].id is 12, not text"),
+    (["b"], "data[0].paragraphs[0].qas[1]: an object is expected, not a list of 1"),
+]
+
+
+@pytest.mark.parametrize(("record", "message"), BAD, ids=[message[:40] for _, message in BAD])
+def test_a_bad_record_is_named_with_the_reason_and_can_be_left_out(tmp_path, caplog, record, message):
+    content = json.dumps(document(GOOD, record, question("last", answer("sat", 8))))
+    said = problem(tmp_path, content)
+    assert message in said and "1 bad record beside 2 good ones" in said and "data.skip_bad=true" in said
+    assert str(tmp_path / "x.json") in said
+    with caplog.at_level("WARNING"):
+        rows = list(source(tmp_path, content, skip_bad=True).rows("train"))
+    assert [row[0] for row in rows] == ["one", "last"]
+    assert message in caplog.text and "1 bad record" in caplog.text
+
+
+def test_bad_records_are_reported_together_ten_by_name(tmp_path):
+    said = problem(tmp_path, document(GOOD, *(question(f"b{i}") for i in range(13))))
+    assert "13 bad records beside 1 good ones" in said and "and 3 more" in said
+    assert [f"b{i}: no answers" in said for i in range(13)] == [True] * 10 + [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["data"].append(3), 'data[1]: an object with a list "paragraphs" is expected, not 3'),
+        (lambda d: d["data"].append({"paragraphs": {}}), "data[1]: an object with a list"),
+        (lambda d: d["data"][0]["paragraphs"].append({"context": "x"}), "data[0].paragraphs[1]: an object with a list"),
+        (
+            lambda d: d["data"][0]["paragraphs"].append({"qas": []}),
+            "data[0].paragraphs[1].context is missing, not",
+        ),
+    ],
+)
+def test_a_wrong_shape_is_named_by_its_place_and_counts_as_one_record(tmp_path, change, message):
+    content = document(GOOD)
+    change(content)
+    said = problem(tmp_path, content)
+    assert message in said and "1 bad record beside 1 good" in said
+    assert len(list(source(tmp_path, content, skip_bad=True).rows("train"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"data": [', r"x.json:1: not JSON \(.* at column 11\); a SQuAD file is one JSON object"),
+        ('{"id": 1}\n{"id": 2}\n', r"x.json:2: not JSON"),
+        ("[]", r"not a SQuAD file, it holds a list of 0; a SQuAD file is one JSON object"),
+        ({"answers": 1}, r"it holds an object with 'answers'; a SQuAD file"),
+        ({"data": {}}, r"it holds an object with 'data'"),
+    ],
+)
+def test_what_is_no_squad_file_says_what_was_expected_even_when_bad_records_are_skipped(tmp_path, content, message):
+    for skip_bad in (False, True):
+        with pytest.raises(ValueError, match=message):
+            list(source(tmp_path, content, skip_bad=skip_bad).rows("train"))
+
+
+def test_a_text_that_is_not_utf8_is_located(tmp_path):
+    (tmp_path / "x.json").write_bytes(b'{\n"data": "\xe4"}')
+    with pytest.raises(ValueError, match=r"x.json:2: not UTF-8 text"):
+        list(Squad(train=str(tmp_path / "x.json")).rows("train"))
+
+
+def test_check_names_every_problem(tmp_path):
+    made = source(tmp_path, "", validation=str(tmp_path / "no.json"), skip_bad="yes")
+    keys = [p.split("=")[0] for p in made.check(["train", "validation", "test"])]
+    assert keys == ["data.train", "data.validation", "data.test", "data.skip_bad"]
+    assert made.splits == ("train", "validation")
+    assert Squad(train=None, validation="x").splits == ("validation",)
+
+
+def test_the_fingerprint_follows_content_and_skip_bad_not_the_place(tmp_path):
+    first = source(tmp_path, document(GOOD)).fingerprint("train")
+    assert first == source(tmp_path, document(GOOD), "copy.json").fingerprint("train")
+    assert first != source(tmp_path, document(GOOD), skip_bad=True).fingerprint("train")
+    assert first != source(tmp_path, document(question("one", answer("cat", 15)))).fingerprint("train")
+
+
+def test_scoring_does_not_ask_where_the_answers_stand(tmp_path):
+    content = document(question("q", {"text": "anything"}))
+    path = Path(source(tmp_path, content).paths["train"])
+    questions, bad = read_questions(path, answers_in_context=False)
+    assert [it.texts for it in questions] == [["anything"]] and bad == []
+    assert len(read_questions(path)[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "impossible"),
+    [("dev-v1.1.first24articles.json", 5696, 0), ("dev-v2.0.small.json", 2228, 1104)],
+)
+def test_the_real_files(name, rows, impossible):
+    if not (REAL / name).is_file():
+        pytest.skip(f"no ../shared/data/squad/{name} beside the repository")
+    made = list(Squad(train=str(REAL / name)).rows("train"))
+    assert len(made) == rows
+    answers = [json.loads(row[3]) for row in made]
+    assert sum(not answer["texts"] for answer in answers) == impossible
+    for row, found in zip(made, answers, strict=True):
+        for text, start in zip(found["texts"], found["starts"], strict=True):
+            assert row[1][start : start + len(text)] == text

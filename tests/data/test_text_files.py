@@ -1,0 +1,302 @@
+"""Documents: from text files, from a column of a hub data set, from the built-in corpus."""
+
+import gzip
+import inspect
+import itertools
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyarrow import parquet
+
+from attnorm.data.hub_text import TextHub
+from attnorm.data.newswire_text import STORIES, NewswireText
+from attnorm.data.sources import KINDS
+from attnorm.data.text_files import TextFiles
+
+ROOT = Path(__file__).parents[2]
+TEXT = "\ufeffone a\none b\x85\u2028c\n\n \t\ntwo a\ntwo b\n\n\n\nthree"
+LINES = ["one a", "one b\x85\u2028c", "two a", "two b", "three"]
+PARAGRAPHS = ["one a one b c", "two a two b", "three"]
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return str(path)
+
+
+def documents(source, split="train") -> list[str]:
+    rows = list(source.rows(split))
+    assert all(isinstance(row, tuple) and len(row) == len(KINDS[source.yields].columns) for row in rows)
+    return [text for (text,) in rows]
+
+
+def text(files, **options):
+    return TextFiles(**{"files": files, "holdout": 0, **options})
+
+
+@pytest.mark.parametrize("maker", [TextFiles, TextHub, NewswireText])
+def test_each_yaml_holds_the_options_of_its_source_and_their_defaults(maker):
+    name = {TextFiles: "text", TextHub: "text_hub", NewswireText: "newswire_text"}[maker]
+    written = yaml.safe_load((ROOT / f"conf/data/{name}.yaml").read_text())
+    assert written.pop("name") == name and written.pop("defaults") == ["cleaned", "_self_"]
+    assert written.pop("lowercase") is written.pop("digits") is False
+    parameters = inspect.signature(maker).parameters.values()
+    assert written == {p.name: "???" if p.default is p.empty else p.default for p in parameters}
+    assert maker.yields == "documents"
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.txt.gz", "a.md"])
+def test_a_document_is_a_line_a_paragraph_or_the_file(tmp_path, name):
+    path = write(tmp_path / name, TEXT)
+    assert [line.rstrip("\n") for line in documents(text(path))] == LINES
+    assert [" ".join(p.split()) for p in documents(text(path, document="paragraph"))] == PARAGRAPHS
+    assert documents(text(path, document="file")) == [TEXT.removeprefix("\ufeff")]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "jsonl.gz", "json.gz", "csv", "tsv", "parquet"])
+@pytest.mark.parametrize("document", ["line", "file"])
+def test_a_table_has_a_document_in_each_row_of_a_column(tmp_path, ending, document):
+    path, rows = (
+        tmp_path / f"a.{ending}",
+        [{"id": str(i), "body": body} for i, body in enumerate(["x y", "z", "", "w"])],
+    )
+    if ending == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif "json" in ending:
+        write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        separator = "," if ending == "csv" else "\t"
+        write(path, "".join(separator.join(row) + "\n" for row in [("id", "body"), *(r.values() for r in rows)]))
+    source = text(str(path), column="body", document=document)
+    assert source.check(["train"]) == []
+    assert documents(source) == ["x y", "z", "", "w"]
+    with pytest.raises(ValueError, match=r"data.column=bdoy: no such column; .*Did you mean 'body'\?"):
+        documents(text(str(path), column="bdoy"))
+
+
+def test_a_cell_that_is_not_text_is_located(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "x"}\n{"text": 3}\n')
+    with pytest.raises(ValueError, match=r"a.jsonl:2: text is 3, not text"):
+        documents(text(path))
+
+
+def test_files_folders_and_globs_in_the_order_in_which_they_are_named(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt", ".hidden", ".git/x.txt", "sub/.d.txt", "sub/deep/e.txt.gz", "[1].txt"):
+        write(tmp_path / name, f"in {name}")
+    folder = str(tmp_path)
+    inside = ["in [1].txt", "in a.txt", "in b.txt", "in sub/c.txt", "in sub/deep/e.txt.gz"]
+    assert documents(text(folder)) == inside
+    assert documents(text([f"{folder}/b.txt", folder])) == ["in b.txt", *(d for d in inside if d != "in b.txt")]
+    assert documents(text(f"{folder}/*.txt")) == inside[:3]
+    assert documents(text([f"{folder}/**/*.txt"])) == inside[:4]
+    assert documents(text(f"{folder}/[ab].txt")) == inside[1:3]
+    assert documents(text(f"{folder}/[1].txt")) == inside[:1]
+    (tmp_path / "empty").mkdir()
+    assert documents(text(f"{folder}/*")) == inside[:3]  # a glob names files, not the folders beside them
+
+
+# -------------------------------------------------------------------------------------------------------------- splits
+
+
+def numbered(tmp_path, count):
+    return write(tmp_path / "n.txt", "".join(f"document {i}\n" for i in range(count)))
+
+
+@pytest.mark.parametrize("holdout", [0.05, 0.1, 1 / 3, 0.5, 0.9])
+def test_a_share_of_the_documents_evenly_spread_is_held_out(tmp_path, holdout):
+    source = TextFiles(files=numbered(tmp_path, 400), holdout=holdout)
+    train, held_out = documents(source), documents(source, "validation")
+    everything = [f"document {i}\n" for i in range(400)]
+    assert sorted(train + held_out, key=everything.index) == everything
+    places = [everything.index(document) for document in held_out]
+    assert len(places) == pytest.approx(400 * holdout, abs=1)
+    gaps = [b - a for a, b in itertools.pairwise(places)]
+    assert max(gaps) - min(gaps) <= 1
+    assert documents(source, "validation") == held_out
+    assert source.splits == ("train", "validation") and source.check() == []
+
+
+def test_files_of_its_own_make_a_validation_split_and_leave_train_whole(tmp_path):
+    train, dev = numbered(tmp_path, 40), write(tmp_path / "dev.txt", "dev\n")
+    source = TextFiles(files=train, validation=dev, test=[dev])
+    assert source.splits == ("train", "validation", "test") and source.check(source.splits) == []
+    assert len(documents(source)) == 40
+    assert documents(source, "validation") == documents(source, "test") == ["dev\n"]
+
+
+def test_a_share_that_holds_out_no_document_is_refused(tmp_path):
+    source = TextFiles(files=numbered(tmp_path, 5), holdout=0.05)
+    assert len(documents(source)) == 5
+    with pytest.raises(ValueError, match=r"data.holdout=0.05: no document is left for the validation split.* has 5"):
+        documents(source, "validation")
+
+
+def test_a_split_without_files_is_named(tmp_path):
+    path = numbered(tmp_path, 5)
+    assert text(path).splits == ("train",)
+    assert text(path).check(["train"]) == []
+    [problem] = text(path).check(["train", "validation", "test"][:2])
+    assert problem.startswith("data.validation=null: the validation split is asked for")
+    assert text(path).check(["test"]) == ["data.test=null: the test split is asked for; name its files"]
+    assert text([]).check(["train"]) == ["data.files=[]: the train split is asked for; name its files"]
+
+
+def test_fingerprints_follow_contents_and_settings_and_not_places(tmp_path):
+    first, second = numbered(tmp_path / "a", 40), numbered(tmp_path / "b", 40)
+    plain = TextFiles(files=first)
+    assert plain.fingerprint("train") == TextFiles(files=[second]).fingerprint("train")
+    prints = {plain.fingerprint("train"), plain.fingerprint("validation")}
+    for options in ({"holdout": 0.1}, {"document": "paragraph"}, {"column": "x"}, {"validation": second}):
+        prints.add(TextFiles(files=first, **options).fingerprint("train"))
+    prints.add(TextFiles(files=[first, second]).fingerprint("train"))
+    prints.add(TextFiles(files=write(tmp_path / "n.jsonl", Path(first).read_bytes())).fingerprint("train"))
+    write(tmp_path / "b/n.txt", "other")
+    prints.add(TextFiles(files=second).fingerprint("train"))
+    assert len(prints) == 9
+    own = TextFiles(files=first, validation=second)
+    assert own.fingerprint("validation") == TextFiles(files=first, validation=second, holdout=0.5).fingerprint(
+        "validation"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- checks
+
+
+def test_all_problems_show_before_reading(tmp_path):
+    good = numbered(tmp_path, 5)
+    empty = write(tmp_path / "empty.txt", "")
+    broken = write(tmp_path / "broken.jsonl", "")
+    (tmp_path / "none").mkdir()
+    source = TextFiles(
+        files=[f"{tmp_path}/*.md", f"{tmp_path}/absent.txt", empty, good, broken, f"{tmp_path}/none", 3],
+        validation=f"{tmp_path}/nothing",
+        holdout=1.5,
+        document="sentence",
+        column="",
+    )
+    problems = source.check()
+    opening = [p.replace(str(tmp_path), "").split(": ")[:2] for p in problems]
+    assert opening == [
+        ["data.document=sentence", "no such kind of document; allowed"],
+        ["data.column=", "must be a name, not empty"],
+        ["data.holdout=1.5", "must be a share, at least 0 and below 1"],
+        ["data.files=/*.md", "no file matches"],
+        ["data.files=/absent.txt", "no such file"],
+        ["data.files=/empty.txt", "the file is empty"],
+        ["data.files=/broken.jsonl", "the file is empty"],
+        ["data.files=/none", "no file in this folder"],
+        ["data.files=3", "must be a file, a folder or a glob, or a list of them"],
+        ["data.validation=/nothing", "no such file"],
+    ]
+
+
+@pytest.mark.parametrize("holdout", ["a", True, -0.1, 1, None])
+def test_a_share_is_a_number(tmp_path, holdout):
+    [problem] = TextFiles(files=numbered(tmp_path, 5), holdout=holdout).check()
+    assert problem.startswith(f"data.holdout={holdout}: must be a share")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b"good\nno\0t", r":2: not UTF-8 text \(byte 7 is 0x00\)"),
+        (b"\x89PNG\r\n", r":1: not UTF-8 text \(byte 0 is 0x89\)"),
+        (b"a\nb\nc\xe4d\0", r":3: not UTF-8 text \(byte 5 is 0xe4\)"),
+        (b"x" * 8191 + b"\0", r":1: not UTF-8 text \(byte 8191 is 0x00\)"),
+    ],
+)
+def test_what_is_not_text_is_named_by_file_line_and_byte(tmp_path, name, content, where):
+    path = write(tmp_path / name, content)
+    [problem] = text(path).check(["train"])
+    assert problem.startswith(f"data.files={path}: {path}:")
+    with pytest.raises(ValueError, match=where):
+        raise ValueError(problem)
+
+
+def test_a_character_across_the_end_of_what_is_looked_at_is_text(tmp_path):
+    assert text(write(tmp_path / "a.txt", "x" * 8191 + "é" * 9)).check(["train"]) == []
+    late = text(write(tmp_path / "b.txt", b"x" * 9000 + b"\n\xe4\n"))
+    assert late.check(["train"]) == []
+    with pytest.raises(ValueError, match=r"b.txt:2: not UTF-8 text \(byte 9001 is 0xe4\)"):
+        documents(late)
+
+
+def test_damaged_gzip_is_named(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"text")[:-9])
+    (tmp_path / "b.txt.gz").write_bytes(b"text")
+    problems = text([f"{tmp_path}/a.txt.gz", f"{tmp_path}/b.txt.gz"]).check(["train"])
+    assert len(problems) == 2 and all("damaged gzip file" in problem for problem in problems)
+
+
+def test_many_bad_files_of_a_folder_are_counted(tmp_path):
+    for i in range(25):
+        write(tmp_path / f"{i:02}.bin", b"\0")
+    problems = text(str(tmp_path)).check(["train"])
+    assert len(problems) == 11 and problems[-1].endswith("15 more files with problems")
+
+
+def test_a_file_of_train_in_another_split_is_refused(tmp_path):
+    train, dev = numbered(tmp_path, 5), write(tmp_path / "dev.txt", "x")
+    (tmp_path / "sub").mkdir()
+    again = f"{tmp_path}/sub/../n.txt"
+    [problem] = TextFiles(files=train, validation=[dev, again]).check()
+    assert problem == f"data.validation={again}: also in data.files: {again}"
+    [problem] = TextFiles(files=str(tmp_path), test=dev).check(["test"])
+    assert "also in data.files" in problem
+
+
+def test_validation_held_out_of_files_checks_them_once(tmp_path):
+    source = TextFiles(files=f"{tmp_path}/no")
+    assert len(source.check()) == len(source.check(["validation"])) == 1
+
+
+# ------------------------------------------------------------------------------------------------ the hub, and newswire
+
+
+def test_a_column_of_parquet_files(tmp_path):
+    for name, rows in (("train", ["a", "b", None]), ("validation", ["c"])):
+        parquet.write_table(pa.table({"body": rows, "id": list(range(len(rows)))}), tmp_path / f"{name}.parquet")
+    source = TextHub(path=str(tmp_path), column="body", test_split=None)
+    assert source.check() == [] and source.splits == ("train", "validation")
+    assert documents(source) == ["a", "b", ""] and documents(source, "validation") == ["c"]
+    assert source.fingerprint("train") != TextHub(path=str(tmp_path), column="id").fingerprint("train")
+    with pytest.raises(ValueError, match=r"data.column=text: no such column; allowed: body, id"):
+        documents(TextHub(path=str(tmp_path)))
+    problems = TextHub(path="", column=None, valid_split=None).check()
+    assert [p.split("=")[0] for p in problems] == ["data.path", "data.column", "data.valid_split"]
+
+
+def test_newswire_documents_are_stories_of_like_events():
+    from attnorm.data.newswire import story
+
+    source = NewswireText(train_size=45, valid_size=7, corpus_seed=3)
+    train = documents(source)
+    assert len(train) == 45 and len(documents(source, "validation")) == 7
+    assert train[:30] == documents(NewswireText(train_size=30, corpus_seed=3))  # more documents keep the first ones
+    drawn = [story("train", i, 3) for i in range(60 * STORIES)]
+    items = {f"{s.headline} . {s.article}": s.event for s in drawn}
+    alike = 0
+    for document in train:
+        inside = [event for item, event in items.items() if item in document]
+        assert len(inside) == STORIES and sum(map(len, (i for i in items if i in document))) + STORIES - 1 == len(
+            document
+        )
+        alike += len(set(inside)) == 1
+    assert len(set(train)) == 45 and alike > 5
+
+
+def test_newswire_text_checks_and_fingerprints():
+    problems = NewswireText(train_size=0, corpus_seed=-1).check()
+    assert [p.split("=")[0] for p in problems] == ["data.corpus_seed", "data.train_size"]
+    first = NewswireText(train_size=9).fingerprint("train")
+    assert first == NewswireText(train_size=9, valid_size=3).fingerprint("train")
+    assert first not in (NewswireText(train_size=8).fingerprint("train"), NewswireText().fingerprint("validation"))

@@ -1,0 +1,231 @@
+"""The encoder: texts packed into a row are as one text at a time; positions, types and norms as its shape says."""
+
+import pytest
+import torch
+from builders import PAD, SMALL, attention_tables, build_model
+from torch import nn
+from torch.testing import assert_close
+
+from attnorm.attention.build import NORMALIZERS, PRIORS
+from attnorm.attention.normalizers import key_bias
+from attnorm.models import MODELS
+from attnorm.models.embeddings import Embeddings, sinusoids
+from attnorm.models.encoder import Encoder
+from attnorm.models.initialize import initialize
+from attnorm.models.masked_lm import MaskedLM
+from attnorm.models.shape import Shape
+from attnorm.registry import find
+
+TOLERANCE = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float64: {"rtol": 1e-10, "atol": 1e-10}}
+VOCABULARY, LONGEST = 13, 6
+BLOCKS = [[3, 6, 1, 4], [6, 2], [5, 1, 1, 6, 1]]  # lengths of the texts in each row; what is left is padding
+WIDTH = 14
+
+
+def encoder_shape(**settings):
+    sizes = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 2, "max_source": LONGEST, "dropout": 0.0}
+    return Shape(**{**sizes, "types": 2, **settings})
+
+
+def rough_encoder(normalizer="softmax", priors=(), dtype=torch.float64, options=None, **settings):
+    """An encoder in evaluation mode, with noise on every parameter."""
+    attention = {**attention_tables(priors={"encoder": list(priors)}, options=options), "encoder": normalizer}
+    encoder = Encoder(encoder_shape(**settings), attention, nn.Embedding(VOCABULARY, 8))
+    initialize(encoder, 3)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if not name.endswith("hybrid"):
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return encoder.to(dtype).eval()
+
+
+def packed(padding_is="its own"):
+    """ids, real, segments, types of the blocks, each (B, WIDTH), and the slice of each text as (row, slice)."""
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(1, VOCABULARY, (len(BLOCKS), WIDTH), generator=generator)
+    types = torch.randint(0, 2, ids.shape, generator=generator)
+    segments, texts = torch.full_like(ids, 99), []
+    for row, lengths in enumerate(BLOCKS):
+        start = 0
+        for number, length in enumerate(lengths):
+            segments[row, start : start + length] = number
+            texts.append((row, slice(start, start + length)))
+            start += length
+        if padding_is == "of the last text":
+            segments[row, start:] = len(lengths) - 1
+    real = torch.zeros_like(ids, dtype=torch.bool)
+    for row, text in texts:
+        real[row, text] = True
+    return ids.masked_fill(~real, PAD), real, segments, types, texts
+
+
+def alone(encoder, ids, types, row, text):
+    one = ids[row : row + 1, text]
+    return encoder(one, torch.ones_like(one, dtype=torch.bool), types=types[row : row + 1, text])[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- packing
+
+
+@pytest.mark.parametrize("prior", [None, *PRIORS])
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_packed_texts_have_the_states_of_one_text_at_a_time(normalizer, prior):
+    for dtype, tolerance in TOLERANCE.items():
+        encoder = rough_encoder(normalizer, [prior] if prior else [], dtype)
+        ids, real, segments, types, texts = packed()
+        states = encoder(ids, real, segments, types)
+        assert states.dtype == dtype and states.isfinite().all()
+        for row, text in texts:
+            assert_close(states[row, text], alone(encoder, ids, types, row, text), **tolerance)
+
+
+@pytest.mark.parametrize(
+    "normalizer, option, value",
+    [("fenchel", "order", 1), ("fenchel", "order", 2), ("fenchel", "order", "exact"), ("sinkhorn", "n_iters", 5)],
+)
+def test_packing_with_other_options(normalizer, option, value):
+    encoder = rough_encoder(normalizer, ["content"], options={normalizer: {option: value}})
+    ids, real, segments, types, texts = packed()
+    states = encoder(ids, real, segments, types)
+    for row, text in texts:
+        assert_close(states[row, text], alone(encoder, ids, types, row, text), **TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("priors", [[], ["content", "learned"]], ids=["no prior", "priors"])
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas", "sinkhorn"])
+def test_packing_is_the_same_where_no_table_of_weights_is_made(monkeypatch, normalizer, priors):
+    encoder = rough_encoder(normalizer, priors, torch.float32)
+    ids, real, segments, types, texts = packed()
+    dense = encoder(ids, real, segments, types)
+    monkeypatch.setitem(key_bias.DENSE_UP_TO, "cpu", 0)
+    calls, find_segments = [], key_bias.Mask._find_segments
+    monkeypatch.setattr(key_bias.Mask, "_find_segments", lambda mask: calls.append(1) or find_segments(mask))
+    states = encoder(ids, real, segments, types)
+    assert calls  # the other path was taken
+    for row, text in texts:
+        assert_close(states[row, text], dense[row, text], **TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("normalizer", [name for name in NORMALIZERS if name != "argmax"])
+def test_packed_texts_have_the_gradients_of_one_text_at_a_time(normalizer):
+    encoder = rough_encoder(normalizer, ["content", "learned", "t5"])
+    ids, real, segments, types, texts = packed()
+    weights = torch.randn(*ids.shape, 8, generator=torch.Generator().manual_seed(6)).double()
+    parameters = list(encoder.parameters())
+    together = encoder(ids, real, segments, types).mul(weights)[real].sum()
+    found = torch.autograd.grad(together, parameters)
+    apart = sum((alone(encoder, ids, types, *place) * weights[place]).sum() for place in texts)
+    expected = torch.autograd.grad(apart, parameters)
+    for (name, parameter), one, other in zip(encoder.named_parameters(), found, expected, strict=True):
+        assert_close(one, other, rtol=1e-8, atol=1e-8, msg=lambda message, name=name: f"{name}: {message}")
+        assert one.isfinite().all() and one.shape == parameter.shape
+    assert all(one.any() for one in found)
+
+
+@pytest.mark.parametrize("settings", [{"norm": "post", "embedding_norm": True}, {"positions": "sinusoidal"}])
+@pytest.mark.parametrize("padding_is", ["its own", "of the last text"])
+def test_packing_in_every_form_whatever_segment_padding_is_of(padding_is, settings):
+    encoder = rough_encoder("hnas", ["learned", "alibi", "content"], **settings)
+    ids, real, segments, types, texts = packed(padding_is)
+    states = encoder(ids, real, segments, types)
+    for row, text in texts:
+        assert_close(states[row, text], alone(encoder, ids, types, row, text), **TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas"])
+def test_a_token_changes_its_own_text_and_no_other(normalizer):
+    encoder = rough_encoder(normalizer, ["content"])
+    ids, real, segments, types, texts = packed()
+    before = encoder(ids, real, segments, types)
+    changed = ids.clone()
+    changed[0, 4] = 1 + ids[0, 4] % (VOCABULARY - 1)
+    difference = (encoder(changed, real, segments, types) - before).abs().amax(-1)
+    own = torch.zeros_like(real)
+    own[texts[1]] = True
+    assert (difference[own] > 1e-9).all() and not difference[real & ~own].any()
+
+
+def test_types_change_the_states_of_their_own_text():
+    encoder = rough_encoder()
+    ids, real, segments, _, texts = packed()
+    before = encoder(ids, real, segments)
+    types = torch.zeros_like(ids)
+    assert torch.equal(encoder(ids, real, segments, types), before)
+    types[texts[1]] = 1
+    difference = (encoder(ids, real, segments, types) - before).abs().amax(-1)
+    own = torch.zeros_like(real)
+    own[texts[1]] = True
+    assert (difference[own] > 1e-9).all() and not difference[real & ~own].any()
+
+
+def test_a_row_longer_than_the_table_of_positions_needs_only_its_texts_to_fit():
+    encoder = rough_encoder(priors=["learned"], max_source=5)
+    ids = torch.ones(1, 14, dtype=torch.long)
+    segments = torch.tensor([[0] * 5 + [1] * 2 + [2] * 7])
+    real = torch.ones_like(ids, dtype=torch.bool)
+    encoder(ids, real & (segments < 2), segments)  # a run of padding may be as long as it likes
+    with pytest.raises(AssertionError, match="7 positions, the model has 5"):
+        encoder(ids, real, segments)
+    with pytest.raises(AssertionError, match="14 positions, the model has 5"):
+        encoder(ids, real)
+
+
+# ---------------------------------------------------------------------------------------------------------- embeddings
+
+
+def rough_embeddings(**settings):
+    embeddings = Embeddings(nn.Embedding(VOCABULARY, 8), LONGEST, encoder_shape(**settings))
+    generator = torch.Generator().manual_seed(1)
+    for parameter in embeddings.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    return embeddings
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_embeddings_are_token_and_position_and_type(positions):
+    embeddings, (ids, _, _, types, _) = rough_embeddings(positions=positions), packed()
+    places = torch.randint(0, LONGEST, ids.shape, generator=torch.Generator().manual_seed(2))
+    if positions == "learned":
+        expected = embeddings.tokens.weight[ids] + embeddings.positions.weight[places]
+    else:
+        expected = embeddings.tokens.weight[ids] * 8**0.5 + sinusoids(LONGEST, 8)[places]
+    assert embeddings.types.weight.shape == (2, 8)
+    assert_close(embeddings(ids, positions=places, types=types), expected + embeddings.types.weight[types])
+    assert_close(embeddings(ids, positions=places), expected + embeddings.types.weight[0])
+    in_order = torch.arange(LONGEST).expand(3, -1)
+    few = ids[:, :LONGEST]
+    assert torch.equal(embeddings(few, positions=in_order), embeddings(few))
+    assert torch.equal(embeddings(few[:, 2:], positions=in_order[:, 2:]), embeddings(few[:, 2:], offset=2))
+
+
+def test_types_are_refused_where_there_are_none():
+    embeddings, ids = rough_embeddings(types=0), torch.ones(1, 3, dtype=torch.long)
+    assert embeddings.types is None and "types" not in str(embeddings.state_dict().keys())
+    embeddings(ids)
+    with pytest.raises(ValueError, match=r"model\.types=0"):
+        embeddings(ids, types=torch.zeros_like(ids))
+
+
+# --------------------------------------------------------------------------------------------------------------- shape
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_every_norm_has_the_epsilon_of_the_shape(norm):
+    settings = {"norm": norm, "embedding_norm": True, "norm_eps": 0.25}
+    models = [build_model(**settings), MaskedLM(encoder_shape(**settings), attention_tables(), VOCABULARY, PAD)]
+    for model in models:
+        norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+        assert len(norms) > 4 and all(module.eps == 0.25 for module in norms)
+
+
+def test_a_shape_for_an_encoder_needs_no_decoder():
+    shape = Shape(width=8, heads=2, inner=12, encoder_layers=1, max_source=5)
+    assert (shape.decoder_layers, shape.max_target, shape.types, shape.norm_eps) == (0, 0, 0, 1e-5)
+    assert find("model", "bert", MODELS) is Encoder and Encoder.sites == {"encoder": False}
+
+
+@pytest.mark.parametrize("missing", ["decoder_layers", "max_target"])
+def test_an_encoder_decoder_without_a_decoder_is_refused(missing):
+    with pytest.raises(ValueError, match=f"model.{missing}=0"):
+        build_model(**{**SMALL, missing: 0})

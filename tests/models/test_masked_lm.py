@@ -1,0 +1,120 @@
+"""Masked language modelling: scores at the masked places only are those of all places; the head is BERT's."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from builders import PAD, attention_tables, sources
+from torch.testing import assert_close
+
+from attnorm.models.encoder import Encoder
+from attnorm.models.heads import Classifier, SpanModel
+from attnorm.models.masked_lm import MaskedLM
+from attnorm.models.shape import Shape
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+VOCABULARY = 11
+SIZES = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 2, "max_source": 12, "dropout": 0.0}
+AS_BERT = {"norm": "post", "embedding_norm": True, "types": 2, "norm_eps": 1e-3}
+
+
+def masked_lm(normalizer="softmax", seed=0, priors=(), **settings):
+    attention = {**attention_tables(priors={"encoder": list(priors)}), "encoder": normalizer}
+    return MaskedLM(Shape(**{**SIZES, **settings}), attention, VOCABULARY, PAD, seed)
+
+
+def rough(model):
+    """In float64, with noise on every parameter."""
+    generator = torch.Generator().manual_seed(1)
+    model = model.double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
+    return model
+
+
+def batch():
+    """ids (B, N) with padding, segments, and places: some of the real ones, none in the last row."""
+    ids = sources([9, 4, 6, 2])
+    segments = (torch.arange(ids.shape[1]) >= 3).long().expand_as(ids)
+    places = (torch.rand(ids.shape, generator=torch.Generator().manual_seed(2)) < 0.6) & (ids != PAD)
+    places[-1] = False
+    assert 5 < places.sum() < 15
+    return ids, segments, places
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("settings", [{}, AS_BERT, {"tied": False}], ids=["pre", "as_bert", "untied"])
+@pytest.mark.parametrize("normalizer", ["softmax", "hnas"])
+def test_scores_at_places_have_the_loss_and_gradients_of_all_scores(normalizer, settings, packed):
+    model = rough(masked_lm(normalizer, **settings))
+    ids, segments, places = batch()
+    segments = segments if packed else None
+    labels = torch.randint(0, VOCABULARY, (int(places.sum()),), generator=torch.Generator().manual_seed(3))
+    sparse, full = model(ids, segments, places), model(ids, segments)
+    assert sparse.shape == (len(labels), VOCABULARY) and full.shape == (*ids.shape, VOCABULARY)
+    expected = torch.stack([full[row, place] for row, place in places.nonzero().tolist()])
+    assert_close(sparse, expected, **TIGHT)
+    parameters = list(model.parameters())
+    found = torch.autograd.grad(F.cross_entropy(sparse, labels), parameters)
+    for one, other in zip(found, torch.autograd.grad(F.cross_entropy(expected, labels), parameters), strict=True):
+        assert_close(one, other, **TIGHT)
+        assert one.isfinite().all()
+
+
+def test_no_places_give_no_scores_and_no_nan():
+    model = rough(masked_lm())
+    ids, segments, places = batch()
+    scores = model(ids, segments, torch.zeros_like(places))
+    assert scores.shape == (0, VOCABULARY)
+    scores.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_the_head_is_linear_activation_norm_and_the_token_embedding(activation):
+    model, (ids, segments, _) = rough(masked_lm(activation=activation, **AS_BERT)), batch()
+    states, head = model.encoder(ids, ids != PAD, segments), model.head
+    x = getattr(F, activation)(states @ head.transform.weight.T + head.transform.bias)
+    centred = x - x.mean(-1, keepdim=True)
+    x = centred / (x.var(-1, correction=0, keepdim=True) + 1e-3).sqrt() * head.norm.weight + head.norm.bias
+    assert_close(model(ids, segments), x @ model.encoder.embeddings.tokens.weight.T + head.output.bias, **TIGHT)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_output_matrix_is_the_token_embedding_only_if_tied(tied):
+    model = masked_lm(tied=tied)
+    assert (model.head.output.weight is model.encoder.embeddings.tokens.weight) == tied
+    assert ("head.output.weight" in dict(model.named_parameters())) == (not tied)
+    assert model.head.output.bias.shape == (VOCABULARY,)
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "sinkhorn"])
+def test_padding_and_packing_change_no_score(normalizer):
+    model, (ids, segments, _) = rough(masked_lm(normalizer, priors=["learned"])).eval(), batch()
+    padded, packed = model(ids), model(ids, segments)
+    for row, length in enumerate((ids != PAD).sum(1).tolist()):
+        assert_close(padded[row, :length], model(ids[row : row + 1, :length])[0], **TIGHT)
+        assert_close(packed[row, :3], model(ids[row : row + 1, : min(3, length)])[0], **TIGHT)
+        if length > 3:
+            assert_close(packed[row, 3:length], model(ids[row : row + 1, 3:length])[0], **TIGHT)
+
+
+def test_parameters_that_models_and_attentions_share_start_bit_equal_for_one_seed():
+    shape = Shape(**SIZES, **AS_BERT)
+    tables = {**attention_tables(priors={"encoder": ["t5"]}), "encoder": "hnas"}
+    span = SpanModel(shape, attention_tables(), VOCABULARY, PAD, seed=5)
+    models = [span, Classifier(shape, tables, VOCABULARY, PAD, 3, seed=5), masked_lm("dnas", 5, ["content"], **AS_BERT)]
+    base = dict(masked_lm(seed=5, **AS_BERT).named_parameters())
+    encoder = {name for name in base if name.startswith("encoder.")}
+    assert len(encoder) == 5 + 2 * 14  # embeddings and their norm; 5 matrices with biases and 2 norms a layer
+    for model in models:
+        torch.manual_seed(17)  # the global stream does not matter
+        other = dict(model.named_parameters())
+        assert encoder <= other.keys()
+        assert all(torch.equal(base[name], other[name]) for name in base.keys() & other.keys())
+    another = dict(masked_lm(seed=6, **AS_BERT).named_parameters())
+    assert not any(torch.equal(base[name], another[name]) for name in base if base[name].ndim > 1)
+
+
+def test_the_site_is_the_encoder_and_not_autoregressive():
+    assert MaskedLM.sites == SpanModel.sites == Classifier.sites == Encoder.sites == {"encoder": False}
