@@ -11,7 +11,8 @@ Four parts, each with a table:
   rows     fusedmax of 512 rows of 128 scores at once against the same row by row; goal 20x
 Contestants take turns, round by round; a table shows medians, the median of the ratios within a round. MB is the most
 that torch's allocator held at once for inputs, output and gradients. A cell predicted above --seconds or --gigabytes
-from the length before it is a dash. Peers must give the same output before they are timed.
+from the length before it is a dash. Peers (`pip install attnorm[bench]`) must give the same output before they are
+timed.
 """
 
 import argparse
@@ -91,22 +92,7 @@ def step(attend: Attend, inputs: tuple, _round: int = 0) -> int:
 
 def peak(attend: Attend, args: argparse.Namespace, length: int) -> float:
     """MB that torch's allocator held at the worst moment of one step, inputs and gradients included."""
-    import torch
-
-    if args.device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        step(attend, make_inputs(args, length))
-        return (torch.cuda.max_memory_allocated() - before) / 1e6
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step(attend, make_inputs(args, length))
-    held = most = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most / 1e6
+    return timing.peak(lambda: step(attend, make_inputs(args, length)), args.device)
 
 
 def time_together(contestants: dict[str, Attend], args: argparse.Namespace, length: int) -> dict[str, list[float]]:

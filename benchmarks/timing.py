@@ -20,16 +20,23 @@ def configure(*overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", overrides=list(overrides))
     groups = ("model", "attention", "tokenizer", "data", "optim", "trainer", "task")
-    return {group: OmegaConf.to_container(cfg[group]) for group in groups}
+    return {group: OmegaConf.to_container(cfg[group], resolve=True) for group in groups}
+
+
+def shape_of(cfg: dict[str, Any], **changes: Any):
+    """The `Shape` of the configured model, with other values for some of its keys."""
+    from attnorm.models.shape import Shape
+    from attnorm.training.recipes.base import NOT_SHAPE
+
+    settings = {key: value for key, value in cfg["model"].items() if key not in NOT_SHAPE}
+    return Shape(**settings | changes)
 
 
 def build_ours(cfg: dict[str, Any], vocab_size: int, pad_id: int = PAD, **shape: Any):
     """attnorm's model as configured, but with the learned positions of BART; `shape` replaces more of its keys."""
     from attnorm.models.seq2seq import Seq2Seq
-    from attnorm.models.shape import Shape
 
-    settings = {key: value for key, value in cfg["model"].items() if key != "name"} | {"positions": "learned"} | shape
-    return Seq2Seq(Shape(**settings), cfg["attention"], vocab_size, pad_id)
+    return Seq2Seq(shape_of(cfg, **{"positions": "learned"} | shape), cfg["attention"], vocab_size, pad_id)
 
 
 def build_peer(shape, vocab_size: int, implementation: str):
@@ -150,6 +157,27 @@ def rates(
             synchronize()
             found[name].append(units / (time.perf_counter() - start))
     return {name: values[warmup:] for name, values in found.items()}
+
+
+def peak(work: Callable[[], object], device: str) -> float:
+    """MB that torch's allocator held at the worst moment of `work`; what it makes counts, what was there before not."""
+    import torch
+
+    gc.collect()  # nothing of before is freed meanwhile
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        work()
+    held = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most / 1e6
 
 
 def compare(found: dict[str, list[float]], base: str) -> dict[str, tuple[float, float, float]]:

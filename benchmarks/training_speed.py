@@ -175,6 +175,7 @@ def measure_bucketing(args: argparse.Namespace) -> None:
 
     from attnorm.data.batching import PairBatches, Part, TokenBatches
     from attnorm.data.corpus import prepare
+    from attnorm.data.layout import PairLayout
     from attnorm.data.sources import build_source
 
     cfg = timing.configure("model=tiny", "tokenizer.vocab_size=4000")
@@ -182,10 +183,9 @@ def measure_bucketing(args: argparse.Namespace) -> None:
         split = prepare(
             build_source("rush", dir=args.rush),
             cfg["tokenizer"],
+            PairLayout(FIXED_SOURCE, FIXED_TARGET),
             lowercase=cfg["data"]["lowercase"],
             digits=cfg["data"]["digits"],
-            max_source=FIXED_SOURCE,
-            max_target=FIXED_TARGET,
             max_rows={"train": args.max_train},
             cache_dir=cache_dir,
             splits=["train"],

@@ -121,7 +121,7 @@ def squad_records(first: int, count: int, impossible: int = 0) -> list[dict]:
         context = f"The {colour} {animal} of {city} likes {meal}."
         if number % 4 == 0:
             context = " ".join(["Many others have never been seen here at all, so they say."] * 5) + f" {context}"
-        question, answer = (f"Where is the {animal} from?", city) if number % 2 else (f"What does it like?", meal)
+        question, answer = (f"Where is the {animal} from?", city) if number % 2 else ("What does it like?", meal)
         none = number - first < impossible
         answers = [{"text": answer, "answer_start": context.rindex(answer)}] * 2
         qa = {"id": f"q{number}", "question": question, "answers": [] if none else answers}
@@ -193,9 +193,13 @@ def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
     return train(tiny(*overrides, task=task), folder)
 
 
-@functools.cache
 def finished_run(task: str = "gigaword") -> Path:
     """A finished hnas run, made once; to be read only (`copied_run` is for whoever writes)."""
+    return _finished(task)
+
+
+@functools.cache
+def _finished(task: str) -> Path:
     folder = scratch("run") / task
     tiny_run(folder, "attention=hnas", task=task)
     return folder
@@ -222,7 +226,7 @@ def unequal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> 
     return sorted(n for n in names if n not in first or n not in second or not torch.equal(first[n], second[n]))
 
 
-def stopped(monkeypatch, folder: Path, step: int, *overrides: str, task: str) -> Path:
+def stopped(monkeypatch, folder: Path, step: int, *overrides: str, task: str = "gigaword") -> Path:
     """A run that got a SIGTERM at the end of this update."""
 
     def look(self, trainer, *_):

@@ -21,15 +21,15 @@ def register_resolvers() -> None:
     """`${attention_label:}`: the name that a run is filed under, by what was resolved."""
 
     def label(*, _root_: DictConfig) -> str:
-        from attnorm.attention.build import attention_label, check_attention
-        from attnorm.training.config import model_attention, model_sites
+        from attnorm.attention.build import check_attention
+        from attnorm.training.config import model_attention, model_sites, run_label
 
         cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in ("attention", "model")}
         try:
             attention, sites = model_attention(cfg), model_sites(cfg)
         except ValueError:
             return "unknown"
-        return "unknown" if check_attention(attention, sites) else attention_label(attention, sites)
+        return "unknown" if check_attention(attention, sites) else run_label(cfg)
 
     OmegaConf.register_new_resolver("attention_label", label, replace=True)
 
@@ -94,8 +94,9 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
         raise ConfigError([f"{key}: has to be given, as {key}=<value>" for key in missing])
     from attnorm.training.config import check
     from attnorm.training.init import complete
+    from attnorm.training.recipes.base import completed
 
-    plain = complete(OmegaConf.to_container(cfg, resolve=True))
+    plain = complete(completed(OmegaConf.to_container(cfg, resolve=True)))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
     return plain

@@ -1,6 +1,7 @@
 """Configurations: every shipped file composes and is sound, every key is read, every problem is said at once."""
 
 import copy
+import importlib.util
 import inspect
 import re
 
@@ -21,6 +22,9 @@ YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
 NO_COMMAND = {"data/base.yaml", "data/cleaned.yaml", "hydra/default.yaml"}  # not to be chosen by themselves
 NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml", "hparams_search/attention.yaml"}
+if importlib.util.find_spec("easy_vqa") is None:
+    NOT_CHOSEN.add("data/easy_vqa.yaml")  # refused without the package
+VISUAL = [f"{split}_{file}" for split in ("train", "validation") for file in ("questions", "annotations")]
 SELF_EXPLAINED = {"model.encoder_layers", "model.decoder_layers", "optim.betas", "optim.eps", "logger.project"}
 
 
@@ -48,6 +52,9 @@ def needed(tmp_path, monkeypatch):
     labelled = [*names, "data.labels=[a,b]"]
     (tmp_path / "squad.json").write_text('{"data": []}')
     squad = [f"data.{split}={tmp_path}/squad.json" for split in ("train", "validation")]
+    visual = [f"data.{name}={tmp_path}/{name}.json" for name in VISUAL]
+    for name in VISUAL:
+        (tmp_path / f"{name}.json").write_text("{}")
     needs = {
         "data/newswire_text.yaml": ["task=mlm"],
         "data/text.yaml": ["task=mlm", f"data.files={table}"],
@@ -58,6 +65,10 @@ def needed(tmp_path, monkeypatch):
         "task/classify.yaml": labelled,
         "task/mnli.yaml": names,
         **{f"model/bert_{size}.yaml": ["task=mlm"] for size in ("tiny", "small", "base")},
+        **{f"model/{name}.yaml": ["task=vqa"] for name in ("vqa_tiny", "vqa_small", "vqa_paper", "mcan_small")},
+        "data/scenes.yaml": ["task=vqa"],
+        "data/easy_vqa.yaml": ["task=vqa"],
+        "data/vqa_v2.yaml": ["task=vqa", "model.fusion=none", *visual],
         "data/rush.yaml": rush,
         "data/pairs.yaml": pairs,
         "data/hub.yaml": ["data.path=owner/name"],
@@ -434,7 +445,7 @@ def test_any_other_trainer_key_passes_through():
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_runs_are_filed_under_what_was_resolved(changes, label):
-    assert assemble.run_label(runs.tiny(*changes)) == label
+    assert config.run_label(runs.tiny(*changes)) == label
     folder = runs.composed(*changes, hydra=True).hydra.run.dir
     assert folder.startswith(f"logs/gigaword/{label}/")
     assert "=" not in folder
@@ -442,7 +453,7 @@ def test_runs_are_filed_under_what_was_resolved(changes, label):
 
 def test_only_the_sites_of_the_model_are_recorded():
     cfg = runs.tiny("attention=hnas")
-    assert assemble.record_of(cfg) == cfg
+    assert {*cfg["attention"]} - {*assemble.record_of(cfg)["attention"]} == {"fusion", "guided"}
     encoder = assemble.record_of(runs.plain("attention=hnas", "task=mlm"))["attention"]
     tables = {"prior": {"encoder": []}, "scorer": {"encoder": "scaled_dot"}, "options": cfg["attention"]["options"]}
     assert encoder == {"encoder": "hnas", **tables}

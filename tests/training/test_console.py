@@ -42,6 +42,7 @@ def test_every_line_of_a_first_run_is_one_of_ours(output):
         r"validation: 20 pairs; beam_size 2, .*",
         r"[┏┡┃│└].*",
         r"ROUGE F1 by rouge-score, .*",
+        r"hybrid weights \(share of dnas\) by update",
         r"run folder: .*",
         r"",
     ]

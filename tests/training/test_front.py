@@ -1,6 +1,7 @@
 """The front doors: exit codes, messages, what a refused command leaves behind (nothing), lines in and lines out."""
 
 import io
+import json
 import os
 import re
 import sys
@@ -10,6 +11,7 @@ import runs
 
 from attnorm import front
 from attnorm.data import build_source
+from attnorm.training import console
 
 HEAVY = ("torch", "pytorch_lightning", "datasets", "transformers", "matplotlib")
 ARTICLE = "police in the capital said on monday that two men were arrested ."
@@ -163,7 +165,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, error):
         (("run={run}", "~decoding.beam_size"), "decoding.beam_size"),
         (("run={run}", "decoding.beam_size=1,2"), "decoding.beam_size"),
         (("run={run}", "data=newswires"), "newswire"),
-        (("split=test", "input=-"), "run: has to be given, as run=<value>"),
+        (("split=test", "input=-"), "run: has to be given, as run=<"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -207,6 +209,148 @@ def test_generate_refuses_a_chunk_that_is_no_number_of_articles(monkeypatch, tmp
 def test_generate_refuses_an_input_that_is_not_there(monkeypatch, capsys):
     printed = refused(monkeypatch, capsys, "generate", f"run={runs.finished_run()}", "input=nowhere.txt")
     assert printed == "error: input=nowhere.txt: no such file; - reads standard input\n"
+
+
+# scoring a file
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Official files of four questions, the last without an answer, and predictions for them."""
+
+    def question(name, *answers):
+        answers = [{"text": text, "answer_start": 0} for text in answers]
+        return {"id": name, "question": "why", "answers": answers, "is_impossible": not answers}
+
+    qas = [question("q1", "the red cat", "cat"), question("q2", "a dog"), question("q3", "Rome"), question("q4")]
+    document = {"data": [{"paragraphs": [{"context": "the red cat", "qas": qas}]}]}
+    contents = {
+        "dev": document,
+        "answers": {"q1": "red", "q2": "Dog.", "q3": "", "q4": "fish"},
+        "odds": {"q1": -1.0, "q2": 0.5, "q3": 0.1, "q4": 2.0},
+        "list": ["red"],
+        "number": {"q1": 1},
+        "unknown": {"q1": "red", "q9": "x"},
+        "three": {"q1": "red", "q2": "a dog", "q4": ""},
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "broken.json").write_text("{")
+    return tmp_path
+
+
+def typed_for(files, **keys):
+    """`metric=squad` and these files; numbers as they are."""
+    keys = {"predictions": "answers", "references": "dev"} | keys
+    named = {key: value if key == "null_threshold" else f"{files}/{value}.json" for key, value in keys.items()}
+    return ["metric=squad", *(f"{key}={value}" for key, value in named.items())]
+
+
+def scored(monkeypatch, files, **keys):
+    """What is scored: (title's split, size, metrics)."""
+    shown = []
+    with monkeypatch.context() as patch:
+        patch.setattr(console, "show_scores", lambda scores, label: shown.append(scores))
+        assert runs.call(patch, "eval", *typed_for(files, **keys)) == 0
+    [scores] = shown
+    return scores.split, scores.size, scores.metrics
+
+
+def test_predictions_are_scored_by_the_official_rules(monkeypatch, files):
+    name, size, found = scored(monkeypatch, files)
+    assert (name, size, found["missing"]) == ("answers.json", 4, 0)
+    assert found["exact"] == 25.0  # q2
+    assert found["f1"] == pytest.approx(100 * (2 / 3 + 1) / 4)  # q1: "red" of "red cat"
+    assert (found["HasAns_exact"], found["NoAns_exact"]) == (pytest.approx(100 / 3), 0.0)
+    assert (found["HasAns_total"], found["NoAns_total"]) == (3, 1)
+    assert not any(key.startswith("best") for key in found)
+
+
+def test_odds_and_a_threshold_empty_answers(monkeypatch, files):
+    _, _, found = scored(monkeypatch, files, null_odds="odds")
+    assert (found["exact"], found["NoAns_f1"]) == (50.0, 100.0)  # at 1.0 only q4 is emptied
+    assert (found["best_exact"], found["best_exact_thresh"]) == (50.0, 0.5)
+    _, _, found = scored(monkeypatch, files, null_odds="odds", null_threshold=0.2)
+    assert found["exact"] == 25.0  # q2 too
+
+
+def test_missing_predictions_are_told_and_count_as_wrong(monkeypatch, files, caplog):
+    assert scored(monkeypatch, files, predictions="three")[2]["missing"] == 1
+    assert "1 question without a prediction counted as wrong: q3" in caplog.text
+
+
+def test_the_table_of_scores_is_shown(monkeypatch, files, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    before = sorted(files.iterdir())
+    assert runs.call(monkeypatch, "eval", *typed_for(files)) == 0
+    printed = capsys.readouterr().out
+    assert "answers.json: 4 questions" in printed and "25.00" in printed and "exact match" in printed
+    assert sorted(files.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        (["metric=squad"], ["predictions: has to be given, as predictions=<file>", "references: has to be given"]),
+        (["metric=squad", "predictions={files}/answers.json"], ["references: has to be given, as references=<file>"]),
+        (["metric=rouge", *["predictions={files}/answers.json", "references={files}/dev.json"]], ["metric=rouge: "]),
+        (["predictions={files}/nowhere.json"], ["predictions={files}/nowhere.json: no such file"]),
+        (["predictions={files}"], ["predictions={files}: no such file"]),
+        (["references=nowhere.json", "null_odds=nowhere"], ["references=nowhere.json: no", "null_odds=nowhere: no"]),
+        (["null_odds={files}/odds.json", "null_threshold=x"], ["null_threshold=x: allowed are numbers"]),
+        (
+            ["null_threshold=0.5"],
+            ["null_threshold=0.5: it says which null_odds are too high; type null_odds=<file> too"],
+        ),
+        (["task.null_threshold=1"], ["task.null_threshold: a file has no run to change"]),
+        (["data.max_valid=1", "data=squad"], ["data.max_valid: a file has no run", "data: a file has no run"]),
+        (["run={run}"], ["run: metric scores a file, not a run; type one of them"]),
+        (["split=test", "ckpt=last"], ["split: metric scores a file", "ckpt: metric scores a file"]),
+        (["prediction=x"], ["prediction: cannot be set here; what can: "]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_what_cannot_be_scored_is_said_all_at_once(monkeypatch, files, capsys, arguments, problems):
+    run = runs.finished_run()
+    arguments = [argument.format(files=files, run=run) for argument in arguments]
+    if not any(argument.startswith("metric") for argument in arguments):
+        named = {argument.partition("=")[0] for argument in arguments}
+        arguments += [argument for argument in typed_for(files) if argument.partition("=")[0] not in named]
+    lines = refused(monkeypatch, capsys, "eval", *arguments).splitlines()
+    expected = [f"error: {problem}".format(files=files) for problem in problems]
+    assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"predictions": "list"}, r"list.json: one JSON object .* is expected, not a list"),
+        ({"predictions": "number"}, r"number.json: q1 has 1, not text"),
+        ({"predictions": "broken"}, r"broken.json"),
+        ({"predictions": "unknown"}, r"the predictions are for 1 question that the references do not have: q9"),
+        ({"references": "answers"}, r"answers.json"),
+        ({"null_odds": "answers"}, r"answers.json: q1 has \"red\", not a number"),
+        ({"null_odds": "unknown"}, r"unknown.json: q1 has"),
+    ],
+    ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",
+)
+def test_files_that_hold_something_else_are_said(monkeypatch, files, capsys, keys, words):
+    assert runs.call(monkeypatch, "eval", *typed_for(files, **keys)) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ") and "Traceback" not in printed
+    assert re.search(words, printed)
+
+
+@pytest.mark.parametrize("key", ["predictions=x.json", "references=x.json", "null_odds=x.json", "null_threshold=0"])
+def test_a_run_is_not_scored_with_what_belongs_to_a_file(monkeypatch, capsys, key):
+    printed = refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", key)
+    assert printed == f"error: {key.partition('=')[0]}: it is for metric=squad|vqa, which score a file, not a run\n"
+
+
+def test_eval_wants_a_run_or_a_metric(monkeypatch, capsys):
+    assert refused(monkeypatch, capsys, "eval", "split=test") == (
+        "error: run: has to be given, as run=<run folder>, or metric=squad|vqa with files to score\n"
+    )
 
 
 # writing headlines

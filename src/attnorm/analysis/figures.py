@@ -6,16 +6,18 @@ from pathlib import Path
 import yaml
 
 from attnorm.training.tracking import read_csv
-from attnorm.training.watching import HYBRID_FILE
+from attnorm.training.watching import ATTENTION_FILE, HYBRID_FILE
 
 
 def draw_run(run: Path) -> list[Path]:
-    """Draws what the run folder has data for; returns the files written (none for a run without hybrid weights)."""
-    path = run / HYBRID_FILE
-    if not path.exists():
-        return []
-    cfg = yaml.safe_load((run / "config.yaml").read_text())
-    return [draw_hybrid_weights(read_csv(path), cfg, run / "figures" / "hybrid_weights.png")]
+    """Draws what the run folder has data for; returns the files written."""
+    drawn = []
+    for name, draw in ((HYBRID_FILE, draw_hybrid_weights), (ATTENTION_FILE, draw_attention)):
+        path = run / name
+        if path.exists():
+            cfg = yaml.safe_load((run / "config.yaml").read_text())
+            drawn.append(draw(read_csv(path), cfg, run / "figures" / f"{path.stem}.png"))
+    return drawn
 
 
 def draw_hybrid_weights(rows: list[dict[str, str]], cfg: dict, target: Path) -> Path:
@@ -48,6 +50,63 @@ def draw_hybrid_weights(rows: list[dict[str, str]], cfg: dict, target: Path) -> 
         fontsize=10,
     )
     axes.legend(title="layer", fontsize=8)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150)
+    plt.close(figure)
+    return target
+
+
+def draw_attention(rows: list[dict[str, str]], cfg: dict, target: Path) -> Path:
+    """Entropy and smallest column mass of every head against the update number: a colour a layer, a line a head."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    steps = sorted({int(row["step"]) for row in rows})
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharex=True)
+    colours = plt.get_cmap("viridis")
+    for axes, column in zip(panels, ("entropy", "column_mass"), strict=True):
+        for number, layer in enumerate(layers):
+            heads: dict[str, dict[int, float]] = defaultdict(dict)
+            for row in rows:
+                if row["layer"] == layer:
+                    heads[row["head"]][int(row["step"])] = float(row[column])
+            colour = colours(number / max(1, len(layers) - 1) * 0.9)
+            for head, points in heads.items():
+                label = layer if head == "0" else None
+                values = [points[step] for step in steps if step in points]
+                axes.plot([step for step in steps if step in points], values, color=colour, linewidth=1, label=label)
+        axes.set(xlabel="update")
+    panels[0].set(ylabel="entropy (nats), mean over queries")
+    panels[1].set(ylabel="smallest column mass, mean over examples", yscale="log")
+    panels[0].legend(title="layer, a line a head", fontsize=8)
+    what = f"{cfg['task']['name']}, seed {cfg['seed']}: attention on the first validation batch"
+    figure.suptitle(what, fontsize=10)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150)
+    plt.close(figure)
+    return target
+
+
+def compare_column_mass(runs: dict[str, Path], target: Path) -> Path:
+    """The smallest column mass of several runs, by name, against the update number, on a logarithmic scale: the least
+    over the heads and layers of each, on the batch that it watched ("Doubly-Normalized Attention", Figure 1)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for name, run in runs.items():
+        least: dict[int, float] = {}
+        for row in read_csv(run / ATTENTION_FILE):
+            step, mass = int(row["step"]), float(row["column_mass_min"])
+            least[step] = min(mass, least.get(step, mass))
+        axes.plot(list(least), list(least.values()), label=name)
+    axes.set(xlabel="update", ylabel="smallest attention mass of a key", yscale="log")
+    axes.legend(fontsize=8)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150)
     plt.close(figure)

@@ -109,7 +109,7 @@ def _rows(source: Source, split: str, lowercase: bool, digits: bool, limit: int 
             what=f"reading {split}",
         )
         if counts["kept"] == 0:
-            what = source.yields.removesuffix("s").replace("labelled", "row")
+            what = source.yields.removesuffix("s").replace("labelled", "row").replace("visual", "question")
             raise ValueError(
                 f"the {split} split has no {what} with words in {_both(kind.needed)}: "
                 f"{counts['read']:,} read, {counts['empty']:,} of them empty"

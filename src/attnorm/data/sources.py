@@ -21,6 +21,9 @@ SOURCES = {
     "text_hub": "attnorm.data.hub_text:TextHub",
     "squad": "attnorm.data.squad:Squad",
     "labelled": "attnorm.data.labelled:LabelledFiles",
+    "scenes": "attnorm.data.scenes.source:Scenes",
+    "easy_vqa": "attnorm.data.easy_vqa:EasyVqa",
+    "vqa_v2": "attnorm.data.vqa_v2:VqaV2",
 }
 
 SPLITS = ("train", "validation", "test")
@@ -48,6 +51,9 @@ KINDS = {
     # answers: JSON {"texts": [...], "starts": [...]}, without texts where there is no answer; starts count characters
     "questions": Kind(("id", "context", "question", "answers"), ("context",), (), ("question", "context")),
     "labelled": Kind(("text", "second", "label"), ("text",), *[("text", "second")] * 2),  # second: "" if there is none
+    # answers: JSON list of the annotators' answers, one or ten; kind: of the answer, "yes/no", "number", "other", or ""
+    # if it is not known. The source also has `views`, see `views.VisualSource`
+    "visual": Kind(("id", "image", "question", "answers", "kind"), ("question",), (), ("question",)),
 }
 
 

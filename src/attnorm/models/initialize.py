@@ -8,7 +8,8 @@ from torch import nn
 
 @torch.no_grad()
 def initialize(model: nn.Module, seed: int) -> None:
-    """Xavier-uniform matrices, zero biases, normal embeddings of std width ** -0.5; norms stay at one and zero.
+    """Xavier-uniform matrices, of a GRU one a gate, zero biases, normal embeddings of std width ** -0.5; norms stay at
+    one and zero.
 
     Each module draws from a generator of its own, seeded by `seed` and its name. So two variants of a model start
     bit-equal in every parameter that they share, whatever else either of them has.
@@ -21,6 +22,13 @@ def initialize(model: nn.Module, seed: int) -> None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5, generator=generator)
+        elif isinstance(module, nn.GRU):
+            for parameter_name, parameter in module.named_parameters():
+                if parameter_name.startswith("bias"):
+                    nn.init.zeros_(parameter)
+                else:
+                    for gate in parameter.chunk(3):  # reset, update, new
+                        nn.init.xavier_uniform_(gate, generator=generator)
 
 
 def named_seed(seed: int, name: str) -> int:

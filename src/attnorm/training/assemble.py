@@ -2,16 +2,10 @@
 
 import pytorch_lightning as pl
 
-from attnorm.attention.build import attention_label
 from attnorm.data.batching import ResumableLoader, TokenBatches
 from attnorm.data.corpus import Split
-from attnorm.training.config import model_attention, model_sites
+from attnorm.training.config import model_attention
 from attnorm.training.recipes.base import Recipe
-
-
-def run_label(cfg: dict) -> str:
-    """The attention label that a run is filed under."""
-    return attention_label(model_attention(cfg), model_sites(cfg))
 
 
 def record_of(cfg: dict) -> dict:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnorm.attention.build import check_attention
+from attnorm.attention.build import attention_label, check_attention
 from attnorm.data.sources import SOURCES, build_source
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.models import MODELS
@@ -29,8 +29,16 @@ OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Traine
 
 
 def model_sites(cfg: dict) -> dict[str, bool]:
-    """The attention sites of the configured model, each with whether it is autoregressive."""
-    return find("model", cfg["model"]["name"], MODELS).sites
+    """The attention sites that the configured model uses, each with whether it is autoregressive."""
+    cls = find("model", cfg["model"]["name"], MODELS)
+    return cls.sites_of(cfg["model"]) if hasattr(cls, "sites_of") else cls.sites
+
+
+def run_label(cfg: dict) -> str:
+    """The label that a run is filed under: its attention; without the attention that fuses, the fusion too."""
+    sites, fusion = model_sites(cfg), cfg["model"].get("fusion", "attention")
+    parts = [] if fusion == "attention" else [fusion]
+    return "_".join(parts + ([attention_label(model_attention(cfg), sites)] if sites else []))
 
 
 def other_sites(cfg: dict) -> set[str]:

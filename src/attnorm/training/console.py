@@ -3,6 +3,7 @@
 import logging
 import os
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from attnorm.training.scores import NAMES, Scores
 
+WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
 console = Console(highlight=False, soft_wrap=True)
 
 
@@ -130,17 +132,43 @@ def show_scores(scores: Scores, label: str) -> None:
     """The closing table: the model beside the baselines."""
     settings = ", ".join(f"{name} {value}" for name, value in scores.settings.items())
     title = f"{scores.split}: {scores.size:,} {scores.of}" + f"; {settings}" * bool(settings)
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
+    rows = {label: scores.metrics, **scores.baselines}
+    cells = [["", *map(escape, rows)]]
     for metric in scores.metrics:
-        table.add_column(NAMES.get(metric, metric), justify="right")
-    for name, metrics in {label: scores.metrics, **scores.baselines}.items():
-        table.add_row(escape(name), *(number(metrics[m], m) if m in metrics else "" for m in scores.metrics))
+        name = NAMES.get(metric, metric)
+        cells.append([name, *(number(found[metric], metric) if metric in found else "" for found in rows.values())])
+    if len(scores.metrics) <= WIDE:
+        cells = list(zip(*cells, strict=True))
+    table = Table(*cells[0], title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in cells[1:]:
+        table.add_row(*row)
     console.print(table)
     if scores.note:
         console.print(f"[dim]{escape(scores.note)}[/]")
 
 
+def show_hybrid_weights(rows: list[dict[str, str]]) -> None:
+    """hybrid_weights.csv as a table: the weight of every layer (mean over heads) at five moments of the training."""
+    curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        curves[row["layer"]][int(row["step"])].append(float(row["weight"]))
+    if not curves:
+        return
+    steps = sorted(next(iter(curves.values())))
+    chosen = list(dict.fromkeys(steps[round(share * (len(steps) - 1))] for share in (0, 0.25, 0.5, 0.75, 1)))
+    table = Table(title="hybrid weights (share of dnas) by update", title_justify="left")
+    table.add_column("layer")
+    for step in chosen:
+        table.add_column(f"{step:,}", justify="right")
+    for layer, points in curves.items():
+        table.add_row(layer, *(f"{sum(points[step]) / len(points[step]):.3f}" for step in chosen))
+    console.print(table)
+
+
 def number(value: float, metric: str) -> str:
-    """Losses with three digits, what is in percent with two."""
+    """Losses with three digits, what is in percent with two, counts with none."""
+    if isinstance(value, int):
+        return f"{value:,}"
     return f"{value:,.3f}" if metric == "loss" else f"{value:,.2f}"

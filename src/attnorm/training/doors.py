@@ -6,20 +6,19 @@ from itertools import islice
 from pathlib import Path
 
 from attnorm.data.text import clean
-from attnorm.tasks import squad_metric
 from attnorm.tasks.headlines import cut, write_headlines
-from attnorm.training import assemble, console
-from attnorm.training.config import check_data, check_together, check_values
+from attnorm.training import console
+from attnorm.training.config import check_data, check_together, check_values, run_label
 from attnorm.training.environment import write_json
 from attnorm.training.errors import ConfigError
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.recipes.gigaword import Headlines
-from attnorm.training.rerun import Rerun, changed, open_run, read_command, read_run
-from attnorm.training.rules import integer, is_number
-from attnorm.training.scores import Scores
+from attnorm.training.rerun import changed, open_run, read_command, read_run
+from attnorm.training.rules import integer
+from attnorm.training.score_file import OF_FILES, score_file
 
-METRICS = ("squad",)
 SPLITS = ("validation", "test")
+OF_RUNS = ("run", "split", "ckpt")  # eval.py's keys about runs; those about files are in score_file
 
 
 def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
@@ -27,17 +26,20 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     `metric`, a file of predictions."""
     console.quiet_libraries()
     command = read_command(arguments, defaults)
+    asked = {key for key, value in command.settings.items() if value != defaults[key]}
     if command.settings["metric"] is not None:
-        return score_file(command)
+        return score_file(command, asked, OF_RUNS)
     if command.settings["run"] is None:
-        raise ConfigError(["run: has to be given, as run=<run folder>, or metric=squad with files to score"])
+        raise ConfigError(["run: has to be given, as run=<run folder>, or metric=squad|vqa with files to score"])
+    if others := [key for key in OF_FILES if key in asked]:
+        raise ConfigError([f"{key}: it is for metric=squad|vqa, which score a file, not a run" for key in others])
     run, split = Path(command.settings["run"]), command.settings["split"]
     if split not in SPLITS:
         raise ConfigError([f"split={split}: allowed are {', '.join(SPLITS)}"])
     cfg = changed(read_run(run), command.typed, conf)
     sound(cfg, (split,))
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
-    recipe = recipe_of(cfg)
+    recipe = recipe_of(cfg, run)
     data = recipe.splits(tokenizer, (split,))[split]
     scores = recipe.score(recipe.task(model, tokenizer, data), data)
     name = free_name(run, f"eval_{split}")
@@ -50,34 +52,8 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
         **scores.record(),
     }
     write_json(run / f"{name}.json", record)
-    console.show_scores(scores, assemble.run_label(cfg))
+    console.show_scores(scores, run_label(cfg))
     console.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
-
-
-def score_file(command: Rerun) -> None:
-    """Scores predictions in a file against the official references."""
-    settings = command.settings
-    problems = [f"{key}: a file has no run to change" for key, _ in command.typed]
-    if settings["metric"] not in METRICS:
-        problems.append(f"metric={settings['metric']}: allowed are {', '.join(METRICS)}")
-    for key in ("predictions", "references", "null_odds"):
-        if settings[key] is not None and not Path(str(settings[key])).is_file():
-            problems.append(f"{key}={settings[key]}: no such file")
-        elif settings[key] is None and key != "null_odds":
-            problems.append(f"{key}: has to be given, as {key}=<file>")
-    if not is_number(settings["null_threshold"]):
-        problems.append(f"null_threshold={settings['null_threshold']}: allowed are numbers")
-    if problems:
-        raise ConfigError(problems)
-    odds = None if settings["null_odds"] is None else squad_metric.read_null_odds(settings["null_odds"])
-    found = squad_metric.score(
-        squad_metric.read_predictions(settings["predictions"]),
-        squad_metric.read_references(settings["references"]),
-        odds,
-        settings["null_threshold"],
-    )
-    size = found.pop("total")
-    console.show_scores(Scores(Path(settings["predictions"]).name, "questions", size, found), settings["metric"])
 
 
 def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
@@ -91,7 +67,7 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     sound(cfg, ())
     if source != "-" and not Path(source).is_file():
         raise ConfigError([f"input={source}: no such file; - reads standard input"])
-    recipe = recipe_of(cfg)
+    recipe = recipe_of(cfg, run)
     if not isinstance(recipe, Headlines):
         raise ConfigError([f"run={run}: task={cfg['task']['name']} writes no headlines"])
     tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])

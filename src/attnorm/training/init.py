@@ -5,7 +5,9 @@ from pathlib import Path
 import torch
 import yaml
 
+from attnorm.data.tokenizer import check_tokenizer
 from attnorm.data.wordpiece_tokenizer import WordPiece
+from attnorm.models.bert_format import weight_files
 from attnorm.models.pretrained import Filled, fill, read_shape, read_weights
 from attnorm.training.checkpoints import BEST
 from attnorm.training.errors import ConfigError
@@ -20,45 +22,69 @@ SHAPE = (  # what the weights decide
 def complete(cfg: dict) -> dict:
     """The configuration with the shape and the tokenizer of `model.init`, if it names weights to start from.
 
-    A tokenizer.file that was typed is kept. Raises ConfigError, with all problems, for what is no such folder, for more
-    positions than the weights have, and for a vocabulary that is not theirs.
+    A tokenizer.file that was typed is kept. A run that goes on has both already: its folder says them, the weights that
+    it once started from are not needed any more. Raises ConfigError, with all problems, for what is no such folder, for
+    more positions than the weights have, and for a vocabulary that is not theirs.
     """
-    model = cfg["model"]
+    model, tokenizer = cfg["model"], cfg["tokenizer"]
     if not isinstance(model.get("init"), str):
         return cfg
     key = f"model.init={model['init']}"
     try:
-        folder = folder_of(model["init"])
+        folder = resumed(cfg)
+        if folder is None:
+            folder = folder_of(model["init"])
+            check_weights(folder)
         there = shape_of(folder)
-        tokenizer = cfg["tokenizer"]
-        if tokenizer.get("name") != "wordpiece" or tokenizer.get("file") is None:
-            tokenizer = {"name": "wordpiece", "file": str(folder), "lowercase": None}
-        pieces = WordPiece.from_settings(file=tokenizer["file"], lowercase=tokenizer["lowercase"]).vocab_size
     except ValueError as error:
         raise ConfigError([f"{key}: {error}"]) from error
+    if tokenizer.get("name") != "wordpiece" or tokenizer.get("file") is None:
+        tokenizer = {"name": "wordpiece", "file": str(folder), "lowercase": tokenizer.get("lowercase")}
     problems = []
     for name in ("max_source", "max_target"):
-        if name in model and there["positions_there"] is not None and model[name] > there["positions_there"]:
-            problems.append(f"model.{name}={model[name]}: {key} has {there['positions_there']} positions")
-    if there["vocab_size"] is not None and pieces != there["vocab_size"]:
-        problems.append(
-            f"tokenizer.file={tokenizer['file']}: {pieces:,} pieces, but {key} was trained with {there['vocab_size']:,}"
-        )
+        most, asked = there["positions_there"], model.get(name)
+        if isinstance(asked, int) and most is not None and asked > most:
+            problems.append(f"model.{name}={asked}: {key} has {most} positions")
+    try:
+        pieces = pieces_of(tokenizer)
+    except ValueError as error:
+        problems += str(error).splitlines()
+    else:
+        if pieces != there["vocab_size"]:
+            trained = f"{key} was trained with {there['vocab_size']:,}"
+            problems.append(f"tokenizer.file={tokenizer['file']}: {pieces:,} pieces, but {trained}")
     if problems:
         raise ConfigError(problems)
     shape = {name: there[name] for name in SHAPE if name in there}
     if "decoder_layers" in model:
         shape["decoder_layers"] = there.get("decoder_layers") or shape["encoder_layers"]
+    if "vocab_size" in model:
+        shape["vocab_size"] = pieces
     return {**cfg, "model": {**model, **shape}, "tokenizer": tokenizer}
 
 
 def start(model: torch.nn.Module, init: str) -> Filled:
     """Puts the weights of `model.init` into a model; raises ConfigError where they do not fit."""
-    folder = folder_of(init)
     try:
+        folder = folder_of(init)
         return fill(model, run_weights(folder) if is_run(folder) else read_weights(folder))
     except ValueError as error:
         raise ConfigError([f"model.init={init}: {error}"]) from error
+
+
+def resumed(cfg: dict) -> Path | None:
+    """The folder of the run that `ckpt_path` goes on with; None without one."""
+    if not isinstance(cfg["ckpt_path"], str):
+        return None
+    folder = Path(cfg["ckpt_path"]).parent.parent
+    return folder if is_run(folder) else None
+
+
+def pieces_of(tokenizer: dict) -> int:
+    """How many pieces a tokenizer that is read from a file has. Raises ValueError for what is none."""
+    if problems := check_tokenizer(**tokenizer):
+        raise ValueError("\n".join(problems))
+    return WordPiece.from_settings(file=tokenizer["file"], lowercase=tokenizer["lowercase"]).vocab_size
 
 
 def folder_of(init: str) -> Path:
@@ -73,8 +99,8 @@ def folder_of(init: str) -> Path:
     try:
         return Path(snapshot_download(init, allow_patterns=list(FILES)))
     except Exception as error:  # of many kinds: no such model, no network, no permission
-        reason = str(error).strip().splitlines()
-        raise ValueError(f"no such folder, and the hub does not give it: {reason[0] if reason else error!r}") from error
+        reason, *_ = str(error).strip().splitlines() or [repr(error)]
+        raise ValueError(f"no such folder, and the hub does not give it: {reason}") from error
 
 
 def is_run(folder: Path) -> bool:
@@ -83,23 +109,34 @@ def is_run(folder: Path) -> bool:
 
 
 def shape_of(folder: Path) -> dict:
-    """`Shape` values of the weights in a folder, with positions_there and vocab_size (None: not limited, not known)."""
+    """`Shape` values of the weights in a folder, with positions_there (None: not limited) and vocab_size."""
     if not is_run(folder):
         return read_shape(folder)
     model = yaml.safe_load((folder / "config.yaml").read_text())["model"]
     if not (folder / WordPiece.FILE).is_file():
         raise ValueError("the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece")
     positions = model["max_source"] if model["positions"] == "learned" else None
+    pieces = WordPiece.from_settings(file=str(folder / WordPiece.FILE)).vocab_size
     defaults = {"norm_eps": 1e-5, "types": 0}  # of runs whose model had no such key
-    return {**defaults, **model, "positions_there": positions, "vocab_size": None}
+    return {**defaults, **model, "positions_there": positions, "vocab_size": pieces}
+
+
+def check_weights(folder: Path) -> None:
+    """Raises ValueError for a folder whose weights are not there."""
+    if not is_run(folder):
+        weight_files(folder)
+    elif not best_of(folder).is_file():
+        raise ValueError(f"no checkpoint {best_of(folder)}")
+
+
+def best_of(folder: Path) -> Path:
+    """The best checkpoint of a run."""
+    return folder / "checkpoints" / f"{BEST}.ckpt"
 
 
 def run_weights(folder: Path) -> dict[str, torch.Tensor]:
     """The parameters of a run's best checkpoint."""
-    path = folder / "checkpoints" / f"{BEST}.ckpt"
-    if not path.is_file():
-        raise ValueError(f"no checkpoint {path}")
-    content = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    content = torch.load(best_of(folder), map_location="cpu", weights_only=True)["state_dict"]
     return {name.removeprefix("model."): tensor for name, tensor in content.items()}
 
 

@@ -103,6 +103,6 @@ def open_run(run: Path, cfg: dict, checkpoint: str):
         there = sorted(file.name for file in (run / "checkpoints").glob("*.ckpt")) or "none"
         raise ConfigError([f"run={run}: no checkpoint {path.name} there (there is: {there})"])
     tokenizer = load_tokenizer(run)
-    model = recipe_of(cfg).model(tokenizer)
+    model = recipe_of(cfg, run).model(tokenizer)
     step = load_weights(model, path)
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), step

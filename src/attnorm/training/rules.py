@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnorm.models import MODELS
+from attnorm.models.visual_shape import FUSIONS, QUESTIONS
 from attnorm.training.recipes import RECIPES
 
 
@@ -84,6 +85,14 @@ RULES: dict[str, Rule] = {
     "model.dropout": number(least=0, below=1),
     "model.attention_dropout": number(least=0, below=1),
     "model.tied": FLAG,
+    "model.fusion": one_of(*FUSIONS),
+    "model.word_width": integer(1),
+    "model.hidden": integer(1),
+    "model.max_question": integer(2),
+    "model.question": one_of(*QUESTIONS),
+    "model.layers": integer(1),
+    "model.fusion_heads": integer(1),
+    "model.geometry": FLAG,
     "optim.name": one_of("adamw", "adam"),
     "optim.lr": number(above=0),
     "optim.weight_decay": number(least=0),
@@ -144,6 +153,8 @@ RULES: dict[str, Rule] = {
     "task.max_answer": integer(1),
     "task.no_answer": FLAG,
     "task.null_threshold": Rule(is_number, "numbers"),
+    "task.answers": NULL | TEXT,
+    "task.min_count": integer(1),
     "decoding.beam_size": integer(1),
     "decoding.length_penalty": number(least=0),
     "decoding.no_repeat_ngram": integer(0),

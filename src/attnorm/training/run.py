@@ -11,6 +11,7 @@ from attnorm.attention.multihead import attention_layers
 from attnorm.data.corpus import describe
 from attnorm.tasks.base import Task
 from attnorm.training import assemble, callbacks, checkpoints, console, init, tracking, watching
+from attnorm.training.config import run_label
 from attnorm.training.environment import describe_environment, peak_memory, write_json
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.scores import Scores
@@ -26,7 +27,7 @@ def train(cfg: dict, run: Path) -> dict:
     """
     started = time.perf_counter()
     console.quiet_libraries()
-    label, recipe = assemble.run_label(cfg), recipe_of(cfg)
+    label, recipe = run_label(cfg), recipe_of(cfg)
     trainer, throughput, loggers = None, callbacks.Throughput(), []
     summary = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
     first = pl.utilities.rank_zero_only.rank == 0
@@ -38,7 +39,10 @@ def train(cfg: dict, run: Path) -> dict:
         tokenizer = splits["train"].tokenizer
         if first:
             tokenizer.save(run)
+            recipe.save(run)
             console.console.print(describe(splits, recipe.layout()))
+            if notes := recipe.notes():
+                console.console.print(notes)
         model = recipe.model(tokenizer)
         if cfg["model"]["init"] and not cfg["ckpt_path"]:
             filled = init.start(model, cfg["model"]["init"])
@@ -63,6 +67,8 @@ def train(cfg: dict, run: Path) -> dict:
             scores = recipe.score(task.to(trainer.strategy.root_device), splits["validation"])
             summary |= {"best_step": best, "validation": scores.record()}
             show_result(run, label, scores, cfg["callbacks"]["samples"])
+            if (run / watching.HYBRID_FILE).exists():
+                console.show_hybrid_weights(tracking.read_csv(run / watching.HYBRID_FILE))
         summary["finished"] = True
     except BaseException as error:
         summary |= {"finished": False, "why": f"{type(error).__name__}: {error}"}

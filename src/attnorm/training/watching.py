@@ -15,7 +15,10 @@ HYBRID_FILE, ATTENTION_FILE = "hybrid_weights.csv", "attention.csv"
 
 
 def layer_label(name: str) -> str:
-    """'encoder.layers.0.attention' -> 'encoder/0', 'layers.1.cross' -> 'decoder/1/cross'."""
+    """'encoder.layers.0.attention' -> 'encoder/0', 'layers.1.cross' -> 'decoder/1/cross', 'fusion.attention' ->
+    'fusion'."""
+    if "layers." not in name:
+        return name.removesuffix(".attention").replace(".", "/")
     stack, _, rest = name.rpartition("layers.")
     index, _, attention = rest.partition(".")
     label = f"{stack.rstrip('.') or 'decoder'}/{index}"

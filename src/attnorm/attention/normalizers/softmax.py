@@ -34,5 +34,5 @@ class Softmax(KeyBiased):
             log_prior = widen(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits would round it
             bias = log_prior if bias is None else log_prior.masked_fill(~bias, -torch.inf)
         if bias is not None:
-            bias = bias.expand(*q.shape[:-1], n_keys)
+            bias = bias.expand(*bias.shape[:-2], n_queries, n_keys)  # torch keeps a copy in floats: not one a head
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)

@@ -4,5 +4,6 @@ RECIPES = {
     "gigaword": "attnorm.training.recipes.gigaword:Headlines",
     "mlm": "attnorm.training.recipes.mlm:MaskedLanguageModel",
     "squad": "attnorm.training.recipes.squad:Questions",
+    "vqa": "attnorm.training.recipes.vqa:VisualQuestions",
     "classify": "attnorm.training.recipes.classify:Classification",
 }

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from attnorm.data.batching import TokenBatches
 from attnorm.data.corpus import Split, prepare
 from attnorm.data.layout import Layout
-from attnorm.data.sources import build_source
+from attnorm.data.sources import Source, build_source
 from attnorm.models.shape import Shape
 from attnorm.registry import find
 from attnorm.tasks.base import Task
@@ -56,17 +56,40 @@ class Recipe(ABC):
         """What is wrong with the task's own keys taken together; `sound(*keys)` says whether each is right alone."""
         yield from ()
 
+    @staticmethod
+    def completed(cfg: dict) -> dict:
+        """The configuration with what follows from it for this task."""
+        return cfg
+
+    def notes(self) -> str:
+        """A line on the data that a user should see; may be empty."""
+        return ""
+
+    def save(self, folder: Path) -> None:  # noqa: B027 - most have nothing
+        """Keeps in a run folder what the model has to know of its training data besides the tokenizer."""
+
+    def load(self, folder: Path) -> None:  # noqa: B027
+        """Takes it from there."""
+
+    def cache(self) -> Path:
+        """Where prepared data is kept."""
+        return Path(self.cfg["paths"]["cache_dir"])
+
+    def source(self) -> Source:
+        """The configured source of data."""
+        return build_source(self.cfg["data"]["name"], **source_settings(self.cfg))
+
     def splits(self, tokenizer=None, names: tuple[str, ...] = ("train", "validation")) -> dict[str, Split]:
         """The tokenized splits; without a tokenizer the configured one is trained or loaded."""
         data = self.cfg["data"]
         return prepare(
-            build_source(data["name"], **source_settings(self.cfg)),
+            self.source(),
             tokenizer or self.cfg["tokenizer"],
             self.layout(),
             lowercase=data.get("lowercase", False),
             digits=data.get("digits", False),
             max_rows={"train": data["max_train"], "validation": data["max_valid"], "test": data["max_test"]},
-            cache_dir=Path(self.cfg["paths"]["cache_dir"]),
+            cache_dir=self.cache(),
             splits=names,
         )
 
@@ -102,6 +125,15 @@ def source_settings(cfg: dict) -> dict:
     return {key: value for key, value in cfg["data"].items() if key not in ("name", *SHARED_DATA_KEYS)}
 
 
-def recipe_of(cfg: dict) -> Recipe:
-    """The recipe of the configured task."""
-    return find("task", cfg["task"]["name"], RECIPES)(cfg)
+def completed(cfg: dict) -> dict:
+    """The configuration with what follows from it for its task; as it is where there is no such task."""
+    name = cfg["task"].get("name")
+    return find("task", name, RECIPES).completed(cfg) if name in RECIPES else cfg
+
+
+def recipe_of(cfg: dict, run: Path | None = None) -> Recipe:
+    """The recipe of the configured task; of a run, with what its folder keeps of the training data."""
+    recipe = find("task", cfg["task"]["name"], RECIPES)(cfg)
+    if run is not None:
+        recipe.load(run)
+    return recipe

@@ -1,0 +1,46 @@
+"""One vector for many states: their average, weighted by a plain softmax.
+
+These are attentions of a single query and no attention sites. With one query a column step would divide every key by
+itself: doubly-normalized weights are then uniform, whatever the scores.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from attnorm.attention.normalizers.base import softmax_over_keys, widen
+
+
+class Pool(nn.Module):
+    """w = softmax over the real i of u' relu(W x_i + b), the vector is sum_i w_i x_i."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inner, self.score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)  # softmax takes a bias back
+
+    def forward(self, states: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """states (B, N, W), real bool (B, N) -> the vector (B, W) and its weights (B, N), both 0 where none is real."""
+        return average(states, self.score(self.inner(states).relu()).squeeze(-1), real)
+
+
+class TopDown(nn.Module):
+    """w = softmax over the present boxes i of u' (relu(A x_i + a) * relu(B q + b)), the vector is sum_i w_i x_i.
+
+    "Pythia v0.1", Sec. 2.1, after the attention of "Bottom-Up and Top-Down Attention": one query, the question.
+    """
+
+    def __init__(self, width: int, hidden: int, dropout: float):
+        super().__init__()
+        self.box, self.question = nn.Linear(width, hidden), nn.Linear(width, hidden)
+        self.score, self.dropout = nn.Linear(hidden, 1, bias=False), nn.Dropout(dropout)
+
+    def forward(self, question: Tensor, boxes: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """question (B, W), boxes (B, M, W), present bool (B, M) -> the vector (B, W) and its weights (B, M)."""
+        query = self.dropout(self.score.weight * self.question(question).relu())  # (B, hidden), u within
+        logits = self.box(boxes).relu() @ query.to(boxes.dtype).unsqueeze(-1)  # the (B, M, hidden) product is not made
+        return average(boxes, logits.squeeze(-1), present)
+
+
+def average(states: Tensor, logits: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """states (B, N, W), logits (B, N), real bool (B, N) -> (B, W), and the weights (B, N) in float32 or wider."""
+    weights = softmax_over_keys(widen(logits).masked_fill(~real, -torch.inf))
+    return (weights.to(states.dtype).unsqueeze(1) @ states).squeeze(1), weights

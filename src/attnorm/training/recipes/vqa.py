@@ -1,0 +1,128 @@
+"""Visual question answering: questions, views of images, an answer of a list, the official accuracy."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from attnorm.data.answers import AnswerList
+from attnorm.data.cache import cached
+from attnorm.data.corpus import Split
+from attnorm.data.files import digest
+from attnorm.data.views import Views
+from attnorm.data.visual_layout import Visual, VisualBatches
+from attnorm.models import MODELS
+from attnorm.models.visual_shape import VisualShape
+from attnorm.registry import find
+from attnorm.tasks.vqa import VqaTask
+from attnorm.tasks.vqa_metric import references, results, score
+from attnorm.training.recipes.base import NOT_SHAPE, Recipe
+from attnorm.training.scores import Scores
+
+FILE = "answers.json"
+
+
+class VisualQuestions(Recipe):
+    """task=vqa. The answer list, and the sizes of the views, are facts of the training data: a run folder keeps them in
+    answers.json."""
+
+    models, kind, counts = ("pythia", "mcan"), "visual", "questions"
+
+    def __init__(self, cfg: dict):
+        super().__init__(cfg)
+        self._answers: AnswerList | None = None
+        self._sizes: tuple[list[int], list[int]] | None = None
+
+    @staticmethod
+    def completed(cfg: dict) -> dict:
+        """Without features there is nothing to fuse."""
+        if cfg["data"].get("name") == "vqa_v2" and not cfg["data"].get("features"):
+            return {**cfg, "model": {**cfg["model"], "fusion": "none"}}
+        return cfg
+
+    def notes(self) -> str:
+        alone = self.cfg["model"]["fusion"] == "none"
+        views = "the question alone (model.fusion=none)" if alone else f"boxes a view: {self.sizes()[1]}"
+        return f"{len(self.answers()):,} answers; {views}"
+
+    def save(self, folder: Path) -> None:
+        widths, boxes = self.sizes()
+        kept = {"answers": self.answers().texts, "widths": widths, "boxes": boxes}
+        (folder / FILE).write_text(json.dumps(kept, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        kept = json.loads((folder / FILE).read_text())
+        self._answers, self._sizes = AnswerList(kept["answers"], str(folder / FILE)), (kept["widths"], kept["boxes"])
+
+    def answers(self) -> AnswerList:
+        """Those in the file task.answers, or those that most annotators gave to at least task.min_count questions of
+        the training split."""
+        if self._answers is None:
+            task, source, limit = self.cfg["task"], self.source(), self.cfg["data"]["max_train"]
+            if task["answers"] is not None:
+                self._answers = AnswerList.read(task["answers"])
+            else:
+
+                def build(folder: Path) -> None:
+                    rows = (json.loads(answers) for _, _, _, answers, _ in source.rows("train"))
+                    taken = (row for _, row in zip(range(limit or 10**12), rows, strict=False))
+                    AnswerList.build(taken, task["min_count"]).write(folder / FILE)
+
+                name = f"answers-{digest([source.fingerprint('train'), limit, task['min_count']])}"
+                self._answers = AnswerList.read(cached(self.cache() / name, build) / FILE)
+        return self._answers
+
+    def views(self, split: str) -> Views | None:
+        """The views of a split's images; None for the question alone."""
+        return None if self.cfg["model"]["fusion"] == "none" else self.source().views(split, self.cache())
+
+    def sizes(self) -> tuple[list[int], list[int]]:
+        """Widths and most boxes of the views."""
+        if self._sizes is None:
+            views = self.views("train")
+            self._sizes = ([], []) if views is None else (list(views.widths), list(views.boxes))
+        return self._sizes
+
+    def layout(self) -> Visual:
+        return Visual(self.cfg["model"]["max_question"], self.answers())
+
+    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
+        if self.cfg["model"].get("init") is not None:
+            yield f"model.init={self.cfg['model']['init']}: this model cannot start from other weights; null"
+        if sound("model.fusion", "model.question", "model.heads", "model.fusion_heads", "model.width"):
+            try:
+                self.shape()
+            except (ValueError, TypeError) as error:
+                yield f"model.{error}"
+
+    def shape(self) -> VisualShape:
+        return VisualShape(**{name: value for name, value in self.cfg["model"].items() if name not in NOT_SHAPE})
+
+    def model(self, tokenizer) -> torch.nn.Module:
+        cls = find("model", self.cfg["model"]["name"], MODELS)
+        vocabulary, (widths, boxes) = (tokenizer.vocab_size, tokenizer.pad_id), self.sizes()
+        answers = len(self.answers())
+        return cls(self.shape(), self.cfg["attention"], *vocabulary, answers, widths, boxes, seed=self.cfg["seed"])
+
+    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> VqaTask:
+        return VqaTask(model, tokenizer, self.optim(), validation.texts, self.answers().texts)
+
+    def batches(self, split: Split) -> VisualBatches:
+        views, tokenizer = self.views(split.name), split.tokenizer
+        return VisualBatches(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
+
+    def score(self, task: VqaTask, split: Split) -> Scores:
+        """The official accuracy, overall and by answer type; the answers as the official evaluation takes them."""
+        scores = super().score(task, split)
+        predictions, gold = task.predictions(), references(split.texts)
+        found = score(predictions, gold)
+        scores.metrics = {"accuracy": found["accuracy"], **found["answer_types"], "loss": scores.metrics["loss"]}
+        answers = Counter(answer for reference in gold for answer in set(reference.answers))
+        [(common, _)] = answers.most_common(1)
+        always = score(dict.fromkeys(predictions, common), gold)
+        scores.baselines = {f"always {common}": {"accuracy": always["accuracy"], **always["answer_types"]}}
+        scores.files = {".results.json": results(predictions) + "\n"}
+        scores.note = "official VQA accuracy: leave-one-out over the annotators, answers normalised where they differ"
+        return scores

@@ -1,0 +1,205 @@
+"""VQA v2: official files to rows, and whatever does not fit together named."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnorm.data import build_source
+from attnorm.data.vqa_v2 import Annotated, Asked, VqaV2, read_annotations, read_questions
+
+REAL = Path(__file__).parents[3] / "shared/data/vqa_v2_subset"
+
+
+def question(number, image=70, **changes):
+    return {"question_id": number, "image_id": image, "question": f"what is {number}?"} | changes
+
+
+def annotation(number, image=70, answers=10, **changes):
+    texts = [{"answer": f"a{i}", "answer_confidence": "yes", "answer_id": i + 1} for i in range(answers)]
+    record = {"question_id": number, "image_id": image, "answers": texts, "answer_type": "other"}
+    return record | {"question_type": "what is", "multiple_choice_answer": "a0"} | changes
+
+
+def files(folder, questions, annotations, ending="json"):
+    """Paths of the two files. What is no list is written as it is."""
+    paths = []
+    for part, records in (("questions", questions), ("annotations", annotations)):
+        content = {"info": {}, part: records} if isinstance(records, list) else records
+        text = (content if isinstance(content, str) else json.dumps(content)).encode()
+        paths.append(folder / f"{part}.{ending}")
+        paths[-1].write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    return {"train_questions": str(paths[0]), "train_annotations": str(paths[1])}
+
+
+def rows(folder, questions, annotations):
+    return list(VqaV2(**files(folder, questions, annotations)).rows("train"))
+
+
+GOOD = [question(1), question(2, 71)], [annotation(2, 71), annotation(1, answer_type="yes/no")]
+
+
+@pytest.mark.parametrize("ending", ["json", "json.gz"])
+def test_rows_are_the_questions_with_their_annotations(tmp_path, ending):
+    source = VqaV2(**files(tmp_path, *GOOD, ending))
+    assert source.check(["train"]) == [] and source.splits == ("train",) and source.yields == "visual"
+    one, two = source.rows("train")
+    assert one == ("1", "70", "what is 1?", json.dumps([f"a{i}" for i in range(10)]), "yes/no")
+    assert two[:3] == ("2", "71", "what is 2?") and two[4] == "other"
+
+
+def test_texts_and_ids_keep_every_character(tmp_path):
+    asked = [question("q\u00e9", "img/1", question=" What\u2028 is\n it? ")]
+    answers = [{"answer": f" \u00e9 {i}\n"} for i in range(10)]
+    ((name, image, text, cell, _),) = rows(
+        tmp_path, asked, [annotation("q\u00e9", "img/1", answers=0) | {"answers": answers}]
+    )
+    assert (name, image, text) == ("q\u00e9", "img/1", " What\u2028 is\n it? ")
+    assert json.loads(cell) == [f" \u00e9 {i}\n" for i in range(10)]
+
+
+def test_a_test_split_may_come_without_annotations(tmp_path):
+    paths = files(tmp_path, *GOOD)
+    source = VqaV2(train_questions=None, train_annotations=None, test_questions=paths["train_questions"])
+    assert source.splits == ("test",) and source.check(["test"]) == []
+    assert [row[3:] for row in source.rows("test")] == [("[]", ""), ("[]", "")]
+    with_them = VqaV2(**paths, test_questions=paths["train_questions"], test_annotations=paths["train_annotations"])
+    assert list(with_them.rows("test")) == list(with_them.rows("train"))
+    assert source.fingerprint("test") != with_them.fingerprint("test")
+
+
+def without(record, name):
+    return {key: value for key, value in record.items() if key != name}
+
+
+BAD = [
+    ([question(1), question(3)], [annotation(1)], "1 bad record:\n  question 3 has no annotation"),
+    ([question(1)], [annotation(1), annotation(3)], "the annotation of 3 has no question"),
+    ([question(1, 70)], [annotation(1, 71)], "question 1 is on image 70, but its annotation on image 71"),
+    ([question(1)], [annotation(3)], "not a single question of .* is annotated in it; they belong to different"),
+    ([question(1), without(question(2), "image_id")], GOOD[1], r"questions\[1\] \(question 2\): no image_id"),
+    ([without(question(1), "question_id")], GOOD[1], r"questions\[0\]: no question_id"),
+    ([without(question(1), "question")], GOOD[1], r"\(question 1\): no question"),
+    ([question(1, question=" ")], GOOD[1], r"\(question 1\): the question is empty"),
+    ([question(1, question=3)], GOOD[1], r"\(question 1\): question is 3, not text"),
+    ([question(1, question="\ud83d")], GOOD[1], r"question holds half of a surrogate pair"),
+    ([question(1.5)], GOOD[1], r"question_id is 1.5, not a number or text"),
+    ([question(True)], GOOD[1], r"question_id is true, not a number or text"),
+    ([question(1, image="")], GOOD[1], r'image_id is "", not a number or text'),
+    ([question(1), question("1")], GOOD[1], r"questions\[1\] \(question 1\): the id is there twice"),
+    (["what?"], GOOD[1], r'questions\[0\]: an object is expected, not "what\?"'),
+    (GOOD[0], [annotation(1), annotation(1)], r"annotations\[1\] \(question 1\): the id is there twice"),
+    (GOOD[0], [annotation(1, answers=9)], r"\(question 1\): 10 answers are expected, not 9"),
+    (GOOD[0], [annotation(1, answers=11)], r"\(question 1\): 10 answers are expected, not 11"),
+    (GOOD[0], [annotation(1) | {"answers": "yes"}], r'10 answers are expected, not "yes"'),
+    (GOOD[0], [annotation(1) | {"answers": ["yes"] * 10}], r'an object is expected, not "yes"'),
+    (GOOD[0], [annotation(1) | {"answers": [{"answer": 3}] * 10}], r"answer is 3, not text"),
+    (GOOD[0], [without(annotation(1), "answer_type")], r"no answer_type"),
+    (GOOD[0], [without(annotation(1), "question_type")], r"no question_type"),
+    (GOOD[0], [without(annotation(1), "image_id")], r"no image_id"),
+    ([], GOOD[1], r"questions.json: there are no questions in it"),
+    ({"data": []}, GOOD[1], r'questions.json: not an official VQA file: one JSON object {"questions": \[...\]}'),
+    ("[]", GOOD[1], r"questions.json: not an official VQA file"),
+    ({"questions": {}}, GOOD[1], r"questions.json: not an official VQA file"),
+    ("{", GOOD[1], r"questions.json:1: not JSON"),
+    ({"annotations": []}, GOOD[1], r"questions.json: a file of questions is expected here, this one holds annotations"),
+    (GOOD[0], {"questions": []}, r"annotations.json: a file of annotations is expected here, this one holds questions"),
+]
+
+
+@pytest.mark.parametrize(("questions", "annotations", "message"), BAD, ids=[message[:40] for _, _, message in BAD])
+def test_what_does_not_fit_is_named(tmp_path, questions, annotations, message):
+    with pytest.raises(ValueError, match=message) as error:
+        rows(tmp_path, questions, annotations)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_ten_of_the_bad_records_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"13 bad records:\n  questions\[0\]") as error:
+        rows(tmp_path, [question(i, question="") for i in range(13)], GOOD[1])
+    assert "questions[9]" in str(error.value) and "questions[10]" not in str(error.value)
+    assert str(error.value).endswith("and 3 more")
+    with pytest.raises(ValueError, match=r"11 bad records:\n  question 2 has no annotation") as error:
+        rows(tmp_path, [question(i) for i in range(1, 13)], [annotation(1)])
+    assert str(error.value).endswith("and 1 more")
+
+
+def test_files_are_read_as_records(tmp_path):
+    paths = files(tmp_path, *GOOD)
+    assert read_questions(Path(paths["train_questions"]))[1] == Asked("2", "71", "what is 2?")
+    assert read_annotations(Path(paths["train_annotations"]))[1] == Annotated(
+        "1", "70", [f"a{i}" for i in range(10)], "yes/no", "what is"
+    )
+
+
+def test_check_names_every_problem(tmp_path):
+    paths = files(tmp_path, *GOOD)
+    source = VqaV2(
+        train_questions=paths["train_questions"],
+        train_annotations=paths["train_questions"],
+        validation_questions=str(tmp_path / "no.json"),
+        features=[str(tmp_path / "no.h5"), str(tmp_path), str(tmp_path / "questions.json")],
+        max_boxes=0,
+    )
+    problems = source.check(["train", "validation", "test"])
+    assert [problem.split("=")[0] for problem in problems] == [
+        "data.max_boxes",
+        *[f"data.features[{i}]" for i in range(3)],
+        "data.train_annotations",
+        "data.validation_questions",
+        "data.validation_annotations",
+        "data.test_questions",
+    ]
+    said = "\n".join(problems)
+    assert "this is the file of the questions" in said and "name its file of annotations" in said
+    assert "no .npz file in this folder" in said and "unknown format" in said and "no such file" in said
+    (problem,) = VqaV2(**paths, features="a.h5").check(["train"])
+    assert problem == "data.features=a.h5: must be a list of paths, one a view: [a.h5,b.h5]"
+    assert VqaV2(**paths, features=None).check(["train"]) == VqaV2(**paths, features=[]).check(["train"]) == []
+
+
+def test_the_fingerprint_follows_both_files_not_their_place(tmp_path):
+    (tmp_path / "b").mkdir()
+    first = VqaV2(**files(tmp_path, *GOOD))
+    same = VqaV2(**files(tmp_path / "b", *GOOD), features=["x"], max_boxes=3).fingerprint("train")
+    assert first.fingerprint("train") == same
+    others = [
+        VqaV2(**files(tmp_path, GOOD[0][:1], GOOD[1])).fingerprint("train"),
+        VqaV2(**files(tmp_path, GOOD[0], GOOD[1][:1])).fingerprint("train"),
+    ]
+    assert len({same, *others}) == 3
+
+
+def test_views_are_those_of_the_files(tmp_path):
+    for name, width in (("a", 3), ("b", 2)):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "COCO_train2014_000000000070.jpg.npz", features=np.ones((2, width)))
+    paths = files(tmp_path, *GOOD)
+    views = build_source("vqa_v2", **paths, features=[str(tmp_path / "a"), str(tmp_path / "b")], max_boxes=5).views(
+        "train", tmp_path / "cache"
+    )
+    assert views.names == ["a", "b"] and views.widths == [3, 2] and views.boxes == [5, 5]
+    views.check(["70"])
+    with pytest.raises(ValueError, match=r"a: no features of 1 image: 71"):
+        views.check(["70", "71"])
+    assert build_source("vqa_v2", **paths).views("train", tmp_path / "cache") is None
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_real_files():
+    if not REAL.is_dir():
+        pytest.skip("no ../shared/data/vqa_v2_subset beside the repository")
+    source = build_source(
+        "vqa_v2",
+        train_questions=None,
+        train_annotations=None,
+        validation_questions=str(REAL / "questions_valid.json.gz"),
+        validation_annotations=str(REAL / "annotations_valid.json.gz"),
+    )
+    assert source.check(["validation"]) == []
+    made = list(source.rows("validation"))
+    assert len(made) == 8977 and len({row[0] for row in made}) == 8977
+    assert {row[4] for row in made} == {"yes/no", "number", "other"}
+    assert all(len(json.loads(row[3])) == 10 for row in made)

@@ -1,0 +1,132 @@
+"""Masked language modelling: the loss is that of all scores, packed is alone, what is counted is counted by hand."""
+
+import math
+
+import pytest
+import runs
+import torch
+from torch.testing import assert_close
+
+from attnorm.data.batching import Part
+from attnorm.tasks.mlm import SHOWN_TOKENS
+from attnorm.training.recipes.base import recipe_of
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def made(*overrides):
+    """A tiny recipe with what is behind it: (recipe, task in float64 and evaluation mode, validation split)."""
+    recipe = recipe_of(runs.tiny("data.valid_size=4", *overrides, task="mlm"))
+    split = recipe.splits()["validation"]
+    task = recipe.task(recipe.model(split.tokenizer).double(), split.tokenizer, split)
+    return recipe, task.eval(), split
+
+
+@pytest.fixture(scope="module", params=["softmax", "dnas"])
+def parts(request):
+    recipe, task, split = made(f"attention={request.param}")
+    common = torch.bincount(torch.cat([torch.tensor(ids) for ids in split.rows["ids"]])).argsort(descending=True)
+    with torch.no_grad():
+        task.model.head.output.bias[common[2]] += 4  # the first two are special; so that some guesses are right
+    return recipe, task, split
+
+
+def batch_of(recipe, split, rows, epoch=0):
+    return recipe.batches(split)[Part(rows, 1, epoch)]
+
+
+def by_hand(task, batch):
+    """(summed loss, hidden, right) from the scores of every place, place by place."""
+    scores = task.model(batch["ids"], batch["segments"])
+    labels = iter(batch["labels"].tolist())
+    loss = right = hidden = 0
+    for row, place in batch["places"].nonzero().tolist():
+        label = next(labels)
+        loss += (scores[row, place].exp().sum().log() - scores[row, place, label]).item()
+        right += int(max(range(scores.shape[-1]), key=scores[row, place].tolist().__getitem__) == label)
+        hidden += 1
+    return loss, hidden, right
+
+
+def test_the_loss_is_that_of_all_scores_at_the_hidden_places(parts):
+    recipe, task, split = parts
+    batch = batch_of(recipe, split, [0, 3, 7])
+    summed, size = task.loss(batch)
+    loss, hidden, _ = by_hand(task, batch)
+    assert_close(summed.item(), loss, rtol=1e-5, atol=0)  # the task computes it in float32
+    assert size == hidden == int(batch["places"].sum()) > 10
+    assert task(batch).shape == (hidden, split.tokenizer.vocab_size)
+
+
+def test_metrics_are_counted_by_hand_over_the_whole_split(parts):
+    recipe, task, split = parts
+    found = recipe.judged(task, split)
+    rows = [by_hand(task, batch_of(recipe, split, [row])) for row in range(len(split))]
+    loss, hidden, right = (sum(column) for column in zip(*rows, strict=True))
+    assert 0 < right < hidden == split.weights.sum()
+    assert_close(found["loss"], loss / hidden, rtol=1e-5, atol=0)
+    assert found["accuracy"] == pytest.approx(100 * right / hidden, abs=1e-9)
+    assert found["perplexity"] == pytest.approx(math.exp(loss / hidden), rel=1e-4)
+    assert set(found) == {"loss", "accuracy", "perplexity"}
+
+
+def test_a_loss_beyond_all_numbers_has_a_perplexity_all_the_same():
+    _, task, _ = made()
+    task.totals = {"loss": 5000.0, "hidden": 5.0, "right": 0.0}
+    assert math.isfinite(task.results()["perplexity"])
+
+
+def test_packed_documents_are_scored_as_each_alone():
+    """Short documents, several to a block: the same scores when each is cut out and read by itself."""
+    recipe, task, split = made("attention=dnas", "model.max_source=1000", "data.batch_tokens=4000")
+    assert max(map(len, split.rows["documents"])) > 1
+    batch = batch_of(recipe, split, list(range(len(split))))
+    together, alone = task(batch), []
+    for row in range(len(batch["ids"])):
+        start = 0
+        for length in split.rows[row]["documents"]:
+            cut = {name: batch[name][row : row + 1, start : start + length] for name in ("ids", "places")}
+            alone.append(task.model(cut["ids"], None, cut["places"]))
+            start += length
+    assert_close(together, torch.cat(alone), **EXACT)
+
+
+def test_another_seed_hides_other_tokens(parts):
+    recipe, _, split = parts
+    other, _, _ = made("seed=2")
+    first, same, second = (batch_of(r, split, [0, 1, 2]) for r in (recipe, recipe, other))
+    assert torch.equal(first["places"], same["places"]) and torch.equal(first["ids"], same["ids"])
+    assert not torch.equal(first["places"], second["places"])
+
+
+def test_tokens_are_counted_without_padding(parts):
+    recipe, task, split = parts
+    shortest, longest = split.lengths[:, 0].argmin(), split.lengths[:, 0].argmax()
+    batch = batch_of(recipe, split, [int(shortest), int(longest)])
+    assert (batch["ids"] == split.tokenizer.pad_id).any()
+    assert int(task.tokens(batch)) == split.lengths[shortest, 0] + split.lengths[longest, 0]
+
+
+def test_samples_are_the_first_rows_as_shown_as_they_were_and_as_filled(parts):
+    recipe, task, split = parts
+    task.begin_validation()
+    with torch.no_grad():
+        for rows in ([6, 3], [0, 8]):
+            task.count(batch_of(recipe, split, rows))
+    decode = split.tokenizer.decode
+    assert [sample["text"] for sample in task.samples] == [
+        decode(split.rows[row]["ids"][:SHOWN_TOKENS]) for row in (3, 0)
+    ]
+    batch = batch_of(recipe, split, [3])
+    filled = batch["ids"].clone()
+    filled[batch["places"]] = task(batch).argmax(-1)
+    assert task.samples[0]["shown"] == decode(batch["ids"][0, :SHOWN_TOKENS].tolist())
+    assert task.samples[0]["filled"] == decode(filled[0, :SHOWN_TOKENS].tolist())
+    assert "[MASK]" in task.samples[0]["shown"] and "[MASK]" not in task.samples[0]["text"]
+    task.begin_validation()
+    assert task.samples == [] and task.totals == {"loss": 0.0, "hidden": 0.0, "right": 0.0}
+
+
+def test_the_line_says_perplexity_and_accuracy(parts):
+    line = parts[1].line({"loss": 1.0, "perplexity": 1234.56, "accuracy": 12.34})
+    assert line == "perplexity 1,234.6  accuracy 12.3"

@@ -1,0 +1,408 @@
+"""model.init: a BERT's weights, or an earlier run's, in every task; what does not fit is said before data is read."""
+
+import json
+import shutil
+
+import huggingface_hub
+import pytest
+import runs
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from torch.testing import assert_close
+
+from attnorm.data import corpus
+from attnorm.data.batching import Part
+from attnorm.models.pretrained import read_weights
+from attnorm.training import init
+from attnorm.training.errors import ConfigError
+from attnorm.training.recipes.base import recipe_of
+from attnorm.training.run import train
+from attnorm.training.tracking import read_csv
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", ",", "the", "a"]
+PIECES += [*(chr(c) for c in range(98, 123)), *(f"##{chr(c)}" for c in range(97, 123)), "of", "is", "likes", "##ed"]
+SIZES = {  # none of them the tiny ones
+    "vocab_size": len(PIECES),
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 100,
+    "layer_norm_eps": 1e-3,
+    "hidden_act": "relu",
+}
+STILL = ("task.max_steps=1", "optim.lr=1.0e-12", "optim.hybrid_lr_factor=1", "model.dropout=0")
+TASKS = ("mlm", "squad", "classify", "gigaword")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """A BERT that transformers wrote, with noise on every parameter, and its vocab.txt."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    folder = tmp_path_factory.mktemp("hub") / "bert"
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(transformers.BertConfig(**SIZES))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    return folder
+
+
+@pytest.fixture
+def copy(bert, tmp_path):
+    """A BERT to be spoilt."""
+    return shutil.copytree(bert, tmp_path / "bert")
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A finished run of masked language modelling."""
+    folder = tmp_path_factory.mktemp("pretrained") / "run"
+    runs.tiny_run(folder, "model.width=24", "model.heads=3", "model.encoder_layers=2", task="mlm")
+    return folder
+
+
+def refused(*overrides, task="mlm"):
+    with pytest.raises(ConfigError) as caught:
+        runs.tiny(*overrides, task=task)
+    return caught.value.problems
+
+
+def config_of(run):
+    return yaml.safe_load((run / "config.yaml").read_text())
+
+
+def val_losses(run):
+    return [float(row["val/loss"]) for row in read_csv(run / "metrics.csv") if row.get("val/loss")]
+
+
+# what is loaded
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path, bert, task):
+    run = tmp_path / "run"
+    summary = runs.tiny_run(run, f"model.init={bert}", *STILL, task=task)
+    assert summary["finished"] and summary["vocabulary"] == len(PIECES)
+    recorded = config_of(run)
+    model = recorded["model"]
+    expected = {"width": 24, "heads": 3, "inner": 40, "encoder_layers": 2, "norm": "post", "positions": "learned"}
+    expected |= {"embedding_norm": True, "norm_eps": 1e-3, "types": 2, "activation": "relu", "tied": True}
+    expected |= {"init": str(bert), "max_source": 64, "dropout": 0}  # what stays as it was typed
+    expected |= {"decoder_layers": 2, "max_target": 32} if task == "gigaword" else {"vocab_size": len(PIECES)}
+    assert {name: model[name] for name in expected} == expected
+    assert recorded["tokenizer"] == {"name": "wordpiece", "file": str(bert), "lowercase": None}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_tensor_of_the_encoder_is_that_of_the_folder(bert, task):
+    recipe = recipe_of(runs.tiny(f"model.init={bert}", task=task))
+    tokenizer = recipe.splits()["train"].tokenizer
+    model, untouched = recipe.model(tokenizer), recipe.model(tokenizer).state_dict()
+    theirs = read_weights(bert)
+    filled = init.start(model, str(bert))
+    state = model.state_dict()
+    wanted = {name: value for name, value in theirs.items() if name.startswith("encoder.")}
+    if task == "mlm":
+        wanted |= {name: value for name, value in theirs.items() if name.startswith("head.")}
+    if task == "classify":
+        wanted |= {name: value for name, value in theirs.items() if name.startswith("pooler.")}
+    assert len(wanted) > 30
+    for name, value in wanted.items():
+        assert torch.equal(state[name], value[: len(state[name])]), name
+    tied = {"head.output.weight", "tokens.weight", "output.weight", "embeddings.tokens.weight"}
+    new = {"mlm": (), "squad": ("spans.",), "classify": ("classifier.",), "gigaword": ("output.bias",)}[task]
+    for name in untouched:
+        if ".cross" in name or (new and name.startswith(new)):
+            assert torch.equal(state[name], untouched[name]) and name in filled.missing, name
+        elif name in tied:
+            assert torch.equal(state[name], theirs["encoder.embeddings.tokens.weight"]), name
+        else:
+            assert name in filled.loaded, name
+    if task == "gigaword":
+        cross = [name for name in state if ".cross" in name]
+        assert len(cross) > 10
+        for number in range(2):
+            same = f"layers.{number}.attention.query.weight"
+            assert torch.equal(state[same], theirs[f"encoder.{same}"])
+
+
+def test_the_first_validation_is_that_of_the_weights_in_transformers(tmp_path, bert):
+    """mlm: hardly trained, the validation loss is the one that BertForPreTraining gives at the same hidden tokens."""
+    transformers = pytest.importorskip("transformers")
+    typed = (f"model.init={bert}", *STILL, "task.packed=false")
+    summary = runs.tiny_run(tmp_path, *typed, task="mlm")
+    recipe = recipe_of(runs.tiny(*typed, task="mlm"))
+    split = recipe.splits()["validation"]
+    theirs = transformers.BertForPreTraining.from_pretrained(bert).eval()
+    loss = hidden = 0.0
+    with torch.no_grad():
+        for row in range(len(split)):
+            batch = recipe.batches(split)[Part([row], 1)]
+            scores = theirs(batch["ids"]).prediction_logits[batch["places"]]
+            loss += torch.nn.functional.cross_entropy(scores, batch["labels"], reduction="sum").item()
+            hidden += len(scores)
+    assert summary["validation"]["metrics"]["loss"] == pytest.approx(loss / hidden, rel=1e-4)
+
+
+def test_only_the_weights_vocabulary_tokenizes_the_data(monkeypatch, bert, tmp_path):
+    asked = []
+    runs.before(monkeypatch, corpus, "_split", lambda name, rows, tokenizer, *_: asked.append(tokenizer.vocab_size))
+    runs.before(monkeypatch, corpus, "_tokenizer", lambda settings, *_: asked.append(settings["file"]))
+    runs.tiny_run(tmp_path, f"model.init={bert}", *STILL, task="squad")
+    assert asked == [str(bert), len(PIECES), len(PIECES)]
+
+
+def test_what_was_loaded_and_what_not_is_shown(tmp_path, bert, capsys):
+    runs.tiny_run(tmp_path, f"model.init={bert}", *STILL, task="classify")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"tensors from {bert}" in shown
+    assert "start anew (2): classifier.weight, classifier.bias" in shown
+    assert "there, not used (" in shown and "cls.seq_relationship.weight" in shown
+
+
+@pytest.mark.parametrize("task", ["mlm", "gigaword"])
+def test_without_weights_nothing_of_this_happens(task):
+    cfg = runs.plain(*runs.tiny_overrides(task))
+    assert init.complete(cfg) is cfg
+
+
+# from a run of ours
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_earlier_run_gives_its_shape_its_tokenizer_and_its_best_weights(tmp_path, pretrained, task):
+    run = tmp_path / "run"
+    before = runs.files_of(pretrained)
+    summary = runs.tiny_run(run, f"model.init={pretrained}", *STILL, task=task)
+    assert summary["vocabulary"] == 300
+    assert (run / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
+    assert config_of(run)["model"]["width"] == 24
+    assert config_of(run)["tokenizer"]["file"] == str(pretrained)
+    theirs, ours = runs.parameters(pretrained, "best"), runs.parameters(run)
+    names = [name for name in theirs if name.startswith("model.encoder.")]
+    assert len(names) > 30
+    for name in names:
+        assert_close(ours[name], theirs[name], rtol=0, atol=1e-9)
+    assert runs.files_of(pretrained) == before
+
+
+def test_a_pretrained_run_goes_on_where_it_was(tmp_path, pretrained):
+    """task=mlm from a run of task=mlm: the same validation loss, head included."""
+    typed = ("model.width=24", "model.heads=3", "model.encoder_layers=2")
+    summary = runs.tiny_run(tmp_path / "again", *typed, f"model.init={pretrained}", *STILL, task="mlm")
+    expected = runs.summary_of(pretrained)["validation"]["metrics"]["loss"]
+    assert summary["validation"]["metrics"]["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_best_weights_not_the_last_ones(tmp_path, pretrained):
+    run = shutil.copytree(pretrained, tmp_path / "run")
+    (run / "checkpoints/last.ckpt").unlink()
+    runs.tiny_run(tmp_path / "new", f"model.init={run}", *STILL, task="squad")
+
+
+@pytest.mark.parametrize("start", [bert, pretrained], ids=["BERT", "run"])
+def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, request):
+    start = request.getfixturevalue(start.__name__)
+    hybrid = ("attention=hnas", "attention.options.hnas.form=clamp", "attention.options.hnas.start=0")
+    losses = {}
+    for name, typed in (("softmax", ()), ("hnas", hybrid), ("dnas", ("attention=dnas",))):
+        folder = tmp_path / name
+        still = (*STILL, "trainer.precision=64-true", "callbacks.attention_every=0")
+        runs.tiny_run(folder, f"model.init={start}", *typed, *still, task="mlm")
+        recipe = recipe_of(runs.tiny(f"model.init={start}", *typed, task="mlm"))
+        split = recipe.splits()["validation"]
+        model = recipe.model(split.tokenizer).double()
+        init.start(model, str(start))
+        losses[name] = recipe.judged(recipe.task(model, split.tokenizer, split), split)["loss"]
+        [first] = val_losses(folder)
+        assert first == pytest.approx(losses[name], rel=1e-5)
+    assert losses["hnas"] == pytest.approx(losses["softmax"], rel=1e-9)  # float64, scores rounded to float32
+    assert losses["dnas"] != pytest.approx(losses["softmax"], rel=1e-5)
+    assert (tmp_path / "hnas/hybrid_weights.csv").read_text().splitlines()[1] == "0,encoder/0,,0.000000"
+
+
+# afterwards
+
+
+def test_evaluating_and_going_on_need_the_weights_no_more(monkeypatch, tmp_path, copy):
+    typed = (f"model.init={copy}", "task.max_steps=6")
+    runs.tiny_run(tmp_path / "straight", *typed, task="mlm")
+    runs.stopped(monkeypatch, tmp_path / "first", 3, *typed, task="mlm")
+    shutil.rmtree(copy)
+    assert runs.call(monkeypatch, "eval", f"run={tmp_path}/straight") == 0
+    record = json.loads((tmp_path / "straight/eval_validation.json").read_text())
+    assert record["metrics"] == runs.summary_of(tmp_path / "straight")["validation"]["metrics"]
+    runs.tiny_run(tmp_path / "second", *typed, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt", task="mlm")
+    assert runs.different_ends(tmp_path / "straight", tmp_path / "second") == []
+    assert config_of(tmp_path / "second")["model"] == config_of(tmp_path / "straight")["model"]
+    assert runs.call(monkeypatch, "eval", f"run={tmp_path}/second") == 0
+
+
+def test_a_resumed_headline_run_needs_the_weights_no_more(monkeypatch, tmp_path, copy):
+    typed = (f"model.init={copy}", "task.max_steps=4")
+    runs.stopped(monkeypatch, tmp_path / "first", 2, *typed)
+    shutil.rmtree(copy)
+    go_on = f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt"
+    assert runs.tiny_run(tmp_path / "second", *typed, go_on, task="gigaword")["finished"]
+
+
+# refusing
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """What the hub was asked for; it gives nothing."""
+    asked = []
+
+    def snapshot_download(name, **options):
+        asked.append((name, options))
+        raise OSError("the hub\nis not there")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return asked
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "a/b/c", "~bert"])
+def test_a_folder_that_is_not_there_is_said_without_asking_the_hub(hub, name):
+    assert refused(f"model.init='{name}'") == [
+        f"model.init={name}: no such folder, and not the name of a model on the hub"
+    ]
+    assert hub == []
+
+
+@pytest.mark.parametrize("name", ["nowhere", "owner/name"])
+def test_a_hub_that_does_not_give_it_is_said(hub, name):
+    assert refused(f"model.init={name}") == [
+        f"model.init={name}: no such folder, and the hub does not give it: the hub"
+    ]
+    assert [asked for asked, _ in hub] == [name]
+
+
+def test_a_model_on_the_hub_is_downloaded_and_used(monkeypatch, bert, tmp_path):
+    asked = []
+
+    def snapshot_download(name, allow_patterns):
+        asked.append((name, allow_patterns))
+        return str(bert)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    summary = runs.tiny_run(tmp_path, "model.init=owner/name", *STILL, task="mlm")
+    assert summary["vocabulary"] == len(PIECES) and config_of(tmp_path)["model"]["init"] == "owner/name"
+    assert {name for name, _ in asked} == {"owner/name"}
+    assert {"config.json", "*.safetensors", "vocab.txt", "tokenizer.json"} <= set(asked[0][1])
+
+
+def test_more_positions_than_the_weights_have_and_other_pieces_are_said_at_once(bert, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES[:20]) + "\n")
+    typed = ("model.max_source=101", "tokenizer=wordpiece", f"tokenizer.file={tmp_path}/vocab.txt")
+    assert refused(f"model.init={bert}", *typed, "data.batch_tokens=2000") == [
+        f"model.max_source=101: model.init={bert} has 100 positions",
+        f"tokenizer.file={tmp_path}/vocab.txt: 20 pieces, but model.init={bert} was trained with {len(PIECES)}",
+    ]
+    assert refused(f"model.init={bert}", "model.max_target=101", "data.batch_tokens=2000", task="gigaword") == [
+        f"model.max_target=101: model.init={bert} has 100 positions"
+    ]
+
+
+def test_a_vocabulary_that_is_not_the_runs_is_said(pretrained, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    assert refused(f"model.init={pretrained}", f"tokenizer.file={tmp_path}/vocab.txt") == [
+        f"tokenizer.file={tmp_path}/vocab.txt: {len(PIECES)} pieces, but model.init={pretrained} was trained with 300"
+    ]
+
+
+def test_a_typed_vocabulary_of_the_right_size_is_kept(bert, tmp_path):
+    (tmp_path / "mine.txt").write_text("\n".join([*PIECES[:-1], "##ing"]) + "\n")
+    cfg = runs.tiny(
+        f"model.init={bert}", f"tokenizer.file={tmp_path}/mine.txt", "tokenizer.lowercase=false", task="mlm"
+    )
+    assert cfg["tokenizer"]["file"] == f"{tmp_path}/mine.txt" and cfg["tokenizer"]["lowercase"] is False
+
+
+def test_a_typed_lowercase_is_kept(bert):
+    cfg = runs.tiny(f"model.init={bert}", "tokenizer.lowercase=false", task="mlm")
+    assert cfg["tokenizer"] == {"name": "wordpiece", "file": str(bert), "lowercase": False}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (("model.max_source=many",), "model.max_source=many: allowed are whole numbers"),
+        (("model.max_source=null",), "model.max_source=None: allowed are whole numbers"),
+        (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: must be true, false or null"),
+        (("tokenizer.file=nowhere.txt",), "tokenizer.file=nowhere.txt: "),
+        (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt: no such file"),
+        (("ckpt_path=5",), "ckpt_path=5: allowed are null or text"),
+        (("model.init=5",), "model.init=5: allowed are null or text"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_values_that_are_none_are_said_as_ever(bert, overrides, problem):
+    problems = refused(f"model.init={bert}", *overrides)
+    assert problems[0].startswith(problem)
+
+
+def test_folders_without_weights_or_vocabulary_are_said(copy):
+    (copy / "vocab.txt").rename(copy / "other.txt")
+    assert refused(f"model.init={copy}") == [f"tokenizer.file={copy}: no vocab.txt or tokenizer.json in this folder"]
+    (copy / "other.txt").rename(copy / "vocab.txt")
+    (copy / "model.safetensors").unlink()
+    [problem] = refused(f"model.init={copy}")
+    assert problem.startswith(f"model.init={copy}: {copy}/model.safetensors: there is no such file")
+    (copy / "config.json").write_text('{"model_type": "gpt2"}')
+    (copy / "model.safetensors").touch()
+    [problem] = refused(f"model.init={copy}")
+    assert problem.startswith(f"model.init={copy}: {copy}/config.json: model_type='gpt2': only 'bert' can be read")
+    (copy / "config.json").unlink()
+    [problem] = refused(f"model.init={copy}")
+    assert problem.startswith(f"model.init={copy}: {copy}/config.json: there is no such file")
+
+
+def test_runs_without_checkpoint_or_wordpiece_are_said(tmp_path, pretrained):
+    run = shutil.copytree(pretrained, tmp_path / "run")
+    (run / "checkpoints/best.ckpt").unlink()
+    assert refused(f"model.init={run}") == [f"model.init={run}: no checkpoint {run}/checkpoints/best.ckpt"]
+    other = runs.finished_run()
+    assert refused(f"model.init={other}") == [
+        f"model.init={other}: the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece"
+    ]
+
+
+def test_shapes_that_do_not_fit_are_all_listed_and_stop_the_run(tmp_path, copy):
+    """A config.json that does not say what the weights are."""
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"intermediate_size": 44}))
+    with pytest.raises(ConfigError) as caught:
+        train(runs.tiny(f"model.init={copy}", task="squad"), tmp_path / "run")
+    [problem] = caught.value.problems
+    assert problem.startswith(f"model.init={copy}: the weights do not fit the model:")
+    lines = [line.strip() for line in problem.splitlines()]
+    for number in range(2):
+        assert f"encoder.layers.{number}.feed_forward.0.weight: (40, 24) in the weights, (44, 24) in the model" in lines
+    assert len([line for line in lines if "in the weights" in line]) == 6
+    assert runs.summary_of(tmp_path / "run")["finished"] is False
+
+
+def test_a_missing_tensor_is_said_at_the_front_door(monkeypatch, tmp_path, copy, capsys):
+    tensors = load_file(copy / "model.safetensors")
+    del tensors["bert.encoder.layer.1.output.dense.weight"]
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.chdir(tmp_path)
+    typed = (*runs.tiny_overrides("mlm"), f"model.init={copy}", f"paths.log_dir={tmp_path}/logs")
+    assert runs.call(monkeypatch, "train", *typed) == 2
+    error = capsys.readouterr().err
+    assert "encoder.layers.1.feed_forward.2.weight: none in the weights" in error and "Traceback" not in error
+
+
+def test_a_refused_start_reads_no_data_and_leaves_no_folder(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(corpus, "prepare", None)
+    assert runs.call(monkeypatch, "train", *runs.tiny_overrides("mlm"), "model.init=./nowhere") == 2
+    assert capsys.readouterr().err == (
+        "error: model.init=./nowhere: no such folder, and not the name of a model on the hub\n"
+    )
+    assert not list(tmp_path.rglob("config.yaml"))

@@ -1,0 +1,336 @@
+"""Masked language modelling as whole runs: that they repeat and go on, and which tokens are hidden when."""
+
+import json
+import math
+
+import pytest
+import runs
+import torch
+from torch.testing import assert_close
+
+from attnorm import front
+from attnorm.data.batching import Part
+from attnorm.tasks.mlm import MaskedLMTask
+from attnorm.training.errors import ConfigError
+from attnorm.training.recipes.base import recipe_of
+from attnorm.training.run import load_weights, train
+from attnorm.training.tracking import read_csv
+
+EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
+EPOCHS = ("attention=hnas", "data.train_size=12", "task.max_steps=10", "task.validations=2")  # validates after 5 and 10
+FILES = {
+    "config.yaml",
+    "environment.json",
+    "metrics.csv",
+    "hybrid_weights.csv",
+    "attention.csv",
+    "summary.json",
+    "tokenizer.json",
+    "checkpoints/best.ckpt",
+    "checkpoints/last.ckpt",
+    "samples/step_000002.txt",
+    "samples/step_000004.txt",
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    runs.tiny_run(folder, *EPOCHS, task="mlm")
+    return folder
+
+
+def logged(run, column):
+    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}
+
+
+def noting(monkeypatch, method):
+    """A list that fills with a copy of every batch that `MaskedLMTask.<method>` gets, and the epoch it was in."""
+    seen = []
+
+    def note(self, batch, *_):
+        seen.append((self.current_epoch, {name: tensor.clone() for name, tensor in batch.items()}))
+
+    runs.before(monkeypatch, MaskedLMTask, method, note)
+    return seen
+
+
+def same(first, second):
+    """Whether two batches are bit-equal."""
+    return runs.unequal(first, second) == []
+
+
+def masks(seen):
+    """{row: (where tokens are hidden, what is shown)} of batches, without padding."""
+    found = {}
+    for batch in seen:
+        for row, places, ids in zip(batch["rows"].tolist(), batch["places"], batch["ids"], strict=True):
+            found[row] = (places.nonzero().flatten().tolist(), ids[ids != 0].tolist())
+    return found
+
+
+# what a run leaves behind
+
+
+def test_a_run_leaves_exactly_the_promised_files():
+    assert runs.files_of(runs.finished_run("mlm")) == FILES
+
+
+def test_a_summary_has_loss_perplexity_and_accuracy_of_the_best_model():
+    run = runs.finished_run("mlm")
+    summary = runs.summary_of(run)
+    assert (summary["task"], summary["attention"], summary["finished"]) == ("mlm", "hnas", True)
+    assert (summary["vocabulary"], summary["steps"], summary["attention_layers"]) == (300, 4, 1)
+    scores = summary["validation"]
+    assert (scores["split"], scores["of"], scores["size"], scores["baselines"]) == ("validation", "documents", 8, {})
+    metrics = scores["metrics"]
+    assert set(metrics) == {"loss", "perplexity", "accuracy"}
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]), rel=1e-9)
+    losses = logged(run, "val/loss")
+    assert list(losses) == [2, 4] and summary["best_step"] == min(losses, key=losses.get)
+    assert metrics["loss"] == pytest.approx(min(losses.values()), rel=1e-5)
+
+
+def test_the_scores_are_those_of_the_full_output_row_by_row():
+    run, cfg = runs.finished_run("mlm"), runs.tiny("attention=hnas", task="mlm")
+    recipe = recipe_of(cfg)
+    split = recipe.splits()["validation"]
+    model = recipe.model(split.tokenizer).eval()
+    load_weights(model, run / "checkpoints/best.ckpt")
+    loss, right, hidden = 0.0, 0, 0
+    with torch.no_grad():
+        for row in range(len(split)):
+            batch = recipe.batches(split)[Part([row], 1)]
+            scores = model(batch["ids"], batch["segments"])[0][batch["places"][0]]
+            loss -= scores.log_softmax(-1)[torch.arange(len(scores)), batch["labels"]].double().sum().item()
+            right += int((scores.argmax(-1) == batch["labels"]).sum())
+            hidden += len(scores)
+    metrics = runs.summary_of(run)["validation"]["metrics"]
+    assert metrics["loss"] == pytest.approx(loss / hidden, rel=1e-5)
+    assert metrics["accuracy"] == pytest.approx(100 * right / hidden, abs=1e-9)
+
+
+def test_training_lowers_the_loss(tmp_path):
+    summary = runs.tiny_run(tmp_path, "task.max_steps=60", "callbacks.attention_every=0", task="mlm")
+    losses = list(logged(tmp_path, "val/loss").values())
+    assert losses[-1] < losses[0] < math.log(300) + 0.2
+    assert losses[-1] < math.log(300) - 0.4
+    assert summary["validation"]["metrics"]["accuracy"] > 1.5
+
+
+def test_a_first_loss_is_about_that_of_guessing(tmp_path):
+    runs.tiny_run(tmp_path, "task.max_steps=1", "optim.lr=1.0e-9", task="mlm")
+    assert logged(tmp_path, "train/loss")[1] == pytest.approx(math.log(300), abs=0.7)
+
+
+# scoring again
+
+
+def test_eval_repeats_the_validation_scores_exactly(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path, "mlm")
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    record = json.loads((run / "eval_validation.json").read_text())
+    for name, value in runs.summary_of(run)["validation"].items():
+        assert record[name] == value
+    assert (record["checkpoint"], record["typed"]) == ("best", {})
+    assert runs.files_of(run) == FILES | {"eval_validation.json"}
+
+
+def test_eval_scores_other_documents_with_the_runs_tokenizer(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path, "mlm")
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
+    for name in ("mine", "theirs"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} said on monday that oil fell .\n" * 3)
+    mine = ("data=text", f"data.files={tmp_path}/theirs.txt", f"data.validation={tmp_path}/mine.txt")
+    assert runs.call(monkeypatch, "eval", f"run={run}", *mine) == 0
+    found = [json.loads((run / f"eval_{name}.json").read_text()) for name in ("test", "validation")]
+    assert [record["size"] for record in found] == [5, 3]
+    assert found[1]["data"]["name"] == "text" and found[1]["data"]["batch_tokens"] == 1000
+    losses = [record["metrics"]["loss"] for record in found]
+    assert len({*losses, runs.summary_of(run)["validation"]["metrics"]["loss"]}) == 3
+
+
+@pytest.mark.parametrize("typed", ["task.share=0.3", "task.packed=false", "task.stemmer=true", "decoding.beam_size=2"])
+def test_eval_refuses_what_would_change_the_task(monkeypatch, capsys, typed):
+    assert runs.call(monkeypatch, "eval", f"run={runs.finished_run('mlm')}", typed) == 2
+    assert capsys.readouterr().err.startswith(f"error: {typed.partition('=')[0]}: ")
+
+
+def test_generate_says_that_such_a_run_writes_no_headlines(monkeypatch, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("a\n")
+    run = runs.finished_run("mlm")
+    assert runs.call(monkeypatch, "generate", f"run={run}", f"input={tmp_path}/in.txt") == 2
+    assert capsys.readouterr().err == f"error: run={run}: task=mlm writes no headlines\n"
+
+
+# the same again
+
+
+def test_the_same_seed_gives_bit_equal_runs_and_another_seed_others(tmp_path):
+    runs.tiny_run(tmp_path / "again", "attention=hnas", task="mlm")
+    runs.tiny_run(tmp_path / "other", "attention=hnas", "seed=2", task="mlm")
+    assert runs.different_ends(runs.finished_run("mlm"), tmp_path / "again") == []
+    assert runs.different_ends(runs.finished_run("mlm"), tmp_path / "other") != []
+
+
+@pytest.mark.parametrize(
+    "variant",
+    ["softmax", "dnas", "hnas attention.prior.encoder=[t5]", "softmax attention.prior.encoder=[learned]"],
+)
+def test_variants_start_equal_and_see_the_same_hidden_tokens(monkeypatch, tmp_path, variant):
+    seen, starts = noting(monkeypatch, "training_step"), []
+    runs.before(monkeypatch, MaskedLMTask, "on_fit_start", lambda task: starts.append(copied(task.model)))
+    for folder, typed in (("hnas", ["attention=hnas"]), ("other", f"attention={variant}".split())):
+        runs.tiny_run(tmp_path / folder, *typed, task="mlm")
+    assert len(seen) == 8
+    assert [same(a, b) for (_, a), (_, b) in zip(seen[:4], seen[4:], strict=True)] == [True] * 4
+    shared = starts[0].keys() & starts[1].keys()
+    assert len(shared) > 20 and len(shared) >= len(starts[0]) - 1
+    assert [name for name in shared if not torch.equal(starts[0][name], starts[1][name])] == []
+
+
+def copied(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+# what is hidden when
+
+
+def test_each_validation_hides_the_same_tokens_and_each_epoch_others(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        validations, training = noting(patch, "validation_step"), noting(patch, "training_step")
+        runs.tiny_run(tmp_path, *EPOCHS, "task.validations=3", task="mlm")
+    batches = [batch for _, batch in validations]
+    split = len(batches) // 4  # after 3, 6, 9 and 10 updates
+    assert split > 0 and len(batches) == 4 * split
+    for later in range(1, 4):
+        again = batches[later * split : (later + 1) * split]
+        assert [same(*pair) for pair in zip(batches[:split], again, strict=True)] == [True] * split
+    assert all(batch["divisor"] == len(batch["labels"]) for _, batch in training)  # the loss is a mean
+    epochs = [masks(batch for number, batch in training if number == epoch) for epoch in (0, 1)]
+    rows = epochs[0].keys() & epochs[1].keys()
+    assert len(rows) == len(epochs[0]) > 40
+    assert sum(epochs[0][row][0] == epochs[1][row][0] for row in rows) < len(rows) / 10
+    assert [len(epochs[0][row][0]) for row in sorted(rows)] == [len(epochs[1][row][0]) for row in sorted(rows)]
+
+
+# going on
+
+
+@pytest.mark.parametrize("step", [3, 5, 8], ids=["mid-epoch", "validation", "second epoch"])
+def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, uninterrupted, step):
+    seen = noting(monkeypatch, "training_step")
+    runs.stopped(monkeypatch, tmp_path / "first", step, *EPOCHS, task="mlm")
+    before = len(seen)
+    assert runs.load(tmp_path / "first")["global_step"] == before in (step, step + 1)
+    runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt", task="mlm")
+    assert len(seen) == 10
+    first_epoch = [row for epoch, batch in seen if epoch == 0 for row in batch["rows"].tolist()]
+    assert len(first_epoch) == len(set(first_epoch)) > 40  # no block twice
+    assert runs.different_ends(uninterrupted, tmp_path / "second") == []
+    for name in ("hybrid_weights.csv", "attention.csv"):
+        assert (tmp_path / "second" / name).read_text() == (uninterrupted / name).read_text()
+    scores = [runs.summary_of(run)["validation"] for run in (uninterrupted, tmp_path / "second")]
+    assert scores[0] == scores[1]
+
+
+# dividing a batch
+
+
+def test_pieces_of_an_update_give_the_gradients_of_the_whole(monkeypatch, tmp_path):
+    gradients = []
+
+    def note(task, optimizer):
+        gradients.append({name: p.grad.clone() for name, p in task.model.named_parameters()})
+
+    runs.before(monkeypatch, MaskedLMTask, "on_before_optimizer_step", note)
+    for pieces in (1, 2, 5):
+        runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}", task="mlm")
+    assert len(gradients) == 12
+    for update in range(4):
+        whole = gradients[update]
+        assert max(gradient.abs().max() for gradient in whole.values()) > 1e-3
+        for parts in (gradients[4 + update], gradients[8 + update]):
+            assert_close(parts, whole, rtol=1e-8, atol=1e-10)
+    ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "2")]
+    assert_close(*ends, rtol=1e-7, atol=1e-9)
+    assert runs.unequal(*ends) != []  # or nothing was divided
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_result_of_one(tmp_path):
+    runs.tiny_run(tmp_path / "one", *EXACT, task="mlm")
+    runs.tiny_run(tmp_path / "two", *EXACT, "trainer.strategy=ddp_fork", "trainer.devices=2", task="mlm")
+    assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-7, atol=1e-9)
+    for column in ("val/loss", "val/perplexity", "val/accuracy", "hybrid/encoder/0"):
+        assert_close(logged(tmp_path / "one", column), logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
+
+
+# other documents
+
+
+def own_text(folder, *overrides):
+    """A checked configuration over short documents in a file."""
+    lines = [" ".join(words) + " ." for words in runs.sentences(0, 150)]
+    (folder / "mine.txt").write_text("\n".join(lines) + "\n")
+    mine = ("data=text", f"data.files={folder}/mine.txt", "data.holdout=0.2", f"paths.cache_dir={folder}/cache")
+    return front.check_composed(runs.composed("task=mlm", *runs.ENCODER, *mine, *overrides))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "dnas"])
+def test_packed_or_not_every_document_is_read_once(tmp_path, attention):
+    found = {}
+    for packed in ("true", "false"):
+        cfg = own_text(tmp_path, f"attention={attention}", f"task.packed={packed}", "task.max_steps=3")
+        found[packed] = train(cfg, tmp_path / packed)
+    data = {packed: summary["data"]["train"] for packed, summary in found.items()}
+    assert data["false"]["blocks"] == data["false"]["documents"] == 120 > 4 * data["true"]["blocks"]
+    assert data["true"]["tokens"] == data["false"]["tokens"]
+    assert [summary["validation"]["size"] for summary in found.values()] == [30, 30]
+    assert all(summary["finished"] for summary in found.values())
+
+
+def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
+    seen = noting(monkeypatch, "training_step")
+    runs.tiny_run(tmp_path, "task.whole_words=true", "task.max_steps=2", task="mlm")
+    recipe = recipe_of(runs.tiny(task="mlm"))
+    split = recipe.splits()["train"]
+    for row, (places, _) in masks(batch for _, batch in seen).items():
+        continues = ~split.tokenizer.starts_word(torch.tensor(split.rows[row]["ids"]).numpy())
+        hidden = set(places)
+        for place, inside in enumerate(continues):
+            if inside and place > 1:  # a cut document may begin within a word
+                assert (place in hidden) == (place - 1 in hidden), row
+
+
+# refusing
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("tokenizer=sentencepiece",), "tokenizer=sentencepiece: it has no mask token; task=mlm needs"),
+        (("task.share=0",), "task.share=0: allowed are numbers above 0"),
+        (("task.keep=0.6", "task.random=0.6"), "task.keep=0.6, task.random=0.6: more than 1 together"),
+        (("task.span_weights=[0,0]",), "task.span_weights=[0, 0]: allowed are a list of numbers"),
+        (("model.max_source=2000",), "data.batch_tokens=1000: a row can have 2000 tokens"),
+        (("attention.encoder=[dnas]",), "attention.encoder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_said(overrides, words):
+    with pytest.raises(ConfigError) as caught:
+        runs.tiny(*overrides, task="mlm")
+    [problem] = caught.value.problems
+    assert problem.startswith(words)
+
+
+def test_another_model_or_other_data_are_refused():
+    groups = [word for word in runs.ENCODER if not word.startswith("model.")]
+    for typed, words in (
+        ("model=tiny", "model.name=seq2seq: task=mlm trains bert"),
+        ("data=newswire", "data=newswire"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            front.check_composed(runs.composed("task=mlm", *groups, typed))
+        assert any(problem.startswith(words) for problem in caught.value.problems)

@@ -1,0 +1,358 @@
+"""SQuAD as whole runs: what they leave, the official scores of what was written, questions without an answer."""
+
+import json
+import re
+import string
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import runs
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from attnorm import front
+from attnorm.data.batching import Part, TokenBatches
+from attnorm.tasks.squad import SpanTask
+from attnorm.training import console
+from attnorm.training.recipes.base import recipe_of
+from attnorm.training.run import load_weights, train
+from attnorm.training.tracking import read_csv
+
+EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
+TRAINED = ("task.max_steps=9", "task.validations=3", "callbacks.attention_every=0")  # long enough for some answers
+IMPOSSIBLE = 4  # of the 12 validation questions
+FILES = {
+    "config.yaml",
+    "environment.json",
+    "metrics.csv",
+    "hybrid_weights.csv",
+    "attention.csv",
+    "summary.json",
+    "tokenizer.json",
+    "checkpoints/best.ckpt",
+    "checkpoints/last.ckpt",
+    "samples/step_000002.txt",
+    "samples/step_000004.txt",
+    "samples/validation.predictions.json",
+}
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory):
+    """A run that answers some questions rightly."""
+    folder = tmp_path_factory.mktemp("answering") / "run"
+    runs.tiny_run(folder, *TRAINED, task="squad")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def doubting(tmp_path_factory):
+    """A run on questions of which some have no answer."""
+    folder = tmp_path_factory.mktemp("doubting") / "run"
+    runs.tiny_run(folder, *runs.squad_files(IMPOSSIBLE), "task.no_answer=true", *TRAINED, task="squad")
+    return folder
+
+
+def logged(run, column):
+    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}
+
+
+def metrics_of(run, file="summary.json"):
+    content = json.loads((run / file).read_text())
+    return content.get("validation", content)["metrics"]
+
+
+def predictions_of(run, file="samples/validation.predictions.json"):
+    return json.loads((run / file).read_text())
+
+
+def gold_of(impossible=0):
+    """{id: answers} of the validation file."""
+    paragraphs = paragraphs_of(impossible)
+    return {qa["id"]: [answer["text"] for answer in qa["answers"]] for p in paragraphs for qa in p["qas"]}
+
+
+def paragraphs_of(impossible=0):
+    path = Path(runs.squad_files(impossible)[1].partition("=")[2])
+    [article] = json.loads(path.read_text())["data"]
+    return article["paragraphs"]
+
+
+def words(text):
+    text = "".join(c for c in text.lower() if c not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def by_hand(predictions, gold):
+    """Exact match and F1 in percent, question by question."""
+    exact = f1 = 0.0
+    for name, answers in gold.items():
+        found = [(words(predictions[name]), words(answer)) for answer in answers or [""]]
+        exact += max(predicted == wanted for predicted, wanted in found)
+        scores = []
+        for predicted, wanted in found:
+            common = sum((Counter(predicted) & Counter(wanted)).values())
+            either = not predicted or not wanted
+            scores.append(float(predicted == wanted) if either else 2 * common / (len(predicted) + len(wanted)))
+        f1 += max(scores)
+    return 100 * exact / len(gold), 100 * f1 / len(gold)
+
+
+def official(monkeypatch, *arguments):
+    """The numbers of `eval.py metric=squad`."""
+    shown = []
+    with monkeypatch.context() as patch:
+        patch.setattr(console, "show_scores", lambda scores, label: shown.append((scores, label)))
+        assert runs.call(patch, "eval", "metric=squad", *arguments) == 0
+    [(scores, label)] = shown
+    assert label == "squad" and scores.of == "questions"
+    return scores
+
+
+# what a run leaves behind
+
+
+def test_a_run_leaves_exactly_the_promised_files():
+    assert runs.files_of(runs.finished_run("squad")) == FILES
+
+
+def test_a_summary_has_loss_exact_match_and_f1(answering):
+    summary = runs.summary_of(answering)
+    assert (summary["task"], summary["attention"], summary["finished"]) == ("squad", "softmax", True)
+    assert summary["data"]["validation"]["windows"] > summary["data"]["validation"]["kept"] == 12
+    scores = summary["validation"]
+    assert (scores["split"], scores["of"], scores["size"], scores["settings"]) == ("validation", "questions", 12, {})
+    assert set(scores["metrics"]) == {"loss", "exact", "f1"}
+    f1 = logged(answering, "val/f1")
+    assert list(f1) == [3, 6, 9] and len(set(f1.values())) > 1
+    assert summary["best_step"] == max(f1, key=f1.get)
+    assert scores["metrics"]["f1"] == pytest.approx(max(f1.values()))
+
+
+def test_the_scores_are_those_of_the_written_answers_by_hand(answering):
+    predictions, gold = predictions_of(answering), gold_of()
+    assert predictions.keys() == gold.keys()
+    exact, f1 = by_hand(predictions, gold)
+    metrics = metrics_of(answering)
+    assert (metrics["exact"], metrics["f1"]) == (pytest.approx(exact), pytest.approx(f1))
+    assert 0 < exact < 100 and f1 > exact
+
+
+def test_answers_are_pieces_of_their_context(answering):
+    predictions = predictions_of(answering)
+    for paragraph in paragraphs_of():
+        for qa in paragraph["qas"]:
+            assert predictions[qa["id"]] and predictions[qa["id"]] in paragraph["context"]
+
+
+def test_the_loss_is_that_of_the_windows_one_by_one(answering):
+    recipe = recipe_of(runs.tiny(task="squad"))
+    split = recipe.splits()["validation"]
+    model = recipe.model(split.tokenizer).eval()
+    load_weights(model, answering / "checkpoints/best.ckpt")
+    losses = []
+    with torch.no_grad():
+        for row in range(len(split)):
+            batch = recipe.batches(split)[Part([row], 1)]
+            scores = model(batch["ids"], batch["types"])[0]
+            targets = (split.rows[row]["start"], split.rows[row]["end"])
+            losses += [F.cross_entropy(scores[:, which], torch.tensor(target)) for which, target in enumerate(targets)]
+    assert metrics_of(answering)["loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
+
+
+def test_the_best_model_is_that_of_the_highest_f1_not_of_the_lowest_loss(monkeypatch, tmp_path):
+    planned = {"val/f1": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
+    original = SpanTask.log
+
+    def log(self, name, value, *arguments, **options):
+        value = planned.get(name, {}).get(self.trainer.global_step, value)
+        return original(self, name, value, *arguments, **options)
+
+    monkeypatch.setattr(SpanTask, "log", log)
+    assert runs.tiny_run(tmp_path, task="squad")["best_step"] == 2
+
+
+def test_patience_waits_for_f1(monkeypatch, tmp_path):
+    original = SpanTask.log
+
+    def log(self, name, value, *arguments, **options):
+        planned = {"val/f1": 10.0 + self.trainer.global_step, "val/loss": 1.0 * self.trainer.global_step}
+        return original(self, name, planned.get(name, value), *arguments, **options)
+
+    monkeypatch.setattr(SpanTask, "log", log)
+    summary = runs.tiny_run(tmp_path, "task.validations=4", "callbacks.patience=1", task="squad")
+    assert (summary["steps"], summary["best_step"]) == (4, 4)
+
+
+# scoring again
+
+
+def test_eval_repeats_scores_and_answers_exactly(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path, "squad")
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    record = json.loads((run / "eval_validation.json").read_text())
+    for name, value in runs.summary_of(run)["validation"].items():
+        assert record[name] == value
+    assert predictions_of(run, "eval_validation.predictions.json") == predictions_of(run)
+    assert runs.files_of(run) - FILES == {"eval_validation.json", "eval_validation.predictions.json"}
+
+
+def test_the_official_score_of_the_written_answers_is_that_of_the_run(monkeypatch, answering):
+    validation = runs.squad_files()[1].partition("=")[2]
+    answers = answering / "samples/validation.predictions.json"
+    scores = official(monkeypatch, f"predictions={answers}", f"references={validation}")
+    metrics = metrics_of(answering)
+    assert scores.size == 12 and scores.metrics == {"exact": metrics["exact"], "f1": metrics["f1"], "missing": 0}
+
+
+def test_eval_with_shorter_answers_and_other_questions(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path, "squad")
+    other = runs.write_squad(tmp_path / "other.json", runs.squad_records(60, 5))
+    typed = ("split=test", "task.max_answer=1", "task.n_best=2", f"data.test={other}")
+    assert runs.call(monkeypatch, "eval", f"run={run}", *typed) == 0
+    predictions = predictions_of(run, "eval_test.predictions.json")
+    assert len(predictions) == 5 and all(len(answer.split()) < 2 for answer in predictions.values())
+    record = json.loads((run / "eval_test.json").read_text())
+    assert record["typed"] == {"task.max_answer": 1, "task.n_best": 2, "data.test": str(other)}
+
+
+# questions without an answer
+
+
+def test_questions_without_an_answer_need_a_setting(monkeypatch, tmp_path, capsys):
+    typed = (*runs.tiny_overrides("squad"), *runs.squad_files(IMPOSSIBLE), f"paths.log_dir={tmp_path}")
+    monkeypatch.chdir(tmp_path)
+    assert runs.call(monkeypatch, "train", *typed) == 1
+    error = capsys.readouterr().err
+    assert "error: task.no_answer=false: there are questions without an answer (q0, q1, " in error
+    assert "use task.no_answer=true" in error and "Traceback" not in error
+
+
+def test_a_run_with_impossible_questions_writes_odds_and_scores_both_kinds(doubting):
+    assert "samples/validation.null_odds.json" in runs.files_of(doubting)
+    odds = predictions_of(doubting, "samples/validation.null_odds.json")
+    predictions, gold = predictions_of(doubting), gold_of(IMPOSSIBLE)
+    assert odds.keys() == predictions.keys() == gold.keys()
+    assert {name for name, text in predictions.items() if not text} == {name for name in odds if odds[name] > 0}
+    metrics = metrics_of(doubting)
+    parts = {"": gold}
+    parts["HasAns_"] = {name: texts for name, texts in gold.items() if texts}
+    parts["NoAns_"] = {name: texts for name, texts in gold.items() if not texts}
+    assert (len(parts["HasAns_"]), len(parts["NoAns_"])) == (8, 4)
+    for part, asked in parts.items():
+        exact, f1 = by_hand(predictions, asked)
+        assert metrics[f"{part}exact"] == pytest.approx(exact) and metrics[f"{part}f1"] == pytest.approx(f1)
+    assert runs.summary_of(doubting)["validation"]["settings"] == {"null_threshold": 0.0}
+    assert runs.summary_of(doubting)["data"]["validation"]["impossible"] == 4
+
+
+def test_another_null_threshold_in_eval_empties_other_answers(monkeypatch, tmp_path, doubting):
+    odds = predictions_of(doubting, "samples/validation.null_odds.json")
+    middle = sorted(odds.values())[5]
+    found = {}
+    for number, threshold in enumerate((-1e6, middle, 1e6), start=1):
+        assert runs.call(monkeypatch, "eval", f"run={doubting}", f"task.null_threshold={threshold}") == 0
+        name = "eval_validation" + (f"_{number}" if number > 1 else "")
+        found[threshold] = metrics_of(doubting, f"{name}.json")
+        predictions = predictions_of(doubting, f"{name}.predictions.json")
+        assert {name for name, text in predictions.items() if not text} == {n for n in odds if odds[n] > threshold}
+        assert predictions_of(doubting, f"{name}.null_odds.json") == odds
+        assert (found[threshold]["exact"], found[threshold]["f1"]) == pytest.approx(
+            by_hand(predictions, gold_of(IMPOSSIBLE))
+        )
+    assert found[-1e6]["NoAns_f1"] == 100 and found[-1e6]["exact"] == pytest.approx(100 * 4 / 12)
+    assert len({metrics["loss"] for metrics in found.values()}) == 1
+    assert len({metrics["best_f1"] for metrics in found.values()}) == 1  # of the answers before any is emptied
+
+
+@pytest.mark.parametrize("with_odds", [True, False], ids=["with the odds", "without"])
+def test_the_official_score_of_version_2_is_that_of_the_run(monkeypatch, doubting, with_odds):
+    validation = runs.squad_files(IMPOSSIBLE)[1].partition("=")[2]
+    typed = [f"predictions={doubting}/samples/validation.predictions.json", f"references={validation}"]
+    if with_odds:
+        typed += [f"null_odds={doubting}/samples/validation.null_odds.json", "null_threshold=0"]
+    scores, metrics = official(monkeypatch, *typed), metrics_of(doubting)
+    for part in ("", "HasAns_", "NoAns_"):
+        for name in ("exact", "f1"):
+            assert scores.metrics[f"{part}{name}"] == pytest.approx(metrics[f"{part}{name}"])
+
+
+# the same again
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path):
+    long = ("attention=hnas", "task.max_steps=8", "data.batch_tokens=400")
+    runs.tiny_run(tmp_path / "straight", *long, task="squad")
+    runs.stopped(monkeypatch, tmp_path / "first", 3, *long, task="squad")
+    runs.tiny_run(tmp_path / "second", *long, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt", task="squad")
+    assert runs.different_ends(tmp_path / "straight", tmp_path / "second") == []
+    names = ("straight", "second")
+    assert predictions_of(tmp_path / names[0]) == predictions_of(tmp_path / names[1])
+
+
+def test_accumulation_changes_memory_and_not_the_result(tmp_path):
+    for pieces in (1, 2):
+        runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}", task="squad")
+    ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "2")]
+    assert_close(*ends, rtol=1e-7, atol=1e-9)
+    assert runs.unequal(*ends) != []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("impossible", [0, IMPOSSIBLE])
+def test_two_processes_judge_as_one(tmp_path, impossible):
+    """Also where windows of one question are judged by different processes."""
+    typed = (*EXACT, *runs.squad_files(impossible), f"task.no_answer={'true' if impossible else 'false'}")
+    typed += ("data.batch_tokens=450", "task.max_steps=8")
+    recipe = recipe_of(runs.tiny(*typed, task="squad"))
+    split = recipe.splits()["validation"]
+    validations = [TokenBatches(split.lengths, 450, shuffle=False, rank=rank, ranks=2) for rank in (0, 1)]
+    asked = [{example for part in parts for example in split.rows[part.rows]["example"]} for parts in validations]
+    assert asked[0] & asked[1]  # some question is judged by both
+    runs.tiny_run(tmp_path / "one", *typed, task="squad")
+    runs.tiny_run(tmp_path / "two", *typed, "trainer.strategy=ddp_fork", "trainer.devices=2", task="squad")
+    assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-7, atol=1e-9)
+    columns = [name for name in read_csv(tmp_path / "one/metrics.csv")[0] if name.startswith("val/")]
+    assert {"val/loss", "val/exact", "val/f1"} <= set(columns) and bool(impossible) == ("val/NoAns_f1" in columns)
+    for column in columns:
+        one, two = logged(tmp_path / "one", column), logged(tmp_path / "two", column)
+        assert list(one) == [4, 8]
+        assert_close(one, two, rtol=1e-6, atol=1e-6)
+    assert_close(metrics_of(tmp_path / "one"), metrics_of(tmp_path / "two"), rtol=1e-6, atol=1e-6)
+
+
+# refusing
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (
+            ("task.max_query=61",),
+            "task.max_query=61: with [CLS] and two [SEP] it leaves no token of model.max_source=64",
+        ),
+        (("task.stride=46",), "task.stride=46: tokens between two windows would never be read; at most 45"),
+        (("task.n_best=0",), "task.n_best=0: allowed are whole numbers from 1"),
+        (("task.null_threshold=null",), "task.null_threshold=None: allowed are numbers"),
+        (("tokenizer=sentencepiece",), "tokenizer=sentencepiece: it does not tell where in a text a token is"),
+        (("data.validation=null",), "data.validation=null"),
+        (("data.train=nowhere.json",), "data.train=nowhere.json: "),
+        (("data.batch_tokens=50",), "data.batch_tokens=50: a row can have 64 tokens"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_said(overrides, problem):
+    with pytest.raises(front.ConfigError) as caught:
+        runs.tiny(*overrides, task="squad")
+    assert [text[: len(problem)] for text in caught.value.problems] == [problem]
+
+
+def test_an_answer_that_is_not_at_its_place_is_said(monkeypatch, tmp_path):
+    records = runs.squad_records(0, 3)
+    records[1]["qas"][0]["answers"][0]["answer_start"] += 1
+    bad = runs.write_squad(tmp_path / "bad.json", records)
+    with pytest.raises(ValueError, match=r"q1.*not at character \d+ of the context"):
+        train(runs.tiny(f"data.train={bad}", task="squad"), tmp_path / "run")
+    assert "q1" in runs.summary_of(tmp_path / "run")["why"]
