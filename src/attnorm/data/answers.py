@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from attnorm.data import files, table_files
-from attnorm.data.squad import read_json
+from attnorm.data.files import read_json
 
 MARKS = ';/[]"{}()=+\\_-><@`,?!'
 ARTICLES = {"a", "an", "the"}

@@ -49,6 +49,15 @@ def count_lines(path: Path) -> int:
     return lines + (last != b"\n")
 
 
+def read_json(path: Path) -> object:
+    """The JSON document in a file, plain or .gz. Raises ValueError, naming the line, for anything else."""
+    text = "".join(read_lines(path))
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno})") from error
+
+
 def file_problem(key: str, path: Path) -> list[str]:
     """A problem if `path` is not a file with something in it."""
     if not path.exists():

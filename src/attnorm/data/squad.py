@@ -98,15 +98,6 @@ def _bad_records(bad: list[Bad], good: int, remark: str) -> str:
     return "\n  ".join([head, *map(str, bad[:SHOWN]), *more])
 
 
-def read_json(path: Path) -> object:
-    """The JSON document in a file, plain or .gz. Raises ValueError, naming the line, for anything else."""
-    text = "".join(files.read_lines(path))
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno})") from error
-
-
 def read_questions(path: Path, answers_in_context: bool = True) -> tuple[list[Question], list[Bad]]:
     """The good and the bad records of a file, in order; a bad article or paragraph counts as one record.
 
@@ -114,7 +105,7 @@ def read_questions(path: Path, answers_in_context: bool = True) -> tuple[list[Qu
     ValueError for what is not a SQuAD file at all.
     """
     try:
-        document = read_json(path)
+        document = files.read_json(path)
     except ValueError as error:
         raise ValueError(f"{error}; {EXPECTED}") from error
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnorm.data import checks, files
-from attnorm.data.squad import read_json
+from attnorm.data.files import read_json
 from attnorm.data.view_files import Files, view_problem
 from attnorm.data.views import VisualSource
 

@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attnorm.data.squad import read_json, read_questions
+from attnorm.data.files import read_json
+from attnorm.data.squad import read_questions
 
 log = logging.getLogger(__name__)
 

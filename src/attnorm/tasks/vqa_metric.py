@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnorm.data.answers import accuracy
-from attnorm.data.squad import read_json
+from attnorm.data.files import read_json
 from attnorm.data.vqa_v2 import read_annotations
 
 log = logging.getLogger(__name__)

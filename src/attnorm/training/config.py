@@ -60,7 +60,7 @@ def model_attention(cfg: dict) -> dict:
 
 def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:
     """One message for each attention site that was typed and that the model does not have."""
-    others, sites, problems = other_sites(cfg), ", ".join(model_sites(cfg)), []
+    others, sites, problems = other_sites(cfg), ", ".join(model_sites(cfg)) or "none as it is set", []
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         group, *rest = key.split(".")

@@ -94,8 +94,9 @@ class VisualQuestions(Recipe):
         if sound("model.fusion", "model.question", "model.heads", "model.fusion_heads", "model.width"):
             try:
                 self.shape()
-            except (ValueError, TypeError) as error:
-                yield f"model.{error}"
+            except ValueError as error:
+                if not str(error).startswith("heads="):  # that one is every model's
+                    yield f"model.{error}"
 
     def shape(self) -> VisualShape:
         return VisualShape(**{name: value for name, value in self.cfg["model"].items() if name not in NOT_SHAPE})
