@@ -74,6 +74,29 @@ ENCODER = (  # of the tasks that train a BERT-shaped encoder
     "trainer.log_every_n_steps=1",
     "optim.lr=1.0e-2",
 )
+VISUAL = (  # of the task that asks questions about images
+    "task=vqa",
+    "model.width=16",
+    "model.word_width=12",
+    "model.hidden=16",
+    "model.inner=32",
+    "model.heads=2",
+    "model.layers=1",
+    "model.max_question=16",
+    "tokenizer.model_type=bpe",
+    "tokenizer.vocab_size=120",
+    "data.batch_tokens=300",
+    "task.min_count=2",
+    "task.max_steps=4",
+    "task.validations=2",
+    "callbacks.samples=2",
+    "callbacks.hybrid_every=1",
+    "callbacks.attention_every=2",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "optim.lr=1.0e-2",
+)
+SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
 
 
@@ -93,6 +116,8 @@ def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
         "mlm": lambda: ("task=mlm", *ENCODER, "data.train_size=40", "data.valid_size=8", "data.test_size=5"),
         "squad": lambda: ("task=squad", *ENCODER, *SQUAD, *squad_files()),
         "classify": lambda: ("task=classify", *ENCODER, "data.batch_tokens=300", *labelled_files()),
+        "vqa": lambda: (*VISUAL, *SCENES),
+        "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
     }
     return (*settings[task](), f"paths.cache_dir={scratch('cache')}")
 
@@ -157,6 +182,40 @@ def labelled_files() -> tuple[str, ...]:
         (folder / f"{name}.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     paths = (f"data.{name}={folder}/{name}.csv" for name in ("train", "validation", "test"))
     return (*paths, "data.labels=[no,yes]")
+
+
+def vqa_records(first: int, count: int) -> tuple[list[dict], list[dict]]:
+    """Official questions and annotations, two on an image: on the colour the ten annotators differ, and one of them is
+    always wrong; on whether it is a cat they agree."""
+    asked, annotated = [], []
+    for number, (colour, animal, city, _) in enumerate(sentences(first, count), start=first):
+        given = [colour] * 3 + [f"The {colour}."] * 4 + [colour.title()] * 2 + ["green"]
+        about = {
+            "other": (f"What colour is the {animal} of {city}?", given),
+            "yes/no": (f"Is the {animal} of {city} a cat?", ["yes" if animal == "cat" else "no"] * 10),
+        }
+        for place, (kind, (question, answers)) in enumerate(about.items()):
+            ids = {"question_id": 2 * number + place, "image_id": number}
+            asked.append({**ids, "question": question})
+            answers = [{"answer": answer} for answer in answers]
+            annotated.append({**ids, "answers": answers, "answer_type": kind, "question_type": question.split()[0]})
+    return asked, annotated
+
+
+def write_vqa(folder: Path, split: str, asked: list[dict], annotated: list[dict]) -> tuple[str, str]:
+    """The keys of the split's two official files, which are made in `folder`."""
+    folder.mkdir(exist_ok=True)
+    for part, records in (("questions", asked), ("annotations", annotated)):
+        (folder / f"{split}_{part}.json").write_text(json.dumps({part: records}))
+    return tuple(f"data.{split}_{part}={folder}/{split}_{part}.json" for part in ("questions", "annotations"))
+
+
+@functools.cache
+def vqa_files() -> tuple[str, ...]:
+    """The keys of train, validation and test files, made once."""
+    places = {"train": (0, 20), "validation": (20, 8), "test": (28, 3)}
+    keys = (write_vqa(scratch("vqa"), split, *vqa_records(*place)) for split, place in places.items())
+    return tuple(key for pair in keys for key in pair)
 
 
 def composed(*overrides: str, name: str = "train", hydra: bool = False) -> DictConfig:

@@ -23,8 +23,10 @@ def register_resolvers() -> None:
     def label(*, _root_: DictConfig) -> str:
         from attnorm.attention.build import check_attention
         from attnorm.training.config import model_attention, model_sites, run_label
+        from attnorm.training.recipes.base import completed
 
-        cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in ("attention", "model")}
+        groups = ("attention", "model", "data", "task")
+        cfg = completed({key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups})
         try:
             attention, sites = model_attention(cfg), model_sites(cfg)
         except ValueError:

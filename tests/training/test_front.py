@@ -353,6 +353,139 @@ def test_eval_wants_a_run_or_a_metric(monkeypatch, capsys):
     )
 
 
+# scoring answers about images
+
+
+@pytest.fixture
+def answered(tmp_path):
+    """Official files of three questions, and answers to them."""
+
+    def annotation(number, kind, *answers):
+        answers = [{"answer": text} for text in answers]
+        about = {"answer_type": kind, "question_type": "is it", "answers": answers}
+        return {"question_id": number, "image_id": 10 + number, **about}
+
+    annotated = [
+        annotation(1, "yes/no", *["yes"] * 10),
+        annotation(2, "other", *["The cat."] * 2, *["dog"] * 8),
+        annotation(3, "number", *["two"] * 3, *["3"] * 7),
+    ]
+    asked = [{"question_id": n, "image_id": 10 + n, "question": "what is it?"} for n in (1, 2, 3)]
+    contents = {
+        "gold": {"annotations": annotated},
+        "asked": {"questions": asked},
+        "fewer": {"questions": asked[:2]},
+        "others": {"questions": [{**record, "question_id": 70 + n} for n, record in enumerate(asked)]},
+        "images": {"questions": [{**record, "image_id": 5} for record in asked]},
+        "results": [{"question_id": n, "answer": text} for n, text in ((1, "yes"), (2, "cat"), (3, "2"))],
+        "two": [{"question_id": n, "answer": text} for n, text in ((1, "yes"), (2, "a DOG"))],
+        "unknown": [{"question_id": 1, "answer": "yes"}, {"question_id": 9, "answer": "x"}],
+        "number": [{"question_id": 1, "answer": 1}],
+        "twice": [{"question_id": 1, "answer": "yes"}, {"question_id": 1, "answer": "no"}],
+        "object": {"1": "yes"},
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    return tmp_path
+
+
+def asked_of(folder, **keys):
+    """`metric=vqa` and these files."""
+    keys = {"predictions": "results", "references": "gold", "questions": "asked"} | keys
+    return ["metric=vqa", *(f"{key}={folder}/{value}.json" for key, value in keys.items() if value is not None)]
+
+
+def accuracies(monkeypatch, folder, **keys):
+    shown = []
+    with monkeypatch.context() as patch:
+        patch.setattr(console, "show_scores", lambda scores, label: shown.append((scores, label)))
+        assert runs.call(patch, "eval", *asked_of(folder, **keys)) == 0
+    [(scores, label)] = shown
+    assert (label, scores.of, scores.size) == ("vqa", "questions", 3)
+    return scores.metrics
+
+
+@pytest.mark.parametrize("questions", ["asked", None])
+def test_answers_about_images_are_scored_by_the_official_rules(monkeypatch, answered, questions):
+    """Two of ten annotators: 2 of the subsets without one have one match, 8 have two."""
+    two, three = 100 * (2 * 1 + 8 * 2) / 30, 100 * (3 * 2 + 7 * 3) / 30
+    assert accuracies(monkeypatch, answered, questions=questions) == {
+        "accuracy": pytest.approx((100 + two + three) / 3, abs=0.005),
+        "missing": 0,
+        "yes/no": 100.0,
+        "other": pytest.approx(two),
+        "number": pytest.approx(three),
+    }
+
+
+def test_questions_that_are_not_answered_are_told_and_count_as_wrong(monkeypatch, answered, caplog):
+    found = accuracies(monkeypatch, answered, predictions="two")
+    assert (found["missing"], found["accuracy"], found["number"]) == (1, 66.67, 0.0)
+    assert "1 question without a prediction counted as wrong: 3" in caplog.text
+
+
+def test_the_table_of_accuracies_is_shown(monkeypatch, answered, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    before = sorted(answered.iterdir())
+    assert runs.call(monkeypatch, "eval", *asked_of(answered)) == 0
+    printed = capsys.readouterr().out
+    assert "results.json: 3 questions" in printed and "yes/no" in printed and "83.33" in printed
+    assert sorted(answered.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("keys", "typed", "problems"),
+    [
+        ({}, ["null_odds=x.json"], ["null_odds: metric=vqa does not read it"]),
+        ({}, ["null_threshold=0.5"], ["null_threshold: metric=vqa does not read it"]),
+        (
+            {"questions": None},
+            ["null_threshold=x", "null_odds=x"],
+            ["null_odds: metric=vqa does not read it", "null_threshold: metric=vqa does not read it"],
+        ),
+        ({"references": None}, [], ["references: has to be given, as references=<file>"]),
+        ({"questions": "nowhere"}, [], ["questions={files}/nowhere.json: no such file"]),
+        ({}, ["run=x", "task.n_best=2"], ["run: metric scores a file", "task.n_best: a file has no run to change"]),
+    ],
+    ids=str,
+)
+def test_keys_that_do_not_go_with_vqa_are_refused(monkeypatch, answered, capsys, keys, typed, problems):
+    lines = refused(monkeypatch, capsys, "eval", *asked_of(answered, **keys), *typed).splitlines()
+    expected = [f"error: {problem}".format(files=answered) for problem in problems]
+    assert [line[: len(text)] for line, text in zip(lines, expected, strict=True)] == expected
+
+
+def test_questions_are_not_for_squad(monkeypatch, files, capsys):
+    printed = refused(monkeypatch, capsys, "eval", *typed_for(files), "questions=x.json")
+    assert printed == "error: questions: metric=squad does not read it\n"
+    run = refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", "questions=x.json")
+    assert run == "error: questions: it is for metric=squad|vqa, which score a file, not a run\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"references": "asked"}, r"asked.json: a file of annotations is expected here, this one holds questions"),
+        ({"questions": "gold"}, r"gold.json: a file of questions is expected here, this one holds annotations"),
+        ({"references": "results"}, r"results.json: not an official VQA file"),
+        ({"predictions": "gold"}, r"gold.json: a JSON list \[.*\] is expected"),
+        ({"predictions": "object"}, r"object.json: a JSON list \[.*\] is expected"),
+        ({"predictions": "unknown"}, r"the predictions are for 1 question that the references do not have: 9"),
+        ({"predictions": "number"}, r"number.json: record 0: the answer to question 1 is 1, not text"),
+        ({"predictions": "twice"}, r"twice.json: record 1: question 1 is answered twice"),
+        ({"questions": "fewer"}, r"the annotation of 3 has no question"),
+        ({"questions": "others"}, r"gold.json: not a single question of .*others.json is annotated in it"),
+        ({"questions": "images"}, r"question 1 is on image 5, but its annotation on image 11"),
+    ],
+    ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",
+)
+def test_mixed_up_files_about_images_are_said(monkeypatch, answered, capsys, keys, words):
+    assert runs.call(monkeypatch, "eval", *asked_of(answered, **keys)) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ") and "Traceback" not in printed.err and printed.out == ""
+    assert re.search(words, printed.err)
+
+
 # writing headlines
 
 ARTICLES = [

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -27,7 +28,7 @@ class VqaTask(Task):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores (B, answers)."""
-        return self.model(batch["ids"], views_of(batch)).float()
+        return self.model(batch["ids"], views_of(batch, next(self.model.parameters()).dtype)).float()
 
     def loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
         return self._loss(self(batch), batch), len(batch["rows"])
@@ -41,7 +42,7 @@ class VqaTask(Task):
     def judge(self, batch: dict[str, Tensor]) -> dict[str, float]:
         scores = self(batch)
         guesses = scores.argmax(-1)
-        credit = batch["targets"].gather(1, guesses[:, None]).sum().item()
+        credit = batch["targets"].gather(1, guesses[:, None]).float().sum().item()
         self.found += zip(batch["rows"].tolist(), guesses.tolist(), strict=True)
         return {"loss": self._loss(scores, batch).item(), "questions": len(guesses), "credit": credit}
 
@@ -63,7 +64,14 @@ class VqaTask(Task):
         return f"accuracy {metrics['accuracy']:.2f}"
 
 
-def views_of(batch: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    """The views in a batch: features (B, M, D), present (B, M), geometry (B, M, 4) or None of each."""
+def views_of(
+    batch: dict[str, Tensor], dtype: torch.dtype = torch.float32
+) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    """The views in a batch: features (B, M, D), present (B, M), geometry (B, M, 4) or None of each; numbers in `dtype`,
+    for they are read in float32 whatever the precision of the model."""
+
+    def real(name: str) -> Tensor | None:
+        return batch[name].to(dtype) if name in batch else None
+
     numbers = range(sum(name.startswith("view") for name in batch))
-    return [(batch[f"view{n}"], batch[f"present{n}"], batch.get(f"geometry{n}")) for n in numbers]
+    return [(real(f"view{n}"), batch[f"present{n}"], real(f"geometry{n}")) for n in numbers]

@@ -40,6 +40,12 @@ def show_config(cfg: dict) -> None:
             console.print(f"├── [cyan]{key}[/]: {escape(str(value))}")
 
 
+def show_lines(*texts: str) -> None:
+    """Plain text, as it is; empty ones not."""
+    for text in filter(None, texts):
+        console.print(text, markup=False)
+
+
 def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
     """One line on the size of what is about to happen."""
     size, padding = f"{summary['parameters']:,} parameters", f"{summary['padding_share']:.1%} padding"

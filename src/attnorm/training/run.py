@@ -13,14 +13,14 @@ from attnorm.tasks.base import Task
 from attnorm.training import assemble, callbacks, checkpoints, console, init, tracking, watching
 from attnorm.training.config import run_label
 from attnorm.training.environment import describe_environment, peak_memory, write_json
-from attnorm.training.recipes.base import recipe_of
+from attnorm.training.recipes.base import Recipe, recipe_of
 from attnorm.training.scores import Scores
 
 CSV_FILES = ("metrics.csv", watching.HYBRID_FILE, watching.ATTENTION_FILE)
 
 
 def train(cfg: dict, run: Path) -> dict:
-    """Trains, keeps the best model by validation loss, scores it, and returns what summary.json says.
+    """Trains, keeps the best model by the task's metric, scores it, and returns what summary.json says.
 
     cfg: resolved, plain, and found sound by `config.check`. run: the run folder, made here.
     Whatever stops the run (an exception, a signal) is written into summary.json before it is raised again.
@@ -40,14 +40,8 @@ def train(cfg: dict, run: Path) -> dict:
         if first:
             tokenizer.save(run)
             recipe.save(run)
-            console.console.print(describe(splits, recipe.layout()))
-            if notes := recipe.notes():
-                console.console.print(notes)
-        model = recipe.model(tokenizer)
-        if cfg["model"]["init"] and not cfg["ckpt_path"]:
-            filled = init.start(model, cfg["model"]["init"])
-            if first:
-                console.console.print(init.describe(filled, cfg["model"]["init"]), markup=False)
+            console.show_lines(describe(splits, recipe.layout()), recipe.notes())
+        model = first_model(recipe, tokenizer, show=first)
         task = recipe.task(model, tokenizer, splits["validation"])
         data = assemble.RunData(recipe, splits)
         if first and cfg["ckpt_path"]:
@@ -85,6 +79,16 @@ def train(cfg: dict, run: Path) -> dict:
     if first:
         console.console.print(f"run folder: {run}")
     return summary
+
+
+def first_model(recipe: Recipe, tokenizer, show: bool) -> torch.nn.Module:
+    """The model before its first update: from the weights that `model.init` names, unless a checkpoint follows."""
+    model, start = recipe.model(tokenizer), recipe.cfg["model"]["init"]
+    if start and not recipe.cfg["ckpt_path"]:
+        filled = init.start(model, start)
+        if show:
+            console.show_lines(init.describe(filled, start))
+    return model
 
 
 def start_record(cfg: dict, run: Path) -> None:

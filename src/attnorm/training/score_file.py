@@ -55,18 +55,22 @@ def score_file(command: Rerun, asked: set[str], of_runs: tuple[str, ...]) -> Non
     problems += [f"{key}: metric={settings['metric']} does not read it" for key in unread]
     for key in reads:
         if key == "null_threshold":
-            continue
-        if settings[key] is not None and not Path(str(settings[key])).is_file():
+            problems += threshold_problems(settings["null_threshold"], key in asked, settings["null_odds"])
+        elif settings[key] is not None and not Path(str(settings[key])).is_file():
             problems.append(f"{key}={settings[key]}: no such file")
         elif settings[key] is None and key in NEEDED:
             problems.append(f"{key}: has to be given, as {key}=<file>")
-    if not is_number(settings["null_threshold"]):
-        problems.append(f"null_threshold={settings['null_threshold']}: allowed are numbers")
-    elif "null_threshold" in asked and settings["null_odds"] is None:
-        said = f"null_threshold={settings['null_threshold']}"
-        problems.append(f"{said}: it says which null_odds are too high; type null_odds=<file> too")
     if problems:
         raise ConfigError(problems)
     found = score(settings)
     size = found.pop("total")
     console.show_scores(Scores(Path(settings["predictions"]).name, "questions", int(size), found), settings["metric"])
+
+
+def threshold_problems(threshold: object, typed: bool, odds: str | None) -> list[str]:
+    """What is wrong with null_threshold: that it is no number, or was typed without the odds that it is for."""
+    if not is_number(threshold):
+        return [f"null_threshold={threshold}: allowed are numbers"]
+    if typed and odds is None:
+        return [f"null_threshold={threshold}: it says which null_odds are too high; type null_odds=<file> too"]
+    return []

@@ -21,7 +21,7 @@ def layer_label(name: str) -> str:
         return name.removesuffix(".attention").replace(".", "/")
     stack, _, rest = name.rpartition("layers.")
     index, _, attention = rest.partition(".")
-    label = f"{stack.rstrip('.') or 'decoder'}/{index}"
+    label = f"{stack.rstrip('.') or 'decoder'}/{index}"  # the layers of a decoder, or of what is guided, have no stack
     return label if attention == "attention" else f"{label}/{attention}"
 
 

@@ -1,7 +1,6 @@
 """Visual question answering: questions, views of images, an answer of a list, the official accuracy."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,6 +90,9 @@ class VisualQuestions(Recipe):
     def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
         if self.cfg["model"].get("init") is not None:
             yield f"model.init={self.cfg['model']['init']}: this model cannot start from other weights; null"
+        longest, data = self.cfg["model"]["max_question"], self.cfg["data"]
+        if sound("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
+            yield f"data.batch_tokens={data['batch_tokens']}: a question can have {longest} tokens; type more"
         if sound("model.fusion", "model.question", "model.heads", "model.fusion_heads", "model.width"):
             try:
                 self.shape()
@@ -112,18 +114,24 @@ class VisualQuestions(Recipe):
 
     def batches(self, split: Split) -> VisualBatches:
         views, tokenizer = self.views(split.name), split.tokenizer
+        for number, (width, known) in enumerate(zip(views.widths if views else [], self.sizes()[0], strict=False)):
+            if width != known:
+                raise ValueError(f"view {number} has {width} features a box, the model was made for {known}")
         return VisualBatches(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
     def score(self, task: VqaTask, split: Split) -> Scores:
-        """The official accuracy, overall and by answer type; the answers as the official evaluation takes them."""
+        """The official accuracy, overall and by answer type, where the questions have annotations; the answers as the
+        official evaluation takes them."""
         scores = super().score(task, split)
         predictions, gold = task.predictions(), references(split.texts)
+        scores.files = {".results.json": results(predictions) + "\n"}
+        if not any(reference.answers for reference in gold):
+            scores.metrics, scores.note = {}, "the questions have no annotations: answers are written, not scored"
+            return scores
         found = score(predictions, gold)
         scores.metrics = {"accuracy": found["accuracy"], **found["answer_types"], "loss": scores.metrics["loss"]}
-        answers = Counter(answer for reference in gold for answer in set(reference.answers))
-        [(common, _)] = answers.most_common(1)
+        common = AnswerList.build((reference.answers for reference in gold), min_count=1).texts[0]
         always = score(dict.fromkeys(predictions, common), gold)
         scores.baselines = {f"always {common}": {"accuracy": always["accuracy"], **always["answer_types"]}}
-        scores.files = {".results.json": results(predictions) + "\n"}
         scores.note = "official VQA accuracy: leave-one-out over the annotators, answers normalised where they differ"
         return scores

@@ -1,0 +1,172 @@
+"""Visual question answering: loss and accuracy by hand, the answer that each question was given, views of a batch."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import runs
+import torch
+from datasets import Dataset
+from torch import nn
+
+from attnorm.data.batching import Part
+from attnorm.data.visual_layout import VisualBatches
+from attnorm.tasks.vqa import SHOWN, VqaTask, views_of
+from attnorm.training.recipes.base import recipe_of
+
+PAD = 0
+ANSWERS = ["yes", "no", "red"]
+SCORES = [[2.0, 0.0, -1.0], [0.5, 0.0, 1.0], [-1.0, 3.0, 0.0], [4.0, 3.5, 3.0]]  # of each question
+TARGETS = [{0: 1.0}, {1: 0.9, 2: 0.3}, {}, {1: 0.6, 2: 1.0}]  # the second best, none in the list, none right
+QUESTIONS = 4
+
+
+class Planned(nn.Module):
+    """Scores by the number of tokens of a question."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.views = nn.Parameter(torch.zeros(())), None
+
+    def forward(self, ids, views):
+        self.views = views
+        return torch.tensor([SCORES[int(length) - 1] for length in (ids != PAD).sum(1)]) + self.weight
+
+
+@pytest.fixture
+def made():
+    """A task and batches of four questions of 1, 2, 3 and 4 tokens."""
+    rows = {
+        "ids": [[7] * (1 + n) for n in range(QUESTIONS)],
+        "answers": [list(targets) for targets in TARGETS],
+        "scores": [list(targets.values()) for targets in TARGETS],
+    }
+    texts = {
+        "id": ["q3", "q1", "q2", "q0"],
+        "image": ["a", "a", "b", "c"],
+        "question": [f"what is {n}?" for n in range(QUESTIONS)],
+        "answers": [json.dumps([f"gold {n}"]) for n in range(QUESTIONS)],
+    }
+    rows, texts = Dataset.from_dict(rows), Dataset.from_dict(texts)
+    optim = recipe_of(runs.tiny(task="vqa")).optim()
+    task = VqaTask(Planned(), SimpleNamespace(pad_id=PAD), optim, texts, ANSWERS)
+    return task, VisualBatches(rows, texts, None, PAD, len(ANSWERS))
+
+
+def judged(task, batches, *parts):
+    task.begin_validation()
+    for rows in parts:
+        task.count(batches[Part(rows, len(rows))])
+    return task.results()
+
+
+def nats(question):
+    """- sum over the answers of t ln s + (1 - t) ln (1 - s), s the sigmoid of the score."""
+    total = 0.0
+    for number, score in enumerate(SCORES[question]):
+        target, sigmoid = TARGETS[question].get(number, 0.0), 1 / (1 + math.exp(-score))
+        total -= target * math.log(sigmoid) + (1 - target) * math.log(1 - sigmoid)
+    return total
+
+
+def test_the_loss_is_summed_over_answers_and_counted_in_questions(made):
+    task, batches = made
+    summed, size = task.loss(batches[Part([3, 0, 2], 3)])
+    assert size == 3
+    assert summed.item() == pytest.approx(nats(3) + nats(0) + nats(2), rel=1e-6)
+
+
+def test_the_loss_moves_scores_towards_their_targets(made):
+    task, batches = made
+    summed, _ = task.loss(batches[Part([1], 1)])
+    summed.backward()
+    expected = sum(1 / (1 + math.exp(-score)) for score in SCORES[1]) - sum(TARGETS[1].values())
+    assert task.model.weight.grad.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("parts", [([0, 1, 2, 3],), ([3, 0], [2], [1])], ids=str)
+def test_loss_and_accuracy_by_hand(made, parts):
+    task, batches = made
+    found = judged(task, batches, *parts)
+    assert found == {
+        "loss": pytest.approx(sum(map(nats, range(QUESTIONS))) / QUESTIONS, rel=1e-6),
+        "accuracy": pytest.approx(100 * (1.0 + 0.3 + 0.0 + 0.0) / QUESTIONS, rel=1e-6),
+    }
+    assert task.line(found) == "accuracy 32.50"
+
+
+def test_predictions_are_by_id_in_the_order_of_the_questions(made):
+    task, batches = made
+    judged(task, batches, [3, 0], [2], [1])
+    assert list(task.predictions().items()) == [("q3", "yes"), ("q1", "red"), ("q2", "no"), ("q0", "yes")]
+
+
+def test_an_earlier_validation_is_forgotten(made):
+    task, batches = made
+    judged(task, batches, [0, 1, 2, 3])
+    assert judged(task, batches, [1])["accuracy"] == pytest.approx(30.0)
+    assert task.predictions() == {"q1": "red"} and len(task.samples) == 1
+
+
+def test_what_another_rank_found_counts(made):
+    task, batches = made
+    judged(task, batches, [0, 1])
+    first, totals = task.found, dict(task.totals)
+    judged(task, batches, [2, 3])
+    task.found, task.samples = [*task.found, *first], []
+    task.totals = {name: value + totals[name] for name, value in task.totals.items()}
+    assert task.results()["accuracy"] == pytest.approx(32.5)
+    assert list(task.predictions()) == ["q3", "q1", "q2", "q0"]
+    assert [sample["given"] for sample in task.samples] == ["yes", "red", "no", "yes"]
+
+
+def test_samples_show_image_question_answers_and_what_was_given(made):
+    task, batches = made
+    judged(task, batches, [2, 1])
+    assert task.samples == [
+        {"image": "a", "question": "what is 1?", "answers": '["gold 1"]', "given": "red"},
+        {"image": "b", "question": "what is 2?", "answers": '["gold 2"]', "given": "no"},
+    ]
+    judged(task, batches, [0, 1, 2, 3] * 2)
+    assert len(task.samples) == SHOWN
+
+
+def test_tokens_are_counted_without_padding(made):
+    task, batches = made
+    assert int(task.tokens(batches[Part([0, 3], 2)])) == 1 + 4
+
+
+def test_views_go_to_the_model_in_order_with_geometry_where_there_is_one(made):
+    task, batches = made
+    batch = batches[Part([0, 1], 2)]
+    task(batch)
+    assert task.model.views == []
+    parts = {
+        name: torch.full((2, 3, width), float(number))
+        for number, (name, width) in enumerate({"view0": 5, "geometry0": 4, "view1": 6, "view2": 7}.items())
+    }
+    present = {f"present{number}": torch.ones(2, 3, dtype=torch.bool) for number in range(3)}
+    batch = {**present, **dict(reversed(parts.items())), **batch}
+    task(batch)
+    assert [[part.shape[-1] if part is not None else None for part in view] for view in task.model.views] == [
+        [5, 3, 4],
+        [6, 3, None],
+        [7, 3, None],
+    ]
+    assert all(view[0] is batch[f"view{number}"] for number, view in enumerate(views_of(batch)))
+
+
+def test_views_are_given_in_the_precision_of_the_model(made):
+    task, batches = made
+    view = {
+        "view0": torch.ones(1, 3, 5),
+        "present0": torch.ones(1, 3, dtype=torch.bool),
+        "geometry0": torch.ones(1, 3, 4),
+    }
+    task.to(torch.bfloat16)({**batches[Part([0], 1)], **view})
+    assert [part.dtype for part in task.model.views[0]] == [torch.bfloat16, torch.bool, torch.bfloat16]
+
+
+def test_the_best_checkpoint_is_that_of_the_highest_accuracy():
+    assert (VqaTask.monitor, VqaTask.better) == ("val/accuracy", "max")

@@ -1,0 +1,529 @@
+"""Visual question answering as whole runs: the arms, what they leave, the official accuracy of what was written."""
+
+import itertools
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import runs
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from attnorm import front
+from attnorm.data.batching import Part
+from attnorm.data.scenes.source import Scenes
+from attnorm.tasks.vqa import VqaTask, views_of
+from attnorm.training import console
+from attnorm.training.recipes.base import recipe_of
+from attnorm.training.run import load_weights, train
+from attnorm.training.tracking import read_csv
+
+EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
+TRAINED = ("task.max_steps=30", "task.validations=5", "callbacks.attention_every=0")  # long enough for some answers
+FILES = {
+    "config.yaml",
+    "environment.json",
+    "answers.json",
+    "metrics.csv",
+    "hybrid_weights.csv",
+    "attention.csv",
+    "summary.json",
+    "sentencepiece.model",
+    "checkpoints/best.ckpt",
+    "checkpoints/last.ckpt",
+    "samples/step_000002.txt",
+    "samples/step_000004.txt",
+    "samples/validation.results.json",
+}
+WIDTHS, BOXES = [48, 64, 40], [36, 36, 36]  # of the views of the built-in scenes
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory):
+    """A run without views on official files that answers some questions rightly."""
+    folder = tmp_path_factory.mktemp("answering") / "run"
+    runs.tiny_run(folder, *TRAINED, task="vqa_v2")
+    return folder
+
+
+def logged(run, column):
+    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}
+
+
+def results_of(run, file="samples/validation.results.json"):
+    """{question id: answer} of a result file, which has nothing else."""
+    records = json.loads((run / file).read_text())
+    assert all(list(record) == ["question_id", "answer"] for record in records)
+    assert len({record["question_id"] for record in records}) == len(records)
+    return {record["question_id"]: record["answer"] for record in records}
+
+
+def metrics_of(run, file="summary.json"):
+    content = json.loads((run / file).read_text())
+    return content.get("validation", content)["metrics"]
+
+
+def kept_of(run):
+    return json.loads((run / "answers.json").read_text())
+
+
+def rows_of(split, size, seed=0):
+    """[(id, answer, kind)] of the built-in scenes."""
+    sizes = {"train_size": size, "valid_size": size, "test_size": size}
+    rows = Scenes(**sizes, corpus_seed=seed).rows(split)
+    return [(name, json.loads(answers)[0], kind) for name, _, _, answers, kind in rows]
+
+
+def path_of(part):
+    """One of the official files of `runs.vqa_files`."""
+    return dict(key.split("=") for key in runs.vqa_files())[f"data.{part}"]
+
+
+def annotations_of(split="validation"):
+    with open(path_of(f"{split}_annotations")) as file:
+        return json.load(file)["annotations"]
+
+
+def plainly(answer):
+    """As the official rules make our made-up answers equal: case, article, period."""
+    return answer.lower().removeprefix("the ").removesuffix(".")
+
+
+def accuracy_of(answer, annotation):
+    """min(1, matches / 3), the mean over the subsets that leave one annotator out."""
+    given = [plainly(answer["answer"]) for answer in annotation["answers"]]
+    subsets = list(itertools.combinations(given, len(given) - 1))
+    return sum(min(1, subset.count(plainly(answer)) / 3) for subset in subsets) / len(subsets)
+
+
+def by_hand(answers, annotations):
+    """Accuracy in percent, overall and by answer type."""
+    found = {"accuracy": [], "other": [], "yes/no": []}
+    for annotation in annotations:
+        value = accuracy_of(answers[annotation["question_id"]], annotation)
+        found["accuracy"].append(value)
+        found[annotation["answer_type"]].append(value)
+    return {name: pytest.approx(100 * sum(values) / len(values), abs=0.005) for name, values in found.items()}
+
+
+def official(monkeypatch, *arguments):
+    """The scores of `eval.py metric=vqa`."""
+    shown = []
+    with monkeypatch.context() as patch:
+        patch.setattr(console, "show_scores", lambda scores, label: shown.append((scores, label)))
+        assert runs.call(patch, "eval", "metric=vqa", *arguments) == 0
+    [(scores, label)] = shown
+    assert label == "vqa" and scores.of == "questions"
+    return scores
+
+
+# the arms
+
+
+MCAN = "model=mcan_small"
+ARMS = [  # what is typed, the label, the layers that attend
+    (("attention.fusion=softmax",), "softmax", {"fusion"}),
+    (("attention.fusion=dnas",), "dnas", {"fusion"}),
+    (("attention.fusion=hnas",), "hnas", {"fusion"}),
+    (("model.fusion=single",), "single", set()),
+    (("model.fusion=concat",), "concat", set()),
+    (("model.fusion=none",), "none", set()),
+    (("model.question=transformer", "attention=dnas"), "dnas_encoder-dnas", {"fusion", "encoder/0"}),
+    (("model.question=transformer", "model.fusion=single"), "single_softmax", {"encoder/0"}),
+    ((MCAN, "attention=hnas"), "hnas_encoder-hnas", {"fusion", "encoder/0", "decoder/0", "decoder/0/cross"}),
+    ((MCAN, "model.fusion=concat"), "concat_softmax", {"encoder/0", "decoder/0", "decoder/0/cross"}),
+    ((MCAN, "model.fusion=none", "attention=dnas"), "none_dnas", {"encoder/0"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("typed", "label", "layers"), ARMS, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_every_arm_trains_and_says_what_it_is(tmp_path, capsys, typed, label, layers):
+    summary = runs.tiny_run(tmp_path, *typed, "task.max_steps=2", "task.validations=1", task="vqa")
+    assert summary["finished"] and summary["attention"] == label
+    assert summary["attention_layers"] == len(layers)
+    watched = read_csv(tmp_path / "attention.csv") if layers else []
+    assert {row["layer"] for row in watched} == layers
+    assert {row["step"] for row in watched} == ({"0", "2"} if layers else set())
+    alone = "model.fusion=none" in typed
+    said = "the question alone (model.fusion=none)" if alone else f"boxes a view: {BOXES}"
+    assert f"{len(kept_of(tmp_path)['answers'])} answers; {said}\n" in capsys.readouterr().out
+    kept = kept_of(tmp_path)
+    assert (kept["widths"], kept["boxes"]) == (([], []) if alone else (WIDTHS, BOXES))
+    assert list(results_of(tmp_path)) == [f"validation-{number}" for number in range(24)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "label"),
+    [
+        (("attention=hnas",), "hnas"),
+        (("attention=dnas", "model.fusion=single"), "single"),
+        (("attention=dnas", "model.fusion=concat"), "concat"),
+        (("attention=dnas", "model.fusion=none"), "none"),
+        ((MCAN, "attention=hnas", "model.fusion=concat"), "concat_hnas"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_each_arm_has_a_folder_of_its_own(typed, label):
+    cfg = runs.composed(*runs.tiny_overrides("vqa"), *typed, hydra=True)
+    assert cfg.hydra.run.dir.startswith(f"logs/vqa/{label}/")
+
+
+def test_arms_share_parameters_and_batches_bit_for_bit(monkeypatch, tmp_path):
+    seen = {}
+
+    def note(self, batch, index):
+        rows, _ = seen.setdefault(arm, ([], {name: value.clone() for name, value in self.model.state_dict().items()}))
+        rows.append(batch["rows"].tolist())
+
+    runs.before(monkeypatch, VqaTask, "training_step", note)
+    attention = ("softmax", "dnas", "hnas")
+    arms = {name: (f"attention.fusion={name}",) for name in attention}
+    arms |= {name: (f"model.fusion={name}",) for name in ("single", "concat", "none")}
+    arms["seed"] = ("seed=2",)
+    for arm, typed in arms.items():
+        short = ("task.max_steps=3", "task.validations=1", "callbacks.attention_every=0")
+        runs.tiny_run(tmp_path / arm, *typed, *short, task="vqa")
+    (rows, first), others = seen["softmax"], {arm: seen[arm] for arm in arms if arm not in ("softmax", "seed")}
+    for arm, (its_rows, its) in others.items():
+        assert its_rows == rows, arm
+        shared = its.keys() & first.keys()
+        assert [name for name in shared if not torch.equal(its[name], first[name])] == [], arm
+    keys = {arm: set(parameters) for arm, (_, parameters) in others.items()}
+    assert keys["dnas"] == set(first)
+    assert {name.rpartition(".")[2] for name in keys["hnas"] - set(first)} == {"hybrid"}
+    assert keys["none"] < keys["single"] < keys["concat"] < set(first)
+    assert all(name.startswith("fusion.attention.") for name in set(first) - keys["concat"])
+    other_rows, other = seen["seed"]
+    assert other_rows != rows and not torch.equal(other["classifier.weight"], first["classifier.weight"])
+
+
+def test_attention_without_a_site_to_be_at_is_refused():
+    for typed in (
+        ("model.fusion=single",),
+        ("model.fusion=concat",),
+        ("model.fusion=none",),
+        (MCAN, "model.fusion=none"),
+    ):
+        typed = [*typed, "attention.fusion=dnas"]
+        with pytest.raises(front.ConfigError) as caught:
+            front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
+        [problem] = caught.value.problems
+        assert problem.startswith("attention.fusion: the model has no such site; it has ")
+    typed = ["attention.fusion=dnas"]
+    front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
+
+
+def test_the_question_alone_reads_no_features(monkeypatch, tmp_path):
+    monkeypatch.setattr(Scenes, "views", None)
+    assert runs.tiny_run(tmp_path, "model.fusion=none", task="vqa")["finished"]
+
+
+def test_official_files_without_features_are_the_question_alone(tmp_path, capsys):
+    assert runs.composed(*runs.tiny_overrides("vqa_v2")).model.fusion == "attention"
+    cfg = runs.tiny("data.features=[]", task="vqa_v2")
+    assert cfg["model"]["fusion"] == "none"
+    assert train(cfg, tmp_path)["attention"] == "none"
+    assert "5 answers; the question alone (model.fusion=none)\n" in capsys.readouterr().out
+    assert "fusion: none" in (tmp_path / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("typed", [(), ("attention.fusion=dnas",), ("model.fusion=concat",)], ids=str)
+def test_what_the_views_show_counts(tmp_path, typed):
+    """With other features of the same questions the model gives other scores."""
+    recipe = recipe_of(runs.tiny(*typed, task="vqa"))
+    split = recipe.splits()["validation"]
+    model = recipe.model(split.tokenizer).eval()
+    batch = recipe.batches(split)[Part([0, 1, 2, 3, 4], 5)]
+    scores = model(batch["ids"], views_of(batch))
+    for number in range(len(WIDTHS)):
+        other = model(batch["ids"], views_of({**batch, f"view{number}": batch[f"view{number}"].flip(2)}))
+        assert (other - scores).abs().max() > 1e-4
+    assert scores.shape == (5, len(recipe.answers()))
+
+
+# what a run leaves behind, and its scores by hand
+
+
+def test_a_run_leaves_exactly_the_promised_files():
+    assert runs.files_of(runs.finished_run("vqa")) == FILES
+
+
+def test_a_summary_has_accuracy_by_type_and_the_loss(answering):
+    summary = runs.summary_of(answering)
+    assert (summary["task"], summary["attention"], summary["finished"]) == ("vqa", "none", True)
+    scores = summary["validation"]
+    assert (scores["split"], scores["of"], scores["size"]) == ("validation", "questions", 16)
+    assert list(scores["metrics"]) == ["accuracy", "other", "yes/no", "loss"]
+    accuracy = logged(answering, "val/accuracy")
+    assert list(accuracy) == [6, 12, 18, 24, 30]
+    assert summary["best_step"] == max(accuracy, key=accuracy.get)
+    assert scores["metrics"]["accuracy"] == pytest.approx(max(accuracy.values()), abs=0.005)
+    assert scores["metrics"]["loss"] == pytest.approx(logged(answering, "val/loss")[summary["best_step"]], rel=1e-5)
+
+
+def test_the_scores_are_those_of_the_written_answers_by_hand(answering):
+    answers, metrics = results_of(answering), metrics_of(answering)
+    assert list(answers) == [record["question_id"] for record in annotations_of()]  # numbers, as in the official files
+    expected = by_hand(answers, annotations_of())
+    assert {name: metrics[name] for name in expected} == expected
+    assert 0 < metrics["accuracy"] < 100 and len(set(answers.values())) > 1
+
+
+def test_the_official_evaluation_gives_the_same_scores(monkeypatch, answering):
+    results, metrics = answering / "samples/validation.results.json", metrics_of(answering)
+    files = (f"references={path_of('validation_annotations')}", f"questions={path_of('validation_questions')}")
+    scores = official(monkeypatch, f"predictions={results}", *files)
+    assert (scores.split, scores.size) == ("validation.results.json", 16)
+    del metrics["loss"]
+    assert scores.metrics == {**metrics, "missing": 0}
+
+
+def test_the_baseline_always_gives_the_answer_of_most_questions(answering):
+    """Not one that many annotators named, each time as the only one."""
+    majority = [
+        Counter(plainly(answer["answer"]) for answer in record["answers"]).most_common(1)[0][0]
+        for record in annotations_of()
+    ]
+    [(common, count)] = Counter(majority).most_common(1)
+    named = Counter(text for r in annotations_of() for text in {plainly(answer["answer"]) for answer in r["answers"]})
+    assert named.most_common(1)[0][0] != common and count > 4
+    expected = by_hand(dict.fromkeys(results_of(answering), common), annotations_of())
+    assert runs.summary_of(answering)["validation"]["baselines"] == {f"always {common}": expected}
+
+
+def test_the_accuracy_of_scenes_is_that_of_their_only_answers():
+    run = runs.finished_run("vqa")
+    answers, gold = results_of(run), rows_of("validation", 24)
+    metrics = metrics_of(run)
+    for kind in ("yes/no", "number", "other"):
+        right = [answers[name] == answer for name, answer, its_kind in gold if its_kind == kind]
+        assert metrics[kind] == pytest.approx(100 * sum(right) / len(right), abs=0.005)
+    right = [answers[name] == answer for name, answer, _ in gold]
+    assert metrics["accuracy"] == pytest.approx(100 * sum(right) / 24, abs=0.005)
+
+
+def test_the_loss_is_that_of_the_questions_one_by_one():
+    run = runs.finished_run("vqa")
+    recipe = recipe_of(runs.tiny("attention=hnas", task="vqa"))
+    split = recipe.splits()["validation"]
+    model = recipe.model(split.tokenizer).eval()
+    load_weights(model, run / "checkpoints/best.ckpt")
+    loss, answers = 0.0, recipe.answers().texts
+    with torch.no_grad():
+        for row, (_, answer, _) in enumerate(rows_of("validation", 24)):
+            batch = recipe.batches(split)[Part([row], 1)]
+            target = torch.tensor([[float(text == answer) for text in answers]])
+            scores = model(batch["ids"], views_of(batch))
+            loss += F.binary_cross_entropy(scores.sigmoid(), target, reduction="sum").item()
+    assert metrics_of(run)["loss"] == pytest.approx(loss / 24, rel=1e-4)
+
+
+def test_the_best_model_is_that_of_the_highest_accuracy(monkeypatch, tmp_path):
+    planned = {"val/accuracy": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
+    original = VqaTask.log
+
+    def log(self, name, value, *arguments, **options):
+        value = planned.get(name, {}).get(self.trainer.global_step, value)
+        return original(self, name, value, *arguments, **options)
+
+    monkeypatch.setattr(VqaTask, "log", log)
+    assert runs.tiny_run(tmp_path, task="vqa_v2")["best_step"] == 2
+
+
+# the answers to choose from
+
+
+def test_answers_are_those_frequent_in_training():
+    counts = Counter(answer for _, answer, _ in rows_of("train", 48))
+    expected = sorted(
+        (answer for answer, count in counts.items() if count >= 2), key=lambda text: (-counts[text], text)
+    )
+    assert {answer for _, answer, _ in rows_of("validation", 24)} - set(expected)  # or validation may have helped
+    assert kept_of(runs.finished_run("vqa")) == {"answers": expected, "widths": WIDTHS, "boxes": BOXES}
+
+
+def test_answers_of_training_questions_that_are_not_used_do_not_count():
+    recipe = recipe_of(runs.tiny("data.max_train=20", "task.min_count=1", task="vqa"))
+    assert set(recipe.answers().texts) == {answer for _, answer, _ in rows_of("train", 20)}
+    assert recipe.splits()["train"].counts["known"] == 20
+
+
+def test_answers_of_validation_are_not_learned(tmp_path):
+    asked, annotated = runs.vqa_records(20, 8)
+    for annotation in annotated:
+        annotation["answers"] = [{"answer": "teal"}] * 10
+    typed = runs.write_vqa(tmp_path, "validation", asked, annotated)
+    summary = runs.tiny_run(tmp_path / "run", *typed, "task.max_steps=1", "task.validations=1", task="vqa_v2")
+    assert kept_of(tmp_path / "run") == {**kept_of_training(), "widths": [], "boxes": []}
+    assert summary["validation"]["metrics"]["accuracy"] == 0.0
+    assert summary["data"]["validation"]["known"] == 0
+
+
+def kept_of_training():
+    """The answers of at least two training questions, the most frequent first."""
+    counts = Counter()
+    for record in annotations_of("train"):
+        counts[Counter(plainly(answer["answer"]) for answer in record["answers"]).most_common(1)[0][0]] += 1
+    return {"answers": sorted((text for text in counts if counts[text] > 1), key=lambda text: (-counts[text], text))}
+
+
+def test_answers_may_come_from_a_file(tmp_path):
+    (tmp_path / "answers.txt").write_text("no\nblue\nyes\n")
+    runs.tiny_run(tmp_path / "run", f"task.answers={tmp_path}/answers.txt", "task.max_steps=1", task="vqa_v2")
+    assert kept_of(tmp_path / "run")["answers"] == ["no", "blue", "yes"]
+    assert set(results_of(tmp_path / "run").values()) <= {"no", "blue", "yes"}
+
+
+def test_too_high_a_count_leaves_no_answer_and_is_said(tmp_path):
+    with pytest.raises(ValueError, match=r"task\.min_count=99: no answer is that of so many questions; lower it"):
+        runs.tiny_run(tmp_path, "task.min_count=99", task="vqa_v2")
+
+
+# scoring again
+
+
+def test_eval_repeats_scores_and_answers_exactly(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path, "vqa")
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    record = json.loads((run / "eval_validation.json").read_text())
+    for name, value in runs.summary_of(run)["validation"].items():
+        assert record[name] == value
+    assert results_of(run, "eval_validation.results.json") == results_of(run)
+    assert runs.files_of(run) - FILES == {"eval_validation.json", "eval_validation.results.json"}
+
+
+def test_eval_scores_another_split(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path, "vqa")
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
+    record, gold = json.loads((run / "eval_test.json").read_text()), rows_of("test", 12)
+    answers = results_of(run, "eval_test.results.json")
+    assert list(answers) == [name for name, _, _ in gold]
+    right = [answers[name] == answer for name, answer, _ in gold]
+    assert (record["split"], record["size"]) == ("test", 12)
+    assert record["metrics"]["accuracy"] == pytest.approx(100 * sum(right) / 12, abs=0.005)
+
+
+def test_eval_answers_with_the_list_of_the_run_whatever_the_data(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path, "vqa")
+    assert runs.call(monkeypatch, "eval", f"run={run}", "data.corpus_seed=3", f"paths.cache_dir={tmp_path}/cache") == 0
+    first = results_of(run, "eval_validation.results.json")
+    assert json.loads((run / "eval_validation.json").read_text())["data"]["corpus_seed"] == 3
+    kept = kept_of(run)
+    renamed = {**kept, "answers": [f"it is {answer}" for answer in kept["answers"]]}
+    (run / "answers.json").write_text(json.dumps(renamed))
+    assert runs.call(monkeypatch, "eval", f"run={run}", "data.corpus_seed=3", f"paths.cache_dir={tmp_path}/cache") == 0
+    assert results_of(run, "eval_validation_2.results.json") == {name: f"it is {text}" for name, text in first.items()}
+    assert metrics_of(run, "eval_validation_2.json")["accuracy"] == 0.0
+
+
+def test_questions_without_annotations_are_answered_and_not_scored(monkeypatch, tmp_path, capsys, answering):
+    run = Path(shutil.copytree(answering, tmp_path / "run"))
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test", "data.test_annotations=null") == 0
+    assert "not scored" in capsys.readouterr().out
+    assert len(results_of(run, "eval_test.results.json")) == 6
+    record = json.loads((run / "eval_test.json").read_text())
+    assert (record["size"], record["metrics"], record["baselines"]) == (6, {}, {})
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
+    assert results_of(run, "eval_test_2.results.json") == results_of(run, "eval_test.results.json")
+    expected = by_hand(results_of(run, "eval_test.results.json"), annotations_of("test"))
+    assert metrics_of(run, "eval_test_2.json").items() >= expected.items()
+
+
+def features(folder, count=3, width=7):
+    """Folders with features of the images of `runs.vqa_files`, one a view."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    for view in range(count):
+        (folder / f"view{view}").mkdir()
+        for image in range(31):
+            boxes = random.random((3, 2, 2), np.float32) / 2
+            geometry = np.concatenate([boxes[:, 0], boxes[:, 1] + 0.5], 1) * 100
+            here = {"bbox": geometry, "image_w": 100, "image_h": 100}
+            np.savez(folder / f"view{view}/{image}.npz", features=random.random((3, width), np.float32), **here)
+    return f"data.features=[{','.join(str(folder / f'view{view}') for view in range(count))}]"
+
+
+def test_eval_says_what_views_a_model_was_made_for(monkeypatch, tmp_path, capsys):
+    run = runs.copied_run(tmp_path, "vqa")
+    keys = (f"run={run}", "data=vqa_v2", *runs.vqa_files())
+    views = features(tmp_path)
+    for typed, said in (
+        ((), "error: fusion='attention': expected 3 views, got 0\n"),
+        ((views, "data.max_boxes=50"), "error: view 0 has 7 features a box, the model was made for 48\n"),
+    ):
+        assert runs.call(monkeypatch, "eval", *keys, *typed) == 1
+        assert capsys.readouterr().err.startswith(said)
+    assert runs.files_of(run) == FILES
+
+
+def test_official_files_with_features_are_fused(tmp_path):
+    typed = (features(tmp_path, 2), "data.max_boxes=3", "task.max_steps=2", "attention.fusion=dnas")
+    summary = runs.tiny_run(tmp_path / "run", *typed, task="vqa_v2")
+    assert (summary["attention"], summary["attention_layers"]) == ("dnas", 1)
+    assert (kept_of(tmp_path / "run")["widths"], kept_of(tmp_path / "run")["boxes"]) == ([7, 7], [3, 3])
+
+
+# going on, and sharing the work
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path):
+    long = ("attention=hnas", "task.max_steps=8")
+    runs.tiny_run(tmp_path / "straight", *long, task="vqa")
+    runs.stopped(monkeypatch, tmp_path / "first", 3, *long, task="vqa")
+    runs.tiny_run(tmp_path / "second", *long, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt", task="vqa")
+    assert runs.different_ends(tmp_path / "straight", tmp_path / "second") == []
+    assert results_of(tmp_path / "straight") == results_of(tmp_path / "second")
+    assert kept_of(tmp_path / "straight") == kept_of(tmp_path / "second")
+
+
+def test_accumulation_changes_memory_and_not_the_result(tmp_path):
+    for pieces in (1, 3):
+        typed = (*EXACT, "data.batch_tokens=150", f"trainer.accumulate_grad_batches={pieces}")
+        runs.tiny_run(tmp_path / str(pieces), *typed, task="vqa")
+    ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "3")]
+    assert_close(*ends, rtol=1e-7, atol=1e-9)
+    assert runs.unequal(*ends) != []
+
+
+def test_every_parameter_is_trained():
+    recipe = recipe_of(runs.tiny("attention=hnas", task="vqa"))
+    model = recipe.model(recipe.splits()["train"].tokenizer)
+    first = {f"model.{name}": value for name, value in model.state_dict().items()}
+    assert runs.unequal(first, runs.parameters(runs.finished_run("vqa"))) == sorted(first)
+
+
+# refusing
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        (("model.fusion=all",), "model.fusion=all: allowed are none, single, concat, attention"),
+        (("model.question=lstm",), "model.question=lstm: allowed are gru, transformer"),
+        (("model.fusion_heads=3",), "model.fusion_heads=3: has to divide width=16"),
+        (("data.batch_tokens=15",), "data.batch_tokens=15: a question can have 16 tokens; type more"),
+        (("task.min_count=0",), "task.min_count=0: allowed are"),
+        (("data.name=newswire",), "data"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_said(typed, problem):
+    with pytest.raises(front.ConfigError) as caught:
+        runs.tiny(*typed, task="vqa")
+    assert caught.value.problems[0].startswith(problem)
+    assert len(caught.value.problems) == 1 or problem == "data"
+
+
+def test_other_models_and_other_data_are_refused_with_what_fits():
+    for typed, words in (
+        ("model.name=bert", "task=vqa trains pythia or mcan"),
+        ("task.name=squad", "task=squad needs questions"),
+    ):
+        with pytest.raises(front.ConfigError, match=words):
+            runs.tiny(typed, task="vqa")
