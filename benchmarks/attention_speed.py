@@ -11,7 +11,7 @@ Four parts, each with a table:
   rows     fusedmax of 512 rows of 128 scores at once against the same row by row; goal 20x
 Contestants take turns, round by round; a table shows medians, the median of the ratios within a round. MB is the most
 that torch's allocator held at once for inputs, output and gradients. A cell predicted above --seconds or --gigabytes
-from the length before it is a dash. Peers (`pip install attnorm[bench]`) must give the same output before they are
+from the length before it is a dash. Peers (`pip install -e ".[bench]"`) must give the same output before they are
 timed.
 """
 

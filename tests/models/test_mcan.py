@@ -77,7 +77,7 @@ def test_the_scores_are_those_of_the_formula(fusion, normalizer, norm):
     joint, weights = q @ model.question.weight.T + model.question.bias, None
     if fusion != "none":
         x, present = model.fusion(views)
-        for layer in model.layers:
+        for layer in model.guided:
             x = layer_by_loops(layer, normalizer, x, question, present, real, norm)
         x = normed(x, model.last_norm) if norm == "pre" else x
         v, weights = pooled(model.pool, x, present)
@@ -89,7 +89,7 @@ def test_the_scores_are_those_of_the_formula(fusion, normalizer, norm):
     found, wanted = (torch.autograd.grad(x.square().sum(), model.words.table.weight)[0] for x in (scores, expected))
     assert_close(found, wanted, **TIGHT)
     if fusion != "none":
-        assert len(model.layers) == 2
+        assert len(model.guided) == 2
         found, fused = model.attention_over_boxes(ids, views)
         assert_close(found, weights, **TIGHT)
         assert (fused is not None) == (fusion == "attention")
@@ -192,7 +192,7 @@ def test_boxes_attend_to_boxes_and_to_words_that_are_there():
         model(ids, views)
     assert sorted(seen) == sorted(
         [f"encoder.layers.{i}.attention" for i in (0, 1)]
-        + [f"layers.{i}.{which}" for i in (0, 1) for which in ("attention", "cross")]
+        + [f"guided.{i}.{which}" for i in (0, 1) for which in ("attention", "cross")]
     )
     for name, weights in seen.items():
         queries, keys = {"encoder": (real, real), "attention": (here, here), "cross": (here, real)}[
@@ -230,7 +230,7 @@ def test_the_sites_are_those_that_the_settings_use():
 
 
 def test_each_site_has_its_own_normalizer_scorer_and_priors():
-    for site, prefixes in (("fusion", ("fusion",)), ("encoder", ("encoder",)), ("guided", ("layers.0", "layers.1"))):
+    for site, prefixes in (("fusion", ("fusion",)), ("encoder", ("encoder",)), ("guided", ("guided.0", "guided.1"))):
         model = visual_model(MCAN, tables=visual_tables("hnas", ["learned"], "additive", only=site))
         for name, layer in attention_layers(model).items():
             there = name.startswith(prefixes)
@@ -265,8 +265,8 @@ def test_guided_priors_are_about_boxes_and_about_words(fusion):
     with observe(model, lambda name, weights, allowed: seen.update({name: weights})):
         model(ids, views)
     for i in (0, 1):  # both layers use them
-        assert (seen[f"layers.{i}.attention"][0, :, :3, 0] > 0.99).all()
-        assert (seen[f"layers.{i}.cross"][0, :, :3, 1] > 0.99).all()
+        assert (seen[f"guided.{i}.attention"][0, :, :3, 0] > 0.99).all()
+        assert (seen[f"guided.{i}.cross"][0, :, :3, 1] > 0.99).all()
     assert not (seen["encoder.layers.0.attention"][0, ..., 1] > 0.99).all()
 
 
@@ -329,7 +329,7 @@ def test_dropout_acts_in_training_only():
     ids, views = questions(), image_views()
     assert torch.equal(model(ids, views), plain(ids, views))
     dropouts = {name for name, part in model.named_modules() if isinstance(part, nn.Dropout) and part.p == 0.5}
-    for place in ("encoder.layers.0.attention_residual", "layers.1.cross_residual", "layers.0.feed_forward_residual"):
+    for place in ("encoder.layers.0.attention_residual", "guided.1.cross_residual", "guided.0.feed_forward_residual"):
         assert f"{place}.dropout" in dropouts
     assert {"fusion.dropout", "fusion.views.1.dropout", "encoder.embeddings.dropout"} <= dropouts
     assert not torch.isclose(model.train()(ids, views), plain(ids, views)).all(1).any()

@@ -459,6 +459,19 @@ def test_only_the_sites_of_the_model_are_recorded():
     assert encoder == {"encoder": "hnas", **tables}
 
 
+@pytest.mark.parametrize("attention", ["hnas", "hnas_prefix", "sinkhorn", "preference", "ot", "fenchel"])
+def test_options_of_what_stands_only_where_other_models_have_a_site_are_left_out(attention):
+    """Typed as one word, a file of conf/attention sets options for all its sites; an option of a part that stands
+    nowhere is still refused."""
+    assert config.check(runs.plain("task=mlm", f"attention={attention}")) == []
+    alone = ["task=vqa", "model.fusion=single", f"attention={attention}"]
+    assert config.check(runs.plain(*alone)) == []
+    record = assemble.record_of(runs.plain(*alone))["attention"]
+    assert record == {"prior": {}, "scorer": {}, "options": {}}
+    [problem] = config.check(runs.plain(*alone, "+attention.options.entmax.alpha=1.2"))
+    assert problem.startswith("attention.options.entmax: no site uses 'entmax'")
+
+
 def test_a_site_that_only_other_models_have_is_refused_where_it_was_typed(monkeypatch, capsys):
     assert runs.call(monkeypatch, "train", "task=mlm", "attention.decoder=dnas", "+attention.prior.cross=[t5]") == 2
     problems = capsys.readouterr().err.splitlines()

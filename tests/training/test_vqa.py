@@ -133,8 +133,8 @@ ARMS = [  # what is typed, the label, the layers that attend
     (("model.fusion=none",), "none", set()),
     (("model.question=transformer", "attention=dnas"), "dnas_encoder-dnas", {"fusion", "encoder/0"}),
     (("model.question=transformer", "model.fusion=single"), "single_softmax", {"encoder/0"}),
-    ((MCAN, "attention=hnas"), "hnas_encoder-hnas", {"fusion", "encoder/0", "decoder/0", "decoder/0/cross"}),
-    ((MCAN, "model.fusion=concat"), "concat_softmax", {"encoder/0", "decoder/0", "decoder/0/cross"}),
+    ((MCAN, "attention=hnas"), "hnas_encoder-hnas", {"fusion", "encoder/0", "guided/0", "guided/0/cross"}),
+    ((MCAN, "model.fusion=concat"), "concat_softmax", {"encoder/0", "guided/0", "guided/0/cross"}),
     ((MCAN, "model.fusion=none", "attention=dnas"), "none_dnas", {"encoder/0"}),
 ]
 

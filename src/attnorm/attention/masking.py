@@ -71,11 +71,9 @@ class Mask:
                 return x.index_select(0, places.flatten()).unflatten(0, places.shape).transpose(1, 2)  # (S, H, L, D)
 
             prior = None if log_prior is None else of_segments(log_prior).transpose(-2, -1)
-            found = attend(*map(of_segments, tokens), mask, log_prior=prior, scale=scale).transpose(
-                1, 2
-            )  # (S, L, H, D)
+            found = attend(*map(of_segments, tokens), mask, log_prior=prior, scale=scale)  # (S, H, L, D)
             real = mask.queries | mask.keys
-            out = out.index_copy(0, places[real], found[real])
+            out = out.index_copy(0, places[real], found.transpose(1, 2)[real])
         return out.unflatten(0, (batch, length)).transpose(1, 2)
 
     def _find_segments(self) -> Iterator[tuple[Tensor, "Mask"]]:

@@ -40,7 +40,7 @@ class MCAN(Answerer):
         self.encoder = Encoder(layers, attention, self.words)
         self.question_pool, self.question = Pool(width), nn.Linear(width, hidden)
         if self.fusion is not None:
-            self.layers = nn.ModuleList(
+            self.guided = nn.ModuleList(
                 DecoderLayer(layers, attention, "guided", "guided") for _ in range(shape.layers)
             )
             self.last_norm = nn.LayerNorm(width, layers.norm_eps) if shape.norm == "pre" else nn.Identity()
@@ -73,6 +73,6 @@ class MCAN(Answerer):
         mask, cross_mask = Mask(queries=present, keys=present), Mask(queries=present, keys=real)
         log_prior = site_log_prior(self.prior, boxes.shape[1], 0, boxes, mask)
         cross_log_prior = site_log_prior(self.cross_prior, boxes.shape[1], 0, question, cross_mask)
-        for layer in self.layers:
+        for layer in self.guided:
             boxes = layer(boxes, question, mask, cross_mask, log_prior, cross_log_prior, None)
         return self.last_norm(boxes)

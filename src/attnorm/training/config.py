@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnorm.attention.build import attention_label, check_attention
+from attnorm.attention.build import attention_label, check_attention, short_name
 from attnorm.data.sources import SOURCES, build_source
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.models import MODELS
@@ -55,7 +55,20 @@ def model_attention(cfg: dict) -> dict:
         return {key: value for key, value in table.items() if key not in others}
 
     tables = {key: kept(cfg["attention"][key]) for key in ("prior", "scorer")}
-    return kept(cfg["attention"]) | tables
+    mine, theirs = kept(cfg["attention"]) | tables, names_in(cfg["attention"])
+    options = cfg["attention"]["options"]
+    if isinstance(options, dict):  # attention=hnas also sets options of hnas at a site that only other models have
+        unread = theirs - names_in(mine)
+        mine["options"] = {name: value for name, value in options.items() if name not in unread}
+    return mine
+
+
+def names_in(attention: dict) -> set[str]:
+    """The names of the parts that stand in the attention tables."""
+    scorers, priors = attention["scorer"].values(), attention["prior"].values()
+    sites = [value for value in attention.values() if isinstance(value, str)]
+    listed = [name for names in priors if isinstance(names, list) for name in names]
+    return {short_name(name) for name in (*sites, *scorers, *listed)}
 
 
 def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:

@@ -83,7 +83,7 @@ def train(cfg: dict, run: Path) -> dict:
 
 def first_model(recipe: Recipe, tokenizer, show: bool) -> torch.nn.Module:
     """The model before its first update: from the weights that `model.init` names, unless a checkpoint follows."""
-    model, start = recipe.model(tokenizer), recipe.cfg["model"]["init"]
+    model, start = recipe.model(tokenizer), recipe.cfg["model"].get("init")
     if start and not recipe.cfg["ckpt_path"]:
         filled = init.start(model, start)
         if show:

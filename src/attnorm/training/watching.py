@@ -16,13 +16,10 @@ HYBRID_FILE, ATTENTION_FILE = "hybrid_weights.csv", "attention.csv"
 
 def layer_label(name: str) -> str:
     """'encoder.layers.0.attention' -> 'encoder/0', 'layers.1.cross' -> 'decoder/1/cross', 'fusion.attention' ->
-    'fusion'."""
-    if "layers." not in name:
-        return name.removesuffix(".attention").replace(".", "/")
-    stack, _, rest = name.rpartition("layers.")
-    index, _, attention = rest.partition(".")
-    label = f"{stack.rstrip('.') or 'decoder'}/{index}"  # the layers of a decoder, or of what is guided, have no stack
-    return label if attention == "attention" else f"{label}/{attention}"
+    'fusion', 'guided.0.cross' -> 'guided/0/cross'."""
+    stack, *rest = name.removesuffix(".attention").split(".")
+    parts = ["decoder" if stack == "layers" else stack, *(part for part in rest if part != "layers")]
+    return "/".join(parts)
 
 
 class EveryUpdates(pl.Callback):

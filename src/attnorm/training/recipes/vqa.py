@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -59,19 +60,19 @@ class VisualQuestions(Recipe):
         """Those in the file task.answers, or those that most annotators gave to at least task.min_count questions of
         the training split."""
         if self._answers is None:
-            task, source, limit = self.cfg["task"], self.source(), self.cfg["data"]["max_train"]
-            if task["answers"] is not None:
-                self._answers = AnswerList.read(task["answers"])
-            else:
-
-                def build(folder: Path) -> None:
-                    rows = (json.loads(answers) for _, _, _, answers, _ in source.rows("train"))
-                    taken = (row for _, row in zip(range(limit or 10**12), rows, strict=False))
-                    AnswerList.build(taken, task["min_count"]).write(folder / FILE)
-
-                name = f"answers-{digest([source.fingerprint('train'), limit, task['min_count']])}"
-                self._answers = AnswerList.read(cached(self.cache() / name, build) / FILE)
+            self._answers = AnswerList.read(self.cfg["task"]["answers"] or self._frequent_answers())
         return self._answers
+
+    def _frequent_answers(self) -> Path:
+        """The file in the cache with the answers of the training split."""
+        source, limit, least = self.source(), self.cfg["data"]["max_train"], self.cfg["task"]["min_count"]
+
+        def build(folder: Path) -> None:
+            given = (json.loads(answers) for *_, answers, _ in islice(source.rows("train"), limit))
+            AnswerList.build(given, least).write(folder / FILE)
+
+        name = f"answers-{digest([source.fingerprint('train'), limit, least])}"
+        return cached(self.cache() / name, build) / FILE
 
     def views(self, split: str) -> Views | None:
         """The views of a split's images; None for the question alone."""
@@ -88,8 +89,6 @@ class VisualQuestions(Recipe):
         return Visual(self.cfg["model"]["max_question"], self.answers())
 
     def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
-        if self.cfg["model"].get("init") is not None:
-            yield f"model.init={self.cfg['model']['init']}: this model cannot start from other weights; null"
         longest, data = self.cfg["model"]["max_question"], self.cfg["data"]
         if sound("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
             yield f"data.batch_tokens={data['batch_tokens']}: a question can have {longest} tokens; type more"
