@@ -25,6 +25,7 @@ from attnorm import front
 from attnorm.training import callbacks
 from attnorm.training.errors import Interrupted
 from attnorm.training.run import train
+from attnorm.training.tracking import read_csv
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
@@ -98,6 +99,20 @@ VISUAL = (  # of the task that asks questions about images
 )
 SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
+
+
+FILES = {  # what a run of four updates with two validations leaves behind, whatever its task
+    "config.yaml",
+    "environment.json",
+    "metrics.csv",
+    "hybrid_weights.csv",
+    "attention.csv",
+    "summary.json",
+    "checkpoints/best.ckpt",
+    "checkpoints/last.ckpt",
+    "samples/step_000002.txt",
+    "samples/step_000004.txt",
+}
 
 
 @functools.cache
@@ -352,3 +367,8 @@ def command(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> su
         timeout=120,
         check=False,
     )
+
+
+def logged(run: Path, column: str) -> dict[int, float]:
+    """{step: value} of a column of metrics.csv."""
+    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}

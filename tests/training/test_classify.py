@@ -14,23 +14,9 @@ from attnorm.data.batching import Part
 from attnorm.tasks.classify import ClassifyTask
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.run import load_weights, train
-from attnorm.training.tracking import read_csv
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-FILES = {
-    "config.yaml",
-    "environment.json",
-    "metrics.csv",
-    "hybrid_weights.csv",
-    "attention.csv",
-    "summary.json",
-    "tokenizer.json",
-    "checkpoints/best.ckpt",
-    "checkpoints/last.ckpt",
-    "samples/step_000002.txt",
-    "samples/step_000004.txt",
-    "samples/validation.labels.jsonl",
-}
+FILES = {*runs.FILES, "tokenizer.json", "samples/validation.labels.jsonl"}
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +26,6 @@ def learned(tmp_path_factory):
     typed = ("task.max_steps=30", "task.validations=5", "callbacks.attention_every=0")
     runs.tiny_run(folder, *typed, task="classify")
     return folder
-
-
-def logged(run, column):
-    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}
 
 
 def labels_of(split="validation"):
@@ -106,7 +88,7 @@ def test_the_loss_is_that_of_the_rows_one_by_one(learned):
 
 
 def test_the_best_model_is_that_of_the_highest_accuracy(monkeypatch, tmp_path, learned):
-    accuracy = logged(learned, "val/accuracy")
+    accuracy = runs.logged(learned, "val/accuracy")
     assert list(accuracy) == [6, 12, 18, 24, 30]
     assert runs.summary_of(learned)["best_step"] == max(accuracy, key=accuracy.get)
     planned = {"val/accuracy": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
@@ -153,7 +135,7 @@ def test_two_processes_give_the_result_of_one(tmp_path):
     runs.tiny_run(tmp_path / "two", *EXACT, "data.batch_tokens=100", *two, task="classify")
     assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-7, atol=1e-9)
     for column in ("val/loss", "val/accuracy"):
-        assert_close(logged(tmp_path / "one", column), logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
+        assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
     assert (tmp_path / "one/samples/step_000004.txt").read_text() == (
         tmp_path / "two/samples/step_000004.txt"
     ).read_text()

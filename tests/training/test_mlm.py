@@ -14,23 +14,10 @@ from attnorm.tasks.mlm import MaskedLMTask
 from attnorm.training.errors import ConfigError
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.run import load_weights, train
-from attnorm.training.tracking import read_csv
 
 EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 EPOCHS = ("attention=hnas", "data.train_size=12", "task.max_steps=10", "task.validations=2")  # validates after 5 and 10
-FILES = {
-    "config.yaml",
-    "environment.json",
-    "metrics.csv",
-    "hybrid_weights.csv",
-    "attention.csv",
-    "summary.json",
-    "tokenizer.json",
-    "checkpoints/best.ckpt",
-    "checkpoints/last.ckpt",
-    "samples/step_000002.txt",
-    "samples/step_000004.txt",
-}
+FILES = {*runs.FILES, "tokenizer.json"}
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +25,6 @@ def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("straight") / "run"
     runs.tiny_run(folder, *EPOCHS, task="mlm")
     return folder
-
-
-def logged(run, column):
-    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}
 
 
 def noting(monkeypatch, method):
@@ -86,7 +69,7 @@ def test_a_summary_has_loss_perplexity_and_accuracy_of_the_best_model():
     metrics = scores["metrics"]
     assert set(metrics) == {"loss", "perplexity", "accuracy"}
     assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]), rel=1e-9)
-    losses = logged(run, "val/loss")
+    losses = runs.logged(run, "val/loss")
     assert list(losses) == [2, 4] and summary["best_step"] == min(losses, key=losses.get)
     assert metrics["loss"] == pytest.approx(min(losses.values()), rel=1e-5)
 
@@ -112,7 +95,7 @@ def test_the_scores_are_those_of_the_full_output_row_by_row():
 
 def test_training_lowers_the_loss(tmp_path):
     summary = runs.tiny_run(tmp_path, "task.max_steps=60", "callbacks.attention_every=0", task="mlm")
-    losses = list(logged(tmp_path, "val/loss").values())
+    losses = list(runs.logged(tmp_path, "val/loss").values())
     assert losses[-1] < losses[0] < math.log(300) + 0.2
     assert losses[-1] < math.log(300) - 0.4
     assert summary["validation"]["metrics"]["accuracy"] > 1.5
@@ -120,7 +103,7 @@ def test_training_lowers_the_loss(tmp_path):
 
 def test_a_first_loss_is_about_that_of_guessing(tmp_path):
     runs.tiny_run(tmp_path, "task.max_steps=1", "optim.lr=1.0e-9", task="mlm")
-    assert logged(tmp_path, "train/loss")[1] == pytest.approx(math.log(300), abs=0.7)
+    assert runs.logged(tmp_path, "train/loss")[1] == pytest.approx(math.log(300), abs=0.7)
 
 
 # scoring again
@@ -263,7 +246,7 @@ def test_two_processes_give_the_result_of_one(tmp_path):
     runs.tiny_run(tmp_path / "two", *EXACT, "trainer.strategy=ddp_fork", "trainer.devices=2", task="mlm")
     assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-7, atol=1e-9)
     for column in ("val/loss", "val/perplexity", "val/accuracy", "hybrid/encoder/0"):
-        assert_close(logged(tmp_path / "one", column), logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
+        assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
 
 
 # other documents

@@ -29,20 +29,7 @@ EPOCHS = (
     "task.validations=3",
 )  # validates after 4, 8, 12, 14
 EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-FILES = {
-    "config.yaml",
-    "environment.json",
-    "metrics.csv",
-    "hybrid_weights.csv",
-    "attention.csv",
-    "summary.json",
-    "sentencepiece.model",
-    "checkpoints/best.ckpt",
-    "checkpoints/last.ckpt",
-    "samples/step_000002.txt",
-    "samples/step_000004.txt",
-    "samples/validation.txt",
-}
+FILES = {*runs.FILES, "sentencepiece.model", "samples/validation.txt"}
 
 
 @functools.cache
@@ -92,11 +79,6 @@ def history(run):
     """metrics.csv as a sorted list of what each row holds, and the text of hybrid_weights.csv."""
     rows = [tuple(sorted((k, v) for k, v in row.items() if v)) for row in read_csv(run / "metrics.csv")]
     return sorted(rows), (run / "hybrid_weights.csv").read_text()
-
-
-def logged(run, column):
-    """{step: value} of a column of metrics.csv."""
-    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}
 
 
 def assert_same_training(first, second):
@@ -173,16 +155,16 @@ def test_final_headlines_and_samples_are_one_line_each():
 
 def test_metrics_are_at_the_updates_they_belong_to():
     run = runs.finished_run()
-    assert list(logged(run, "train/loss")) == [1, 2, 3, 4]
-    assert list(logged(run, "val/loss")) == list(logged(run, "val/rouge1")) == [2, 4]
-    assert list(logged(run, "hybrid/encoder/0")) == [0, 1, 2, 3, 4]
-    assert list(logged(run, "column_mass/encoder/0/min")) == [0, 2, 4]
+    assert list(runs.logged(run, "train/loss")) == [1, 2, 3, 4]
+    assert list(runs.logged(run, "val/loss")) == list(runs.logged(run, "val/rouge1")) == [2, 4]
+    assert list(runs.logged(run, "hybrid/encoder/0")) == [0, 1, 2, 3, 4]
+    assert list(runs.logged(run, "column_mass/encoder/0/min")) == [0, 2, 4]
 
 
 def test_the_last_validation_loss_is_that_of_the_summary():
     """One is computed in training, the other from best.ckpt: the same model, the same pairs."""
     run = runs.finished_run()
-    assert_close(logged(run, "val/loss")[4], loss_of(run), rtol=1e-5, atol=0)
+    assert_close(runs.logged(run, "val/loss")[4], loss_of(run), rtol=1e-5, atol=0)
 
 
 def test_the_hybrid_curve_starts_at_a_half_and_has_every_layer_at_every_look_and_moves(tmp_path):
@@ -237,8 +219,8 @@ def test_a_run_makes_the_updates_it_was_asked_for(tmp_path, overrides, steps):
     if steps is None:
         steps = runs.tiny(*overrides)["trainer"]["max_epochs"] * updates_an_epoch(*overrides)
     assert summary["steps"] == steps
-    assert list(logged(tmp_path, "train/loss")) == list(range(1, steps + 1))
-    assert max(logged(tmp_path, "val/loss")) == steps  # the last validation is at the end
+    assert list(runs.logged(tmp_path, "train/loss")) == list(range(1, steps + 1))
+    assert max(runs.logged(tmp_path, "val/loss")) == steps  # the last validation is at the end
 
 
 @pytest.mark.parametrize(
@@ -246,12 +228,12 @@ def test_a_run_makes_the_updates_it_was_asked_for(tmp_path, overrides, steps):
 )
 def test_validations_are_even_and_the_last_is_at_the_end(tmp_path, steps, validations, expected):
     runs.tiny_run(tmp_path, f"task.max_steps={steps}", f"task.validations={validations}")
-    assert list(logged(tmp_path, "val/loss")) == expected
+    assert list(runs.logged(tmp_path, "val/loss")) == expected
 
 
 def test_validations_count_updates_under_accumulation(tmp_path):
     runs.tiny_run(tmp_path, "trainer.accumulate_grad_batches=3")
-    assert list(logged(tmp_path, "val/loss")) == [2, 4]
+    assert list(runs.logged(tmp_path, "val/loss")) == [2, 4]
 
 
 def test_training_stops_when_validations_stop_improving(tmp_path):
@@ -426,7 +408,7 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
         runs.before(patch, HeadlineTask, "training_step", crash)
         runs.tiny_run(tmp_path / "first", *overrides)
     assert runs.load(tmp_path / "first")["global_step"] == interval
-    assert max(logged(tmp_path / "first", "train/loss")) == interval + 2
+    assert max(runs.logged(tmp_path / "first", "train/loss")) == interval + 2
     second = tmp_path / ("first" if folder == "the same" else "second")
     runs.tiny_run(second, *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     assert_same_training(uninterrupted(*overrides), second)
@@ -505,7 +487,7 @@ def test_two_processes_share_each_update_and_give_the_result_of_one(tmp_path):
     assert_close(*ends, rtol=1e-7, atol=1e-9)
     assert runs.unequal(*ends) != []  # or nothing was divided
     for column in ("val/loss", "val/rouge1", "hybrid/encoder/0"):
-        assert_close(logged(tmp_path / "one", column), logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
+        assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
     assert_close(
         scores_of(tmp_path / "one")["metrics"]["loss"],
         scores_of(tmp_path / "two")["metrics"]["loss"],
@@ -529,7 +511,7 @@ def test_the_ddp_command_gives_the_result_of_one_process(tmp_path):
         [summary] = (tmp_path / name).rglob("summary.json")
         found[name] = summary.parent
     assert_close(*(runs.parameters(run) for run in found.values()), rtol=1e-7, atol=1e-9)
-    assert list(logged(found["two"], "val/loss")) == [2, 4]
+    assert list(runs.logged(found["two"], "val/loss")) == [2, 4]
     assert (summary_of(found["two"])["finished"], summary_of(found["two"])["steps"]) == (True, 4)
     assert (found["two"] / "hybrid_weights.csv").read_text() == (found["one"] / "hybrid_weights.csv").read_text()
 

@@ -23,20 +23,7 @@ from attnorm.training.tracking import read_csv
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 TRAINED = ("task.max_steps=9", "task.validations=3", "callbacks.attention_every=0")  # long enough for some answers
 IMPOSSIBLE = 4  # of the 12 validation questions
-FILES = {
-    "config.yaml",
-    "environment.json",
-    "metrics.csv",
-    "hybrid_weights.csv",
-    "attention.csv",
-    "summary.json",
-    "tokenizer.json",
-    "checkpoints/best.ckpt",
-    "checkpoints/last.ckpt",
-    "samples/step_000002.txt",
-    "samples/step_000004.txt",
-    "samples/validation.predictions.json",
-}
+FILES = {*runs.FILES, "tokenizer.json", "samples/validation.predictions.json"}
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +40,6 @@ def doubting(tmp_path_factory):
     folder = tmp_path_factory.mktemp("doubting") / "run"
     runs.tiny_run(folder, *runs.squad_files(IMPOSSIBLE), "task.no_answer=true", *TRAINED, task="squad")
     return folder
-
-
-def logged(run, column):
-    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}
 
 
 def metrics_of(run, file="summary.json"):
@@ -125,7 +108,7 @@ def test_a_summary_has_loss_exact_match_and_f1(answering):
     scores = summary["validation"]
     assert (scores["split"], scores["of"], scores["size"], scores["settings"]) == ("validation", "questions", 12, {})
     assert set(scores["metrics"]) == {"loss", "exact", "f1"}
-    f1 = logged(answering, "val/f1")
+    f1 = runs.logged(answering, "val/f1")
     assert list(f1) == [3, 6, 9] and len(set(f1.values())) > 1
     assert summary["best_step"] == max(f1, key=f1.get)
     assert scores["metrics"]["f1"] == pytest.approx(max(f1.values()))
@@ -317,7 +300,7 @@ def test_two_processes_judge_as_one(tmp_path, impossible):
     columns = [name for name in read_csv(tmp_path / "one/metrics.csv")[0] if name.startswith("val/")]
     assert {"val/loss", "val/exact", "val/f1"} <= set(columns) and bool(impossible) == ("val/NoAns_f1" in columns)
     for column in columns:
-        one, two = logged(tmp_path / "one", column), logged(tmp_path / "two", column)
+        one, two = runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column)
         assert list(one) == [4, 8]
         assert_close(one, two, rtol=1e-6, atol=1e-6)
     assert_close(metrics_of(tmp_path / "one"), metrics_of(tmp_path / "two"), rtol=1e-6, atol=1e-6)

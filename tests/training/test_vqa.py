@@ -23,21 +23,7 @@ from attnorm.training.tracking import read_csv
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 TRAINED = ("task.max_steps=30", "task.validations=5", "callbacks.attention_every=0")  # long enough for some answers
-FILES = {
-    "config.yaml",
-    "environment.json",
-    "answers.json",
-    "metrics.csv",
-    "hybrid_weights.csv",
-    "attention.csv",
-    "summary.json",
-    "sentencepiece.model",
-    "checkpoints/best.ckpt",
-    "checkpoints/last.ckpt",
-    "samples/step_000002.txt",
-    "samples/step_000004.txt",
-    "samples/validation.results.json",
-}
+FILES = {*runs.FILES, "answers.json", "sentencepiece.model", "samples/validation.results.json"}
 WIDTHS, BOXES = [48, 64, 40], [36, 36, 36]  # of the views of the built-in scenes
 
 
@@ -47,10 +33,6 @@ def answering(tmp_path_factory):
     folder = tmp_path_factory.mktemp("answering") / "run"
     runs.tiny_run(folder, *TRAINED, task="vqa_v2")
     return folder
-
-
-def logged(run, column):
-    return {int(row["step"]): float(row[column]) for row in read_csv(run / "metrics.csv") if row.get(column)}
 
 
 def results_of(run, file="samples/validation.results.json"):
@@ -259,11 +241,13 @@ def test_a_summary_has_accuracy_by_type_and_the_loss(answering):
     scores = summary["validation"]
     assert (scores["split"], scores["of"], scores["size"]) == ("validation", "questions", 16)
     assert list(scores["metrics"]) == ["accuracy", "other", "yes/no", "loss"]
-    accuracy = logged(answering, "val/accuracy")
+    accuracy = runs.logged(answering, "val/accuracy")
     assert list(accuracy) == [6, 12, 18, 24, 30]
     assert summary["best_step"] == max(accuracy, key=accuracy.get)
     assert scores["metrics"]["accuracy"] == pytest.approx(max(accuracy.values()), abs=0.005)
-    assert scores["metrics"]["loss"] == pytest.approx(logged(answering, "val/loss")[summary["best_step"]], rel=1e-5)
+    assert scores["metrics"]["loss"] == pytest.approx(
+        runs.logged(answering, "val/loss")[summary["best_step"]], rel=1e-5
+    )
 
 
 def test_the_scores_are_those_of_the_written_answers_by_hand(answering):
