@@ -26,20 +26,20 @@ CONTESTANTS = {  # name: fusion, its normalizer
     "dnas": ("attention", "dnas"),
     "hnas": ("attention", "hnas"),
 }
-PAPER = {"width": 1024, "word_width": 300, "hidden": 5000, "max_question": 14}
-VIEWS = 3
+VIEWS, QUESTION = 3, 14  # views of an image, the most tokens of a question
 
 
 def build(name: str, args: argparse.Namespace):
     """The model of a contestant."""
     from attnorm.models.pythia import Pythia
-    from attnorm.models.visual_shape import VisualShape
+    from attnorm.training.recipes.base import recipe_of
 
     fusion, normalizer = CONTESTANTS[name]
-    shape = VisualShape(fusion=fusion, fusion_heads=args.heads, **PAPER)
-    attention = {"fusion": normalizer, "prior": {"fusion": []}, "scorer": {"fusion": "scaled_dot"}, "options": {}}
+    typed = ("task=vqa", "model=vqa_paper", f"model.fusion={fusion}", f"model.fusion_heads={args.heads}")
+    cfg = timing.configure(*typed, f"attention={normalizer}")
     sizes = ([args.features] * VIEWS, [args.boxes] * VIEWS)
-    return Pythia(shape, attention, args.vocabulary, timing.PAD, args.answers, *sizes).to(args.device)
+    shape = recipe_of(cfg).shape()
+    return Pythia(shape, cfg["attention"], args.vocabulary, timing.PAD, args.answers, *sizes).to(args.device)
 
 
 def make_batch(args: argparse.Namespace) -> tuple:
@@ -47,9 +47,9 @@ def make_batch(args: argparse.Namespace) -> tuple:
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    lengths = torch.randint(4, PAPER["max_question"] + 1, (args.batch, 1), generator=generator)
-    ids = torch.randint(1, args.vocabulary, (args.batch, PAPER["max_question"]), generator=generator)
-    ids[torch.arange(PAPER["max_question"]) >= lengths] = timing.PAD
+    lengths = torch.randint(4, QUESTION + 1, (args.batch, 1), generator=generator)
+    ids = torch.randint(1, args.vocabulary, (args.batch, QUESTION), generator=generator)
+    ids[torch.arange(QUESTION) >= lengths] = timing.PAD
     views = []
     for _ in range(VIEWS):
         counts = torch.randint(args.boxes // 2, args.boxes + 1, (args.batch, 1), generator=generator)
