@@ -1,5 +1,7 @@
 """Fusion: views side by side, or the primary's boxes attending to the others' with any normalizer."""
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -39,8 +41,10 @@ def boxes_by_formula(fusion, views):
     found = []
     for boxes, (features, _, place) in zip(fusion.views, views, strict=False):
         x1, y1, x2, y2 = place.unbind(-1)
-        sides = torch.stack([x1, y1, x2, y2, x2 - x1, y2 - y1], -1)
-        x = features @ boxes.features.weight.T + boxes.features.bias + sides @ boxes.place.weight.T
+        numbers = [(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1]
+        turns = [number * math.pi * turn for number in numbers for turn in (0.5, 1, 2, 4, 8)]
+        place = torch.stack([turn.sin() for turn in turns] + [turn.cos() for turn in turns], -1)
+        x = features @ boxes.features.weight.T + boxes.features.bias + place @ boxes.place.weight.T
         found.append(normed(x, boxes.norm))
     return found
 

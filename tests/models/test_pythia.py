@@ -329,9 +329,9 @@ def test_it_learns_what_only_another_view_shows(normalizer):
     features = [torch.randn(32, most, width, generator=generator) for most, width in zip(MOST, WIDTHS, strict=True)]
     labels = (features[2][:, 0, 0] > 0).long() * 2
     features[2][:, 0, 0] = features[2][:, 0, 0].sign() * 3
-    views = [(x, torch.ones(x.shape[:2], dtype=torch.bool), torch.zeros(*x.shape[:2], 4)) for x in features]
+    views = [(x, torch.ones(x.shape[:2], dtype=torch.bool), None) for x in features]
     ids = torch.ones(32, 3, dtype=torch.long)
-    model = visual_model(Pythia, normalizer)
+    model = visual_model(Pythia, normalizer, geometry=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(80):
         loss = F.cross_entropy(model(ids, views), labels)

@@ -356,11 +356,18 @@ def kept_of_training():
     return {"answers": sorted((text for text in counts if counts[text] > 1), key=lambda text: (-counts[text], text))}
 
 
-def test_answers_may_come_from_a_file(tmp_path):
+def test_answers_may_come_from_a_file(monkeypatch, tmp_path):
     (tmp_path / "answers.txt").write_text("no\nblue\nyes\n")
     runs.tiny_run(tmp_path / "run", f"task.answers={tmp_path}/answers.txt", "task.max_steps=1", task="vqa_v2")
     assert kept_of(tmp_path / "run")["answers"] == ["no", "blue", "yes"]
     assert set(results_of(tmp_path / "run").values()) <= {"no", "blue", "yes"}
+    (tmp_path / "answers.txt").unlink()  # the run has kept them
+    assert runs.call(monkeypatch, "eval", f"run={tmp_path}/run") == 0
+
+
+def test_a_file_of_answers_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ValueError, match=r"task\.answers=none\.json: answer list: no such file: none\.json"):
+        runs.tiny_run(tmp_path, "task.answers=none.json", task="vqa_v2")
 
 
 def test_too_high_a_count_leaves_no_answer_and_is_said(tmp_path):
@@ -471,7 +478,7 @@ def test_accumulation_changes_memory_and_not_the_result(tmp_path):
         typed = (*EXACT, "data.batch_tokens=150", f"trainer.accumulate_grad_batches={pieces}")
         runs.tiny_run(tmp_path / str(pieces), *typed, task="vqa")
     ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "3")]
-    assert_close(*ends, rtol=1e-7, atol=1e-9)
+    assert_close(*ends, rtol=1e-5, atol=1e-6)  # Adam magnifies gradients that are nearly 0
     assert runs.unequal(*ends) != []
 
 

@@ -1,5 +1,7 @@
 """Several views of an image, the boxes of one detector each, become one set of boxes."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -7,19 +9,21 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_normalizer, build_site_prior, build_site_scorer
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention
+from attnorm.attention.normalizers.base import widen
 from attnorm.models.encoder import site_log_prior
 from attnorm.models.visual_shape import VisualShape
 
 View = tuple[Tensor, Tensor, Tensor | None]  # features (B, M, D), present bool (B, M), geometry (B, M, 4)
+OCTAVES = 5  # waves that tell where a box is, each half as long as the one before
 
 
 class Boxes(nn.Module):
-    """norm(A f + B g) of a box with the features f at the place g = (x1, y1, x2, y2, x2 - x1, y2 - y1)."""
+    """norm(A f + B w(g)) of a box with the features f at the place g; w are `waves`."""
 
     def __init__(self, features: int, shape: VisualShape):
         super().__init__()
         self.features = nn.Linear(features, shape.width)
-        self.place = nn.Linear(6, shape.width, bias=False) if shape.geometry else None
+        self.place = nn.Linear(8 * OCTAVES, shape.width, bias=False) if shape.geometry else None
         self.norm, self.dropout = nn.LayerNorm(shape.width), nn.Dropout(shape.dropout)
 
     def forward(self, features: Tensor, geometry: Tensor | None) -> Tensor:
@@ -28,8 +32,18 @@ class Boxes(nn.Module):
         if self.place is not None:
             if geometry is None:
                 raise ValueError("geometry=True: this view does not say where its boxes are; use geometry=False")
-            x = x + self.place(torch.cat([geometry, geometry[..., 2:] - geometry[..., :2]], dim=-1))
+            x = x + self.place(waves(geometry))
         return self.dropout(self.norm(x))
+
+
+def waves(geometry: Tensor) -> Tensor:
+    """Sines and cosines of a box's middle and size, (B, M, 4) as x1 y1 x2 y2 -> (B, M, 8 OCTAVES), the longest wave
+    four times the image. A product of queries and keys can so tell boxes at one place from others, as cos a cos b +
+    sin a sin b = cos(a - b); from the numbers themselves it cannot."""
+    first, last = widen(geometry).chunk(2, dim=-1)
+    frequencies = math.pi / 2 * 2 ** torch.arange(OCTAVES, dtype=first.dtype, device=first.device)
+    angles = (torch.cat([(first + last) / 2, last - first], -1).unsqueeze(-1) * frequencies).flatten(-2)
+    return torch.cat([angles.sin(), angles.cos()], -1).to(geometry.dtype)
 
 
 class Fusion(nn.Module):

@@ -58,9 +58,13 @@ class VisualQuestions(Recipe):
 
     def answers(self) -> AnswerList:
         """Those in the file task.answers, or those that most annotators gave to at least task.min_count questions of
-        the training split."""
+        the training split. Raises ValueError, naming the key, where there are none."""
         if self._answers is None:
-            self._answers = AnswerList.read(self.cfg["task"]["answers"] or self._frequent_answers())
+            given = self.cfg["task"]["answers"]
+            try:
+                self._answers = AnswerList.read(given or self._frequent_answers())
+            except ValueError as error:
+                raise ValueError(f"task.answers={given}: {error}" if given else str(error)) from error
         return self._answers
 
     def _frequent_answers(self) -> Path:
