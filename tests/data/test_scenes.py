@@ -323,7 +323,7 @@ def test_the_corpus_is_frozen():
     assert hashlib.blake2b(json.dumps(places).encode(), digest_size=8).hexdigest() == "fd35a4d468b1b26a"
     corners = [round(float(found.features[row, column]), 3) for found in SEEN[0] for row, column in ((0, 0), (35, -1))]
     np.testing.assert_allclose(corners, FEATURES, atol=2e-3)
-    assert inspect.signature(type(build_source("scenes"))).parameters["train_size"].default == 20_000
+    assert inspect.signature(type(build_source("scenes"))).parameters["train_size"].default == 80_000
 
 
 FEATURES = [0.154, -0.35, -0.947, 0.579, -0.18, 0.19]

@@ -21,7 +21,7 @@ class Scenes(VisualSource):
     splits = SPLITS
 
     def __init__(
-        self, *, train_size: int = 20_000, valid_size: int = 2_000, test_size: int = 2_000, corpus_seed: int = 0
+        self, *, train_size: int = 80_000, valid_size: int = 2_000, test_size: int = 2_000, corpus_seed: int = 0
     ):
         self.sizes = {"train": train_size, "validation": valid_size, "test": test_size}
         self.corpus_seed = corpus_seed
