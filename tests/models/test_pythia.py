@@ -19,6 +19,7 @@ from visual_builders import (
     gru_by_loops,
     image_views,
     masked,
+    normed,
     questions,
     reordered,
     rough_visual,
@@ -63,7 +64,7 @@ def test_the_scores_are_those_of_the_formula(fusion, question):
         encoder = model.encoder
         encoder.embeddings.tokens = nn.Embedding.from_pretrained(linear(model.words.linear, model.words.table.weight))
         states = encoder(ids, real)
-    q = pooled(model.pool, states, real)
+    q = normed(pooled(model.pool, states, real), model.norm)
     joint, weights = linear(model.question, q).clamp(min=0), None
     if fusion != "none":
         boxes, present = model.fusion(views)

@@ -14,8 +14,8 @@ class Pythia(Answerer):
     """scores = D relu(C (relu(A q) * relu(B v))): q the question, v the boxes that it attends to.
 
     "Pythia v0.1", Sec. 2, after "Bottom-Up and Top-Down Attention": q pools the states of a GRU (or of a transformer
-    encoder), v is top-down attention over the boxes of `Fusion`. Without boxes, B v is left out; an image whose boxes
-    are all absent has v = 0. The rest as in `Answerer`.
+    encoder) and is normed, v is top-down attention over the boxes of `Fusion`. Without boxes, B v is left out; an image
+    whose boxes are all absent has v = 0. The rest as in `Answerer`.
     """
 
     sites = {"fusion": False, "encoder": False}  # noqa: RUF012
@@ -34,7 +34,7 @@ class Pythia(Answerer):
         super().__init__(shape, attention, vocab_size, pad_id, view_widths, view_boxes)
         width, hidden = shape.width, shape.hidden
         self.encoder = Encoder(shape.transformer(), attention, self.words) if shape.question == "transformer" else None
-        self.pool, self.question = Pool(width), nn.Linear(width, hidden)
+        self.pool, self.norm, self.question = Pool(width), nn.LayerNorm(width), nn.Linear(width, hidden)
         if self.fusion is not None:
             self.top_down, self.image = TopDown(width, hidden, shape.dropout), nn.Linear(width, hidden)
         self.hidden, self.classifier = nn.Linear(hidden, hidden), nn.Linear(hidden, answers)
@@ -50,7 +50,7 @@ class Pythia(Answerer):
     def answer(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
         real = ids != self.pad_id
         states = self.words(ids) if self.encoder is None else self.encoder(ids, real)
-        question, _ = self.pool(states, real)
+        question = self.norm(self.pool(states, real)[0])  # without it the two products below stay near 0 for long
         joint, weights = self.question(question).relu(), None
         if self.fusion is not None:
             image, weights = self.top_down(question, *self.fusion(views))
