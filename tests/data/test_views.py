@@ -83,6 +83,7 @@ def test_every_form_gives_the_same_boxes(tmp_path, kind):
     views = MAKERS[kind](tmp_path / "v")
     assert views.widths == [WIDTH] and views.boxes == [MOST] and len(views.names) == 1
     views.check(COUNTS)
+    size = len(pickle.dumps(views))
     for images in (["12", "7"], ["300"], ["x_y", "x_y", "7"]):
         for reader in (views, pickle.loads(pickle.dumps(views))):
             ((features, present, geometry),) = reader.read(images)
@@ -94,6 +95,7 @@ def test_every_form_gives_the_same_boxes(tmp_path, kind):
                 np.testing.assert_array_equal(features[row, :count], boxes_of(image)[0])
                 np.testing.assert_allclose(geometry[row, :count], boxes_of(image)[1], atol=1e-6)
                 assert not features[row, count:].any() and not geometry[row, count:].any()
+    assert len(pickle.dumps(views)) == size  # what has been opened does not travel
 
 
 @pytest.mark.parametrize("kind", MAKERS)

@@ -7,6 +7,7 @@ present (M,), and their geometry (M, 4), x1 y1 x2 y2 in shares of the image's wi
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -86,11 +87,20 @@ class Arrays(Views):
         self.check(images)
         rows = [self.rows[image] for image in images]
         views = []
-        for view in range(len(self.names)):  # opened anew each time: a mapping would not survive being sent to a worker
-            arrays = (np.load(self.folder / file, mmap_mode="r")[rows] for file in _files(view))
-            features, present, geometry = map(torch.from_numpy, arrays)
+        for arrays in self.arrays:
+            features, present, geometry = (torch.from_numpy(array[rows]) for array in arrays)
             views.append((features.float(), present, geometry))
         return views
+
+    @cached_property
+    def arrays(self) -> list[list[np.ndarray]]:
+        """Features, presence and geometry of all images, for each view, mapped into memory on first use."""
+        views = range(len(self.names))
+        return [[np.load(self.folder / file, mmap_mode="r") for file in _files(view)] for view in views]
+
+    def __getstate__(self) -> dict:
+        """Without the arrays: a process that is sent this maps them itself, instead of being sent them whole."""
+        return {name: value for name, value in self.__dict__.items() if name != "arrays"}
 
 
 def write_arrays(
