@@ -138,7 +138,16 @@ def test_fewer_rows_than_parts_are_refused(pieces, ranks):
     with pytest.raises(ValueError, match="3 rows cannot be shared by 4 devices and accumulation steps"):
         TokenBatches(random_lengths(3), BUDGET, pieces=pieces, ranks=ranks)
     TokenBatches(random_lengths(4), BUDGET, pieces=pieces, ranks=ranks)
-    TokenBatches(random_lengths(3), BUDGET, shuffle=False, pieces=pieces, ranks=ranks)
+    TokenBatches(random_lengths(ranks), BUDGET, shuffle=False, pieces=pieces, ranks=ranks)
+    with pytest.raises(ValueError, match="rows cannot be shared by"):
+        TokenBatches(random_lengths(ranks - 1), BUDGET, shuffle=False, ranks=ranks)
+
+
+@pytest.mark.parametrize("rows", [4, 5, 9])
+def test_each_device_has_something_to_validate(rows):
+    dealt = [list(TokenBatches(random_lengths(rows), 10**6, shuffle=False, rank=rank, ranks=4)) for rank in range(4)]
+    assert min(map(len, dealt)) == 1
+    assert rows_of(itertools.chain.from_iterable(dealt)) == list(range(rows))
 
 
 @pytest.mark.parametrize("budget", [50, 400, 5000])

@@ -29,7 +29,8 @@ class TokenBatches(Sampler[Part]):
 
     lengths: int (rows, k), tokens of each of a row's k sequences. weights: int (rows,), what each row adds to an
     update's divisor; without them the tokens of its last sequence. shuffle=False keeps one order, for validation, and
-    deals whole batches to the ranks. Raises ValueError when there are fewer rows than parts.
+    deals whole batches to the ranks, each of which gets one or more. Raises ValueError when there are fewer rows than
+    parts.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class TokenBatches(Sampler[Part]):
         self.weights = lengths[:, -1] if weights is None else weights
         self.pieces, self.rank, self.ranks = pieces, rank, ranks
         self.epoch, self.start = 0, 0
-        parts = pieces * ranks if shuffle else 1
+        parts = pieces * ranks if shuffle else ranks
         if len(lengths) < parts:
             raise ValueError(f"{len(lengths)} rows cannot be shared by {parts} devices and accumulation steps")
         self.order = np.lexsort(lengths.T[::-1])
-        self.cuts = cut_by_tokens(lengths[self.order], batch_tokens, at_least=parts)
+        self.cuts = cut_by_tokens(lengths[self.order], batch_tokens, at_least=parts if shuffle else 1)
+        if len(self.cuts) <= ranks and not shuffle:  # a device without any would stop the others
+            self.cuts = [len(lengths) * rank // ranks for rank in range(ranks + 1)]
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch whose order the next iteration gives; Lightning calls it."""
