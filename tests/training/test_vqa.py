@@ -482,6 +482,17 @@ def test_accumulation_changes_memory_and_not_the_result(tmp_path):
     assert runs.unequal(*ends) != []
 
 
+@pytest.mark.slow
+def test_two_processes_give_the_result_of_one(tmp_path):
+    typed = (*EXACT, "attention=hnas", "data.batch_tokens=150")
+    runs.tiny_run(tmp_path / "one", *typed, task="vqa")
+    runs.tiny_run(tmp_path / "two", *typed, "trainer.strategy=ddp_fork", "trainer.devices=2", task="vqa")
+    assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-5, atol=1e-6)
+    for column in ("val/loss", "val/accuracy", "hybrid/fusion"):
+        assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-5, atol=1e-5)
+    assert results_of(tmp_path / "one") == results_of(tmp_path / "two")
+
+
 def test_every_parameter_is_trained():
     recipe = recipe_of(runs.tiny("attention=hnas", task="vqa"))
     model = recipe.model(recipe.splits()["train"].tokenizer)
