@@ -14,16 +14,20 @@ from attnorm.analysis.figures import compare_column_mass
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
+    parser.add_argument("--site", help="of its layers only, such as fusion; without: of all layers")
     parser.add_argument("--out", type=Path, default=Path("smallest_mass.png"))
     args = parser.parse_args()
-    named = {f"{label(run)} ({run.name})": run for run in args.runs}
-    print(compare_column_mass(named, args.out))
+    try:
+        named = {f"{label(run, args.site or 'fusion')} ({run.name})": run for run in args.runs}
+        print(compare_column_mass(named, args.out, args.site))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
-def label(run: Path) -> str:
-    """The normalizer that a run is about: of its fusion, or of the first site it has."""
+def label(run: Path, site: str) -> str:
+    """The normalizer of a run at a site, or at the first that it has."""
     attention = yaml.safe_load((run / "config.yaml").read_text())["attention"]
-    return attention.get("fusion") or next(iter(attention.values()))
+    return attention.get(site) or next(value for value in attention.values() if isinstance(value, str))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def draw(folder: Path, seed: int) -> None:
     from attnorm.analysis.figures import compare_column_mass
 
     runs = {arm: folder / f"fused_{arm}_{seed}" for arm in ("softmax", "dnas", "hnas")}
-    print(f"figure: {compare_column_mass(runs, folder / 'smallest_mass.png')}")
+    print(f"figure: {compare_column_mass(runs, folder / 'smallest_mass.png', 'fusion')}")
 
 
 if __name__ == "__main__":

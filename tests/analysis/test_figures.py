@@ -55,3 +55,20 @@ def test_the_smallest_mass_of_a_run_is_the_least_over_heads_and_layers(run, line
     [[(first, second)]] = lines
     assert list(first[0]) == [0, 10, 20]
     assert list(first[1]) == list(second[1]) == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_the_smallest_mass_of_one_site(run, lines):
+    CsvTable(run / "attention.csv").append(
+        {"step": 10, "layer": "fusion", "head": 0, "entropy": 1.0, "column_mass": 1e-9, "column_mass_min": 1e-9}
+    )
+    compare_column_mass({"one": run}, run / "fusion.png", "fusion")
+    [[[(steps, masses)]]] = lines
+    assert (list(steps), list(masses)) == ([10], [1e-9])
+
+
+def test_what_was_not_watched_is_said(run):
+    with pytest.raises(ValueError, match=f"{run}: no attention at guided was watched"):
+        compare_column_mass({"one": run}, run / "guided.png", "guided")
+    (run / "attention.csv").unlink()
+    with pytest.raises(ValueError, match=r"no attention was watched; .* callbacks\.attention_every > 0"):
+        compare_column_mass({"one": run}, run / "all.png")

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from attnorm.attention.multihead import observe
 from attnorm.data.batching import TokenBatches
 from attnorm.tasks.mlm import MaskedLMTask
+from attnorm.training import watching
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.run import load_weights
 from attnorm.training.tracking import read_csv
@@ -66,6 +67,15 @@ def test_labels_of_layers():
     assert layer_label("encoder.layers.0.attention") == "encoder/0"
     assert layer_label("layers.3.attention") == "decoder/3"
     assert layer_label("layers.1.cross") == "decoder/1/cross"
+
+
+def test_small_masses_are_kept_and_examples_without_keys_do_not_count(monkeypatch, tmp_path):
+    masses = torch.tensor([[1e-9, 3e-9], [torch.inf, torch.inf], [2e-9, 1e-9]])
+    monkeypatch.setattr(watching, "smallest_column_mass", lambda weights, allowed: masses)
+    runs.tiny_run(tmp_path, "task.max_steps=1", "task.validations=1", task="mlm")
+    rows = table(tmp_path)
+    for head, expected in ((0, (1.5e-9, 1e-9)), (1, (2e-9, 1e-9))):
+        assert rows[0, "encoder/0", head][1:] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify", "gigaword"])

@@ -90,24 +90,37 @@ def draw_attention(rows: list[dict[str, str]], cfg: dict, target: Path) -> Path:
     return target
 
 
-def compare_column_mass(runs: dict[str, Path], target: Path) -> Path:
+def compare_column_mass(runs: dict[str, Path], target: Path, site: str | None = None) -> Path:
     """The smallest column mass of several runs, by name, against the update number, on a logarithmic scale: the least
-    over the heads and layers of each, on the batch that it watched ("Doubly-Normalized Attention", Figure 1)."""
+    over the heads and layers of each, or of one site, on the batch that it watched ("Doubly-Normalized Attention",
+    Figure 1). Raises ValueError for a run that watched no such layer."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    curves = {name: least_mass(run, site) for name, run in runs.items()}
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for name, run in runs.items():
-        least: dict[int, float] = {}
-        for row in read_csv(run / ATTENTION_FILE):
-            step, mass = int(row["step"]), float(row["column_mass_min"])
-            least[step] = min(mass, least.get(step, mass))
-        axes.plot(list(least), list(least.values()), label=name)
-    axes.set(xlabel="update", ylabel="smallest attention mass of a key", yscale="log")
+    for name, curve in curves.items():
+        axes.plot(list(curve), list(curve.values()), label=name)
+    where = f", {site}" if site else ""
+    axes.set(xlabel="update", ylabel=f"smallest attention mass of a key{where}", yscale="log")
     axes.legend(fontsize=8)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150)
     plt.close(figure)
     return target
+
+
+def least_mass(run: Path, site: str | None) -> dict[int, float]:
+    """For each update that was watched, the smallest column mass of all heads and layers, or of those of a site."""
+    watched = read_csv(run / ATTENTION_FILE) if (run / ATTENTION_FILE).is_file() else []
+    least: dict[int, float] = {}
+    for row in watched:
+        if site in (None, row["layer"].partition("/")[0]):
+            step, mass = int(row["step"]), float(row["column_mass_min"])
+            least[step] = min(mass, least.get(step, mass))
+    if not least:
+        where = f" at {site}" if site else ""
+        raise ValueError(f"{run}: no attention{where} was watched; is it a run with callbacks.attention_every > 0?")
+    return least

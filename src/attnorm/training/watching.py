@@ -76,7 +76,8 @@ class AttentionWatch(EveryUpdates):
     near 0 where a key is explained away ([D] Lemma 1).
 
     Head by head in attention.csv: `entropy` in nats, the mean over queries; `column_mass`, the mean over examples of
-    the smallest, and `column_mass_min`, the smallest of all. The means over heads, and the least, go to the logger.
+    the smallest, and `column_mass_min`, the smallest of all; examples without keys are left out. The means over heads,
+    and the least, go to the logger.
     """
 
     def __init__(self, run: Path, every: int):
@@ -99,11 +100,13 @@ class AttentionWatch(EveryUpdates):
         def see(name: str, weights: Tensor, allowed: Tensor | None) -> None:
             label, weights = layer_label(name), weights.float()
             mass = smallest_column_mass(weights, allowed)  # (B, H)
+            known = mass.isfinite().all(-1)  # not of an example without keys
+            mass = mass[known] if known.any() else mass
             spread = entropy(weights)  # (H,)
             for head, values in enumerate(zip(spread, mass.mean(0), mass.amin(0), strict=True)):
                 found = dict(zip(("entropy", "column_mass", "column_mass_min"), values, strict=True))
                 row = {"step": trainer.global_step, "layer": label, "head": head}
-                self.table.append(row | {key: f"{value:.6f}" for key, value in found.items()})
+                self.table.append(row | {key: f"{value:.8g}" for key, value in found.items()})
             metrics[f"entropy/{label}"] = spread.mean().item()
             metrics[f"column_mass/{label}/mean"] = mass.mean().item()
             metrics[f"column_mass/{label}/min"] = mass.min().item()
