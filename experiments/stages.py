@@ -13,13 +13,20 @@ ROOT = Path(__file__).parents[1]
 def stage(folder: Path, *overrides: str) -> dict:
     """`python train.py <overrides>` into `folder`; returns its summary.json, which another call finds.
 
-    The run's screen goes to <folder>.log. Raises SystemExit, with its last lines, when it fails.
+    The run's screen goes to <folder>.log, its overrides to <folder>.json. Raises SystemExit when it fails, with the
+    last lines of its screen, and when the folder holds a run with other overrides.
     """
     folder, summary = folder.resolve(), folder.resolve() / "summary.json"
+    record = folder.with_suffix(".json")
+    if folder.exists():
+        before = json.loads(record.read_text()) if record.is_file() else []
+        if changed := sorted({*before} ^ {*overrides}):
+            sys.exit(f"{folder} holds another run, which differs in {', '.join(changed)}; choose another --folder")
     if summary.is_file() and json.loads(summary.read_text()).get("finished"):
         return json.loads(summary.read_text())
     last, log = folder / "checkpoints" / "last.ckpt", folder.with_suffix(".log")
     folder.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps(overrides, indent=1) + "\n")
     resume = [f"ckpt_path={last}"] if last.is_file() else []
     command = [sys.executable, "train.py", *overrides, *resume, f"hydra.run.dir={folder}", "callbacks.progress=false"]
     print(f"{folder.name}: {' '.join(overrides)}", flush=True)

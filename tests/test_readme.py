@@ -77,7 +77,7 @@ def material(tmp_path, monkeypatch):
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
-            (r"<BERT folder or run>", str(run)),
+            (r"<BERT folder(?: or run)?>", str(run)),
             (r"<text>", f"{tmp_path}/my/books"),
             (r"<Reuters>", str(tmp_path)),
             (r"<file or ->", f"{tmp_path}/articles.txt"),

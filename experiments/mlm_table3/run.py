@@ -38,9 +38,10 @@ def main() -> None:
     parser.add_argument("--text", nargs="+", help="text files, folders, globs; without: the built-in corpus")
     parser.add_argument("--squad", nargs=2, metavar=("TRAIN", "DEV"), help="SQuAD 1.1, official JSON")
     parser.add_argument("--mnli", nargs=2, metavar=("TRAIN", "VALID"), help="JSON lines: premise, hypothesis, label")
-    parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "mlm_table3")
+    parser.add_argument("--folder", type=Path, help="of the runs; default logs/mlm_table3_<size>")
     args = parser.parse_args()
 
+    root = args.folder or ROOT / "logs" / f"mlm_table3_{args.size}"
     pretrain, squad, mnli = SIZES[args.size]
     texts = ",".join(str(Path(file).resolve()) for file in args.text or ())
     text = ["data=text", f"data.files=[{texts}]"] if texts else []
@@ -51,7 +52,7 @@ def main() -> None:
         for seed in args.seeds:
             name = f"{arm}_{seed}"
             shared = [f"attention={arm}", f"seed={seed}"]
-            folder = args.folder / f"{name}_mlm"
+            folder = root / f"{name}_mlm"
             metrics = stage(folder, "task=mlm", *shared, *text, *pretrain)["validation"]["metrics"]
             found["loss"].append(metrics["loss"])
             found["accuracy"].append(metrics["accuracy"])
@@ -60,7 +61,7 @@ def main() -> None:
                     train, valid = (Path(file).resolve() for file in files)
                     data = [f"data.train={train}", f"data.validation={valid}", f"model.init={folder.resolve()}"]
                     data += SLICES[task] if args.size == "small" else []
-                    summary = stage(args.folder / f"{name}_{task}", f"task={task}", *shared, *data, *overrides)
+                    summary = stage(root / f"{name}_{task}", f"task={task}", *shared, *data, *overrides)
                     found[task].append(summary["validation"]["metrics"]["f1" if task == "squad" else "accuracy"])
         rows.append([arm, *(spread(values) if values else "-" for values in found.values())])
     print(table(["", "MLM loss", "MLM accuracy", "SQuAD 1.1 F1", "MNLI accuracy"], rows))

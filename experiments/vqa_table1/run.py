@@ -28,14 +28,17 @@ SIZES = {"small": ["model=vqa_tiny"], "full": ["model=vqa_paper", "trainer=gpu",
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="small", choices=SIZES)
-    parser.add_argument("--data", default="scenes", choices=["scenes", "easy_vqa"], help="of the small size")
+    parser.add_argument("--data", choices=["scenes", "easy_vqa"], help="of the small size; default scenes")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--folder", type=Path, help="of the runs; default logs/vqa_table1_<data>")
     parser.add_argument("overrides", nargs="*", help="behind --: for every run")
     args = parser.parse_args()
+    if args.size == "full" and args.data:
+        parser.error("--data is for --size small; type data=... behind --")
 
-    data = [f"data={args.data}"] if args.size == "small" else []
-    folder = args.folder or ROOT / "logs" / f"vqa_table1_{args.data if args.size == 'small' else 'full'}"
+    small = args.data or "scenes"
+    data = [f"data={small}"] if args.size == "small" else []
+    folder = args.folder or ROOT / "logs" / f"vqa_table1_{small if args.size == 'small' else 'full'}"
     metrics: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
     for seed in args.seeds:  # an interrupted sweep then has as many seeds of every arm
         for arm, overrides in ARMS.items():
@@ -45,7 +48,10 @@ def main() -> None:
     columns = [name for name in metrics["one view"][0] if name != "loss"]
     rows = [[arm, *(spread([found[name] for found in runs]) for name in columns)] for arm, runs in metrics.items()]
     print(table(["", *columns], rows))
-    draw(folder, args.seeds[0])
+    try:
+        draw(folder, args.seeds[0])
+    except ValueError as error:  # nothing was watched
+        print(f"no figure: {error}")
 
 
 def draw(folder: Path, seed: int) -> None:

@@ -11,6 +11,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
+from attnorm import front
 from attnorm.data import corpus
 from attnorm.data.batching import Part
 from attnorm.models.pretrained import read_weights
@@ -392,10 +393,27 @@ def test_a_missing_tensor_is_said_at_the_front_door(monkeypatch, tmp_path, copy,
     del tensors["bert.encoder.layer.1.output.dense.weight"]
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
     monkeypatch.chdir(tmp_path)
-    typed = (*runs.tiny_overrides("mlm"), f"model.init={copy}", f"paths.log_dir={tmp_path}/logs")
+    shape = {"width", "heads", "inner", "encoder_layers", "vocab_size"}
+    tiny = [typed for typed in runs.tiny_overrides("mlm") if typed.removeprefix("model.").split("=")[0] not in shape]
+    typed = (*tiny, f"model.init={copy}", f"paths.log_dir={tmp_path}/logs")
     assert runs.call(monkeypatch, "train", *typed) == 2
     error = capsys.readouterr().err
     assert "encoder.layers.1.feed_forward.2.weight: none in the weights" in error and "Traceback" not in error
+
+
+def test_a_shape_that_was_typed_is_not_passed_over(copy):
+    typed = [*runs.tiny_overrides("mlm"), f"model.init={copy}"]
+    with pytest.raises(ConfigError) as caught:
+        front.check_composed(runs.composed(*typed), overrides=["model.width=16", "model.norm_eps=1e-3"])
+    assert caught.value.problems == ["model.width=16: model.init decides it, it is 24"]
+
+
+def test_only_words_can_be_read_by_an_encoder_that_was_trained_on_words():
+    answering = runs.finished_run("vqa")
+    said = f"model.init={answering}: a run of model.name=pythia, which has no encoder to start from"
+    assert refused(f"model.init={answering}") == [said]
+    said = f"model.init={answering}: model.name=pythia cannot start from trained weights"
+    assert refused(f"+model.init={answering}", task="vqa") == [said]
 
 
 def test_a_refused_start_reads_no_data_and_leaves_no_folder(monkeypatch, tmp_path, capsys):

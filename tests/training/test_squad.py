@@ -250,6 +250,22 @@ def test_another_null_threshold_in_eval_empties_other_answers(monkeypatch, tmp_p
     assert len({metrics["best_f1"] for metrics in found.values()}) == 1  # of the answers before any is emptied
 
 
+def test_spans_and_odds_together_give_the_best_threshold_of_the_run(monkeypatch, doubting):
+    spans = predictions_of(doubting, "samples/validation.spans.json")
+    kept = {name: text for name, text in predictions_of(doubting).items() if text}
+    assert all(spans.values()) and kept.items() <= spans.items() and len(kept) < len(spans)
+    scores = official(
+        monkeypatch,
+        f"predictions={doubting}/samples/validation.spans.json",
+        f"references={runs.squad_files(IMPOSSIBLE)[1].partition('=')[2]}",
+        f"null_odds={doubting}/samples/validation.null_odds.json",
+        "null_threshold=0",
+    )
+    metrics = metrics_of(doubting)
+    for name in ("exact", "f1", "best_exact", "best_f1", "best_exact_thresh", "best_f1_thresh"):
+        assert scores.metrics[name] == pytest.approx(metrics[name])
+
+
 @pytest.mark.parametrize("with_odds", [True, False], ids=["with the odds", "without"])
 def test_the_official_score_of_version_2_is_that_of_the_run(monkeypatch, doubting, with_odds):
     validation = runs.squad_files(IMPOSSIBLE)[1].partition("=")[2]
@@ -319,6 +335,7 @@ def test_two_processes_judge_as_one(tmp_path, impossible):
         (("task.stride=46",), "task.stride=46: tokens between two windows would never be read; at most 45"),
         (("task.n_best=0",), "task.n_best=0: allowed are whole numbers from 1"),
         (("task.null_threshold=null",), "task.null_threshold=None: allowed are numbers"),
+        (("task.null_threshold=2",), "task.null_threshold=2: it is for task.no_answer=true"),
         (("tokenizer=sentencepiece",), "tokenizer=sentencepiece: it does not tell where in a text a token is"),
         (("data.validation=null",), "data.validation=null"),
         (("data.train=nowhere.json",), "data.train=nowhere.json: "),

@@ -132,10 +132,11 @@ def test_every_arm_trains_and_says_what_it_is(tmp_path, capsys, typed, label, la
     assert {row["layer"] for row in watched} == layers
     assert {row["step"] for row in watched} == ({"0", "2"} if layers else set())
     alone = "model.fusion=none" in typed
-    said = "the question alone (model.fusion=none)" if alone else f"boxes a view: {BOXES}"
-    assert f"{len(kept_of(tmp_path)['answers'])} answers; {said}\n" in capsys.readouterr().out
+    used = 0 if alone else 1 if "model.fusion=single" in typed else 3
+    said = "the question alone (model.fusion=none)" if alone else f"boxes a view: {BOXES[:used]}"
     kept = kept_of(tmp_path)
-    assert (kept["widths"], kept["boxes"]) == (([], []) if alone else (WIDTHS, BOXES))
+    assert f"{len(kept['answers'])} answers; {said}\n" in capsys.readouterr().out
+    assert (kept["widths"], kept["boxes"]) == (WIDTHS[:used], BOXES[:used])
     assert list(results_of(tmp_path)) == [f"validation-{number}" for number in range(24)]
 
 
@@ -425,7 +426,7 @@ def test_questions_without_annotations_are_answered_and_not_scored(monkeypatch, 
     assert metrics_of(run, "eval_test_2.json").items() >= expected.items()
 
 
-def features(folder, count=3, width=7):
+def features(folder, count=3, width=7, places=True):
     """Folders with features of the images of `runs.vqa_files`, one a view."""
     import numpy as np
 
@@ -435,7 +436,7 @@ def features(folder, count=3, width=7):
         for image in range(31):
             boxes = random.random((3, 2, 2), np.float32) / 2
             geometry = np.concatenate([boxes[:, 0], boxes[:, 1] + 0.5], 1) * 100
-            here = {"bbox": geometry, "image_w": 100, "image_h": 100}
+            here = {"bbox": geometry, "image_w": 100, "image_h": 100} if places else {}
             np.savez(folder / f"view{view}/{image}.npz", features=random.random((3, width), np.float32), **here)
     return f"data.features=[{','.join(str(folder / f'view{view}') for view in range(count))}]"
 
@@ -458,6 +459,57 @@ def test_official_files_with_features_are_fused(tmp_path):
     summary = runs.tiny_run(tmp_path / "run", *typed, task="vqa_v2")
     assert (summary["attention"], summary["attention_layers"]) == ("dnas", 1)
     assert (kept_of(tmp_path / "run")["widths"], kept_of(tmp_path / "run")["boxes"]) == ([7, 7], [3, 3])
+
+
+def test_one_view_reads_and_wants_no_other(tmp_path):
+    typed = (features(tmp_path, 3), "data.max_boxes=3", "model.fusion=single", "task.max_steps=1")
+    shutil.rmtree(tmp_path / "view2")
+    (tmp_path / "view2").mkdir()
+    (tmp_path / "view2/other.npz").write_bytes((tmp_path / "view1/0.npz").read_bytes())
+    (tmp_path / "view1/7.npz").unlink()
+    runs.tiny_run(tmp_path / "run", *typed, task="vqa_v2")
+    assert (kept_of(tmp_path / "run")["widths"], kept_of(tmp_path / "run")["boxes"]) == ([7], [3])
+
+
+def test_views_that_cannot_be_used_are_said_at_once(tmp_path):
+    nowhere = (features(tmp_path, 2, places=False), "data.max_boxes=3")
+    said = "model.geometry=true: view0 does not say where boxes are; use model.geometry=false"
+    assert problems_of(*nowhere) == [said]
+    assert runs.tiny(*nowhere, "model.geometry=false", task="vqa_v2")
+    first = nowhere[0].partition(",")[0] + "]"
+    said = "model.fusion=attention: needs 2 views or more, data.features has 1; use model.fusion=single"
+    assert problems_of(first, "data.max_boxes=3") == [said]
+
+
+def problems_of(*typed, task="vqa_v2"):
+    with pytest.raises(front.ConfigError) as caught:
+        runs.tiny(*typed, task=task)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("typed", "vain", "reader"),
+    [
+        ((), "model.layers=3", "model.question=transformer or model=mcan_small"),
+        ((), "model.norm=pre", "model.question=transformer or model=mcan_small"),
+        (("model.fusion=concat",), "model.fusion_heads=2", "model.fusion=attention"),
+        (("model.fusion=none",), "model.geometry=false", "model.fusion=single, concat or attention"),
+    ],
+    ids=str,
+)
+def test_what_nothing_would_read_is_refused(typed, vain, reader):
+    cfg = runs.composed(*runs.tiny_overrides("vqa"), *typed, vain)
+    with pytest.raises(front.ConfigError) as caught:
+        front.check_composed(cfg, overrides=[*typed, vain])
+    assert caught.value.problems == [f"{vain}: nothing reads it as the rest is set; it is for {reader}"]
+    front.check_composed(cfg, overrides=typed)  # from a file it is a default like any other
+
+
+def test_a_fusion_that_the_data_rule_out_is_refused():
+    cfg = runs.composed(*runs.tiny_overrides("vqa_v2"), "model.fusion=concat")
+    with pytest.raises(front.ConfigError) as caught:
+        front.check_composed(cfg, overrides=["model.fusion=concat"])
+    assert caught.value.problems == ["model.fusion=concat: the data decide it, it is none"]
 
 
 # going on, and sharing the work

@@ -54,15 +54,18 @@ class Files(Views):
 
     def check(self, images: Iterable[str]) -> None:
         images = list(images)
-        for each in self.stores:
+        for each in self._used():
             there = each.images()
             refuse_missing(each.path, [image for image in images if image not in there])
 
     def read(self, images: Sequence[str]) -> list[View]:
         return [
             padded([self._boxes(view, image) for image in images], self.boxes[view], self.widths[view])
-            for view in range(len(self.stores))
+            for view in range(len(self._used()))
         ]
+
+    def _used(self) -> list["Store"]:
+        return self.stores[: len(self.names)]
 
     def _boxes(self, view: int, image: str) -> Boxes:
         each, width, most = self.stores[view], self.widths[view], self.boxes[view]

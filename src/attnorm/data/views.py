@@ -7,6 +7,7 @@ present (M,), and their geometry (M, 4), x1 y1 x2 y2 in shares of the image's wi
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 
@@ -23,12 +24,21 @@ Boxes = tuple[np.ndarray, np.ndarray | None]  # features (n, width) and geometry
 
 
 class Views(ABC):
-    """The views of a set of images. names, widths, boxes: of each view, its name, the width of its features and the
-    most boxes that it has of an image; the first view is the primary one."""
+    """The views of a set of images. names, widths, boxes, geometry: of each view, its name, the width of its features,
+    the most boxes that it has of an image, and whether it says where they are; the first view is the primary one."""
 
     names: list[str]
     widths: list[int]
     boxes: list[int]
+    geometry: list[bool]
+
+    def first(self, count: int) -> "Views":
+        """The first `count` views alone; the others are neither read nor checked."""
+        some = copy(self)
+        some.names, some.widths, some.boxes, some.geometry = (
+            of_each[:count] for of_each in (self.names, self.widths, self.boxes, self.geometry)
+        )
+        return some
 
     @abstractmethod
     def check(self, images: Iterable[str]) -> None:
@@ -78,6 +88,7 @@ class Arrays(Views):
         self.folder = Path(folder)
         about = json.loads((self.folder / "views.json").read_text())
         self.names, self.boxes, self.widths = about["names"], about["boxes"], about["widths"]
+        self.geometry = [True] * len(self.names)
         self.rows = {image: row for row, image in enumerate(about["images"])}
 
     def check(self, images: Iterable[str]) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from attnorm.attention.build import attention_label, check_attention, short_name
 from attnorm.data.sources import SOURCES, build_source
 from attnorm.data.tokenizer import check_tokenizer
@@ -72,13 +74,22 @@ def names_in(attention: dict) -> set[str]:
 
 
 def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:
-    """One message for each attention site that was typed and that the model does not have."""
+    """One message for each key that was typed and that changes nothing: attention sites that the model does not have,
+    keys that nothing reads as the others are set, and keys of the model that its first weights or the data decide."""
     others, sites, problems = other_sites(cfg), ", ".join(model_sites(cfg)) or "none as it is set", []
+    unread, model = recipe_of(cfg).unread(), cfg["model"]
     for override in overrides:
-        key = override.lstrip("+~").partition("=")[0]
+        key, _, value = override.lstrip("+~").partition("=")
         group, *rest = key.split(".")
         if group == "attention" and rest and rest[-1] in others:
             problems.append(f"{key}: the model has no such site; it has {sites}")
+        elif key in unread:
+            problems.append(f"{override}: nothing reads it as the rest is set; it is for {unread[key]}")
+        elif group == "model" and rest and rest[0] in model and "${" not in value and not override.startswith("~"):
+            now = model[rest[0]]
+            if len(rest) == 1 and OmegaConf.create(f"typed: {value}")["typed"] != now:
+                by = "model.init decides" if model.get("init") else "the data decide"
+                problems.append(f"{override}: {by} it, it is {now}")
     return problems
 
 
@@ -98,7 +109,8 @@ def check(cfg: dict, multirun: bool = False, overrides: Sequence[str] = ()) -> l
         return not any(problem.startswith(f"{group}.name") for problem in problems)
 
     if named("model"):
-        problems += check_attention(model_attention(cfg), model_sites(cfg)) + typed_in_vain(cfg, overrides)
+        problems += check_attention(model_attention(cfg), model_sites(cfg))
+        problems += typed_in_vain(cfg, overrides) if named("task") else []
     if named("data") and named("task"):
         problems += check_data(cfg, ("train", "validation"))
     if named("tokenizer"):

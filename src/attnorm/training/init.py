@@ -30,6 +30,8 @@ def complete(cfg: dict) -> dict:
     if not isinstance(model.get("init"), str):
         return cfg
     key = f"model.init={model['init']}"
+    if "encoder_layers" not in model:
+        raise ConfigError([f"{key}: model.name={model.get('name')} cannot start from trained weights"])
     try:
         folder = resumed(cfg)
         if folder is None:
@@ -113,6 +115,8 @@ def shape_of(folder: Path) -> dict:
     if not is_run(folder):
         return read_shape(folder)
     model = yaml.safe_load((folder / "config.yaml").read_text())["model"]
+    if "encoder_layers" not in model:
+        raise ValueError(f"a run of model.name={model['name']}, which has no encoder to start from")
     if not (folder / WordPiece.FILE).is_file():
         raise ValueError("the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece")
     positions = model["max_source"] if model["positions"] == "learned" else None

@@ -63,8 +63,9 @@ def score_file(command: Rerun, asked: set[str], of_runs: tuple[str, ...]) -> Non
     if problems:
         raise ConfigError(problems)
     found = score(settings)
-    size = found.pop("total")
-    console.show_scores(Scores(Path(settings["predictions"]).name, "questions", int(size), found), settings["metric"])
+    size, scored = int(found.pop("total")), Path(settings["predictions"]).name
+    note = "best_*: of the answers that are not yet empty (a run's are in .spans.json)" if settings["null_odds"] else ""
+    console.show_scores(Scores(scored, "questions", size, found, note=note), settings["metric"])
 
 
 def threshold_problems(threshold: object, typed: bool, odds: str | None) -> list[str]:

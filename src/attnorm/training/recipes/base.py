@@ -56,6 +56,10 @@ class Recipe(ABC):
         """What is wrong with the task's own keys taken together; `sound(*keys)` says whether each is right alone."""
         yield from ()
 
+    def unread(self) -> dict[str, str]:
+        """Keys that nothing reads as the others are set, and the setting that would read each."""
+        return {}
+
     @staticmethod
     def completed(cfg: dict) -> dict:
         """The configuration with what follows from it for this task."""

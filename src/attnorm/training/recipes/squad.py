@@ -43,17 +43,23 @@ class Questions(BertRecipe):
                 self.layout()
             except ValueError as error:
                 yield from str(error).splitlines()
+        task = self.cfg["task"]
+        if sound("task.no_answer", "task.null_threshold") and task["null_threshold"] and not task["no_answer"]:
+            yield f"task.null_threshold={task['null_threshold']}: it is for task.no_answer=true"
         if self.cfg["tokenizer"].get("name") == "sentencepiece":
             yield "tokenizer=sentencepiece: it does not tell where in a text a token is; task=squad needs wordpiece"
 
     def score(self, task: SpanTask, split: Split) -> Scores:
-        """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format."""
+        """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format. Beside them the
+        best spans, also where the odds are too high: what other thresholds are to be tried on."""
         scores = super().score(task, split)
         answers, odds = task.spans.answers(task.null_threshold)
         scores.files = {".predictions.json": json.dumps(answers, ensure_ascii=False, indent=1) + "\n"}
         if task.null_threshold is not None:
             finite = {name: min(value, 1e9) for name, value in odds.items()}  # JSON has no infinity
             scores.files[".null_odds.json"] = json.dumps(finite, indent=1) + "\n"
+            spans, _ = task.spans.answers()
+            scores.files[".spans.json"] = json.dumps(spans, ensure_ascii=False, indent=1) + "\n"
             scores.settings = {"null_threshold": task.null_threshold}
         scores.note = "official rules: lower case, no punctuation, no articles; best of the gold answers"
         return scores

@@ -79,14 +79,24 @@ class VisualQuestions(Recipe):
         return cached(self.cache() / name, build) / FILE
 
     def views(self, split: str) -> Views | None:
-        """The views of a split's images; None for the question alone."""
-        return None if self.cfg["model"]["fusion"] == "none" else self.source().views(split, self.cache())
+        """Those views of a split's images that are used; None for the question alone."""
+        fusion = self.cfg["model"]["fusion"]
+        if fusion == "none":
+            return None
+        views = self.source().views(split, self.cache())
+        return views.first(1) if fusion == "single" else views
 
     def sizes(self) -> tuple[list[int], list[int]]:
-        """Widths and most boxes of the views."""
+        """Widths and most boxes of the views that are used. Raises ValueError for views that do not say where their
+        boxes are, where that counts."""
         if self._sizes is None:
             views = self.views("train")
             self._sizes = ([], []) if views is None else (list(views.widths), list(views.boxes))
+            if views is not None and self.cfg["model"]["geometry"] and not all(views.geometry):
+                silent = views.names[views.geometry.index(False)]
+                raise ValueError(
+                    f"model.geometry=true: {silent} does not say where boxes are; use model.geometry=false"
+                )
         return self._sizes
 
     def layout(self) -> Visual:
@@ -102,6 +112,26 @@ class VisualQuestions(Recipe):
             except ValueError as error:
                 if not str(error).startswith("heads="):  # that one is every model's
                     yield f"model.{error}"
+        given = data.get("features")
+        if given and sound("model.fusion", "model.geometry", *(f"data.features[{i}]" for i in range(len(given)))):
+            if self.cfg["model"]["fusion"] == "attention" and len(given) < 2:
+                yield "model.fusion=attention: needs 2 views or more, data.features has 1; use model.fusion=single"
+                return
+            try:
+                self.sizes()
+            except ValueError as error:
+                yield str(error)
+
+    def unread(self) -> dict[str, str]:
+        model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
+        keys = {}
+        if model["name"] == "pythia" and model["question"] == "gru":
+            keys |= dict.fromkeys(("model.layers", "model.heads", "model.inner", "model.norm"), transformer)
+        if model["fusion"] != "attention":
+            keys["model.fusion_heads"] = "model.fusion=attention"
+        if model["fusion"] == "none":
+            keys["model.geometry"] = "model.fusion=single, concat or attention"
+        return keys
 
     def shape(self) -> VisualShape:
         return VisualShape(**{name: value for name, value in self.cfg["model"].items() if name not in NOT_SHAPE})
