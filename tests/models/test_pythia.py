@@ -33,6 +33,7 @@ from attnorm.attention.multihead import attention_layers
 from attnorm.models import MODELS
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
+from attnorm.models.mcan import MCAN
 from attnorm.models.pythia import Pythia
 from attnorm.registry import find
 
@@ -251,8 +252,18 @@ def test_variants_start_bit_equal_in_what_they_share():
         for name, parameter in model.named_parameters():
             assert torch.equal(parameter, seen.setdefault(name, parameter)), name
     other = dict(visual_model(Pythia, seed=1).named_parameters())
-    matrices = [name for name in other if other[name].ndim > 1]
+    matrices = [name for name in other if other[name].ndim > 1 and name != "fusion.attention.output.weight"]
     assert matrices and not any(torch.equal(other[name], seen[name]) for name in matrices)
+
+
+@pytest.mark.parametrize("kind", [Pythia, MCAN])
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas"])
+def test_a_model_that_fuses_starts_as_that_of_the_primary_view(kind, normalizer):
+    ids, views = questions(), as_floats(image_views())
+    alone, fused = (visual_model(kind, normalizer, fusion=fusion).eval() for fusion in ("single", "attention"))
+    assert torch.equal(fused(ids, views), alone(ids, views))
+    fused(ids, views).square().sum().backward()
+    assert fused.fusion.attention.output.weight.grad.any()  # and may leave it
 
 
 def test_a_gru_starts_with_a_xavier_matrix_a_gate_by_name_and_seed():

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.multihead import observe
 from attnorm.models.fusion import Fusion, View
+from attnorm.models.initialize import initialize
 from attnorm.models.visual_shape import VisualShape
 
 
@@ -52,6 +53,13 @@ class Answerer(nn.Module):
         self.shape, self.pad_id = shape, pad_id
         self.words = Words(vocab_size, shape)
         self.fusion = None if shape.fusion == "none" else Fusion(shape, attention, view_widths, view_boxes)
+
+    def start(self, seed: int) -> None:
+        """Initial parameters. Where the fusion is attention it adds nothing yet: training starts from the primary view
+        alone, to which all others are then added as far as they help."""
+        initialize(self, seed)
+        if self.fusion is not None and self.fusion.attention is not None:
+            nn.init.zeros_(self.fusion.attention.output.weight)
 
     @classmethod
     def uses(cls, settings: dict) -> set[str]:

@@ -7,7 +7,6 @@ from attnorm.attention.masking import Mask
 from attnorm.models.answerer import Answerer
 from attnorm.models.encoder import Encoder, site_log_prior
 from attnorm.models.fusion import View
-from attnorm.models.initialize import initialize
 from attnorm.models.layers import DecoderLayer
 from attnorm.models.pooling import Pool
 from attnorm.models.visual_shape import VisualShape
@@ -49,7 +48,7 @@ class MCAN(Answerer):
             self.cross_prior = build_site_prior(attention, "guided", positions=shape.max_question, **facts)
             self.pool, self.image = Pool(width), nn.Linear(width, hidden)
         self.norm, self.classifier = nn.LayerNorm(hidden), nn.Linear(hidden, answers)
-        initialize(self, seed)
+        self.start(seed)
 
     @classmethod
     def uses(cls, settings: dict) -> set[str]:

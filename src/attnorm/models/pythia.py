@@ -5,7 +5,6 @@ from torch import Tensor, nn
 from attnorm.models.answerer import Answerer
 from attnorm.models.encoder import Encoder
 from attnorm.models.fusion import View
-from attnorm.models.initialize import initialize
 from attnorm.models.pooling import Pool, TopDown
 from attnorm.models.visual_shape import VisualShape
 
@@ -39,7 +38,7 @@ class Pythia(Answerer):
             self.top_down, self.image = TopDown(width, hidden, shape.dropout), nn.Linear(width, hidden)
         self.hidden, self.classifier = nn.Linear(hidden, hidden), nn.Linear(hidden, answers)
         self.dropout = nn.Dropout(shape.dropout)
-        initialize(self, seed)
+        self.start(seed)
 
     @classmethod
     def uses(cls, settings: dict) -> set[str]:
