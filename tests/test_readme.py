@@ -17,7 +17,10 @@ from attnorm.training import config, rerun
 
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}
-DOCUMENTS = [runs.ROOT / "README.md", *sorted((runs.ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    runs.ROOT / "README.md",
+    *(p for f in ("docs", "experiments") for p in sorted((runs.ROOT / f).rglob("*.md"))),
+]
 SQUAD = {  # the smallest file of its form
     "data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1", "question": "b", "answers": [ANSWER]}]}]}]
 }
@@ -78,7 +81,7 @@ def material(tmp_path, monkeypatch):
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
             (r"<BERT folder(?: or run)?>", str(run)),
-            (r"<text>", f"{tmp_path}/my/books"),
+            (r"<text>|<wikipedia>|<novels>", f"{tmp_path}/my/books"),
             (r"<Reuters>", str(tmp_path)),
             (r"<file or ->", f"{tmp_path}/articles.txt"),
             (r"data\.dir=(<[^>]*>|/data/gigaword)", f"data.dir={tmp_path}"),
