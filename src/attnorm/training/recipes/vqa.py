@@ -91,12 +91,10 @@ class VisualQuestions(Recipe):
         boxes are, where that counts."""
         if self._sizes is None:
             views = self.views("train")
-            self._sizes = ([], []) if views is None else (list(views.widths), list(views.boxes))
             if views is not None and self.cfg["model"]["geometry"] and not all(views.geometry):
-                silent = views.names[views.geometry.index(False)]
-                raise ValueError(
-                    f"model.geometry=true: {silent} does not say where boxes are; use model.geometry=false"
-                )
+                name = views.names[views.geometry.index(False)]
+                raise ValueError(f"model.geometry=true: {name} does not say where boxes are; use model.geometry=false")
+            self._sizes = ([], []) if views is None else (list(views.widths), list(views.boxes))
         return self._sizes
 
     def layout(self) -> Visual:
@@ -112,8 +110,9 @@ class VisualQuestions(Recipe):
             except ValueError as error:
                 if not str(error).startswith("heads="):  # that one is every model's
                     yield f"model.{error}"
-        given = data.get("features")
-        if given and sound("model.fusion", "model.geometry", *(f"data.features[{i}]" for i in range(len(given)))):
+        given = data["features"] if isinstance(data.get("features"), list) else []
+        paths = (f"data.features[{number}]" for number in range(len(given)))
+        if given and sound("model.fusion", "model.geometry", "data.features", "data.max_boxes", *paths):
             if self.cfg["model"]["fusion"] == "attention" and len(given) < 2:
                 yield "model.fusion=attention: needs 2 views or more, data.features has 1; use model.fusion=single"
                 return
