@@ -506,6 +506,12 @@ def test_what_nothing_would_read_is_refused(typed, vain, reader):
     front.check_composed(cfg, overrides=typed)  # from a file it is a default like any other
 
 
+def test_of_a_key_that_was_typed_twice_the_last_counts():
+    typed = ["model.dropout=0.1", "model.dropout=0.2"]
+    cfg = front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
+    assert cfg["model"]["dropout"] == 0.2
+
+
 def test_a_fusion_that_the_data_rule_out_is_refused():
     cfg = runs.composed(*runs.tiny_overrides("vqa_v2"), "model.fusion=concat")
     with pytest.raises(front.ConfigError) as caught:

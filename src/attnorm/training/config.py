@@ -78,8 +78,9 @@ def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:
     keys that nothing reads as the others are set, and keys of the model that its first weights or the data decide."""
     others, sites, problems = other_sites(cfg), ", ".join(model_sites(cfg)) or "none as it is set", []
     unread, model = recipe_of(cfg).unread(), cfg["model"]
-    for override in overrides:
-        key, _, value = override.lstrip("+~").partition("=")
+    last = {override.lstrip("+~").partition("=")[0]: override for override in overrides}  # of one key the last counts
+    for key, override in last.items():
+        value = override.partition("=")[2]
         group, *rest = key.split(".")
         if group == "attention" and rest and rest[-1] in others:
             problems.append(f"{key}: the model has no such site; it has {sites}")
