@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from attnorm.attention.build import attention_label, check_attention, short_name
 from attnorm.data.sources import SOURCES, build_source
@@ -78,19 +78,18 @@ def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:
     keys that nothing reads as the others are set, and keys of the model that its first weights or the data decide."""
     others, sites, problems = other_sites(cfg), ", ".join(model_sites(cfg)) or "none as it is set", []
     unread, model = recipe_of(cfg).unread(), cfg["model"]
-    last = {override.lstrip("+~").partition("=")[0]: override for override in overrides}  # of one key the last counts
-    for key, override in last.items():
-        value = override.partition("=")[2]
+    typed = {it.key_or_group: it for it in OverridesParser.create().parse_overrides(list(overrides))}  # the last counts
+    for key, override in typed.items():
         group, *rest = key.split(".")
         if group == "attention" and rest and rest[-1] in others:
             problems.append(f"{key}: the model has no such site; it has {sites}")
         elif key in unread:
-            problems.append(f"{override}: nothing reads it as the rest is set; it is for {unread[key]}")
-        elif group == "model" and rest and rest[0] in model and "${" not in value and not override.startswith("~"):
-            now = model[rest[0]]
-            if len(rest) == 1 and OmegaConf.create(f"typed: {value}")["typed"] != now:
+            problems.append(f"{override.input_line}: nothing reads it as the rest is set; it is for {unread[key]}")
+        elif group == "model" and len(rest) == 1 and rest[0] in model and not override.is_delete():
+            value, now = override.value(), model[rest[0]]
+            if value != now and "${" not in str(value):
                 by = "model.init decides" if model.get("init") else "the data decide"
-                problems.append(f"{override}: {by} it, it is {now}")
+                problems.append(f"{override.input_line}: {by} it, it is {now}")
     return problems
 
 
