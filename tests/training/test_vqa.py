@@ -506,6 +506,11 @@ def test_what_nothing_would_read_is_refused(typed, vain, reader):
     front.check_composed(cfg, overrides=typed)  # from a file it is a default like any other
 
 
+def test_another_task_s_model_is_refused_with_what_fits():
+    with pytest.raises(front.ConfigError, match=r"model\.name=bert: task=vqa trains pythia or mcan"):
+        front.check_composed(runs.composed("task=vqa", "model=bert_tiny"))
+
+
 def test_of_a_key_that_was_typed_twice_the_last_counts():
     typed = ["model.dropout=0.1", "model.dropout=0.2"]
     cfg = front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)

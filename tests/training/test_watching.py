@@ -78,6 +78,13 @@ def test_small_masses_are_kept_and_examples_without_keys_do_not_count(monkeypatc
         assert rows[0, "encoder/0", head][1:] == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_mass_that_is_no_number_is_not_hidden(monkeypatch, tmp_path):
+    masses = torch.tensor([[torch.nan, 0.5], [0.5, 0.5]])
+    monkeypatch.setattr(watching, "smallest_column_mass", lambda weights, allowed: masses)
+    runs.tiny_run(tmp_path, "task.max_steps=1", "task.validations=1", task="mlm")
+    assert all(map(math.isnan, table(tmp_path)[0, "encoder/0", 0][1:]))
+
+
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify", "gigaword"])
 def test_every_head_of_every_layer_has_a_row_at_every_look(task):
     layers = ["encoder/0", "decoder/0", "decoder/0/cross"] if task == "gigaword" else ["encoder/0"]

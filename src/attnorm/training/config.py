@@ -77,7 +77,8 @@ def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:
     """One message for each key that was typed and that changes nothing: attention sites that the model does not have,
     keys that nothing reads as the others are set, and keys of the model that its first weights or the data decide."""
     others, sites, problems = other_sites(cfg), ", ".join(model_sites(cfg)) or "none as it is set", []
-    unread, model = recipe_of(cfg).unread(), cfg["model"]
+    recipe, model = recipe_of(cfg), cfg["model"]
+    unread = recipe.unread() if model["name"] in recipe.models else {}
     typed = {it.key_or_group: it for it in OverridesParser.create().parse_overrides(list(overrides))}  # the last counts
     for key, override in typed.items():
         group, *rest = key.split(".")

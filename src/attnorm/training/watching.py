@@ -100,7 +100,7 @@ class AttentionWatch(EveryUpdates):
         def see(name: str, weights: Tensor, allowed: Tensor | None) -> None:
             label, weights = layer_label(name), weights.float()
             mass = smallest_column_mass(weights, allowed)  # (B, H)
-            known = mass.isfinite().all(-1)  # not of an example without keys
+            known = ~mass.isinf().any(-1)  # not of an example without keys
             mass = mass[known] if known.any() else mass
             spread = entropy(weights)  # (H,)
             for head, values in enumerate(zip(spread, mass.mean(0), mass.amin(0), strict=True)):
