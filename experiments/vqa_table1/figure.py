@@ -27,7 +27,8 @@ def main() -> None:
 def label(run: Path, site: str) -> str:
     """The normalizer of a run at a site, or at the first that it has."""
     attention = yaml.safe_load((run / "config.yaml").read_text())["attention"]
-    return attention.get(site) or next(value for value in attention.values() if isinstance(value, str))
+    names = [value for value in attention.values() if isinstance(value, str)]
+    return attention.get(site) or next(iter(names), "no attention")
 
 
 if __name__ == "__main__":
