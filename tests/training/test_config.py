@@ -398,6 +398,11 @@ def test_a_wrong_name_is_answered_with_the_nearest(changes, words):
     assert words in problem
 
 
+def test_what_another_model_has_is_not_suggested():
+    [problem] = refused("+model.type=2")
+    assert "'model.types'" not in problem  # that is BERT's
+
+
 @pytest.mark.parametrize("value", ["t5", "null"])
 def test_a_prior_that_is_not_a_list_is_refused_by_its_key(value):
     [problem] = refused(f"attention.prior.encoder={value}")

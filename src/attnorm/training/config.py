@@ -134,7 +134,7 @@ def check_values(cfg: dict) -> Iterator[str]:
         elif group == "trainer" and name not in lightning:
             yield f"{key}: pytorch_lightning.Trainer has no such argument." + nearest(name, lightning)
         elif group not in ("trainer", "data", "tokenizer", "attention"):  # the last three: by the code that reads them
-            yield f"{key}: nothing reads this key." + nearest(key, RULES)
+            yield f"{key}: nothing reads this key." + nearest(key, [k for k, _ in leaves(cfg) if k in RULES])
     for group in ("data", "tokenizer"):
         if "name" not in cfg[group]:
             yield f"{group}.name: not set, so this file is no {group} to use; choose another {group}=<file>"
