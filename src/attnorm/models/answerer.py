@@ -30,7 +30,8 @@ class Words(nn.Module):
 
 
 class Answerer(nn.Module):
-    """A question and the views of an image -> a score for each answer of a list. A subclass writes `answer`.
+    """A question and the views of an image -> a score for each answer of a list. A subclass writes `build` and
+    `answer`.
 
     sites: all that the class can have, none autoregressive; `sites_of` says which of them its settings use.
     attention: the tables of conf/attention/*.yaml, of these sites. answers: how many there are. view_widths,
@@ -46,13 +47,21 @@ class Answerer(nn.Module):
         attention: dict,
         vocab_size: int,
         pad_id: int,
-        view_widths: list[int],
-        view_boxes: list[int],
+        answers: int,
+        view_widths: list[int] = (),
+        view_boxes: list[int] = (),
+        seed: int = 0,
     ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
         self.words = Words(vocab_size, shape)
         self.fusion = None if shape.fusion == "none" else Fusion(shape, attention, view_widths, view_boxes)
+        self.build(shape, attention, answers)
+        self.start(seed)
+
+    def build(self, shape: VisualShape, attention: dict, answers: int) -> None:
+        """Make the modules behind `words` and `fusion`; arguments as of the class."""
+        raise NotImplementedError
 
     def start(self, seed: int) -> None:
         """Initial parameters. Where the fusion is attention it adds nothing yet: training starts from the primary view

@@ -23,18 +23,7 @@ class MCAN(Answerer):
 
     sites = {"fusion": False, "encoder": False, "guided": False}  # noqa: RUF012
 
-    def __init__(
-        self,
-        shape: VisualShape,
-        attention: dict,
-        vocab_size: int,
-        pad_id: int,
-        answers: int,
-        view_widths: list[int] = (),
-        view_boxes: list[int] = (),
-        seed: int = 0,
-    ):
-        super().__init__(shape, attention, vocab_size, pad_id, view_widths, view_boxes)
+    def build(self, shape: VisualShape, attention: dict, answers: int) -> None:
         layers, width, hidden = shape.transformer(), shape.width, shape.hidden
         self.encoder = Encoder(layers, attention, self.words)
         self.question_pool, self.question = Pool(width), nn.Linear(width, hidden)
@@ -48,7 +37,6 @@ class MCAN(Answerer):
             self.cross_prior = build_site_prior(attention, "guided", positions=shape.max_question, **facts)
             self.pool, self.image = Pool(width), nn.Linear(width, hidden)
         self.norm, self.classifier = nn.LayerNorm(hidden), nn.Linear(hidden, answers)
-        self.start(seed)
 
     @classmethod
     def uses(cls, settings: dict) -> set[str]:

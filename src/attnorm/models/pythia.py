@@ -19,18 +19,7 @@ class Pythia(Answerer):
 
     sites = {"fusion": False, "encoder": False}  # noqa: RUF012
 
-    def __init__(
-        self,
-        shape: VisualShape,
-        attention: dict,
-        vocab_size: int,
-        pad_id: int,
-        answers: int,
-        view_widths: list[int] = (),
-        view_boxes: list[int] = (),
-        seed: int = 0,
-    ):
-        super().__init__(shape, attention, vocab_size, pad_id, view_widths, view_boxes)
+    def build(self, shape: VisualShape, attention: dict, answers: int) -> None:
         width, hidden = shape.width, shape.hidden
         self.encoder = Encoder(shape.transformer(), attention, self.words) if shape.question == "transformer" else None
         self.pool, self.norm, self.question = Pool(width), nn.LayerNorm(width), nn.Linear(width, hidden)
@@ -38,7 +27,6 @@ class Pythia(Answerer):
             self.top_down, self.image = TopDown(width, hidden, shape.dropout), nn.Linear(width, hidden)
         self.hidden, self.classifier = nn.Linear(hidden, hidden), nn.Linear(hidden, answers)
         self.dropout = nn.Dropout(shape.dropout)
-        self.start(seed)
 
     @classmethod
     def uses(cls, settings: dict) -> set[str]:
