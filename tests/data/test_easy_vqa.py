@@ -136,6 +136,16 @@ def test_edges_have_a_direction_and_a_place():
     assert not edges(np.full((64, 64, 3), 0.7)).any()
 
 
+def test_edges_weigh_the_same_in_a_pale_image():
+    pixels = np.zeros((64, 64, 3))
+    pixels[20:40, 20:40] = 1
+    strong, pale = edges(pixels), edges(pixels * 0.5)
+    norms = np.linalg.norm(strong, axis=1)
+    seen = norms > 0
+    assert 0 < seen.sum() < 36 and (norms[seen] > 0.9).all() and (norms < 1).all()
+    np.testing.assert_allclose(pale, strong, atol=0.1)
+
+
 def test_patches_are_mean_brightness_in_order():
     rows = np.repeat(np.linspace(0, 1, 64)[:, None, None], 64, 1).repeat(3, 2)
     found = patches(rows).reshape(6, 6, 4, 4)

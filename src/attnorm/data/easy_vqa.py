@@ -3,7 +3,8 @@
 Each view cuts an image into 6 x 6 cells, which are its boxes, and describes a cell by
 
 colours    the shares of its pixels in each of 4 x 4 x 4 colours (64)
-edges      how strong the brightness changes in each of 9 directions, in each of its 2 x 2 quarters (36)
+edges      how strong the brightness changes in each of 9 directions, in each of its 2 x 2 quarters (36), scaled to
+           norm 1 as in "Histograms of Oriented Gradients for Human Detection", Sec. 6.4, so that it weighs like colours
 patches    its brightness, averaged over 4 x 4 patches (16)
 """
 
@@ -21,6 +22,7 @@ from attnorm.data.views import Arrays, VisualSource, write_arrays
 
 GRID = 6  # cells a side
 COLOURS, DIRECTIONS, QUARTERS, PATCHES = 4, 9, 2, 4
+FLAT = 0.01  # change of brightness a pixel, far below which a cell has no edge
 _PART = {"train": "train", "validation": "test"}  # of the package
 
 
@@ -66,7 +68,7 @@ class EasyVqa(VisualSource):
             widths = (COLOURS**3, DIRECTIONS * QUARTERS**2, PATCHES**2)
             write_arrays(folder, list(VIEWS), widths, [GRID**2] * len(VIEWS), images, views)
 
-        return Arrays(cached(Path(cache_dir) / f"views-{files.digest(['easy_vqa', 1, numbers], *paths)}", build))
+        return Arrays(cached(Path(cache_dir) / f"views-{files.digest(['easy_vqa', 2, numbers], *paths)}", build))
 
 
 def _folder(split: str) -> Path:
@@ -124,7 +126,8 @@ def edges(pixels: np.ndarray) -> np.ndarray:
     turn = np.arctan2(down, right) % np.pi * DIRECTIONS / np.pi
     bins = np.minimum(turn.astype(int), DIRECTIONS - 1)
     strength = np.hypot(down, right)[..., None] * np.eye(DIRECTIONS)[bins]
-    return _by_cell(_blocks(strength, GRID * QUARTERS), QUARTERS)
+    found = _by_cell(_blocks(strength, GRID * QUARTERS), QUARTERS)
+    return found / np.sqrt(np.square(found).sum(1, keepdims=True) + FLAT**2)
 
 
 def patches(pixels: np.ndarray) -> np.ndarray:
