@@ -6,27 +6,26 @@ python experiments/vqa_table1/figure.py logs/vqa/softmax/<run> logs/vqa/dnas/<ru
 import argparse
 from pathlib import Path
 
-import yaml
-
 from attnorm.analysis.figures import compare_column_mass
+from attnorm.training.rerun import read_run
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
-    parser.add_argument("--site", help="of its layers only, such as fusion; without: of all layers")
+    parser.add_argument("--site", default="fusion", help="whose layers; default fusion")
     parser.add_argument("--out", type=Path, default=Path("smallest_mass.png"))
     args = parser.parse_args()
     try:
-        named = {f"{label(run, args.site or 'fusion')} ({run.name})": run for run in args.runs}
+        named = {f"{label(run, args.site)} ({run.name})": run for run in args.runs}
         print(compare_column_mass(named, args.out, args.site))
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         parser.error(str(error))
 
 
 def label(run: Path, site: str) -> str:
-    """The normalizer of a run at a site, or at the first that it has."""
-    attention = yaml.safe_load((run / "config.yaml").read_text())["attention"]
+    """The normalizer of a run at a site, or at the first that it has. Raises ValueError for what is no run."""
+    attention = read_run(run)["attention"]
     names = [value for value in attention.values() if isinstance(value, str)]
     return attention.get(site) or next(iter(names), "no attention")
 

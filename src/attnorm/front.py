@@ -40,20 +40,31 @@ def run_train(conf: Path) -> int:
     """`train.py`: composes the configuration from the command line, checks it, trains. Returns the exit code."""
     register_resolvers()
 
-    refused: list[ConfigError] = []
+    stopped: list[Exception] = []
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> None:
         hydra_cfg = HydraConfig.get()
         run, multirun = Path(hydra_cfg.runtime.output_dir), hydra_cfg.mode == RunMode.MULTIRUN
         try:
-            checked = check_composed(cfg, multirun, list(hydra_cfg.overrides.task))
-        except ConfigError as error:
-            remove_if_empty(run)
+            train_in(run, cfg, multirun, list(hydra_cfg.overrides.task))
+        except Exception as error:
             if multirun:
                 raise
-            refused.append(error)  # raised here, it would make Hydra print a line of its own
-            return
+            stopped.append(error)  # raised here, it would make Hydra print a line of its own
+
+    def plain_job() -> None:
+        job()
+        if stopped:
+            raise stopped[0]
+
+    return exit_code(plain_job, conf)
+
+
+def train_in(run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str]) -> None:
+    """Checks the configuration, trains, and draws the curves, also of a run that was stopped."""
+    try:
+        checked = check_composed(cfg, multirun, overrides)
         from pytorch_lightning.utilities import rank_zero_only
 
         from attnorm.analysis.figures import draw_run
@@ -61,16 +72,10 @@ def run_train(conf: Path) -> int:
 
         try:
             train(checked, run)
-        finally:  # a run that was stopped has a curve too
+        finally:
             rank_zero_only(draw_run)(run)
-            remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
-
-    def checked_job() -> None:
-        job()
-        if refused:
-            raise refused[0]
-
-    return exit_code(checked_job, conf)
+    finally:
+        remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
 
 def run_door(conf: Path, name: str) -> int:
@@ -133,9 +138,7 @@ def explain(error: Exception, conf: Path) -> int:
             print(f"error: {problem}", file=sys.stderr)
         return 2
     if isinstance(error, (HydraException, OmegaConfBaseException)):
-        print(f"error: {error}", file=sys.stderr)
-        if hint := near_key(str(error), conf):
-            print(hint, file=sys.stderr)
+        print(f"error: {in_our_words(str(error), conf)}", file=sys.stderr)
         return 2
     if isinstance(error, Interrupted):
         print(f"{error}; go on with ckpt_path=<run folder>/checkpoints/last.ckpt", file=sys.stderr)
@@ -151,17 +154,36 @@ def is_users(error: Exception) -> bool:
     return isinstance(error, (ValueError, OSError)) or type(error).__name__ == "NonFiniteLoss"
 
 
-def near_key(message: str, conf: Path) -> str:
+def in_our_words(message: str, conf: Path) -> str:
+    """What Hydra said, and what was meant where that can be told."""
+    found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
+    if found and (owners := owners_of(found[1], conf)):  # Hydra would advise to append the key
+        return f"{message.splitlines()[0]}\n{found[1]} is a key of {' and '.join(owners)}."
+    return "\n".join(filter(None, [message, near_key(message, found and found[1], conf)]))
+
+
+def near_key(message: str, key: str | None, conf: Path) -> str:
     """A line with the name nearest to the one that Hydra did not find, or ''."""
     if found := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", message):
         group, name = found.groups()
         return nearest(name, (file.stem for file in (conf / group).glob("*.yaml"))).strip()
-    found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
-    if not found:
+    if not key:
         return ""
-    key = found[1]
     groups = [] if "." in key else [folder.name for folder in conf.iterdir() if folder.is_dir()]
     return nearest(key, [name for name in (*known_keys(conf), *groups) if not name.startswith("hydra")]).strip()
+
+
+def owners_of(key: str, conf: Path) -> list[str]:
+    """The choices, such as data=vqa_v2, that a key belongs to."""
+    group, _, rest = key.partition(".")
+    files = sorted((conf / group).glob("*.yaml")) if rest else []
+    contents = {file.stem: OmegaConf.load(file) for file in files if "@package" not in file.read_text()}
+    return [
+        f"{group}={name}"
+        for name, content in contents.items()
+        if OmegaConf.select(content, rest, default="absent", throw_on_missing=False) != "absent"
+        or rest in OmegaConf.missing_keys(content)
+    ]
 
 
 def known_keys(conf: Path) -> list[str]:

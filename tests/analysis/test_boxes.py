@@ -41,10 +41,15 @@ def test_a_primary_box_passes_its_weight_on_by_the_weights_of_the_fusion():
 @pytest.mark.parametrize("views", [1, 3])
 def test_a_panel_a_view_is_drawn(tmp_path, views):
     boxes = torch.tensor([[0.1, 0.1, 0.4, 0.3], [0.5, 0.5, 0.9, 0.8]])
-    file = draw_panels("what? [this]", [(boxes, torch.tensor([0.2, 0.8]))] * views, tmp_path / "figures" / "one.png")
+    panels = [("view", boxes, torch.tensor([0.2, 0.8]))] * views
+    file = draw_panels("what? [this]", panels, tmp_path / "figures" / "one.png")
     assert file.stat().st_size > 1000
 
 
 def test_a_view_without_any_weight_is_drawn(tmp_path):
     boxes = torch.tensor([[0.1, 0.1, 0.4, 0.3]])
-    assert draw_panels("?", [(boxes, torch.zeros(1))], tmp_path / "none.png").exists()
+    assert draw_panels("?", [("view", boxes, torch.zeros(1))], tmp_path / "none.png").exists()
+
+
+def test_a_view_without_boxes_is_drawn_empty(tmp_path):
+    assert draw_panels("?", [("view", torch.zeros(0, 4), torch.zeros(0))], tmp_path / "empty.png").exists()

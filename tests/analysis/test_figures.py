@@ -67,7 +67,7 @@ def test_the_smallest_mass_of_one_site(run, lines):
 
 
 def test_what_was_not_watched_is_said(run):
-    with pytest.raises(ValueError, match=f"{run}: no attention at guided was watched"):
+    with pytest.raises(ValueError, match=f"{run}: no attention was watched at guided, but at "):
         compare_column_mass({"one": run}, run / "guided.png", "guided")
     (run / "attention.csv").unlink()
     with pytest.raises(ValueError, match=r"no attention was watched; .* callbacks\.attention_every > 0"):

@@ -75,7 +75,7 @@ def without(record, name):
 
 
 BAD = [
-    ([question(1), question(3)], [annotation(1)], "1 bad record:\n  question 3 has no annotation"),
+    ([question(1), question(3)], [annotation(1)], "1 problem:\n  question 3 has no annotation"),
     ([question(1)], [annotation(1), annotation(3)], "the annotation of 3 has no question"),
     ([question(1, 70)], [annotation(1, 71)], "question 1 is on image 70, but its annotation on image 71"),
     ([question(1)], [annotation(3)], "not a single question of .* is annotated in it; they belong to different"),
@@ -117,11 +117,11 @@ def test_what_does_not_fit_is_named(tmp_path, questions, annotations, message):
 
 
 def test_ten_of_the_bad_records_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"13 bad records:\n  questions\[0\]") as error:
+    with pytest.raises(ValueError, match=r"13 problems:\n  questions\[0\]") as error:
         rows(tmp_path, [question(i, question="") for i in range(13)], GOOD[1])
     assert "questions[9]" in str(error.value) and "questions[10]" not in str(error.value)
     assert str(error.value).endswith("and 3 more")
-    with pytest.raises(ValueError, match=r"11 bad records:\n  question 2 has no annotation") as error:
+    with pytest.raises(ValueError, match=r"11 problems:\n  question 2 has no annotation") as error:
         rows(tmp_path, [question(i) for i in range(1, 13)], [annotation(1)])
     assert str(error.value).endswith("and 1 more")
 

@@ -125,8 +125,8 @@ def test_samples_show_image_question_answers_and_what_was_given(made):
     task, batches = made
     judged(task, batches, [2, 1])
     assert task.samples == [
-        {"image": "a", "question": "what is 1?", "answers": '["gold 1"]', "given": "red"},
-        {"image": "b", "question": "what is 2?", "answers": '["gold 2"]', "given": "no"},
+        {"image": "a", "question": "what is 1?", "annotators": "gold 1", "given": "red"},
+        {"image": "b", "question": "what is 2?", "annotators": "gold 2", "given": "no"},
     ]
     judged(task, batches, [0, 1, 2, 3] * 2)
     assert len(task.samples) == SHOWN

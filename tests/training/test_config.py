@@ -398,6 +398,16 @@ def test_a_wrong_name_is_answered_with_the_nearest(changes, words):
     assert words in problem
 
 
+def test_a_run_goes_on_as_what_it_was(tmp_path):
+    run = runs.copied_run(tmp_path)
+    go_on = f"ckpt_path={run}/checkpoints/last.ckpt"
+    assert runs.tiny(go_on, "attention=hnas", "model.dropout=0.2", "seed=5", "task.max_steps=99")["ckpt_path"]
+    assert refused(go_on, "attention=dnas", "model.inner=64") == [
+        "attention.encoder=dnas: the run of ckpt_path has hnas; type what that run was given",
+        "model.inner=64: the run of ckpt_path has 32; type what that run was given",
+    ]
+
+
 def test_what_another_model_has_is_not_suggested():
     [problem] = refused("+model.type=2")
     assert "'model.types'" not in problem  # that is BERT's

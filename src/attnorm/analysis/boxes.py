@@ -4,11 +4,13 @@ python -m attnorm.analysis.boxes logs/vqa/dnas/<run> --questions 0 1 2
 """
 
 import argparse
+import json
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from attnorm.data.answers import tally
 from attnorm.data.batching import Part
 from attnorm.tasks.vqa import views_of
 from attnorm.training.recipes.base import recipe_of
@@ -37,16 +39,17 @@ def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
         raise ValueError(f"{run}: its data does not say where the boxes are")
     sizes = [present.shape[1] for _, present, _ in views]
     shares = view_shares(*model.attention_over_boxes(ids, views), sizes)
+    names = recipe.views(split.name).names
     with torch.no_grad():
         answers = [recipe.answers().texts[number] for number in model(ids, views).argmax(-1).tolist()]
     drawn = []
     for place, row in enumerate(rows):
         text = split.texts[row]
         panels = [
-            (geometry[place][present[place]].cpu(), share[place][present[place]].cpu())
-            for (_, present, geometry), share in zip(views, shares, strict=False)
+            (name, geometry[place][present[place]].cpu(), share[place][present[place]].cpu())
+            for name, (_, present, geometry), share in zip(names, views, shares, strict=False)
         ]
-        title = f"{text['question']} {answers[place]} (annotators: {text['answers']})"
+        title = f"{text['question']}\ngiven: {answers[place]}; annotators: {tally(json.loads(text['answers']))}"
         drawn.append(draw_panels(title, panels, run / "figures" / f"boxes_{row}.png"))
     return drawn
 
@@ -65,8 +68,9 @@ def view_shares(over_boxes: Tensor, fusion: Tensor | None, sizes: list[int]) -> 
     return [over_boxes, *passed_on.split(sizes[1:], dim=1)]
 
 
-def draw_panels(title: str, panels: list[tuple[Tensor, Tensor]], target: Path) -> Path:
-    """A panel a view: boxes (n, 4), x1 y1 x2 y2 in shares of the image, each filled by its share (n,)."""
+def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Path) -> Path:
+    """A panel a view: its name, boxes (n, 4), x1 y1 x2 y2 in shares of the image, and their shares (n,), by which they
+    are filled, the largest of a view in full colour."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -74,14 +78,15 @@ def draw_panels(title: str, panels: list[tuple[Tensor, Tensor]], target: Path) -
     from matplotlib.patches import Rectangle
 
     figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 4.4), layout="constrained", squeeze=False)
-    for number, (panel, (boxes, shares)) in enumerate(zip(axes[0], panels, strict=True)):
-        largest = max(shares.max().item(), 1e-12)
+    for panel, (name, boxes, shares) in zip(axes[0], panels, strict=True):
+        largest = max([*shares.tolist(), 1e-12])
         for (x1, y1, x2, y2), share in zip(boxes.tolist(), shares.tolist(), strict=True):
             shape = {"xy": (x1, y1), "width": x2 - x1, "height": y2 - y1}
             panel.add_patch(Rectangle(**shape, facecolor="tab:red", alpha=0.85 * share / largest, linewidth=0))
             panel.add_patch(Rectangle(**shape, fill=False, edgecolor="0.6", linewidth=0.5))
         panel.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
-        panel.set_title(f"view {number + 1}: largest share {largest:.2f}", fontsize=9)
+        full = f"full colour: {largest:.2g} of the attention" if len(boxes) else "no boxes"
+        panel.set_title(f"{name}; {full}", fontsize=9)
     figure.suptitle(title, fontsize=10)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=130)

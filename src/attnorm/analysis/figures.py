@@ -76,8 +76,8 @@ def draw_attention(rows: list[dict[str, str]], cfg: dict, target: Path) -> Path:
             colour = colours(number / max(1, len(layers) - 1) * 0.9)
             for head, points in heads.items():
                 label = layer if head == "0" else None
-                values = [points[step] for step in steps if step in points]
-                axes.plot([step for step in steps if step in points], values, color=colour, linewidth=1, label=label)
+                values = {step: points[step] for step in steps if step in points}
+                line(axes, values, color=colour, linewidth=1, label=label)
         axes.set(xlabel="update")
     panels[0].set(ylabel="entropy (nats), mean over queries")
     panels[1].set(ylabel="smallest column mass, mean over examples", yscale="log")
@@ -102,7 +102,7 @@ def compare_column_mass(runs: dict[str, Path], target: Path, site: str | None = 
     curves = {name: least_mass(run, site) for name, run in runs.items()}
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for name, curve in curves.items():
-        axes.plot(list(curve), list(curve.values()), label=name)
+        line(axes, curve, label=name)
     where = f", {site}" if site else ""
     axes.set(xlabel="update", ylabel=f"smallest attention mass of a key{where}", yscale="log")
     axes.legend(fontsize=8)
@@ -110,6 +110,11 @@ def compare_column_mass(runs: dict[str, Path], target: Path, site: str | None = 
     figure.savefig(target, dpi=150)
     plt.close(figure)
     return target
+
+
+def line(axes, points: dict[int, float], **style) -> None:
+    """A line through the points, a dot where there is but one."""
+    axes.plot(list(points), list(points.values()), marker="o" if len(points) == 1 else None, **style)
 
 
 def least_mass(run: Path, site: str | None) -> dict[int, float]:
@@ -121,6 +126,7 @@ def least_mass(run: Path, site: str | None) -> dict[int, float]:
             step, mass = int(row["step"]), float(row["column_mass_min"])
             least[step] = min(mass, least.get(step, mass))
     if not least:
-        where = f" at {site}" if site else ""
-        raise ValueError(f"{run}: no attention{where} was watched; is it a run with callbacks.attention_every > 0?")
+        sites = ", ".join(dict.fromkeys(row["layer"].partition("/")[0] for row in watched))
+        where = f" at {site}, but at {sites}" if watched else "; is it a run with callbacks.attention_every > 0?"
+        raise ValueError(f"{run}: no attention was watched{where}")
     return least

@@ -97,6 +97,12 @@ def accuracy(answer: str, answers: Sequence[str]) -> float:
     return credit(given.count(normalize(answer) if normalized else strip(answer)), len(given))
 
 
+def tally(answers: Sequence[str]) -> str:
+    """'yes (8), no (2)', the most frequent first; one annotator's answer as it stands."""
+    counts = Counter(answers).most_common()
+    return answers[0] if len(answers) == 1 else ", ".join(f"{text} ({count})" for text, count in counts)
+
+
 class AnswerList:
     """The answers that a model chooses from; their order gives the numbers. Raises ValueError, opening with `where`,
     for an empty list, an answer that is no text, and one that is there twice."""

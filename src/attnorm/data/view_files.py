@@ -1,6 +1,7 @@
 """Features of images in files, one path a view: a folder of .npz files, one .h5 file, or one .safetensors file.
 
-.npz          a file an image, <id>.npz, or named as COCO names its images, COCO_val2014_<id, 12 digits>.jpg.npz: arrays
+.npz          a file an image, <id>.npz, or named as COCO names its images, COCO_val2014_<id, 12 digits>.jpg.npz or
+              <id, 12 digits>.npz: arrays
               features or x (boxes, width); boxes or bbox (boxes, 4) in pixels with image_w and image_h, or in [0, 1]
               without; num_boxes or num_bbox, if only the first so many are there
 .h5           a group an image, named by its id, that holds the same (sizes and counts may be attributes); or just its
@@ -21,7 +22,7 @@ from attnorm.data import files
 from attnorm.data.views import Boxes, View, Views, padded, refuse_missing
 
 ENDINGS = (".h5", ".hdf5", ".safetensors")
-_COCO = re.compile(r"COCO_\w+?_0*(\d+)(\.jpg)?")
+_COCO = re.compile(r"(?:COCO_\w+?_|(?=\d{12}(?:\.jpg)?$))0*(\d+)(?:\.jpg)?")
 # The name that we use, and those that files have.
 _NAMES = {
     "features": ("features", "x"),
@@ -43,7 +44,7 @@ class Files(Views):
         self.stores = [store(Path(path)) for path in paths]
         self.names = [each.path.name for each in self.stores]
         self.boxes = [max_boxes] * len(self.stores)
-        self.widths, self.geometry = [], []
+        self.widths, self.geometry, self.firsts = [], [], []
         for each in self.stores:
             first = next(iter(each.images()), None)
             if first is None:
@@ -51,6 +52,7 @@ class Files(Views):
             features, geometry = each.boxes(first)
             self.widths.append(features.shape[1])
             self.geometry.append(geometry is not None)
+            self.firsts.append(first)
 
     def check(self, images: Iterable[str]) -> None:
         images = list(images)
@@ -68,18 +70,18 @@ class Files(Views):
         return self.stores[: len(self.names)]
 
     def _boxes(self, view: int, image: str) -> Boxes:
-        each, width, most = self.stores[view], self.widths[view], self.boxes[view]
+        each, width, most, first = self.stores[view], self.widths[view], self.boxes[view], self.firsts[view]
         refuse_missing(each.path, [image] if image not in each.images() else [])
         features, geometry = each.boxes(image)
         if features.shape[1] != width:
-            wrong = f"{features.shape[1]} features a box, where the first image has {width}"
+            wrong = f"{features.shape[1]} features a box, where image {first} has {width}"
         elif len(features) > most:
             wrong = f"{len(features)} boxes, but data.max_boxes={most}"
         elif (geometry is not None) != self.geometry[view]:
             wrong = (
-                "boxes without places, but the first image has them"
+                f"boxes without places, but image {first} has them"
                 if geometry is None
-                else ("boxes with places, but the first image has none")
+                else f"boxes with places, but image {first} has none"
             )
         else:
             return features, geometry
@@ -153,8 +155,9 @@ class Folder(Store):
         index = {}
         for name in sorted(entry.name for entry in os.scandir(self.path) if entry.name.endswith(".npz")):
             stem = name.removesuffix(".npz")
-            coco = _COCO.fullmatch(stem)
-            index[coco[1] if coco else stem] = name
+            index[stem] = name
+            if coco := _COCO.fullmatch(stem):
+                index[coco[1]] = name
         return index
 
     def images(self) -> Collection[str]:
@@ -224,7 +227,7 @@ def _boxes(arrays: Mapping[str, np.ndarray]) -> Boxes:
     with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
         features, places = arrays["features"].astype(np.float32), arrays.get("boxes")
     if features.ndim != 2:
-        raise _Wrong(f"the features have the shape {features.shape}, not (boxes, width)")
+        raise _Wrong(f"the features have the shape {features.shape}, not (boxes, width) of one image")
     if places is not None:
         if places.ndim != 2 or places.shape[1] != 4:
             raise _Wrong(f"the boxes have the shape {places.shape}, not (boxes, 4)")

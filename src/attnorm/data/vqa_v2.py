@@ -217,5 +217,5 @@ def _text(record: object, name: str) -> str:
 
 
 def _listed(wrong: list[str]) -> str:
-    head = f"{len(wrong):,} bad record{'s' * (len(wrong) != 1)}:"
+    head = f"{len(wrong):,} problem{'s' * (len(wrong) != 1)}:"
     return "\n  ".join([head, *wrong[:SHOWN], *([f"and {len(wrong) - SHOWN:,} more"] if len(wrong) > SHOWN else [])])

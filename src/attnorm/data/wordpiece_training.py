@@ -53,7 +53,7 @@ def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase:
     trained.train_from_iterator(map(_without_unknown, sentences()), trainer)
     vocabulary = trained.get_vocab()
     if len(vocabulary) < vocab_size:
-        log.warning("tokenizer.vocab_size=%d is more than the training text can fill: %d", vocab_size, len(vocabulary))
+        log.warning("tokenizer.vocab_size=%d: the training text fills no more than %d", vocab_size, len(vocabulary))
     return pipeline(vocabulary, lowercase)  # in the trained one, each listed character is a special token
 
 

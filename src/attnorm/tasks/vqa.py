@@ -1,11 +1,13 @@
 """Visual question answering: the answer of a list that most annotators gave, from an image in several views."""
 
+import json
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.answers import tally
 from attnorm.tasks.base import Task
 from attnorm.tasks.optim import Optim
 
@@ -55,7 +57,8 @@ class VqaTask(Task):
         """loss (nats per question), and accuracy in percent."""
         for row, number in sorted(self.found)[:SHOWN]:
             text = self.texts[row]
-            shown = {"image": text["image"], "question": text["question"], "answers": text["answers"]}
+            annotators = tally(json.loads(text["answers"]))
+            shown = {"image": text["image"], "question": text["question"], "annotators": annotators}
             self.samples.append({**shown, "given": self.answers[number]})
         accuracy = 100.0 * self.totals["credit"] / self.totals["questions"]
         return {"loss": self.totals["loss"] / self.totals["questions"], "accuracy": accuracy}

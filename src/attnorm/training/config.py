@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from attnorm.attention.build import attention_label, check_attention, short_name
@@ -12,6 +13,7 @@ from attnorm.data.sources import SOURCES, build_source
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.models import MODELS
 from attnorm.registry import find, nearest
+from attnorm.training.init import resumed
 from attnorm.training.recipes.base import recipe_of, source_settings
 from attnorm.training.rules import RULES
 
@@ -193,3 +195,23 @@ def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
         )
     if sound("ckpt_path") and cfg["ckpt_path"] is not None and not Path(cfg["ckpt_path"]).is_file():
         yield f"ckpt_path={cfg['ckpt_path']}: no such file"
+    elif sound("ckpt_path") and (run := resumed(cfg)) is not None:
+        yield from unlike(cfg, run)
+
+
+def unlike(cfg: dict, run: Path) -> Iterator[str]:
+    """What makes this another model, or other data, than those of the run that is to go on."""
+
+    def decided(record: dict) -> dict[str, Any]:
+        kept = {"task.name": record["task"]["name"], "data.name": record["data"]["name"]}
+        return kept | dict(leaves({group: record[group] for group in ("model", "attention")}))
+
+    before, now = (
+        decided(yaml.safe_load((run / "config.yaml").read_text())),
+        decided({**cfg, "attention": model_attention(cfg)}),
+    )
+    keys = sorted({*before, *now} - {"model.init", "model.dropout"})
+    other = [key for key in keys if before.get(key) != now.get(key)]
+    parts = [key for key in other if not key.startswith("attention.options")]  # other parts have other options
+    for key in parts or other:
+        yield f"{key}={now.get(key)}: the run of ckpt_path has {before.get(key)}; type what that run was given"

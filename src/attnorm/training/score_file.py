@@ -31,7 +31,11 @@ def vqa(settings: dict) -> dict[str, float]:
     if questions is not None:
         joined(read_questions(Path(questions)), Path(questions), annotations)  # raises where they do not go together
     references = vqa_metric.read_references(annotations)
-    found = vqa_metric.score(vqa_metric.read_predictions(settings["predictions"]), references)
+    predictions = vqa_metric.read_predictions(settings["predictions"])
+    try:
+        found = vqa_metric.score(predictions, references)
+    except ValueError as error:
+        raise ValueError(f"{settings['predictions']}, {annotations}: {error}") from error
     return {name: found[name] for name in ("accuracy", "total", "missing")} | found["answer_types"]
 
 

@@ -45,7 +45,9 @@ class VisualQuestions(Recipe):
     def notes(self) -> str:
         alone = self.cfg["model"]["fusion"] == "none"
         views = "the question alone (model.fusion=none)" if alone else f"boxes a view: {self.sizes()[1]}"
-        return f"{len(self.answers()):,} answers; {views}"
+        sites = find("model", self.cfg["model"]["name"], MODELS).sites_of(self.cfg["model"])
+        idle = "" if sites else "; no site for a normalizer in this model"
+        return f"{len(self.answers()):,} answers; {views}{idle}"
 
     def save(self, folder: Path) -> None:
         widths, boxes = self.sizes()
@@ -64,7 +66,7 @@ class VisualQuestions(Recipe):
             try:
                 self._answers = AnswerList.read(given or self._frequent_answers())
             except ValueError as error:
-                raise ValueError(f"task.answers={given}: {error}" if given else str(error)) from error
+                raise ValueError(f"task.answers: {error}" if given else str(error)) from error
         return self._answers
 
     def _frequent_answers(self) -> Path:
@@ -146,9 +148,10 @@ class VisualQuestions(Recipe):
 
     def batches(self, split: Split) -> VisualBatches:
         views, tokenizer = self.views(split.name), split.tokenizer
-        for number, (width, known) in enumerate(zip(views.widths if views else [], self.sizes()[0], strict=False)):
-            if width != known:
-                raise ValueError(f"view {number} has {width} features a box, the model was made for {known}")
+        if views is not None and views.widths != self.sizes()[0]:
+            found = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
+            made = ", ".join(map(str, self.sizes()[0]))
+            raise ValueError(f"data: the views have so many features a box ({found}), the model was made for {made}")
         return VisualBatches(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
     def score(self, task: VqaTask, split: Split) -> Scores:
