@@ -135,7 +135,7 @@ def show_samples(samples: list[dict[str, str]]) -> None:
 
 
 def show_scores(scores: Scores, label: str) -> None:
-    """The closing table: the model beside the baselines."""
+    """The closing table: the model beside the baselines. Where nothing was scored, the note alone."""
     settings = ", ".join(f"{name} {value}" for name, value in scores.settings.items())
     title = f"{scores.split}: {scores.size:,} {scores.of}" + f"; {settings}" * bool(settings)
     rows = {label: scores.metrics, **scores.baselines}
@@ -150,7 +150,7 @@ def show_scores(scores: Scores, label: str) -> None:
         column.justify = "right"
     for row in cells[1:]:
         table.add_row(*row)
-    console.print(table)
+    console.print(table if scores.metrics else escape(title))
     if scores.note:
         console.print(f"[dim]{escape(scores.note)}[/]")
 
