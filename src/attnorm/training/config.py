@@ -206,12 +206,8 @@ def unlike(cfg: dict, run: Path) -> Iterator[str]:
         kept = {"task.name": record["task"]["name"], "data.name": record["data"]["name"]}
         return kept | dict(leaves({group: record[group] for group in ("model", "attention")}))
 
-    before, now = (
-        decided(yaml.safe_load((run / "config.yaml").read_text())),
-        decided({**cfg, "attention": model_attention(cfg)}),
-    )
-    keys = sorted({*before, *now} - {"model.init", "model.dropout"})
-    other = [key for key in keys if before.get(key) != now.get(key)]
-    parts = [key for key in other if not key.startswith("attention.options")]  # other parts have other options
-    for key in parts or other:
-        yield f"{key}={now.get(key)}: the run of ckpt_path has {before.get(key)}; type what that run was given"
+    before = decided(yaml.safe_load((run / "config.yaml").read_text()))
+    now = decided({**cfg, "attention": model_attention(cfg)})
+    for key in sorted((before.keys() & now.keys()) - {"model.init", "model.dropout"}):
+        if before[key] != now[key]:
+            yield f"{key}={now[key]}: the run of ckpt_path has {before[key]}; type what that run was given"
