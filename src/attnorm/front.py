@@ -141,7 +141,7 @@ def explain(error: Exception, conf: Path) -> int:
         print(f"error: {in_our_words(str(error), conf)}", file=sys.stderr)
         return 2
     if isinstance(error, Interrupted):
-        print(f"{error}; go on with ckpt_path=<run folder>/checkpoints/last.ckpt", file=sys.stderr)
+        print(f"{error}; go on with what was typed and ckpt_path=<run folder>/checkpoints/last.ckpt", file=sys.stderr)
         return 128 + error.signal_number
     if not is_users(error):
         raise error
