@@ -22,7 +22,7 @@ train: setup
 	$(BIN)/python train.py attention=hnas task=gigaword
 
 test: setup $(VENV)/.encoder
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
 test-slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not gpu"
