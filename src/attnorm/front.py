@@ -157,7 +157,7 @@ def is_users(error: Exception) -> bool:
 def in_our_words(message: str, conf: Path) -> str:
     """What Hydra said, and what was meant where that can be told."""
     found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
-    if found and (owners := owners_of(found[1], conf)):  # Hydra would advise to append the key
+    if found and (owners := known_keys(conf).get(found[1])):  # Hydra would advise to append the key
         return f"{message.splitlines()[0]}\n{found[1]} is a key of {' and '.join(owners)}."
     return "\n".join(filter(None, [message, near_key(message, found and found[1], conf)]))
 
@@ -173,21 +173,8 @@ def near_key(message: str, key: str | None, conf: Path) -> str:
     return nearest(key, [name for name in (*known_keys(conf), *groups) if not name.startswith("hydra")]).strip()
 
 
-def owners_of(key: str, conf: Path) -> list[str]:
-    """The choices, such as data=vqa_v2, that a key belongs to."""
-    group, _, rest = key.partition(".")
-    files = sorted((conf / group).glob("*.yaml")) if rest else []
-    contents = {file.stem: OmegaConf.load(file) for file in files if "@package" not in file.read_text()}
-    return [
-        f"{group}={name}"
-        for name, content in contents.items()
-        if OmegaConf.select(content, rest, default="absent", throw_on_missing=False) != "absent"
-        or rest in OmegaConf.missing_keys(content)
-    ]
-
-
-def known_keys(conf: Path) -> list[str]:
-    """Every key of every file in conf/, as it is typed."""
+def known_keys(conf: Path) -> dict[str, list[str]]:
+    """Every key of every file in conf/, as it is typed, and the choices that it comes with, such as data=vqa_v2."""
 
     def keys(node, prefix: str):
         for name, value in node.items():
@@ -196,12 +183,13 @@ def known_keys(conf: Path) -> list[str]:
                 if isinstance(value, dict):
                     yield from keys(value, f"{prefix}{name}.")
 
-    found = set()
-    for file in conf.rglob("*.yaml"):
+    found: dict[str, list[str]] = {}
+    for file in sorted(conf.rglob("*.yaml")):
         content = OmegaConf.to_container(OmegaConf.load(file)) or {}
         is_global = file.parent == conf or "@package _global_" in file.read_text()
-        found.update(keys(content, "" if is_global else f"{file.parent.name}."))
-    return sorted(found)
+        for key in keys(content, "" if is_global else f"{file.parent.name}."):
+            found.setdefault(key, []).extend([] if is_global else [f"{file.parent.name}={file.stem}"])
+    return dict(sorted(found.items()))
 
 
 def remove_if_empty(folder: Path) -> None:

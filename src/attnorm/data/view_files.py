@@ -22,7 +22,7 @@ from attnorm.data import files
 from attnorm.data.views import Boxes, View, Views, padded, refuse_missing
 
 ENDINGS = (".h5", ".hdf5", ".safetensors")
-_COCO = re.compile(r"(?:COCO_\w+?_|(?=\d{12}(?:\.jpg)?$))0*(\d+)(?:\.jpg)?")
+_COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.jpg)?")
 # The name that we use, and those that files have.
 _NAMES = {
     "features": ("features", "x"),
@@ -44,15 +44,13 @@ class Files(Views):
         self.stores = [store(Path(path)) for path in paths]
         self.names = [each.path.name for each in self.stores]
         self.boxes = [max_boxes] * len(self.stores)
-        self.widths, self.geometry, self.firsts = [], [], []
+        self.widths, self.geometry = [], []
         for each in self.stores:
-            first = next(iter(each.images()), None)
-            if first is None:
+            if each.first is None:
                 raise ValueError(f"{each.path}: no features of any image in it")
-            features, geometry = each.boxes(first)
+            features, geometry = each.boxes(each.first)
             self.widths.append(features.shape[1])
             self.geometry.append(geometry is not None)
-            self.firsts.append(first)
 
     def check(self, images: Iterable[str]) -> None:
         images = list(images)
@@ -70,18 +68,18 @@ class Files(Views):
         return self.stores[: len(self.names)]
 
     def _boxes(self, view: int, image: str) -> Boxes:
-        each, width, most, first = self.stores[view], self.widths[view], self.boxes[view], self.firsts[view]
+        each, width, most = self.stores[view], self.widths[view], self.boxes[view]
         refuse_missing(each.path, [image] if image not in each.images() else [])
         features, geometry = each.boxes(image)
         if features.shape[1] != width:
-            wrong = f"{features.shape[1]} features a box, where image {first} has {width}"
+            wrong = f"{features.shape[1]} features a box, where image {each.first} has {width}"
         elif len(features) > most:
             wrong = f"{len(features)} boxes, but data.max_boxes={most}"
         elif (geometry is not None) != self.geometry[view]:
             wrong = (
-                f"boxes without places, but image {first} has them"
+                f"boxes without places, but image {each.first} has them"
                 if geometry is None
-                else f"boxes with places, but image {first} has none"
+                else f"boxes with places, but image {each.first} has none"
             )
         else:
             return features, geometry
@@ -130,6 +128,11 @@ class Store(ABC):
     def images(self) -> Collection[str]:
         """The ids of the images."""
 
+    @property
+    def first(self) -> str | None:
+        """The image that says what the others must be like; None where there is none."""
+        return next(iter(self.images()), None)
+
     @abstractmethod
     def arrays(self, image: str) -> Mapping[str, np.ndarray]:
         """The arrays that there are of an image, by the names of _NAMES."""
@@ -157,7 +160,7 @@ class Folder(Store):
             stem = name.removesuffix(".npz")
             index[stem] = name
             if coco := _COCO.fullmatch(stem):
-                index[coco[1]] = name
+                index[str(int(coco[1]))] = name
         return index
 
     def images(self) -> Collection[str]:
