@@ -4,7 +4,7 @@ import pytest
 import yaml
 from matplotlib import pyplot as plt
 
-from attnorm.analysis.figures import compare_column_mass, draw_run
+from attnorm.analysis.figures import compare_column_mass, draw_run, line
 from attnorm.training.tracking import CsvTable
 
 CONFIG = {"task": {"name": "mlm"}, "seed": 3, "optim": {"lr": 0.1, "hybrid_lr_factor": 10.0}}
@@ -55,6 +55,14 @@ def test_the_smallest_mass_of_a_run_is_the_least_over_heads_and_layers(run, line
     [[(first, second)]] = lines
     assert list(first[0]) == [0, 10, 20]
     assert list(first[1]) == list(second[1]) == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_a_single_point_is_seen():
+    axes = plt.figure().add_subplot()
+    line(axes, {0: 1.0})
+    line(axes, {0: 1.0, 5: 2.0})
+    assert [drawn.get_marker() for drawn in axes.get_lines()] == ["o", "None"]
+    plt.close("all")
 
 
 def test_the_smallest_mass_of_one_site(run, lines):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnorm.data.answers import RESTORED, AnswerList, accuracy, compared, credit, normalize, strip
+from attnorm.data.answers import RESTORED, AnswerList, accuracy, compared, credit, normalize, strip, tally
 
 REAL = Path(__file__).parents[3] / "shared/data/vqa_v2_subset"
 
@@ -227,3 +227,9 @@ def test_the_widespread_list_and_the_real_answers():
     for answers in found[:200]:
         for number, score in zip(*made.targets(answers), strict=True):
             assert accuracy(made.texts[number], answers) == score
+
+
+def test_a_tally_counts_annotators():
+    assert tally(["no", "yes", "yes"]) == "yes (2), no (1)"
+    assert tally(["yes"] * 10) == "yes (10)"
+    assert (tally(["yes"]), tally([])) == ("yes", "")
