@@ -213,7 +213,8 @@ def test_official_files_without_features_are_the_question_alone(tmp_path, capsys
     cfg = runs.tiny("data.features=[]", task="vqa_v2")
     assert cfg["model"]["fusion"] == "none"
     assert train(cfg, tmp_path)["attention"] == "none"
-    assert "5 answers; the question alone (model.fusion=none); no site for a normalizer" in capsys.readouterr().out
+    said = capsys.readouterr().out.replace("\n ", " ")
+    assert "5 answers; the question alone (model.fusion=none); no site for a normalizer in this model\n" in said
     assert "fusion: none" in (tmp_path / "config.yaml").read_text()
 
 
@@ -447,9 +448,10 @@ def test_eval_says_what_views_a_model_was_made_for(monkeypatch, tmp_path, capsys
     run = runs.copied_run(tmp_path, "vqa")
     keys = (f"run={run}", "data=vqa_v2", *runs.vqa_files())
     views = features(tmp_path)
+    widths = "(view0: 7, view1: 7, view2: 7), the model was made for 48, 64, 40"
     for typed, said in (
         ((), "error: fusion='attention': expected 3 views, got 0\n"),
-        ((views, "data.max_boxes=50"), "error: data: the views have so many features a box ("),
+        ((views, "data.max_boxes=50"), f"error: data: the views have so many features a box {widths}\n"),
     ):
         assert runs.call(monkeypatch, "eval", *keys, *typed) == 1
         assert capsys.readouterr().err.startswith(said)
