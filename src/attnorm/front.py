@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -37,43 +40,72 @@ def register_resolvers() -> None:
 
 
 def run_train(conf: Path) -> int:
-    """`train.py`: composes the configuration from the command line, checks it, trains. Returns the exit code."""
-    register_resolvers()
+    """`train.py`: composes the configuration from the command line, checks it, trains. Returns the exit code.
 
-    stopped: list[Exception] = []
+    With -m, a job that fails does not stop the others, and a signal stops them all.
+    """
+    register_resolvers()
+    errors: list[Exception] = []
+    failed: dict[int, int] = {}  # exit codes by job
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
-    def job(cfg: DictConfig) -> None:
+    def job(cfg: DictConfig) -> float | None:
         hydra_cfg = HydraConfig.get()
-        run, multirun = Path(hydra_cfg.runtime.output_dir), hydra_cfg.mode == RunMode.MULTIRUN
+        run, overrides = Path(hydra_cfg.runtime.output_dir), list(hydra_cfg.overrides.task)
+        multirun = hydra_cfg.mode == RunMode.MULTIRUN
+        if multirun:
+            number = int(hydra_cfg.job.num) + 1
+            print(f"job {number}/{count_jobs(hydra_cfg)}: {' '.join(overrides)}", flush=True)
         try:
-            train_in(run, cfg, multirun, list(hydra_cfg.overrides.task))
+            return train_in(run, cfg, multirun, overrides)
         except Exception as error:
             if multirun:
-                raise
-            stopped.append(error)  # raised here, it would make Hydra print a line of its own
+                failed[number] = explain(error, conf)  # raises a bug again, which Hydra reports after the last job
+            else:
+                errors.append(error)  # raised here, it would make Hydra print a line of its own
+            return None
 
-    def plain_job() -> None:
+    def all_jobs() -> int:
         job()
-        if stopped:
-            raise stopped[0]
+        if errors:
+            raise errors[0]
+        if failed:
+            print(f"failed jobs: {', '.join(map(str, failed))}", file=sys.stderr)
+        return max(failed.values(), default=0)
 
-    return exit_code(plain_job, conf)
+    return exit_code(all_jobs, conf)
 
 
-def train_in(run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str]) -> None:
-    """Checks the configuration, trains, and draws the curves, also of a run that was stopped."""
+def count_jobs(hydra_cfg: DictConfig) -> int:
+    """The number of jobs of a sweep, by what was typed and by the file in conf/hparams_search that was chosen."""
+    params = [f"{key}={value}" for key, value in (hydra_cfg.sweeper.get("params") or {}).items()]
+    typed = get_args_parser().parse_args().overrides
+    parsed = OverridesParser.create().parse_overrides([*params, *typed])
+    [jobs] = BasicSweeper.split_arguments(parsed, None)
+    return len(jobs)
+
+
+def train_in(run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str]) -> float | None:
+    """Checks the configuration, trains, and draws the curves, also of a run that was stopped.
+
+    Returns the best value of the metric that the task monitors.
+    """
+    from attnorm.training.console import quiet_libraries
+
+    quiet_libraries()
     try:
         checked = check_composed(cfg, multirun, overrides)
         from pytorch_lightning.utilities import rank_zero_only
 
         from attnorm.analysis.figures import draw_run
         from attnorm.training.run import train
+        from attnorm.training.run_folder import claim_folder
 
+        claimed = claim_folder(run, checked["ckpt_path"])
         try:
-            train(checked, run)
+            return train(checked, claimed, overrides).get("best_value")
         finally:
-            rank_zero_only(draw_run)(run)
+            rank_zero_only(draw_run)(claimed)
     finally:
         remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
@@ -85,11 +117,12 @@ def run_door(conf: Path, name: str) -> int:
         print((conf / f"{name}.yaml").read_text(), end="")
         return 0
 
-    def job() -> None:
+    def job() -> int:
         from attnorm.training import doors
 
         defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
         {"eval": doors.evaluate, "generate": doors.generate}[name](arguments, defaults, conf)
+        return 0
 
     return exit_code(job, conf)
 
@@ -99,36 +132,42 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
         raise ConfigError([f"{key}: has to be given, as {key}=<value>" for key in missing])
-    from attnorm.training.config import check
+    from attnorm.training.config import check, removed
     from attnorm.training.init import complete
     from attnorm.training.recipes.base import completed
 
+    if problems := removed(overrides):
+        raise ConfigError(problems)
     plain = complete(completed(OmegaConf.to_container(cfg, resolve=True)))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
     return plain
 
 
-def exit_code(job: Callable[[], None], conf: Path) -> int:
-    """Runs a job; what a user got wrong is a message and 2, a signal is 128 + its number.
+def exit_code(job: Callable[[], int], conf: Path) -> int:
+    """Runs a job and returns its exit code; what a user got wrong is a message and 2, a signal is 128 + its number.
 
     With HYDRA_FULL_ERROR=1 in the environment every error shows its traceback.
     """
     typed = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # lets Hydra's exceptions through to here, to add the nearest name
     try:
-        job()
+        return job()
     except Exception as error:
         if typed == "1":
             raise
         return explain(error, conf)
+    except Interrupted as stopped:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            advice = "to resume, repeat the command with ckpt_path=<run folder>/checkpoints/last.ckpt"
+            print(f"{stopped}; {advice}", file=sys.stderr)
+        return 128 + stopped.signal_number
     except KeyboardInterrupt:
         return 130
     finally:
         os.environ.pop("HYDRA_FULL_ERROR")
         if typed is not None:
             os.environ["HYDRA_FULL_ERROR"] = typed
-    return 0
 
 
 def explain(error: Exception, conf: Path) -> int:
@@ -140,9 +179,6 @@ def explain(error: Exception, conf: Path) -> int:
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         print(f"error: {in_our_words(str(error), conf)}", file=sys.stderr)
         return 2
-    if isinstance(error, Interrupted):
-        print(f"{error}; go on with what was typed and ckpt_path=<run folder>/checkpoints/last.ckpt", file=sys.stderr)
-        return 128 + error.signal_number
     if not is_users(error):
         raise error
     print(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)", file=sys.stderr)

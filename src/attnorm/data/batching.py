@@ -1,5 +1,6 @@
 """Batches of rows: grouped by length, cut by a token budget, in an order that only (seed, epoch) decides."""
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -51,7 +52,10 @@ class TokenBatches(Sampler[Part]):
         self.epoch, self.start = 0, 0
         parts = pieces * ranks if shuffle else ranks
         if len(lengths) < parts:
-            raise ValueError(f"{len(lengths)} rows cannot be shared by {parts} devices and accumulation steps")
+            raise ValueError(
+                f"{len(lengths)} rows cannot be shared by {parts} parts (trainer.devices times "
+                f"trainer.accumulate_grad_batches={pieces}): every part of an update needs at least one row"
+            )
         self.order = np.lexsort(lengths.T[::-1])
         self.cuts = cut_by_tokens(lengths[self.order], batch_tokens, at_least=parts if shuffle else 1)
         if len(self.cuts) <= ranks and not shuffle:  # a device without any would stop the others
@@ -143,6 +147,12 @@ def pad(sequences: list[list[int]], pad_id: int) -> Tensor:
     return torch.from_numpy(table)
 
 
+def _ignore_signals(worker: int) -> None:
+    """A signal to the whole process group is for the main process to handle: its update still needs these batches."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class ResumableLoader(DataLoader):
     """A DataLoader over parts that knows how many it has handed out, so that a run stopped in mid-epoch goes on with
     the next batch instead of the epoch's first."""
@@ -155,6 +165,7 @@ class ResumableLoader(DataLoader):
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
+            worker_init_fn=_ignore_signals,
             generator=torch.Generator(),  # of its own: making an iterator must not draw from the model's random stream
         )
         self.handed_out = 0

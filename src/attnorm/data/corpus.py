@@ -33,12 +33,14 @@ FORMAT = 2  # of the cache; raise it when cleaning, tokenizing or the files chan
 class Split:
     """One split, ready for batching.
 
+    `fingerprint` stands for everything that decides the rows: the source's content, cleaning, tokenizer and layout.
     `texts` (the columns of the source's kind, cleaned) and `rows` (the columns of the layout) are memory-mapped;
     `lengths` and `weights` are the layout's, one a row of `rows`. `counts` has read, empty and kept (texts) and what
     the layout counts.
     """
 
     name: str
+    fingerprint: str
     texts: "Dataset"
     rows: "Dataset"
     counts: dict[str, int]
@@ -149,7 +151,7 @@ def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Layout, cache_di
     counts = {}
     for folder in (rows, tokens):
         counts |= json.loads((folder / tables.COUNTS).read_text())
-    return Split(name, texts, ids, counts, layout.lengths(ids), layout.weights(ids), tokenizer)
+    return Split(name, tokens.name, texts, ids, counts, layout.lengths(ids), layout.weights(ids), tokenizer)
 
 
 def describe(splits: Mapping[str, Split], layout: Layout) -> str:

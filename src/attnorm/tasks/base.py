@@ -112,7 +112,9 @@ class Task(pl.LightningModule):
         self.log("step", float(self.trainer.global_step))
 
     def configure_optimizers(self) -> dict:
-        steps = self.trainer.estimated_stepping_batches
+        # Reading trainer.estimated_stepping_batches here would make Lightning build the loaders before it restores a
+        # checkpoint, and the position in the epoch would be lost.
+        steps = self.trainer.datamodule.planned_updates()
         fused = "mixed" not in str(self.trainer.precision)  # Lightning cannot clip for a fused optimizer under AMP
-        optimizer, schedule = self.optim.build(self.model, int(steps), fused)
+        optimizer, schedule = self.optim.build(self.model, steps, fused)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

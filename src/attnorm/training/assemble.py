@@ -1,10 +1,14 @@
 """What a run is filed under, what it records, and its loaders."""
 
+from copy import copy
+from functools import cached_property
+
 import pytorch_lightning as pl
 
 from attnorm.data.batching import ResumableLoader, TokenBatches
 from attnorm.data.corpus import Split
 from attnorm.training.config import model_attention
+from attnorm.training.errors import ConfigError
 from attnorm.training.recipes.base import Recipe
 
 
@@ -27,38 +31,58 @@ class RunData(pl.LightningDataModule):
         self.recipe, self.cfg, self.splits = recipe, recipe.cfg, splits
 
     def planned_updates(self) -> int:
-        """How many updates the run will make, as max_steps, max_epochs and limit_train_batches have it."""
+        """The number of updates that max_steps, max_epochs and limit_train_batches ask for.
+
+        Like everything about training batches it depends on the number of devices, so a trainer has to be attached.
+        """
         trainer = self.cfg["trainer"]
-        pieces = trainer["accumulate_grad_batches"]
-        sampler = self._sampler("train", pieces=pieces)
-        batches, limit = len(sampler), trainer["limit_train_batches"]
-        if limit is not None:
-            batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
-        self.padding_share, self.updates_an_epoch = sampler.padding(), -(-batches // pieces)
         if trainer["fast_dev_run"]:
             return int(trainer["fast_dev_run"])
-        ends = [max_steps(self.cfg), trainer["max_epochs"] and trainer["max_epochs"] * self.updates_an_epoch]
-        return max(1, min(end for end in ends if end))
+        ends = [max_steps(self.cfg), trainer["max_epochs"] and trainer["max_epochs"] * self.updates_per_epoch()]
+        return min(end for end in ends if end)
+
+    def updates_per_epoch(self) -> int:
+        """Updates in one pass over the training data, or over the part of it that limit_train_batches leaves.
+
+        Raises ConfigError if that part is smaller than one update.
+        """
+        sampler, limit = self.train_sampler, self.cfg["trainer"]["limit_train_batches"]
+        updates = len(sampler) // sampler.pieces
+        if limit is None:
+            return updates
+        limited = limit // sampler.pieces if isinstance(limit, int) else int(updates * limit)
+        if limited == 0:
+            size = f"an epoch has {updates:,} updates of {sampler.pieces} batches each"
+            raise ConfigError([f"trainer.limit_train_batches={limit}: less than one update; {size}"])
+        return min(updates, limited)
+
+    def padding_share(self) -> float:
+        """The share of padding in the training batches."""
+        return self.train_sampler.padding()
+
+    @cached_property
+    def train_sampler(self) -> TokenBatches:
+        """The batches of rank 0; there are as many on every rank."""
+        pieces, ranks = self.trainer.accumulate_grad_batches, self.trainer.world_size
+        return self._sampler("train", seed=self.cfg["seed"], pieces=pieces, ranks=ranks)
 
     def train_dataloader(self) -> ResumableLoader:
-        pieces = self.trainer.accumulate_grad_batches
-        return self._loader("train", seed=self.cfg["seed"], pieces=pieces, **self._ranks())
+        sampler = copy(self.train_sampler)
+        sampler.rank = self.trainer.global_rank  # known only here: forked processes inherit the sampler of their parent
+        return self._loader("train", sampler)
 
     def val_dataloader(self) -> ResumableLoader:
-        return self._loader("validation", shuffle=False, **self._ranks())
+        ranks = {"rank": self.trainer.global_rank, "ranks": self.trainer.world_size}
+        return self._loader("validation", self._sampler("validation", shuffle=False, **ranks))
 
     def fixed_batch(self) -> dict:
         """The first validation batch, the same whenever it is asked for."""
         sampler = self._sampler("validation", shuffle=False)
         return self.recipe.batches(self.splits["validation"])[next(iter(sampler))]
 
-    def _ranks(self) -> dict[str, int]:
-        return {"rank": self.trainer.global_rank, "ranks": self.trainer.world_size}
-
     def _sampler(self, name: str, **order) -> TokenBatches:
         split = self.splits[name]
         return TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, **order)
 
-    def _loader(self, name: str, **order) -> ResumableLoader:
-        batches = self.recipe.batches(self.splits[name])
-        return ResumableLoader(batches, self._sampler(name, **order), self.cfg["data"]["num_workers"])
+    def _loader(self, name: str, sampler: TokenBatches) -> ResumableLoader:
+        return ResumableLoader(self.recipe.batches(self.splits[name]), sampler, self.cfg["data"]["num_workers"])

@@ -60,12 +60,12 @@ def sweep_unfinished(folder: Path) -> None:
 
 
 class BestAndLast(ModelCheckpoint):
-    """Keeps best.ckpt (by the task's metric) and last.ckpt: renewed at validations, last.ckpt also at the final update.
+    """Keeps best.ckpt (by the task's metric) and last.ckpt.
+
+    Both are renewed at validations; the last validation is after the final update.
 
     monitor, better: the metric of a validation, and whether "min" or "max" of it is best.
     """
-
-    CHECKPOINT_NAME_LAST = LAST
 
     def __init__(self, folder: Path, monitor: str, better: str):
         super().__init__(
@@ -73,12 +73,11 @@ class BestAndLast(ModelCheckpoint):
             filename=BEST,
             monitor=monitor,
             mode=better,
-            save_last=True,
+            save_last=False,  # Lightning would renew it only when the model has become better
             enable_version_counter=False,
             save_on_train_epoch_end=False,
         )
         self.best, self.last = folder / f"{BEST}.ckpt", folder / f"{LAST}.ckpt"
-        self.validated_at = -1  # update
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """A run that goes on in another folder took best.ckpt along: its score still has to be beaten."""
@@ -87,15 +86,23 @@ class BestAndLast(ModelCheckpoint):
         super().load_state_dict({**state, **here, "best_k_models": {best: scores[0]} if scores else {}})
 
     def on_train_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        """Nothing: Lightning would save last.ckpt again, from a state in which the epoch counts as whole."""
+        """Does nothing: Lightning would save last.ckpt again, from a state in which the epoch counts as whole."""
 
     def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         super().on_validation_end(trainer, task)
-        self.validated_at = trainer.global_step
+        if not trainer.sanity_checking:
+            trainer.save_checkpoint(self.last)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_) -> None:
-        if trainer.global_step == trainer.max_steps:  # after the epoch's end hooks it would look like a whole epoch
-            trainer.save_checkpoint(self.last)
+        if trainer.global_step == trainer.max_steps:
+            trainer.should_stop = True  # makes Lightning validate, and so save, before it leaves the loop
+
+
+def validates_now(trainer: pl.Trainer) -> bool:
+    """Whether a validation follows the update that has just ended."""
+    batches = trainer.global_step * trainer.accumulate_grad_batches
+    is_last = trainer.should_stop or trainer.global_step == trainer.max_steps
+    return is_last or batches % trainer.val_check_interval == 0
 
 
 class RandomStreams(pl.Callback):

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from attnorm.attention.build import attention_label, check_attention, short_name
@@ -13,9 +12,9 @@ from attnorm.data.sources import SOURCES, build_source
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.models import MODELS
 from attnorm.registry import find, nearest
-from attnorm.training.init import resumed
 from attnorm.training.recipes.base import recipe_of, source_settings
-from attnorm.training.rules import RULES
+from attnorm.training.resume import changed_settings
+from attnorm.training.rules import RULES, leaves
 
 OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Trainer itself, and what to use instead
     "logger": "use logger=csv|wandb|tensorboard",
@@ -96,6 +95,16 @@ def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:
     return problems
 
 
+def removed(overrides: Sequence[str]) -> list[str]:
+    """One message for each `~key` that was typed: the code reads every key of the files, so none can be taken away."""
+    optional = {"experiment", "hparams_search", "debug"}
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    keys = [it.key_or_group for it in parsed if it.is_delete()]
+    return [
+        f"~{key}: this key cannot be removed; set a value with {key}=<value>" for key in keys if key not in optional
+    ]
+
+
 def tokenizer_settings(cfg: dict) -> dict[str, Any]:
     """The options of the tokenizer."""
     return {key: value for key, value in cfg["tokenizer"].items() if key != "name"}
@@ -142,15 +151,6 @@ def check_values(cfg: dict) -> Iterator[str]:
             yield f"{group}.name: not set, so this file is no {group} to use; choose another {group}=<file>"
 
 
-def leaves(cfg: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """('trainer.max_steps', value) for every value of a nested dict; what a rule is for is a value, whatever it is."""
-    for key, value in cfg.items():
-        if isinstance(value, dict) and value and f"{prefix}{key}" not in RULES:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
     """Problems of `data`: its source, the source's options, files that are missing, a kind the task cannot use."""
     name, needed = cfg["data"]["name"], recipe_of(cfg).kind
@@ -165,6 +165,51 @@ def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
             f"sources that fit: {', '.join(fitting)}"
         ]
     return source.check(splits)
+
+
+def check_trainer(trainer: dict) -> Iterator[str]:
+    """Intervals that would end in the middle of an update, and whatever Lightning itself refuses."""
+    import pytorch_lightning as pl
+
+    pieces = trainer["accumulate_grad_batches"]
+    for key in ("val_check_interval", "limit_train_batches"):
+        batches = trainer[key]
+        if isinstance(batches, int) and batches % pieces:
+            near = max(pieces, round(batches / pieces) * pieces)
+            yield (
+                f"trainer.{key}={batches}: counts batches and must be a multiple of "
+                f"trainer.accumulate_grad_batches={pieces}, so that it ends with an update; the nearest is {near}"
+            )
+
+    def refusal(settings: dict) -> str | None:
+        try:
+            pl.Trainer(**settings, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        except Exception as error:  # of many kinds, with the same meaning: this value is not accepted
+            return str(error).strip().splitlines()[0]
+        return None
+
+    known = inspect.signature(pl.Trainer).parameters.keys() - OWN_TRAINER_KEYS.keys()
+    known -= {"max_steps", "val_check_interval", "deterministic", "benchmark"}  # ours, or act on the whole process
+    asked = {key: value for key, value in trainer.items() if key in known}
+    if (reason := refusal(asked)) is not None:
+        alone = [(key, value, refusal({key: value})) for key, value in asked.items()]
+        named = [f"trainer.{key}={value}: {found}" for key, value, found in alone if found is not None]
+        yield from named or [f"trainer: {reason}"]
+
+
+def check_parts(cfg: dict) -> Iterator[str]:
+    """Fewer training rows than an update is divided into, as far as the configuration tells."""
+    devices, pieces = cfg["trainer"]["devices"], cfg["trainer"]["accumulate_grad_batches"]
+    known = {key: cfg["data"].get(key) for key in ("train_size", "max_train")}
+    limits = {key: value for key, value in known.items() if isinstance(value, int) and not isinstance(value, bool)}
+    if not limits or not isinstance(devices, int):
+        return
+    key = min(limits, key=limits.__getitem__)
+    if limits[key] < devices * pieces:
+        yield (
+            f"trainer.accumulate_grad_batches={pieces}: an update is divided into {devices * pieces} parts (times "
+            f"trainer.devices={devices}), but data.{key}={limits[key]} gives fewer rows than that"
+        )
 
 
 def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
@@ -187,6 +232,10 @@ def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
             yield f"model.name={model['name']}: task={task} trains {fitting}; choose another model=<file>"
     if trainer["accelerator"] in ("gpu", "cuda") and not torch.cuda.is_available():
         yield f"trainer.accelerator={trainer['accelerator']}: torch sees no GPU here; use trainer=auto or trainer=cpu"
+    elif sound(*(f"trainer.{key}" for key in trainer)):
+        yield from check_trainer(trainer)
+        if sound("data.train_size", "data.max_train"):
+            yield from check_parts(cfg)
     single = trainer["devices"] in (1, "1") and trainer["strategy"] in ("auto", "single_device")
     if multirun and not single:
         yield (
@@ -195,19 +244,5 @@ def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
         )
     if sound("ckpt_path") and cfg["ckpt_path"] is not None and not Path(cfg["ckpt_path"]).is_file():
         yield f"ckpt_path={cfg['ckpt_path']}: no such file"
-    elif sound("ckpt_path") and (run := resumed(cfg)) is not None:
-        yield from unlike(cfg, run)
-
-
-def unlike(cfg: dict, run: Path) -> Iterator[str]:
-    """What makes this another model, or other data, than those of the run that is to go on."""
-
-    def decided(record: dict) -> dict[str, Any]:
-        kept = {"task.name": record["task"]["name"], "data.name": record["data"]["name"]}
-        return kept | dict(leaves({group: record[group] for group in ("model", "attention")}))
-
-    before = decided(yaml.safe_load((run / "config.yaml").read_text()))
-    now = decided({**cfg, "attention": model_attention(cfg)})
-    for key in sorted((before.keys() & now.keys()) - {"model.init", "model.dropout"}):
-        if before[key] != now[key]:
-            yield f"{key}={now[key]}: the run of ckpt_path has {before[key]}; type what that run was given"
+    elif sound("ckpt_path", "model.name") and cfg["ckpt_path"] is not None:
+        yield from changed_settings({**cfg, "attention": model_attention(cfg)}, Path(cfg["ckpt_path"]))

@@ -52,6 +52,14 @@ def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
     console.print(f"{updates:,} updates of at most {batch_tokens:,} tokens ({padding}), {size}")
 
 
+def show_ending(run: Path, summary: dict) -> None:
+    """Where the run is, and why it ended early if it did."""
+    if why := summary.get("why"):
+        resumed = "" if summary["finished"] else "; to continue it, repeat the command with ckpt_path=<last checkpoint>"
+        console.print(f"{why}{resumed}", markup=False)
+    console.print(f"run folder: {run}", markup=False)
+
+
 def bar(label: str, stderr: bool = False) -> Progress:
     """A progress bar that shows on a terminal and keeps silent elsewhere."""
     where = Console(stderr=True) if stderr else console
@@ -88,7 +96,7 @@ class ProgressLine(pl.Callback):
         if self.show and trainer.is_global_zero:
             self.bar = bar("training")
             self.bar.start()
-            total = int(trainer.estimated_stepping_batches)
+            total = trainer.datamodule.planned_updates()
             self.line = self.bar.add_task("", total=total, completed=trainer.global_step, note="")
 
     def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:

@@ -9,8 +9,11 @@ class ConfigError(ValueError):
         super().__init__("\n".join(problems))
 
 
-class Interrupted(RuntimeError):
-    """A signal asked the run to stop; last.ckpt holds its state."""
+class Interrupted(BaseException):
+    """A signal stopped the run.
+
+    Like KeyboardInterrupt it is no Exception: code that handles failures must not handle it, and a sweep ends with it.
+    """
 
     def __init__(self, signal_number: int, name: str):
         self.signal_number = signal_number

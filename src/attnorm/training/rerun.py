@@ -13,10 +13,9 @@ from omegaconf import OmegaConf
 from attnorm.data.tokenizer import load_tokenizer
 from attnorm.registry import nearest
 from attnorm.training.checkpoints import BEST, LAST
-from attnorm.training.config import leaves
 from attnorm.training.errors import ConfigError
 from attnorm.training.recipes.base import recipe_of
-from attnorm.training.rules import SHARED_DATA_KEYS
+from attnorm.training.rules import SHARED_DATA_KEYS, leaves
 from attnorm.training.run import load_weights
 
 CHANGEABLE = (  # what a finished run can be scored with anew

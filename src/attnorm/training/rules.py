@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,10 @@ FLAG = Rule(lambda v: isinstance(v, bool), "true, false")
 TEXT = Rule(lambda v: isinstance(v, str) and v != "", "text")
 WORDS = Rule(lambda v: isinstance(v, list) and all(isinstance(word, str) for word in v), "a list of words")
 LIMIT = NULL | integer(1) | number(above=0, below=1)
-DURATION = Rule(lambda v: isinstance(v, str) and re.fullmatch(r"(\d+:){3}\d+", v) is not None, "DD:HH:MM:SS")
+DURATION = Rule(
+    lambda v: isinstance(v, str) and re.fullmatch(r"(\d+:){3}\d+", v) is not None and any(map(int, v.split(":"))),
+    "DD:HH:MM:SS, longer than no time",
+)
 PAIR = Rule(
     lambda v: isinstance(v, list) and len(v) == 2 and all(is_number(b) and 0 <= b < 1 for b in v), "two of [0, 1)"
 )
@@ -170,3 +173,12 @@ RULES: dict[str, Rule] = {
     "data.num_workers": integer(0),
 }
 SHARED_DATA_KEYS = [key[5:] for key in RULES if key.startswith("data.") and key != "data.name"]  # whatever the source
+
+
+def leaves(cfg: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """('trainer.max_steps', value) for every value of a nested dict; what a rule is for is a value, whatever it is."""
+    for key, value in cfg.items():
+        if isinstance(value, dict) and value and f"{prefix}{key}" not in RULES:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,69 +1,84 @@
 """One training run, from a resolved configuration to a run folder."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
-import yaml
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.data.corpus import describe
 from attnorm.tasks.base import Task
 from attnorm.training import assemble, callbacks, checkpoints, console, init, tracking, watching
 from attnorm.training.config import run_label
-from attnorm.training.environment import describe_environment, peak_memory, write_json
+from attnorm.training.environment import peak_memory, write_json
+from attnorm.training.errors import ConfigError
+from attnorm.training.graceful_stop import GracefulStop, TimeLimit
 from attnorm.training.recipes.base import Recipe, recipe_of
+from attnorm.training.resume import RunRecord, deciding
+from attnorm.training.run_folder import resume_history, start_record
 from attnorm.training.scores import Scores
 
-CSV_FILES = ("metrics.csv", watching.HYBRID_FILE, watching.ATTENTION_FILE)
 
-
-def train(cfg: dict, run: Path) -> dict:
+def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
     """Trains, keeps the best model by the task's metric, scores it, and returns what summary.json says.
 
-    cfg: resolved, plain, and found sound by `config.check`. run: the run folder, made here.
-    Whatever stops the run (an exception, a signal) is written into summary.json before it is raised again.
+    cfg: resolved, plain, and found sound by `config.check`. run: the run folder, made here. overrides: what was typed
+    for this run, for its record. Whatever stops the run (an exception, a signal) is written into summary.json before it
+    is raised again.
     """
     started = time.perf_counter()
     console.quiet_libraries()
     label, recipe = run_label(cfg), recipe_of(cfg)
-    trainer, throughput, loggers = None, callbacks.Throughput(), []
+    throughput, loggers, failed = callbacks.Throughput(), [], True
     summary = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
+    summary |= {"overrides": list(overrides), "finished": False}
     first = pl.utilities.rank_zero_only.rank == 0
     if first:
-        start_record(cfg, run)
+        start_record(cfg, run, list(overrides))
         console.show_config(assemble.record_of(cfg))
     try:
-        splits = recipe.splits()
-        tokenizer = splits["train"].tokenizer
-        if first:
-            tokenizer.save(run)
-            recipe.save(run)
-            console.show_lines(describe(splits, recipe.layout()), recipe.notes())
-        model = first_model(recipe, tokenizer, show=first)
-        task = recipe.task(model, tokenizer, splits["validation"])
-        data = assemble.RunData(recipe, splits)
-        if first and cfg["ckpt_path"]:
-            resume_history(Path(cfg["ckpt_path"]), run)
-        loggers = tracking.build_loggers(cfg, run, label) if first else []
-        updates = data.planned_updates()
-        trainer = build_trainer(cfg, run, task, updates, loggers, throughput)
-        summary |= describe_parts(cfg, task.model, splits, data)
-        if first:
-            console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
+        with GracefulStop(run / "checkpoints") as stop:
+            splits = recipe.splits()
+            tokenizer = splits["train"].tokenizer
+            if first:
+                tokenizer.save(run)
+                recipe.save(run)
+                console.show_lines(describe(splits, recipe.layout()), recipe.notes())
+            model = first_model(recipe, tokenizer, show=first)
+            task = recipe.task(model, tokenizer, splits["validation"])
+            loggers = tracking.build_loggers(cfg, run, label) if first else []
+            trainer = build_trainer(cfg, run, task, loggers, [throughput, stop])
+            data = assemble.RunData(recipe, splits)
+            updates = set_length(trainer, data)
+            record = RunRecord(deciding(assemble.record_of(cfg)), recipe.data_fingerprints(splits), tokenizer, updates)
+            trainer.callbacks.insert(0, record)
+            if cfg["ckpt_path"]:
+                if problems := record.problems(Path(cfg["ckpt_path"]), task.optim):
+                    raise ConfigError(problems)
+                if first:
+                    resume_history(Path(cfg["ckpt_path"]), run)
+            summary |= describe_parts(cfg, task.model, splits, data)
+            if first:
+                console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
 
-        trainer.fit(task, datamodule=data, ckpt_path=cfg["ckpt_path"])
-        keep_checkpoints(trainer, task, data)
-        summary |= {"steps": trainer.global_step, "epochs": round(trainer.global_step / data.updates_an_epoch, 2)}
-        if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
-            best = load_weights(task.model, run / "checkpoints" / f"{checkpoints.BEST}.ckpt")
-            scores = recipe.score(task.to(trainer.strategy.root_device), splits["validation"])
-            summary |= {"best_step": best, "validation": scores.record()}
-            show_result(run, label, scores, cfg["callbacks"]["samples"])
-            if (run / watching.HYBRID_FILE).exists():
-                console.show_hybrid_weights(tracking.read_csv(run / watching.HYBRID_FILE))
-        summary["finished"] = True
+            trainer.fit(task, datamodule=data, ckpt_path=cfg["ckpt_path"])
+            if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
+                keep_best(run / "checkpoints")
+            # processes that were forked for training do not tell their parent how far they came
+            steps = trainer.global_step or read_step(run / "checkpoints" / f"{checkpoints.LAST}.ckpt")
+            summary |= {"steps": steps, "epochs": round(steps / data.updates_per_epoch(), 2)}
+            summary |= ending(trainer, steps, updates)
+            if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
+                best = load_weights(task.model, run / "checkpoints" / f"{checkpoints.BEST}.ckpt")
+                scores = recipe.score(task.to(trainer.strategy.root_device), splits["validation"])
+                summary |= {"monitor": task.monitor, "best_value": best_value(trainer), "best_step": best}
+                summary |= {"validation": scores.record()}
+                show_result(run, label, scores, cfg["callbacks"]["samples"])
+                if (run / watching.HYBRID_FILE).exists():
+                    console.show_hybrid_weights(tracking.read_csv(run / watching.HYBRID_FILE))
+            failed = False
     except BaseException as error:
         summary |= {"finished": False, "why": f"{type(error).__name__}: {error}"}
         raise
@@ -74,10 +89,10 @@ def train(cfg: dict, run: Path) -> dict:
             "wall_seconds": round(time.perf_counter() - started, 1),
         }
         if first:
-            tracking.finish_loggers(loggers, failed=not summary.get("finished", False))
+            tracking.finish_loggers(loggers, failed=failed)
             write_json(run / "summary.json", summary)
     if first:
-        console.console.print(f"run folder: {run}")
+        console.show_ending(run, summary)
     return summary
 
 
@@ -91,48 +106,25 @@ def first_model(recipe: Recipe, tokenizer, show: bool) -> torch.nn.Module:
     return model
 
 
-def start_record(cfg: dict, run: Path) -> None:
-    """The run folder with its configuration and environment."""
-    run.mkdir(parents=True, exist_ok=True)
-    (run / "config.yaml").write_text(yaml.safe_dump(assemble.record_of(cfg), sort_keys=False, allow_unicode=True))
-    write_json(run / "environment.json", describe_environment())
-    checkpoints.sweep_unfinished(run / "checkpoints")
-
-
-def resume_history(checkpoint: Path, run: Path) -> None:
-    """Takes over best.ckpt and the curves that lead up to the checkpoint, when it lies in a run folder."""
-    step = torch.load(checkpoint, map_location="cpu", weights_only=True)["global_step"]
-    tracking.continue_history(checkpoint.parent.parent, run, step, CSV_FILES)
-    best, here = checkpoint.with_name(f"{checkpoints.BEST}.ckpt"), run / "checkpoints" / f"{checkpoints.BEST}.ckpt"
-    if best.exists() and best.resolve() != here.resolve():
-        here.parent.mkdir(exist_ok=True)
-        checkpoints.replace_by_copy(best, here)
-
-
-def build_trainer(
-    cfg: dict, run: Path, task: Task, updates: int, loggers: list, throughput: callbacks.Throughput
-) -> pl.Trainer:
+def build_trainer(cfg: dict, run: Path, task: Task, loggers: list, own: list[pl.Callback]) -> pl.Trainer:
     """Lightning's trainer with this project's callbacks; the trainer's own keys pass through as typed."""
     settings, options = dict(cfg["trainer"]), cfg["callbacks"]
-    settings["max_steps"] = assemble.max_steps(cfg) or -1
-    if settings["val_check_interval"] is None:
-        pieces = settings["accumulate_grad_batches"]
-        settings["val_check_interval"] = max(1, updates // cfg["task"]["validations"]) * pieces
     folder = run / "checkpoints"
     used = [
         checkpoints.RandomStreams(cfg["seed"]),
         watching.HybridCurve(run, options["hybrid_every"]),
         watching.AttentionWatch(run, options["attention_every"]),
-        throughput,
         console.ProgressLine(run / "samples", options["samples"], options["progress"]),
-        callbacks.StopOnSignal(folder),
     ]
+    if settings["max_time"] is not None:
+        used.append(TimeLimit(settings["max_time"]))
     if options["patience"] is not None:
         used.append(pl.callbacks.EarlyStopping(task.monitor, mode=task.better, patience=options["patience"]))
+    used += own
     if not settings["fast_dev_run"]:
         used.append(checkpoints.BestAndLast(folder, task.monitor, task.better))
     return pl.Trainer(
-        **settings,
+        **settings | {"max_steps": -1, "val_check_interval": 1},  # both are known once the trainer is: `set_length`
         logger=loggers or False,
         callbacks=used,
         plugins=[checkpoints.AtomicCheckpointIO()],
@@ -145,20 +137,53 @@ def build_trainer(
     )
 
 
-def keep_checkpoints(trainer: pl.Trainer, task: Task, data: pl.LightningDataModule) -> None:
-    """Validates and saves the final state, where training did not end on a validation."""
-    keeper = trainer.checkpoint_callback
-    if trainer.global_step == 0:
-        return  # trained in forked processes, which kept what they had
-    if keeper is None or (keeper.best.exists() and keeper.validated_at == trainer.global_step):
-        return
-    if trainer.global_step != trainer.max_steps:
-        trainer.save_checkpoint(keeper.last)
-    known = keeper.best_model_score
-    found = trainer.validate(task, datamodule=data, verbose=False)[0][task.monitor]
-    better = known is None or (found < known if task.better == "min" else found > known)
-    if trainer.is_global_zero and (better or not keeper.best.exists()):
-        checkpoints.replace_by_copy(keeper.last, keeper.best)
+def set_length(trainer: pl.Trainer, data: assemble.RunData) -> int:
+    """Tells the trainer how many updates to make and when to validate; returns the number of updates.
+
+    Both depend on how many devices the trainer has found. Lightning must not compute them itself: it would build the
+    loaders too early (see `Task.configure_optimizers`).
+    """
+    data.trainer = trainer
+    updates = data.planned_updates()
+    if not trainer.fast_dev_run:
+        asked = data.cfg["trainer"]["val_check_interval"]
+        every = max(1, updates // data.cfg["task"]["validations"]) * trainer.accumulate_grad_batches
+        trainer.val_check_interval = asked or every
+        trainer.fit_loop.epoch_loop.max_steps = updates
+        if data.cfg["trainer"]["limit_train_batches"] is not None:
+            trainer.limit_train_batches = data.updates_per_epoch() * trainer.accumulate_grad_batches
+    return updates
+
+
+def ending(trainer: pl.Trainer, steps: int, updates: int) -> dict:
+    """Whether training came to its end, and why if it made fewer updates than planned."""
+    if steps >= updates:
+        return {"finished": True}
+    made = f"after {steps:,} of {updates:,} updates"
+    for callback in trainer.callbacks:
+        if isinstance(callback, pl.callbacks.EarlyStopping) and callback.wait_count >= callback.patience:
+            return {"finished": True, "why": f"callbacks.patience={callback.patience}: stopped {made}"}
+        if isinstance(callback, TimeLimit) and callback.time_remaining() <= 0:
+            return {"finished": False, "why": f"trainer.max_time was reached {made}"}
+    return {"finished": False, "why": f"training ended {made}"}
+
+
+def keep_best(folder: Path) -> None:
+    """Makes last.ckpt the best one if a resumed run has none: its checkpoint came without the run's best.ckpt."""
+    last, best = (folder / f"{name}.ckpt" for name in (checkpoints.LAST, checkpoints.BEST))
+    if not best.exists():
+        checkpoints.replace_by_copy(last, best)
+
+
+def best_value(trainer: pl.Trainer) -> float | None:
+    """The best value of the monitored metric; None after training in forked processes, which keep it to themselves."""
+    value = trainer.checkpoint_callback.best_model_score
+    return None if value is None else float(value)
+
+
+def read_step(checkpoint: Path) -> int:
+    """The update that a checkpoint is from."""
+    return torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["global_step"]
 
 
 def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:
@@ -173,7 +198,7 @@ def describe_parts(cfg: dict, model: torch.nn.Module, splits: dict, data: assemb
     """Data set, sizes and padding, for summary.json."""
     return {
         "data": {"name": cfg["data"]["name"], **{name: split.counts for name, split in splits.items()}},
-        "padding_share": round(data.padding_share, 4),
+        "padding_share": round(data.padding_share(), 4),
         "vocabulary": splits["train"].tokenizer.vocab_size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "attention_layers": len(attention_layers(model)),

@@ -65,6 +65,10 @@ class Recipe(ABC):
         """The configuration with what follows from it for this task."""
         return cfg
 
+    def data_fingerprints(self, splits: dict[str, Split]) -> dict[str, str]:
+        """What stands for the content of each split, so that a resumed run can tell whether its data are the same."""
+        return {name: split.fingerprint for name, split in splits.items()}
+
     def notes(self) -> str:
         """A line on the data that a user should see; may be empty."""
         return ""

@@ -49,6 +49,12 @@ class VisualQuestions(Recipe):
         idle = "" if sites else "; no site for a normalizer in this model"
         return f"{len(self.answers()):,} answers; {views}{idle}"
 
+    def data_fingerprints(self, splits: dict[str, Split]) -> dict[str, str]:
+        """The questions, the views of their images and the answers to choose from."""
+        questions, views = super().data_fingerprints(splits), self.views("train")
+        named = [] if views is None else [views.names, views.widths, views.boxes]
+        return {name: digest([of_split, named, self.answers().texts]) for name, of_split in questions.items()}
+
     def save(self, folder: Path) -> None:
         widths, boxes = self.sizes()
         kept = {"answers": self.answers().texts, "widths": widths, "boxes": boxes}

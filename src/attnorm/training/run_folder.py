@@ -1,0 +1,70 @@
+"""The run folder: claimed by one run alone, with a record of what was set, and the history of a run that it resumes."""
+
+import itertools
+import os
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+import yaml
+
+from attnorm.training import assemble, checkpoints, tracking, watching
+from attnorm.training.environment import describe_environment, write_json
+
+CONFIG = "config.yaml"
+CSV_FILES = ("metrics.csv", watching.HYBRID_FILE, watching.ATTENTION_FILE)
+OF_RANK_0 = "ATTNORM_RUN_FOLDER"  # tells the processes that rank 0 starts which folder it claimed
+
+
+def claim_folder(folder: Path, ckpt_path: str | None = None) -> Path:
+    """`folder`, or the first free one of `<folder>_2`, `<folder>_3`, ...: no two runs ever share one.
+
+    Folders are named after the second in which a run starts, so two runs can ask for the same one. A run that resumes
+    a checkpoint of `folder` keeps that folder. Ranks other than 0 get the folder of rank 0.
+    """
+    if pl.utilities.rank_zero_only.rank != 0:
+        return Path(os.environ.get(OF_RANK_0, folder))
+    if not (ckpt_path and _holds(folder, Path(ckpt_path))):
+        names = (
+            folder if number == 1 else folder.with_name(f"{folder.name}_{number}") for number in itertools.count(1)
+        )
+        folder = next(name for name in names if _claim(name))
+    os.environ[OF_RANK_0] = str(folder)
+    return folder
+
+
+def _claim(folder: Path) -> bool:
+    """Creates config.yaml in `folder`; False if another run has done so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / CONFIG).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _holds(folder: Path, checkpoint: Path) -> bool:
+    return checkpoint.resolve().parent.parent == folder.resolve()
+
+
+def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
+    """Writes the configuration and the environment of a run, with the overrides that were typed for it."""
+    run.mkdir(parents=True, exist_ok=True)
+    (run / CONFIG).write_text(yaml.safe_dump(assemble.record_of(cfg), sort_keys=False, allow_unicode=True))
+    write_json(run / "environment.json", describe_environment() | {"overrides": overrides})
+    checkpoints.sweep_unfinished(run / "checkpoints")
+
+
+def resume_history(checkpoint: Path, run: Path) -> None:
+    """Takes over the checkpoint itself, the best.ckpt beside it and, from a run folder, the curves that lead up to it.
+
+    The resumed run then has a checkpoint before it saves one, and also if it has no update left to make.
+    """
+    step = torch.load(checkpoint, map_location="cpu", weights_only=True)["global_step"]
+    tracking.continue_history(checkpoint.parent.parent, run, step, CSV_FILES)
+    best = checkpoint.with_name(f"{checkpoints.BEST}.ckpt")
+    for source, name in ((checkpoint, checkpoints.LAST), (best, checkpoints.BEST)):
+        target = run / "checkpoints" / f"{name}.ckpt"
+        if source.exists() and source.resolve() != target.resolve():
+            target.parent.mkdir(exist_ok=True)
+            checkpoints.replace_by_copy(source, target)

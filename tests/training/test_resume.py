@@ -1,0 +1,274 @@
+"""Resuming: exact wherever a run stopped, refused when the checkpoint belongs to another run."""
+
+import multiprocessing
+import os
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+import runs
+
+from attnorm.training import resume, run_folder
+from attnorm.training.errors import ConfigError
+from attnorm.training.recipes.base import Recipe
+from attnorm.training.tracking import read_csv
+
+TASKS = ("gigaword", "mlm", "squad", "classify", "vqa")
+SHORT = ("attention=hnas", "data.train_size=60")  # 6 updates per epoch
+LENGTHS = {
+    "max_epochs": ("trainer.max_epochs=3",),
+    "max_steps": ("trainer.max_steps=14",),
+    "both": ("trainer.max_epochs=3", "trainer.max_steps=14"),
+}
+_straight: dict[tuple[str, ...], Path] = {}
+
+
+def uninterrupted(*overrides: str, task: str = "gigaword") -> Path:
+    """A run of these overrides, made once."""
+    key = (task, *overrides)
+    if key not in _straight:
+        folder = runs.scratch("uninterrupted") / str(len(_straight))
+        runs.tiny_run(folder, *overrides, task=task)
+        _straight[key] = folder
+    return _straight[key]
+
+
+def last(run: Path) -> str:
+    return f"ckpt_path={run}/checkpoints/last.ckpt"
+
+
+def rows(run: Path) -> list[tuple]:
+    """What each row of metrics.csv holds, sorted."""
+    return sorted(tuple(sorted((k, v) for k, v in row.items() if v)) for row in read_csv(run / "metrics.csv"))
+
+
+@pytest.mark.parametrize(
+    ("length", "step", "extra"),
+    [
+        ("max_epochs", 3, ()),
+        ("max_epochs", 4, ("trainer.val_check_interval=4",)),
+        ("max_epochs", 6, ()),
+        ("max_epochs", 9, ("trainer.accumulate_grad_batches=2",)),
+        ("max_epochs", 8, ("data.num_workers=1",)),
+        ("max_steps", 9, ("data.num_workers=1", "trainer.accumulate_grad_batches=2")),
+        ("both", 3, ()),
+        ("both", 13, ()),
+        ("max_epochs", 5, ("trainer.limit_train_batches=0.5",)),
+    ],
+)
+def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatch, tmp_path, length, step, extra):
+    overrides = (*SHORT, *LENGTHS[length], *extra)
+    first = runs.stopped(monkeypatch, tmp_path / "first", step, *overrides)
+    assert runs.load(first)["global_step"] == step
+    runs.tiny_run(tmp_path / "second", *overrides, last(first))
+    assert runs.different_ends(uninterrupted(*overrides), tmp_path / "second") == []
+    assert rows(tmp_path / "second") == rows(uninterrupted(*overrides))
+
+
+@pytest.mark.parametrize("task", TASKS[1:])
+def test_every_task_resumes_in_the_middle_of_an_epoch(monkeypatch, tmp_path, task):
+    overrides = ("attention=hnas", "trainer.max_epochs=2", "task.validations=2")
+    steps = runs.summary_of(uninterrupted(*overrides, task=task))["steps"]
+    first = runs.stopped(monkeypatch, tmp_path / "first", steps // 2 + 1, *overrides, task=task)
+    runs.tiny_run(tmp_path / "second", *overrides, last(first), task=task)
+    assert runs.different_ends(uninterrupted(*overrides, task=task), tmp_path / "second") == []
+
+
+# a stop behind the last update
+
+
+@pytest.mark.parametrize("folder", ["another", "the same"])
+def test_a_run_that_crashed_while_it_was_scored_is_only_scored_again(monkeypatch, tmp_path, folder):
+    overrides = (*SHORT, *LENGTHS["both"])
+
+    def crash(self, task, split):
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="planted"):
+        patch.setattr(Recipe, "judged", crash)
+        runs.tiny_run(tmp_path / "first", *overrides)
+    second = tmp_path / ("first" if folder == "the same" else "second")
+    summary = runs.tiny_run(second, *overrides, last(tmp_path / "first"))
+    assert (summary["finished"], summary["steps"]) == (True, 14)
+    assert runs.different_ends(uninterrupted(*overrides), second) == []
+    assert rows(second) == rows(uninterrupted(*overrides))
+
+
+def test_a_signal_during_the_last_validation_does_not_lose_it(monkeypatch, tmp_path):
+    overrides = (*SHORT, *LENGTHS["both"])
+    first = runs.stopped(monkeypatch, tmp_path / "first", 14, *overrides)
+    assert runs.load(first)["global_step"] == 14
+    runs.tiny_run(tmp_path / "second", *overrides, last(first))
+    assert runs.different_ends(uninterrupted(*overrides), tmp_path / "second") == []
+    assert rows(tmp_path / "second") == rows(uninterrupted(*overrides))
+
+
+def test_a_checkpoint_without_its_best_one_beside_it_can_be_resumed(tmp_path):
+    overrides = (*SHORT, *LENGTHS["both"])
+    alone = tmp_path / "last.ckpt"
+    alone.write_bytes((uninterrupted(*overrides) / "checkpoints/last.ckpt").read_bytes())
+    summary = runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={alone}")
+    assert (summary["best_step"], summary["finished"]) == (14, True)
+
+
+# a run that cannot be continued
+
+
+def refused(*overrides: str, folder: Path, task: str = "gigaword") -> list[str]:
+    """The problems of a run that must not start."""
+    with pytest.raises(ConfigError) as caught:
+        runs.tiny_run(folder, *overrides, task=task)
+    assert "model.init=" in caught.value.problems[-1]  # what to do instead
+    return caught.value.problems[:-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "had"),
+    [
+        ("seed=2", "1"),
+        ("optim.lr=0.1", "0.01"),
+        ("optim.schedule=constant", "linear"),
+        ("optim.betas=[0.9,0.99]", r"\[0.9, 0.98\]"),
+        ("data.batch_tokens=900", "1000"),
+        ("data.train_size=50", "60"),
+        ("data.corpus_seed=3", "0"),
+        ("data.lowercase=false", "True"),
+        ("model.inner=64", "32"),
+        ("model.dropout=0.2", "0.1"),
+        ("attention.encoder=dnas attention=dnas", "hnas"),
+        ("tokenizer.vocab_size=310", "300"),
+        ("task.label_smoothing=0.0", "0.1"),
+        ("trainer.gradient_clip_val=null", "1.0"),
+        ("trainer.precision=64-true", "32-true"),
+    ],
+)
+def test_a_setting_that_decides_the_training_has_to_be_that_of_the_run(monkeypatch, tmp_path, change, had):
+    def read(*_):
+        raise AssertionError("data was read")
+
+    run = uninterrupted(*SHORT, *LENGTHS["both"])
+    monkeypatch.setattr(Recipe, "splits", read)
+    key = change.split("=")[0]
+    problems = refused(*SHORT, *LENGTHS["both"], *change.split(), last(run), folder=tmp_path)
+    [problem] = [problem for problem in problems if problem.startswith(f"{key}=")]
+    assert re.fullmatch(rf"{key}=.*: the run being resumed has {had}", problem)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["trainer.max_steps=15", "callbacks.samples=1", "data.num_workers=1", "task.rouge_pairs=3", "tags=[again]"],
+)
+def test_what_does_not_decide_the_training_may_change(change):
+    run = uninterrupted(*SHORT, *LENGTHS["both"])
+    assert runs.tiny(*SHORT, *LENGTHS["both"], change, last(run))
+
+
+def test_other_data_under_the_same_name_are_refused(tmp_path):
+    table = [
+        f"the {animal} of {city} likes {meal},{animal} likes {meal}" for _, animal, city, meal in runs.sentences(0, 40)
+    ]
+
+    def write(rows: list[str]) -> None:
+        (tmp_path / "pairs.csv").write_text("\n".join(["article,title", *rows]) + "\n")
+
+    typed = ["data=pairs", f"data.train={tmp_path}/pairs.csv", f"data.validation={tmp_path}/pairs.csv"]
+    typed += ["tokenizer.vocab_size=60", "task.max_steps=2"]
+    sizes = [o for o in runs.tiny_overrides() if not o.startswith(("data.train_size", "data.valid_size", "data.test"))]
+
+    def train(folder: str, *more: str) -> None:
+        from attnorm import front
+        from attnorm.training.run import train
+
+        train(front.check_composed(runs.composed(*sizes, *typed, *more)), tmp_path / folder)
+
+    write(table)
+    train("first")
+    write([*table[1:], "a quite different line,different"])
+    with pytest.raises(ConfigError) as caught:
+        train("second", last(tmp_path / "first"))
+    assert caught.value.problems[:-1] == [
+        "data: the train split differs from that of the run being resumed",
+        "data: the validation split differs from that of the run being resumed",
+        "tokenizer: it differs from that of the run being resumed",
+    ]
+
+
+def test_a_longer_run_is_refused_if_its_learning_rates_would_have_been_others(tmp_path):
+    run = uninterrupted(*SHORT, "trainer.max_steps=14")
+    [problem] = refused(*SHORT, "trainer.max_steps=20", last(run), folder=tmp_path)
+    assert problem.startswith("optim.schedule=linear: ") and "20 updates" in problem and "14" in problem
+
+
+def test_a_shorter_run_than_the_checkpoint_is_refused(tmp_path):
+    run = uninterrupted(*SHORT, "trainer.max_steps=14")
+    [problem] = refused(*SHORT, "trainer.max_steps=5", last(run), folder=tmp_path)
+    assert "it is from update 14, but this run ends after 5" in problem
+
+
+def test_a_checkpoint_of_something_else_is_refused_by_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(resume.RunRecord, "on_save_checkpoint", lambda *_: None)
+    runs.tiny_run(tmp_path / "first", *SHORT, "trainer.max_steps=1")
+    with pytest.raises(ConfigError, match="has no record of its run"):
+        runs.tiny(*SHORT, last(tmp_path / "first"))
+
+
+# folders
+
+
+def test_two_runs_of_the_same_second_get_a_folder_each(tmp_path):
+    asked = tmp_path / "hnas/2026-01-01_00-00-00"
+    with multiprocessing.get_context("fork").Pool(8) as pool:
+        claimed = pool.map(run_folder.claim_folder, [asked] * 16)
+    assert len(set(claimed)) == 16
+    assert all((folder / "config.yaml").is_file() for folder in claimed)
+    assert asked in claimed and asked.with_name(f"{asked.name}_16") in claimed
+
+
+def test_a_run_that_resumes_in_its_own_folder_keeps_it(tmp_path):
+    assert run_folder.claim_folder(tmp_path / "run") == tmp_path / "run"
+    assert run_folder.claim_folder(tmp_path / "run", str(tmp_path / "run/checkpoints/last.ckpt")) == tmp_path / "run"
+    assert (
+        run_folder.claim_folder(tmp_path / "run", str(tmp_path / "other/checkpoints/last.ckpt")) == tmp_path / "run_2"
+    )
+
+
+def test_a_second_run_in_a_typed_folder_leaves_the_first_one_alone(monkeypatch, tmp_path):
+    typed = (*runs.tiny_overrides(), "task.max_steps=1", f"hydra.run.dir={tmp_path}/run")
+    for seed in (1, 2):
+        assert runs.call(monkeypatch, "train", *typed, f"seed={seed}") == 0
+    assert [runs.summary_of(tmp_path / name)["seed"] for name in ("run", "run_2")] == [1, 2]
+
+
+# killed at any moment
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chain", range(3))
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_killed_at_random_moments_equals_one_that_never_stopped(tmp_path, task, chain):
+    overrides = ("attention=hnas", "trainer.max_epochs=4", "task.validations=8")
+    straight = uninterrupted(*overrides, task=task)
+    moments = random.Random(f"{task} {chain}")
+    begun = time.perf_counter()
+    runs.tiny_run(tmp_path / "timed", *overrides, task=task)
+    duration, kills, resumed = time.perf_counter() - begun, 0, ()
+    for number in range(60):
+        folder = tmp_path / str(number)
+        child = multiprocessing.get_context("fork").Process(
+            target=runs.tiny_run, args=(folder, *overrides, *resumed), kwargs={"task": task}
+        )
+        child.start()
+        child.join(moments.uniform(0.2, 1.0) * duration)
+        if child.is_alive():
+            os.kill(child.pid, 9)
+            child.join()
+            kills += 1
+        if (folder / "checkpoints/last.ckpt").exists():
+            resumed = (last(folder),)
+        if child.exitcode == 0:
+            break
+    assert (child.exitcode, kills > 0) == (0, True)
+    assert runs.different_ends(straight, folder) == []
+    assert rows(folder) == rows(straight)
