@@ -28,6 +28,9 @@ class Throughput(pl.Callback):
     def on_train_end(self, *_) -> None:
         self._pause()
 
+    def on_exception(self, *_) -> None:
+        self._pause()
+
     def _pause(self) -> None:
         if self.since is not None:
             self.seconds += time.perf_counter() - self.since

@@ -169,8 +169,13 @@ def ending(trainer: pl.Trainer, steps: int, updates: int) -> dict:
 
 
 def keep_best(folder: Path) -> None:
-    """Makes last.ckpt the best one if a resumed run has none: its checkpoint came without the run's best.ckpt."""
+    """Makes last.ckpt the best one if a resumed run has none: its checkpoint came without the run's best.ckpt.
+
+    Raises ConfigError if the run has saved nothing at all.
+    """
     last, best = (folder / f"{name}.ckpt" for name in (checkpoints.LAST, checkpoints.BEST))
+    if not last.exists():
+        raise ConfigError(["trainer.max_time: was reached before the first update, so there is no model to score"])
     if not best.exists():
         checkpoints.replace_by_copy(last, best)
 

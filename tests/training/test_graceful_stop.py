@@ -1,0 +1,164 @@
+"""Stopping: every signal at any moment gives its exit code, time limits say so, and a sweep ends with its job."""
+
+import json
+import multiprocessing
+import os
+import signal
+
+import pytest
+import runs
+
+from attnorm import front
+from attnorm.training import callbacks, checkpoints
+from attnorm.training.graceful_stop import TimeLimit
+from attnorm.training.recipes.base import Recipe
+from attnorm.training.run_folder import claim_folder
+
+BUSY = ("attention=hnas", "data.train_size=60", "task.max_steps=8", "task.validations=2")
+
+
+def kill_before(monkeypatch, owner: object, name: str, *numbers: signal.Signals) -> None:
+    """Sends signals to this process at the first call of `owner.name`."""
+    left = list(numbers)
+
+    def send(*_, **__) -> None:
+        while left:
+            os.kill(os.getpid(), left.pop(0))
+
+    runs.before(monkeypatch, owner, name, send)
+
+
+def code_of(folder, *overrides: str) -> int:
+    """The exit code of a tiny run."""
+
+    def job() -> int:
+        runs.tiny_run(folder, *BUSY, *overrides)
+        return 0
+
+    return front.exit_code(job, runs.CONF)
+
+
+MOMENTS = {
+    "before the data are read": (Recipe, "splits"),
+    "when the trainer starts": (checkpoints.RandomStreams, "on_fit_start"),
+    "before the first update": (callbacks.Throughput, "on_train_batch_start"),
+    "while it is scored": (Recipe, "judged"),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_gives_its_exit_code_at_any_moment(monkeypatch, tmp_path, capsys, moment, number):
+    handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    kill_before(monkeypatch, *MOMENTS[moment], number)
+    assert code_of(tmp_path) == 128 + number
+    summary = runs.summary_of(tmp_path)
+    assert (summary["finished"], summary["why"]) == (False, f"Interrupted: stopped by {number.name}")
+    assert f"stopped by {number.name}; to resume" in capsys.readouterr().err
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+def test_a_second_interrupt_stops_at_once(monkeypatch, tmp_path):
+    kill_before(monkeypatch, callbacks.Throughput, "on_train_batch_end", signal.SIGINT, signal.SIGINT)
+    assert code_of(tmp_path) == 130
+    assert not (tmp_path / "checkpoints/last.ckpt").exists()
+
+
+def test_signals_to_data_workers_are_ignored(monkeypatch, tmp_path):
+    """A terminal or a cluster sends them to every process."""
+    hit = []
+
+    def send(self, trainer, *_) -> None:
+        for worker in multiprocessing.active_children():
+            hit.append(worker.pid)
+            os.kill(worker.pid, signal.SIGINT)
+            os.kill(worker.pid, signal.SIGTERM)
+
+    runs.before(monkeypatch, callbacks.Throughput, "on_train_batch_end", send)
+    assert code_of(tmp_path, "data.num_workers=1") == 0
+    assert hit
+    assert runs.summary_of(tmp_path)["finished"] is True
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_run_whose_time_is_up_is_not_finished_and_can_be_resumed(monkeypatch, tmp_path, pieces):
+    overrides = (*BUSY, f"trainer.accumulate_grad_batches={pieces}")
+    runs.tiny_run(tmp_path / "whole", *overrides)
+    with monkeypatch.context() as patch:
+        elapsed = lambda self, *_: 100.0 * (self.seen >= 2 * pieces + 1)  # noqa: E731 - in the middle of update 3
+        patch.setattr(TimeLimit, "time_elapsed", elapsed)
+        patch.setattr(TimeLimit, "seen", 0, raising=False)
+        runs.before(patch, TimeLimit, "on_train_batch_end", lambda self, *_: setattr(self, "seen", self.seen + 1))
+        summary = runs.tiny_run(tmp_path / "first", *overrides, "trainer.max_time=00:00:00:50")
+    assert summary["finished"] is False
+    assert summary["why"] == "trainer.max_time was reached after 3 of 8 updates"
+    assert runs.load(tmp_path / "first")["global_step"] == 3
+    runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
+    assert runs.unequal(runs.parameters(tmp_path / "whole"), runs.parameters(tmp_path / "second")) == []
+
+
+def test_time_that_is_up_before_the_first_update_is_said(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(TimeLimit, "time_elapsed", lambda *_: 100.0)
+    assert code_of(tmp_path, "trainer.max_time=00:00:00:50") == 2
+    assert "error: trainer.max_time: was reached before the first update" in capsys.readouterr().err
+    assert runs.summary_of(tmp_path)["finished"] is False
+
+
+# sweeps
+
+
+def sweep(monkeypatch, tmp_path, *typed: str) -> int:
+    return runs.call(monkeypatch, "train", "-m", *typed, *runs.tiny_overrides(), f"paths.log_dir={tmp_path}")
+
+
+def summaries(tmp_path) -> list[dict]:
+    found = [json.loads(path.read_text()) for path in tmp_path.rglob("summary.json")]
+    return sorted(found, key=lambda summary: summary["seed"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_whole_sweep(monkeypatch, tmp_path, capsys, number):
+    jobs = []
+
+    def second_job(self, trainer, *_) -> None:
+        jobs.append(trainer.default_root_dir)
+        if len(set(jobs)) == 2 and jobs.count(jobs[-1]) == 1:
+            os.kill(os.getpid(), number)
+
+    runs.before(monkeypatch, callbacks.Throughput, "on_train_batch_end", second_job)
+    assert sweep(monkeypatch, tmp_path, "seed=1,2,3") == 128 + number
+    assert [(summary["seed"], summary["finished"]) for summary in summaries(tmp_path)] == [(1, True), (2, False)]
+    printed = capsys.readouterr().out
+    assert "job 1/3: seed=1" in printed and "job 2/3: seed=2" in printed and "job 3/3" not in printed
+
+
+def test_a_job_that_fails_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
+    assert sweep(monkeypatch, tmp_path, "seed=1,x,3", "task.max_steps=1") == 2
+    assert [summary["seed"] for summary in summaries(tmp_path)] == [1, 3]
+    printed = capsys.readouterr()
+    assert "error: seed=x: allowed are whole numbers" in printed.err
+    assert "failed jobs: 2" in printed.err
+
+
+def test_every_job_records_its_own_overrides_and_returns_what_its_task_monitors(monkeypatch, tmp_path):
+    returned = []
+    original = front.train_in
+    monkeypatch.setattr(front, "train_in", lambda *arguments: returned.append(original(*arguments)) or returned[-1])
+    assert sweep(monkeypatch, tmp_path, "seed=1,2", "attention=softmax,hnas", "task.max_steps=1") == 0
+    found = list(tmp_path.rglob("summary.json"))
+    assert len(found) == 4
+    for path in found:
+        summary, environment = (json.loads(file.read_text()) for file in (path, path.with_name("environment.json")))
+        assert summary["overrides"] == environment["overrides"]
+        assert f"seed={summary['seed']}" in summary["overrides"]
+        assert f"attention={summary['attention']}" in summary["overrides"]
+        assert summary["best_value"] in returned
+    assert claim_folder(tmp_path / "next") == tmp_path / "next"
+
+
+def test_a_sweep_file_counts_its_jobs(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(front, "train_in", lambda *_: None)
+    assert sweep(monkeypatch, tmp_path, "hparams_search=attention", "model.dropout=0,0.1") == 0
+    numbers = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("job ")]
+    assert numbers == [f"job {number}/{len(numbers)}" for number in range(1, len(numbers) + 1)]
+    assert len(numbers) > 2
