@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnorm.registry import nearest
 from attnorm.training.errors import ConfigError, Interrupted
+from attnorm.training.overrides import readable
 
 
 def register_resolvers() -> None:
@@ -41,11 +42,14 @@ def run_train(conf: Path) -> int:
     register_resolvers()
 
     stopped: list[Exception] = []
+    typed = sys.argv
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> None:
+        sys.argv = typed  # what the run records, and what Lightning starts the processes of other devices with
         hydra_cfg = HydraConfig.get()
-        run, multirun = Path(hydra_cfg.runtime.output_dir), hydra_cfg.mode == RunMode.MULTIRUN
+        runtime = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
+        run, multirun = Path(runtime["output_dir"]), hydra_cfg.mode == RunMode.MULTIRUN
         try:
             train_in(run, cfg, multirun, list(hydra_cfg.overrides.task))
         except Exception as error:
@@ -54,7 +58,11 @@ def run_train(conf: Path) -> int:
             stopped.append(error)  # raised here, it would make Hydra print a line of its own
 
     def plain_job() -> None:
-        job()
+        sys.argv = [typed[0], *readable(typed[1:], multirun=not {"-m", "--multirun"}.isdisjoint(typed))]
+        try:
+            job()
+        finally:
+            sys.argv = typed
         if stopped:
             raise stopped[0]
 

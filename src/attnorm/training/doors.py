@@ -26,7 +26,7 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     `metric`, a file of predictions."""
     console.quiet_libraries()
     command = read_command(arguments, defaults)
-    asked = {key for key, value in command.settings.items() if value != defaults[key]}
+    asked = command.asked
     if command.settings["metric"] is not None:
         return score_file(command, asked, OF_RUNS)
     if command.settings["run"] is None:
