@@ -174,7 +174,9 @@ def show_hybrid_weights(rows: list[dict[str, str]]) -> None:
 
 
 def number(value: float, metric: str) -> str:
-    """Losses with three digits, what is in percent with two, counts with none."""
+    """Losses with three digits, what is in percent with two, counts with none, thresholds with all that they have."""
+    if metric.endswith("_thresh"):
+        return repr(float(value))  # rounded, it would give other scores
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.3f}" if metric == "loss" else f"{value:,.2f}"
