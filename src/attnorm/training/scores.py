@@ -3,7 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-NAMES = {"rouge1": "ROUGE-1 F1", "rouge2": "ROUGE-2 F1", "rougeL": "ROUGE-L F1", "f1": "F1", "exact": "exact match"}
+NAMES = {"f1": "F1", "exact": "exact match"} | {
+    f"rouge{kind}{ending}": f"ROUGE-{kind} {part}"
+    for ending, part in (("", "F1"), ("_recall", "recall"), ("_precision", "precision"))
+    for kind in "12L"
+}
 
 
 @dataclass
