@@ -155,6 +155,12 @@ def show_scores(scores: Scores, label: str) -> None:
         console.print(f"[dim]{escape(scores.note)}[/]")
 
 
+def show_warnings(texts: list[str]) -> None:
+    """What a user should not miss."""
+    for text in texts:
+        console.print(text, style="bold yellow", markup=False)
+
+
 def show_hybrid_weights(rows: list[dict[str, str]]) -> None:
     """hybrid_weights.csv as a table: the weight of every layer (mean over heads) at five moments of the training."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

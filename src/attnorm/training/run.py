@@ -10,7 +10,7 @@ import yaml
 from attnorm.attention.multihead import attention_layers
 from attnorm.data.corpus import describe
 from attnorm.tasks.base import Task
-from attnorm.training import assemble, callbacks, checkpoints, console, init, tracking, watching
+from attnorm.training import assemble, baselines, callbacks, checkpoints, console, init, tracking, watching
 from attnorm.training.config import run_label
 from attnorm.training.environment import describe_environment, peak_memory, write_json
 from attnorm.training.recipes.base import Recipe, recipe_of
@@ -59,10 +59,13 @@ def train(cfg: dict, run: Path) -> dict:
         if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
             best = load_weights(task.model, run / "checkpoints" / f"{checkpoints.BEST}.ckpt")
             scores = recipe.score(task.to(trainer.strategy.root_device), splits["validation"])
-            summary |= {"best_step": best, "validation": scores.record()}
+            steps = trainer.global_step or updates  # 0: trained in forked processes
+            warnings = baselines.warnings_of(scores, cfg, steps, updates, data.updates_an_epoch)
+            summary |= {"best_step": best, "validation": scores.record(), "warnings": warnings}
             show_result(run, label, scores, cfg["callbacks"]["samples"])
             if (run / watching.HYBRID_FILE).exists():
                 console.show_hybrid_weights(tracking.read_csv(run / watching.HYBRID_FILE))
+            console.show_warnings(warnings)
         summary["finished"] = True
     except BaseException as error:
         summary |= {"finished": False, "why": f"{type(error).__name__}: {error}"}
