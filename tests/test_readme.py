@@ -69,7 +69,8 @@ def material(tmp_path, monkeypatch):
         (tmp_path / f"{name}.json").write_text("{}")
     (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
-    (tmp_path / "articles.txt").write_text("an article\n")
+    for name in ("articles", "headlines", "titles", "task1_ref1"):
+        (tmp_path / f"{name}.txt").write_text("an article\n")
     page = (runs.ROOT / "docs/add_your_own.md").read_text()
     (tmp_path / "my_normalizer.py").write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
     monkeypatch.syspath_prepend(tmp_path)
@@ -127,7 +128,9 @@ def test_a_command_in_the_documents_is_sound(material, where, door, typed):
         defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{door}.yaml"))
         command = rerun.read_command(arguments, defaults)
         if command.settings.get("metric"):
-            assert all(rerun.Path(command.settings[key]).is_file() for key in ("predictions", "references"))
+            references = command.settings["references"]
+            paths = references if isinstance(references, list) else [references]
+            assert all(rerun.Path(path).is_file() for path in (command.settings["predictions"], *paths))
             return
         if any(key.startswith("task.") for key, _ in command.typed):
             return  # of another task than that of the run at hand

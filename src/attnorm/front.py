@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnorm.registry import nearest
 from attnorm.training.errors import ConfigError, Interrupted
+from attnorm.training.overrides import readable
 
 
 def register_resolvers() -> None:
@@ -47,15 +48,19 @@ def run_train(conf: Path) -> int:
     register_resolvers()
     errors: list[Exception] = []
     failed: dict[int, int] = {}  # exit codes by job
+    typed = sys.argv
+    arguments = readable(typed[1:], multirun=not {"-m", "--multirun"}.isdisjoint(typed))
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> float | None:
+        sys.argv = typed  # what the run records, and what Lightning starts the processes of other devices with
         hydra_cfg = HydraConfig.get()
-        run, overrides = Path(hydra_cfg.runtime.output_dir), list(hydra_cfg.overrides.task)
+        runtime = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
+        run, overrides = Path(runtime["output_dir"]), list(hydra_cfg.overrides.task)
         multirun = hydra_cfg.mode == RunMode.MULTIRUN
         if multirun:
             number = int(hydra_cfg.job.num) + 1
-            print(f"job {number}/{count_jobs(hydra_cfg)}: {' '.join(overrides)}", flush=True)
+            print(f"job {number}/{count_jobs(hydra_cfg, arguments)}: {' '.join(overrides)}", flush=True)
         try:
             return train_in(run, cfg, multirun, overrides)
         except Exception as error:
@@ -66,7 +71,11 @@ def run_train(conf: Path) -> int:
             return None
 
     def all_jobs() -> int:
-        job()
+        sys.argv = [typed[0], *arguments]
+        try:
+            job()
+        finally:
+            sys.argv = typed
         if errors:
             raise errors[0]
         if failed:
@@ -76,10 +85,10 @@ def run_train(conf: Path) -> int:
     return exit_code(all_jobs, conf)
 
 
-def count_jobs(hydra_cfg: DictConfig) -> int:
-    """The number of jobs of a sweep, by what was typed and by the file in conf/hparams_search that was chosen."""
+def count_jobs(hydra_cfg: DictConfig, arguments: Sequence[str]) -> int:
+    """The number of jobs of a sweep, by its command line and by the file in conf/hparams_search that was chosen."""
     params = [f"{key}={value}" for key, value in (hydra_cfg.sweeper.get("params") or {}).items()]
-    typed = get_args_parser().parse_args().overrides
+    typed = get_args_parser().parse_args(arguments).overrides
     parsed = OverridesParser.create().parse_overrides([*params, *typed])
     [jobs] = BasicSweeper.split_arguments(parsed, None)
     return len(jobs)

@@ -1,5 +1,6 @@
 """SQuAD's scores: each rule by hand, torchmetrics as a reference for 1.1, counting over all thresholds for 2.0."""
 
+import gzip
 import json
 import random
 import re
@@ -71,14 +72,8 @@ def test_exact_match_and_f1(prediction, gold, exact, f1):
 
 def test_the_best_of_several_answers_counts_for_each_metric_by_itself():
     found = score({"q": "big red dog"}, [("q", ["red dog", "big red dog ran", "x"])])
-    assert found == {"exact": 0.0, "f1": pytest.approx(100 * 6 / 7), "total": 1, "missing": 0}
+    assert found == {"exact": 0.0, "f1": pytest.approx(100 * 6 / 7), "total": 1, "missing": 0, "extra": 0}
     assert score({"q": "x"}, [("q", ["red dog", "X"])])["exact"] == 100
-
-
-def test_gold_answers_without_words_count_only_where_there_is_no_other():
-    assert score({"q": "the"}, [("q", ["a", "dog"])])["exact"] == 0
-    assert score({"q": ""}, [("q", ["a", "!"])])["f1"] == 100
-    assert "NoAns_total" not in score({"q": ""}, [("q", ["a"])])  # it has an answer, if an odd one
 
 
 def test_impossible_questions_are_right_when_empty_and_make_a_part_of_their_own():
@@ -99,26 +94,57 @@ def test_questions_without_a_prediction_count_as_wrong_and_are_told(caplog):
     with caplog.at_level("WARNING"):
         found = score({"a": "x"}, [("a", ["x"]), ("b", ["y"]), ("c", [])])
     assert found["exact"] == pytest.approx(100 / 3) and found["missing"] == 2 and found["NoAns_exact"] == 0
-    assert "2 questions without a prediction counted as wrong: b, c" in caplog.text
+    assert "2 questions without a prediction, scored 0: b, c" in caplog.text
     with caplog.at_level("WARNING"):
         odds = score({"a": "x"}, [("a", ["x"]), ("b", ["y"]), ("c", [])], {"a": -1.0, "c": 9.0})
     assert odds["exact"] == odds["best_exact"] == pytest.approx(100 / 3)
 
 
+def test_predictions_for_other_questions_are_ignored_and_told(caplog):
+    gold = [("a", ["x"]), ("b", ["y"]), ("n", [])]
+    odds = {"a": -1.0, "b": 0.5, "n": 2.0}
+    predictions = {"a": "x", "b": "x", "n": "z"}
+    for more in ({}, {"null_odds": odds}):
+        alone = score(predictions, gold, **more)
+        others = {"null_odds": {**odds, "c": 9.0, "e": -9.0}} if more else {}
+        with caplog.at_level("WARNING"):
+            found = score({"c": "x", **predictions, "d" * 99: "x"}, gold, **others)
+        assert found == {**alone, "extra": 2} and alone["extra"] == 0
+        assert f"2 predictions not in the references, ignored: c, {'d' * 60}...\n" in caplog.text
+
+
 def test_wrong_ids_are_named():
     gold = [("a", ["x"]), ("b", ["y"])]
-    with pytest.raises(ValueError, match=r"predictions are for 2 questions that the references do not have: c, d"):
-        score({"a": "x", "c": "x", "d": "x"}, gold)
-    with pytest.raises(ValueError, match=r"null odds are for 1 question that the references do not have: c"):
-        score({"a": "x"}, gold, {"a": 1.0, "c": 1.0})
-    with pytest.raises(ValueError, match=r"1 question with a prediction but without null odds: b"):
-        score({"a": "x", "b": "x"}, gold, {"a": 1.0})
+    with pytest.raises(
+        ValueError,
+        match="no prediction is for a question of the references, which have a, b; the predictions are for c",
+    ):
+        score({"c": "x"}, gold)
+    assert score({}, gold)["missing"] == 2
+    with pytest.raises(ValueError, match=r"1 question with a prediction but no null odds: b"):
+        score({"a": "x", "b": "x", "c": "x"}, gold, {"a": 1.0})
     with pytest.raises(ValueError, match=r"references have questions twice: a"):
         score({"a": "x"}, [*gold, ("a", ["z"])])
     with pytest.raises(ValueError, match=r"no questions to score"):
         score({}, [])
     with pytest.raises(ValueError, match=r"q0, .*q9, \.\.\."):
         score({f"q{i}": "x" for i in range(11)}, gold)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "version_1", "version_2"),
+    [
+        ("the", ["A", "cat"], (100, 0), (0, 0)),  # 1.1 keeps the gold answer "A"; no token is common
+        ("", ["a"], (100, 0), (100, 100)),  # of 2.0's gold answers only "" is left
+        ("cat", ["a", "the cat"], (100, 100), (100, 100)),
+        ("cat", ["a"], (0, 0), (0, 0)),
+    ],
+)
+def test_the_two_official_scripts_differ_in_answers_without_words(prediction, answers, version_1, version_2):
+    found = score({"q": prediction}, [("q", answers)])
+    assert (found["exact"], found["f1"]) == version_1
+    found = score({"q": prediction}, [("q", answers), ("n", [])])
+    assert (found["HasAns_exact"], found["HasAns_f1"]) == version_2
 
 
 WORDS = ["the", "a", "Cat", "cat.", "dog", "dog's", "x-y", "An", "caf\u00e9", "12", "(b)", "\u201cq\u201d"]
@@ -254,7 +280,15 @@ def test_files(tmp_path):
         (read_predictions, '{"a": null}', r"p.json: a has null, not text"),
         (read_null_odds, '{"a": "1"}', r'p.json: a has "1", not a number; \{"question id": 0.5'),
         (read_null_odds, '{"a": true}', r"a has true, not a number"),
-        (read_null_odds, '{"a": NaN}', r"a has NaN, not a number"),
+        (read_null_odds, '{"a": NaN}', r"p.json: a has NaN, not a number"),
+        (read_null_odds, f'{{"a": 1{"0" * 400}}}', r"p.json: a has 10+, not a number"),
+        (read_null_odds, f'{{"a": 1{"0" * 5000}}}', r"p.json: Exceeds the limit .* digits"),
+        (read_predictions, '{"a": "x", "b": "y", "a": "z"}', r'p.json: an object has the key "a" twice'),
+        (read_predictions, "[" * 100_000, r"p.json: .*nested too deeply"),
+        (read_predictions, "{}".encode("utf-16").decode("latin-1"), r"p.json:1: "),
+        (read_predictions, "7", r"p.json: one JSON object .* is expected, not 7"),
+        (read_predictions, '{"a": ["x"]}', r'p.json: a has \["x"\], not text'),
+        (read_references, "[" * 100_000, r"p.json: .*nested too deeply.*a SQuAD file is one JSON object"),
         (read_references, '{"a": "x"}', r"not a SQuAD file"),
         (
             read_references,
@@ -268,6 +302,29 @@ def test_a_file_that_is_none_says_what_is_wrong(tmp_path, read, content, message
         read(write(tmp_path, content))
 
 
+@pytest.mark.parametrize("encode", [str.encode, lambda text: gzip.compress(text.encode())], ids=["plain", "gzipped"])
+def test_marks_line_ends_and_compression_do_not_matter(tmp_path, encode):
+    (tmp_path / "p.json").write_bytes(encode('\ufeff{\r\n"a": "x"\r\n}\r\n'))
+    assert read_predictions(tmp_path / "p.json") == {"a": "x"}
+
+
+def test_has_an_answer_means_that_there_are_answers(tmp_path):
+    """As the 2.0 script has it: is_impossible may be missing or say something else."""
+
+    def read(*records):
+        qas = [{"id": f"q{number}", "question": "?", **record} for number, record in enumerate(records)]
+        return read_references(write(tmp_path, {"data": [{"paragraphs": [{"context": "c", "qas": qas}]}]}))
+
+    answers = [{"text": "x"}]
+    assert read({"answers": []}, {"answers": answers}, {"answers": answers, "is_impossible": True}) == [
+        ("q0", []),
+        ("q1", ["x"]),
+        ("q2", ["x"]),
+    ]
+    with pytest.raises(ValueError, match="1 bad records: q1: no answers"):
+        read({"answers": answers}, {})
+
+
 def test_gold_answers_of_a_prepared_table():
     table = Dataset.from_dict(
         {"id": ["a", "b"], "answers": ['{"texts": ["x"], "starts": [0]}', '{"texts": [], "starts": []}']}
@@ -275,7 +332,7 @@ def test_gold_answers_of_a_prepared_table():
     assert references(table) == [("a", ["x"]), ("b", [])]
 
 
-def test_the_real_answers_score_full_marks_and_none_is_right_where_there_is_none():
+def test_the_real_answers_score_full_marks_and_none_is_right_where_there_is_none(tmp_path):
     path = REAL / "dev-v2.0.small.json"
     if not path.is_file():
         pytest.skip("no ../shared/data/squad/dev-v2.0.small.json beside the repository")
@@ -283,6 +340,10 @@ def test_the_real_answers_score_full_marks_and_none_is_right_where_there_is_none
     assert [name for name, _ in gold] == [row[0] for row in Squad(train=str(path)).rows("train")]
     perfect = score({name: (texts or [""])[-1] for name, texts in gold}, gold)
     assert perfect["exact"] == perfect["f1"] == perfect["NoAns_f1"] == 100 and perfect["total"] == 2228
+    bare = json.loads(path.read_text())
+    for record in (qa for article in bare["data"] for part in article["paragraphs"] for qa in part["qas"]):
+        del record["is_impossible"]
+    assert read_references(write(tmp_path, bare)) == gold
     nothing = score({name: "" for name, _ in gold}, gold)
     assert nothing["NoAns_exact"] == 100 and nothing["HasAns_exact"] == 0
     assert nothing["exact"] == pytest.approx(100 * 1104 / 2228)

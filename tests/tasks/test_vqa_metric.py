@@ -34,6 +34,7 @@ def test_the_accuracy_overall_and_by_types():
         "question_types": {"how many": 60.0, "is the": 100.0, "what is": 50.0},
         "total": 4,
         "missing": 0,
+        "extra": 0,
     }
 
 
@@ -53,22 +54,30 @@ def test_missing_predictions_are_wrong_counted_and_named(caplog):
     with caplog.at_level("WARNING"):
         found = score({"3": "red car"}, GOLD)
     assert found["accuracy"] == 25.0 and found["missing"] == 3 and found["total"] == 4
-    assert "3 questions without a prediction counted as wrong: 1, 2, 4" in caplog.text
+    assert "3 questions without a prediction, scored 0: 1, 2, 4" in caplog.text
     caplog.clear()
     score({it.id: "x" for it in GOLD}, GOLD)
     assert caplog.text == ""
 
 
+def test_predictions_for_other_questions_are_ignored_and_told(caplog):
+    predictions = {"1": "yes", "2": "3", "3": "red car", "4": "no"}
+    with caplog.at_level("WARNING"):
+        found = score({"7": "x", **predictions, "8": "x"}, GOLD)
+    assert found == {**score(predictions, GOLD), "extra": 2}
+    assert "2 predictions not in the references, ignored: 7, 8" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("predictions", "gold", "message"),
     [
-        ({"1": "yes", "7": "x", "8": "x"}, GOLD, "for 2 questions that the references do not have: 7, 8"),
+        ({"7": "x"}, GOLD, "no prediction is for a question of the references, which have 1, 2, 3, 4; .* are for 7$"),
         ({"1": 3}, GOLD, "the answer to question 1 is 3, not text"),
         ({"1": None}, GOLD, "the answer to question 1 is null, not text"),
         ({}, [], "no questions to score"),
         ({}, [*GOLD, GOLD[1], GOLD[1]], "questions twice: 2$"),
         ({}, [*GOLD, Reference("5", [])], "1 question without an annotator's answer: 5"),
-        ({str(i): "x" for i in range(20, 40)}, GOLD, "20 questions .*: 20, 21, .*, 29, ...$"),
+        ({str(i): "x" for i in range(20, 40)}, GOLD, "the predictions are for 20, 21, .*, 29, ...$"),
     ],
 )
 def test_what_cannot_be_scored_is_named(predictions, gold, message):
@@ -114,6 +123,10 @@ def test_result_files_are_written_as_they_are_read(tmp_path):
             r"record 1: question 1 is answered",
         ),
         ("x", r"r.json:1: not JSON"),
+        ("[" * 100_000, r"r.json: .*nested too deeply"),
+        (f'[{{"question_id": 1{"0" * 5000}, "answer": "x"}}]', r"r.json: Exceeds the limit .* digits"),
+        ('[{"question_id": 1, "answer": "x", "answer": "y"}]', r'r.json: an object has the key "answer" twice'),
+        ('[[{"question_id": 1, "answer": "x"}]]', r"r.json: record 0 is"),
     ],
 )
 def test_what_is_no_result_file_is_refused(tmp_path, content, message):

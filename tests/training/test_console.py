@@ -1,5 +1,6 @@
 """What a newcomer sees: our own lines and nothing else."""
 
+import json
 import re
 
 import pytest
@@ -42,6 +43,7 @@ def test_every_line_of_a_first_run_is_one_of_ours(output):
         r"validation: 20 pairs; beam_size 2, .*",
         r"[┏┡┃│└].*",
         r"ROUGE F1 by rouge-score, .*",
+        r"The model scores below the simple baseline lead-8: ROUGE-1 F1 .*",
         r"hybrid weights \(share of dnas\) by update",
         r"run folder: .*",
         r"",
@@ -61,11 +63,23 @@ def test_each_validation_is_one_line_with_a_sample(output):
 
 def test_the_closing_table_has_rouge_beside_lead_8(output):
     lines = output[0].stdout.splitlines()
-    [header] = [line for line in lines if "ROUGE-1 F1" in line]
+    [header] = [line for line in lines if "ROUGE-1 F1" in line and line.startswith("┃")]
     assert [cell.strip() for cell in header.strip("┃").split("┃")] == ["", *(f"ROUGE-{n} F1" for n in "12L"), "loss"]
     rows = {cells[0].strip(): cells[1:] for cells in (line.strip("│").split("│") for line in lines if "│" in line[:1])}
     assert re.fullmatch(r" *\d+\.\d\d *", rows["hnas"][0]) and re.fullmatch(r" *\d+\.\d{3} *", rows["hnas"][3])
     assert re.fullmatch(r" *\d+\.\d\d *", rows["lead-8"][2]) and rows["lead-8"][3].strip() == ""
+
+
+def test_a_model_below_its_baseline_is_told_after_the_tables(output):
+    ended, folder = output
+    [record] = folder.rglob("summary.json")
+    summary = json.loads(record.read_text())
+    [warning] = summary["warnings"]
+    assert ended.stdout.splitlines()[-2] == warning
+    # 4 updates of an epoch of 9: 10 epochs are more than 4 times the updates
+    updates = round(summary["steps"] / summary["epochs"])
+    assert f"4 updates = {4 / updates:.1f} epochs" in warning
+    assert warning.endswith(f"To train longer, type task.max_steps={10 * updates}.")
 
 
 def test_the_run_folder_is_named_at_the_end_and_is_where_the_readme_says(output):

@@ -233,6 +233,7 @@ def files(tmp_path):
         "list": ["red"],
         "number": {"q1": 1},
         "unknown": {"q1": "red", "q9": "x"},
+        "others": {"q9": "x"},
         "three": {"q1": "red", "q2": "a dog", "q4": ""},
     }
     for name, content in contents.items():
@@ -278,7 +279,24 @@ def test_odds_and_a_threshold_empty_answers(monkeypatch, files):
 
 def test_missing_predictions_are_told_and_count_as_wrong(monkeypatch, files, caplog):
     assert scored(monkeypatch, files, predictions="three")[2]["missing"] == 1
-    assert "1 question without a prediction counted as wrong: q3" in caplog.text
+    assert "1 question without a prediction, scored 0: q3" in caplog.text
+
+
+def test_predictions_for_other_questions_are_told_and_ignored(monkeypatch, files, caplog):
+    found = scored(monkeypatch, files, predictions="unknown")[2]
+    assert (found["extra"], found["missing"], found["f1"]) == (1, 3, pytest.approx(100 * (2 / 3) / 4))
+    assert "1 prediction not in the references, ignored: q9" in caplog.text
+
+
+def test_the_best_threshold_is_shown_with_all_its_digits(monkeypatch, files, capsys):
+    """Typed as null_threshold, it gives the best score again."""
+    odds = {"q1": 0.1 + 0.2, "q2": -1.0, "q3": 0.30000000000000016, "q4": 2.0}
+    (files / "odds.json").write_text(json.dumps(odds))
+    assert runs.call(monkeypatch, "eval", *typed_for(files, null_odds="odds")) == 0
+    [shown] = re.findall(r"best_f1_thresh +│ +(\S+)", capsys.readouterr().out)
+    assert float(shown) == odds["q1"]
+    found = scored(monkeypatch, files, null_odds="odds", null_threshold=shown)[2]
+    assert found["f1"] == found["best_f1"]
 
 
 def test_the_table_of_scores_is_shown(monkeypatch, files, capsys):
@@ -295,7 +313,9 @@ def test_the_table_of_scores_is_shown(monkeypatch, files, capsys):
     [
         (["metric=squad"], ["predictions: has to be given, as predictions=<file>", "references: has to be given"]),
         (["metric=squad", "predictions={files}/answers.json"], ["references: has to be given, as references=<file>"]),
-        (["metric=rouge", *["predictions={files}/answers.json", "references={files}/dev.json"]], ["metric=rouge: "]),
+        (["metric=bleu"], ["metric=bleu: allowed are squad, vqa, rouge"]),
+        (["references=[{files}/dev.json,{files}/dev.json]"], ["references=["]),
+        (["stemmer=true"], ["stemmer: metric=squad does not read it"]),
         (["predictions={files}/nowhere.json"], ["predictions={files}/nowhere.json: no such file"]),
         (["predictions={files}"], ["predictions={files}: no such file"]),
         (["references=nowhere.json", "null_odds=nowhere"], ["references=nowhere.json: no", "null_odds=nowhere: no"]),
@@ -329,7 +349,7 @@ def test_what_cannot_be_scored_is_said_all_at_once(monkeypatch, files, capsys, a
         ({"predictions": "list"}, r"list.json: one JSON object .* is expected, not a list"),
         ({"predictions": "number"}, r"number.json: q1 has 1, not text"),
         ({"predictions": "broken"}, r"broken.json"),
-        ({"predictions": "unknown"}, r"the predictions are for 1 question that the references do not have: q9"),
+        ({"predictions": "others"}, r"others.json, .*dev.json: no prediction is for a question of .* are for q9"),
         ({"references": "answers"}, r"answers.json"),
         ({"null_odds": "answers"}, r"answers.json: q1 has \"red\", not a number"),
         ({"null_odds": "unknown"}, r"unknown.json: q1 has"),
@@ -343,15 +363,17 @@ def test_files_that_hold_something_else_are_said(monkeypatch, files, capsys, key
     assert re.search(words, printed)
 
 
-@pytest.mark.parametrize("key", ["predictions=x.json", "references=x.json", "null_odds=x.json", "null_threshold=0"])
+@pytest.mark.parametrize("key", ["predictions=x.json", "references=x.json", "null_odds=x.json", "null_threshold=1.0"])
 def test_a_run_is_not_scored_with_what_belongs_to_a_file(monkeypatch, capsys, key):
     printed = refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", key)
-    assert printed == f"error: {key.partition('=')[0]}: it is for metric=squad|vqa, which score a file, not a run\n"
+    assert (
+        printed == f"error: {key.partition('=')[0]}: it is for metric=squad|vqa|rouge, which score a file, not a run\n"
+    )
 
 
 def test_eval_wants_a_run_or_a_metric(monkeypatch, capsys):
     assert refused(monkeypatch, capsys, "eval", "split=test") == (
-        "error: run: has to be given, as run=<run folder>, or metric=squad|vqa with files to score\n"
+        "error: run: has to be given, as run=<run folder>, or metric=squad|vqa|rouge with files to score\n"
     )
 
 
@@ -382,6 +404,7 @@ def answered(tmp_path):
         "results": [{"question_id": n, "answer": text} for n, text in ((1, "yes"), (2, "cat"), (3, "2"))],
         "two": [{"question_id": n, "answer": text} for n, text in ((1, "yes"), (2, "a DOG"))],
         "unknown": [{"question_id": 1, "answer": "yes"}, {"question_id": 9, "answer": "x"}],
+        "other": [{"question_id": 9, "answer": "x"}],
         "number": [{"question_id": 1, "answer": 1}],
         "twice": [{"question_id": 1, "answer": "yes"}, {"question_id": 1, "answer": "no"}],
         "object": {"1": "yes"},
@@ -414,6 +437,7 @@ def test_answers_about_images_are_scored_by_the_official_rules(monkeypatch, answ
     assert accuracies(monkeypatch, answered, questions=questions) == {
         "accuracy": pytest.approx((100 + two + three) / 3, abs=0.005),
         "missing": 0,
+        "extra": 0,
         "yes/no": 100.0,
         "other": pytest.approx(two),
         "number": pytest.approx(three),
@@ -423,7 +447,16 @@ def test_answers_about_images_are_scored_by_the_official_rules(monkeypatch, answ
 def test_questions_that_are_not_answered_are_told_and_count_as_wrong(monkeypatch, answered, caplog):
     found = accuracies(monkeypatch, answered, predictions="two")
     assert (found["missing"], found["accuracy"], found["number"]) == (1, 66.67, 0.0)
-    assert "1 question without a prediction counted as wrong: 3" in caplog.text
+    assert "1 question without a prediction, scored 0: 3" in caplog.text
+
+
+def test_answers_to_other_questions_are_told_and_ignored(monkeypatch, answered, caplog, capsys):
+    found = accuracies(monkeypatch, answered, predictions="unknown")
+    assert (found["missing"], found["extra"], found["accuracy"]) == (2, 1, 33.33)
+    assert "1 prediction not in the references, ignored: 9" in caplog.text
+    for predictions, told in (("unknown", True), ("two", True), ("results", False)):
+        assert runs.call(monkeypatch, "eval", *asked_of(answered, predictions=predictions)) == 0
+        assert ("the official evaluation refuses this file" in capsys.readouterr().out) == told
 
 
 def test_the_table_of_accuracies_is_shown(monkeypatch, answered, capsys):
@@ -461,7 +494,7 @@ def test_questions_are_not_for_squad(monkeypatch, files, capsys):
     printed = refused(monkeypatch, capsys, "eval", *typed_for(files), "questions=x.json")
     assert printed == "error: questions: metric=squad does not read it\n"
     run = refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", "questions=x.json")
-    assert run == "error: questions: it is for metric=squad|vqa, which score a file, not a run\n"
+    assert run == "error: questions: it is for metric=squad|vqa|rouge, which score a file, not a run\n"
 
 
 @pytest.mark.parametrize(
@@ -472,7 +505,7 @@ def test_questions_are_not_for_squad(monkeypatch, files, capsys):
         ({"references": "results"}, r"results.json: not an official VQA file"),
         ({"predictions": "gold"}, r"gold.json: a JSON list \[.*\] is expected"),
         ({"predictions": "object"}, r"object.json: a JSON list \[.*\] is expected"),
-        ({"predictions": "unknown"}, r"the predictions are for 1 question that the references do not have: 9"),
+        ({"predictions": "other"}, r"other.json, .*gold.json: no prediction is for a question of .* are for 9"),
         ({"predictions": "number"}, r"number.json: record 0: the answer to question 1 is 1, not text"),
         ({"predictions": "twice"}, r"twice.json: record 1: question 1 is answered twice"),
         ({"questions": "fewer"}, r"the annotation of 3 has no question"),

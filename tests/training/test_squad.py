@@ -187,7 +187,12 @@ def test_the_official_score_of_the_written_answers_is_that_of_the_run(monkeypatc
     answers = answering / "samples/validation.predictions.json"
     scores = official(monkeypatch, f"predictions={answers}", f"references={validation}")
     metrics = metrics_of(answering)
-    assert scores.size == 12 and scores.metrics == {"exact": metrics["exact"], "f1": metrics["f1"], "missing": 0}
+    assert scores.size == 12 and scores.metrics == {
+        "exact": metrics["exact"],
+        "f1": metrics["f1"],
+        "missing": 0,
+        "extra": 0,
+    }
 
 
 def test_eval_with_shorter_answers_and_other_questions(monkeypatch, tmp_path):

@@ -268,7 +268,7 @@ def test_the_official_evaluation_gives_the_same_scores(monkeypatch, answering):
     scores = official(monkeypatch, f"predictions={results}", *files)
     assert (scores.split, scores.size) == ("validation.results.json", 16)
     del metrics["loss"]
-    assert scores.metrics == {**metrics, "missing": 0}
+    assert scores.metrics == {**metrics, "missing": 0, "extra": 0}
 
 
 def test_the_baseline_always_gives_the_answer_of_most_questions(answering):

@@ -4,16 +4,22 @@ import gzip
 import hashlib
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 _CHUNK = 1 << 20
+_GZIP = b"\x1f\x8b"
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open for reading, through gzip where the name ends in .gz."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    """Open for reading, through gzip if the content starts as gzip does or the name ends in .gz."""
+    file = path.open("rb")
+    if path.suffix != ".gz" and file.peek(2)[:2] != _GZIP:
+        return file
+    file.close()
+    return gzip.open(path, "rb")
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -49,13 +55,28 @@ def count_lines(path: Path) -> int:
     return lines + (last != b"\n")
 
 
-def read_json(path: Path) -> object:
-    """The JSON document in a file, plain or .gz. Raises ValueError, naming the line, for anything else."""
+def read_json(path: Path, unique_keys: bool = False) -> object:
+    """The JSON document in a file, plain or gzipped. unique_keys: whether an object with a key twice is an error.
+
+    Raises ValueError, naming file and line, for anything that is not JSON or that Python cannot hold.
+    """
     text = "".join(read_lines(path))
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique if unique_keys else None)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg} at column {error.colno})") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: lists or objects are nested too deeply") from error
+    except ValueError as error:  # a key twice, or a number of thousands of digits
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"an object has the key {json.dumps(twice)[:60]} twice")
+    return content
 
 
 def file_problem(key: str, path: Path) -> list[str]:

@@ -101,8 +101,8 @@ def _bad_records(bad: list[Bad], good: int, remark: str) -> str:
 def read_questions(path: Path, answers_in_context: bool = True) -> tuple[list[Question], list[Bad]]:
     """The good and the bad records of a file, in order; a bad article or paragraph counts as one record.
 
-    answers_in_context: whether an answer has to stand in the context at its start (scoring does not need it). Raises
-    ValueError for what is not a SQuAD file at all.
+    answers_in_context: whether an answer has to stand in the context at its start, and is_impossible has to agree with
+    the answers; scoring needs neither. Raises ValueError for what is not a SQuAD file at all.
     """
     try:
         document = files.read_json(path)
@@ -159,13 +159,13 @@ def _question(place: str, context: str, record: object, in_context: bool) -> Que
     if not question.strip():
         raise _Wrong(name, "the question is empty")
     answers, impossible = record.get("answers", []), record.get("is_impossible", False)
-    if not isinstance(impossible, bool):
+    if in_context and not isinstance(impossible, bool):  # the official scorers look at the answers alone
         raise _Wrong(name, f"{place}.is_impossible is {_shape(impossible)}, not true or false")
     if not isinstance(answers, list):
         raise _Wrong(name, f"{place}.answers is {_shape(answers)}, not a list")
-    if impossible and answers:
+    if in_context and impossible and answers:
         raise _Wrong(name, "is_impossible is true, but it has answers")
-    if not impossible and not answers:
+    if not impossible and not answers and (in_context or "answers" not in record):
         raise _Wrong(name, "no answers, and is_impossible is not true")
     texts, starts = [], []
     for number, answer in enumerate(answers):

@@ -77,7 +77,7 @@ class SpanTask(Task):
         with_null = {} if self.null_threshold is None else {"null_odds": odds, "threshold": self.null_threshold}
         found = score(answers, gold, **with_null)
         self._show(gold)
-        kept = {name: value for name, value in found.items() if not name.endswith(("total", "missing"))}
+        kept = {name: value for name, value in found.items() if not name.endswith(("total", "missing", "extra"))}
         return {"loss": self.totals["loss"] / self.totals["windows"], **kept}
 
     def _show(self, gold: list[tuple[str, list[str]]]) -> None:

@@ -3,27 +3,31 @@
 Answers are compared normalized: lower case, without the marks of `string.punctuation`, without the words a, an, the,
 single spaces. For the tokens P of the prediction and G of a gold answer, as bags,
 
-    F1 = 2 |P n G| / (|P| + |G|),        and where either is empty: 1 if both are, else 0
+    F1 = 2 |P n G| / (|P| + |G|)
 
-The best over the gold answers counts. A question without gold answers has the empty one. Where the odds of no answer
-exceed a threshold, the prediction counts as empty.
+The best over the gold answers counts. The two official scripts differ in answers that are empty when normalized:
+
+    1.1 (every question has an answer, and there are no odds): such a gold answer counts as any other. F1 is 0 if P or G
+        is empty.
+    2.0 (some questions have none): such a gold answer does not count. A question without gold answers has the empty
+        one. F1 is 1 if P and G are both empty.
+
+As in the 2.0 script, a question has an answer if its list of answers is not empty. If the odds of no answer exceed a
+threshold, the prediction counts as empty.
 """
 
 import json
-import logging
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from attnorm.data.files import read_json
 from attnorm.data.squad import read_questions
-
-log = logging.getLogger(__name__)
+from attnorm.tasks.matching import NAMED, counted, listed, matched
 
 Reference = tuple[str, Sequence[str]]  # (id, gold answers), no answers: impossible
-NAMED = 10  # ids that a message names
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -54,41 +58,49 @@ def score(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """`exact` and `f1` in percent of the `total` questions, of which `missing` have no prediction and count 0.
+    """`exact` and `f1` in percent of the `total` questions. Of these, `missing` have no prediction and score 0, as in
+    the 1.1 script (the 2.0 script fails). `extra` predictions and odds, for other questions, are ignored as in both.
 
-    Where some questions are impossible, also HasAns_ and NoAns_ exact, f1, total of the questions with and without an
+    If some questions are impossible, also HasAns_ and NoAns_ exact, f1, total of the questions with and without an
     answer. With `null_odds` (id -> odds or probability of no answer), answers whose odds are above `threshold` count as
     empty, and best_exact, best_exact_thresh, best_f1, best_f1_thresh say what the best threshold would have given; give
-    answers there that are not yet emptied by a threshold. Raises ValueError, naming them, for ids that are not among
-    the references, and for predicted questions without odds.
+    answers there that are not yet emptied by a threshold. Raises ValueError, naming them, for predicted questions
+    without odds, and for predictions of which none is for a question of the references.
     """
     gold = dict(references)
     if not gold:
         raise ValueError("there are no questions to score")
     if len(gold) < len(references):
         twice = [name for name, count in Counter(name for name, _ in references).items() if count > 1]
-        raise ValueError(f"the references have questions twice: {_names(twice)}")
-    _refuse_unknown("predictions", predictions, gold)
-    missing = [name for name in gold if name not in predictions]
-    if missing:
-        log.warning("%s without a prediction counted as wrong: %s", _questions(len(missing)), _names(missing))
+        raise ValueError(f"the references have questions twice: {listed(twice)}")
+    predictions, counts = matched(predictions, gold)
     exact, f1 = (dict.fromkeys(gold, 0.0) for _ in range(2))
+    judge = _judge_1 if all(gold.values()) and null_odds is None else _judge_2
     for name, prediction in predictions.items():
-        answers = [answer for answer in gold[name] if normalize(answer)] or [""]
-        exact[name] = max(exact_match(prediction, answer) for answer in answers)
-        f1[name] = max(token_f1(prediction, answer) for answer in answers)
+        exact[name], f1[name] = judge(prediction, gold[name])
     if null_odds is None:
-        return _means(exact, f1, gold) | {"missing": len(missing)}
-    _refuse_unknown("null odds", null_odds, gold)
+        return _means(exact, f1, gold) | counts
     if without := [name for name in predictions if name not in null_odds]:
-        raise ValueError(f"{_questions(len(without))} with a prediction but without null odds: {_names(without)}")
+        raise ValueError(f"{counted(len(without), 'question')} with a prediction but no null odds: {listed(without)}")
     odds = {name: value for name, value in null_odds.items() if name in predictions}
     emptied = [_emptied(scores, gold, odds, threshold) for scores in (exact, f1)]
-    results = _means(*emptied, gold) | {"missing": len(missing)}
+    results = _means(*emptied, gold) | counts
     for metric, scores in (("exact", exact), ("f1", f1)):
         best, at = best_threshold(predictions, scores, gold, odds)
         results |= {f"best_{metric}": best, f"best_{metric}_thresh": at}
     return results
+
+
+def _judge_1(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 by the rules of 1.1."""
+    f1 = max(token_f1(prediction, answer) for answer in answers) if normalize(prediction) else 0.0
+    return max(exact_match(prediction, answer) for answer in answers), f1
+
+
+def _judge_2(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 by the rules of 2.0."""
+    answers = [answer for answer in answers if normalize(answer)] or [""]
+    return tuple(max(metric(prediction, answer) for answer in answers) for metric in (exact_match, token_f1))
 
 
 def _emptied(scores: dict[str, float], gold: dict, odds: dict[str, float], threshold: float) -> dict[str, float]:
@@ -147,38 +159,41 @@ def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
 
 def read_predictions(path: str | Path) -> dict[str, str]:
     """id -> answer, from a JSON object. Raises ValueError for what is none, or holds what is not text."""
-    return _read_mapping(Path(path), str, "text", '{"question id": "answer", ...}')
+    return _read_mapping(Path(path), _text, "text", '{"question id": "answer", ...}')
 
 
 def read_null_odds(path: str | Path) -> dict[str, float]:
-    """id -> odds (or probability) of no answer, from a JSON object. Raises ValueError as `read_predictions` does."""
-    return _read_mapping(Path(path), (int, float), "a number", '{"question id": 0.5, ...}')
+    """id -> odds (or probability) of no answer, from a JSON object. Raises ValueError as `read_predictions` does, also
+    for NaN and for numbers that are too large for a float."""
+    return _read_mapping(Path(path), _number, "a number", '{"question id": 0.5, ...}')
 
 
-def _read_mapping(path: Path, kind: type | tuple[type, ...], called: str, form: str) -> dict:
-    content = read_json(path)
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _read_mapping(path: Path, convert: Callable[[object], object], called: str, form: str) -> dict:
+    """The JSON object in a file with each value converted; `convert` gives None for what is not `called` so."""
+    content = read_json(path, unique_keys=True)
     if not isinstance(content, dict):
         raise ValueError(f"{path}: one JSON object {form} is expected, not {_called(content)}")
-    for name, value in content.items():
-        if not isinstance(value, kind) or isinstance(value, bool) or value != value:
-            raise ValueError(f"{path}: {name} has {json.dumps(value)[:60]}, not {called}; {form} is expected")
-    return content
+    converted = {name: convert(value) for name, value in content.items()}
+    for name, value in converted.items():
+        if value is None:
+            raise ValueError(
+                f"{path}: {listed([name])} has {json.dumps(content[name])[:60]}, not {called}; {form} is expected"
+            )
+    return converted
 
 
 def _called(value: object) -> str:
-    return {list: "a list", str: "a text"}.get(type(value), json.dumps(value))
-
-
-def _refuse_unknown(what: str, named: Mapping[str, object], gold: Mapping[str, object]) -> None:
-    if unknown := [name for name in named if name not in gold]:
-        raise ValueError(
-            f"the {what} are for {_questions(len(unknown))} that the references do not have: {_names(unknown)}"
-        )
-
-
-def _questions(count: int) -> str:
-    return f"{count:,} question{'s' * (count != 1)}"
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    return {list: "a list", str: "a text"}.get(type(value)) or json.dumps(value)[:60]

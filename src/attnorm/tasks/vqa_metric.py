@@ -8,7 +8,6 @@ words, "what color is the"), each rounded to two digits. Results are files as th
 """
 
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +16,8 @@ from typing import NamedTuple
 from attnorm.data.answers import accuracy
 from attnorm.data.files import read_json
 from attnorm.data.vqa_v2 import read_annotations
+from attnorm.tasks.matching import counted, listed, matched
 
-log = logging.getLogger(__name__)
-
-NAMED = 10  # ids that a message names
 DIGITS = 2
 FORM = '[{"question_id": 1, "answer": "yes"}, ...]'
 
@@ -35,37 +32,33 @@ class Reference(NamedTuple):
 
 
 def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> dict:
-    """`accuracy` in percent of the `total` questions, of which `missing` have no prediction and count 0; `answer_types`
-    and `question_types`: the accuracy of each type that is known.
+    """`accuracy` in percent of the `total` questions; `answer_types` and `question_types`: the accuracy of each type
+    that is known. `missing` questions have no prediction and score 0, and `extra` predictions, for other questions, are
+    ignored; the official evaluation refuses results with any of either.
 
-    predictions: id -> answer. Raises ValueError, naming them, for ids that are not among the references or twice among
-    them, for references without an annotator's answer, and for a prediction that is not text.
+    predictions: id -> answer. Raises ValueError, naming them, for ids that are twice among the references, for
+    references without an annotator's answer, for a prediction that is not text, and for predictions of which none is
+    for a question of the references.
     """
     gold = {it.id: it for it in references}
     if not gold:
         raise ValueError("there are no questions to score")
     if len(gold) < len(references):
         ids = [it.id for it in references]
-        raise ValueError(f"the references have questions twice: {_names(sorted({i for i in ids if ids.count(i) > 1}))}")
+        raise ValueError(f"the references have questions twice: {listed(sorted({i for i in ids if ids.count(i) > 1}))}")
     if without := [it.id for it in references if not it.answers]:
-        raise ValueError(f"{_questions(len(without))} without an annotator's answer: {_names(without)}")
-    if unknown := [name for name in predictions if name not in gold]:
-        raise ValueError(
-            f"the predictions are for {_questions(len(unknown))} that the references do not have: {_names(unknown)}"
-        )
+        raise ValueError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")
     for name, given in predictions.items():
         if not isinstance(given, str):
             raise ValueError(f"the answer to question {name} is {_shown(given)}, not text")
-    missing = [name for name in gold if name not in predictions]
-    if missing:
-        log.warning("%s without a prediction counted as wrong: %s", _questions(len(missing)), _names(missing))
+    predictions, counts = matched(predictions, gold)
     scores = {it.id: accuracy(predictions[it.id], it.answers) if it.id in predictions else 0.0 for it in references}
     return {
         "accuracy": _percent(scores.values()),
         "answer_types": _by_type(scores, {it.id: it.answer_type for it in references}),
         "question_types": _by_type(scores, {it.id: it.question_type for it in references}),
         "total": len(gold),
-        "missing": len(missing),
+        **counts,
     }
 
 
@@ -94,7 +87,7 @@ def read_references(path: str | Path) -> list[Reference]:
 
 def read_predictions(path: str | Path) -> dict[str, str]:
     """id -> answer, from a result file. Raises ValueError, naming the record, for anything else."""
-    content = read_json(Path(path))
+    content = read_json(Path(path), unique_keys=True)
     if not isinstance(content, list):
         raise ValueError(f"{path}: a JSON list {FORM} is expected, not {_shown(content)}")
     predictions = {}
@@ -125,11 +118,3 @@ def _number(name: str) -> int | str:
 
 def _shown(value: object) -> str:
     return json.dumps(value, default=str)[:60]
-
-
-def _questions(count: int) -> str:
-    return f"{count:,} question{'s' * (count != 1)}"
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")

@@ -163,6 +163,12 @@ def show_scores(scores: Scores, label: str) -> None:
         console.print(f"[dim]{escape(scores.note)}[/]")
 
 
+def show_warnings(texts: list[str]) -> None:
+    """What a user should not miss."""
+    for text in texts:
+        console.print(text, style="bold yellow", markup=False)
+
+
 def show_hybrid_weights(rows: list[dict[str, str]]) -> None:
     """hybrid_weights.csv as a table: the weight of every layer (mean over heads) at five moments of the training."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -182,7 +188,9 @@ def show_hybrid_weights(rows: list[dict[str, str]]) -> None:
 
 
 def number(value: float, metric: str) -> str:
-    """Losses with three digits, what is in percent with two, counts with none."""
+    """Losses with three digits, what is in percent with two, counts with none, thresholds with all that they have."""
+    if metric.endswith("_thresh"):
+        return repr(float(value))  # rounded, it would give other scores
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.3f}" if metric == "loss" else f"{value:,.2f}"

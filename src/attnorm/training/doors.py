@@ -15,7 +15,7 @@ from attnorm.training.recipes.base import recipe_of
 from attnorm.training.recipes.gigaword import Headlines
 from attnorm.training.rerun import changed, open_run, read_command, read_run
 from attnorm.training.rules import integer
-from attnorm.training.score_file import OF_FILES, score_file
+from attnorm.training.score_file import METRICS, OF_FILES, score_file
 
 SPLITS = ("validation", "test")
 OF_RUNS = ("run", "split", "ckpt")  # eval.py's keys about runs; those about files are in score_file
@@ -26,13 +26,13 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     `metric`, a file of predictions."""
     console.quiet_libraries()
     command = read_command(arguments, defaults)
-    asked = {key for key, value in command.settings.items() if value != defaults[key]}
     if command.settings["metric"] is not None:
-        return score_file(command, asked, OF_RUNS)
+        return score_file(command, OF_RUNS)
+    metrics = f"metric={'|'.join(METRICS)}"
     if command.settings["run"] is None:
-        raise ConfigError(["run: has to be given, as run=<run folder>, or metric=squad|vqa with files to score"])
-    if others := [key for key in OF_FILES if key in asked]:
-        raise ConfigError([f"{key}: it is for metric=squad|vqa, which score a file, not a run" for key in others])
+        raise ConfigError([f"run: has to be given, as run=<run folder>, or {metrics} with files to score"])
+    if others := [key for key in OF_FILES if key in command.asked]:
+        raise ConfigError([f"{key}: it is for {metrics}, which score a file, not a run" for key in others])
     run, split = Path(command.settings["run"]), command.settings["split"]
     if split not in SPLITS:
         raise ConfigError([f"split={split}: allowed are {', '.join(SPLITS)}"])

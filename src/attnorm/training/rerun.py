@@ -14,6 +14,7 @@ from attnorm.data.tokenizer import load_tokenizer
 from attnorm.registry import nearest
 from attnorm.training.checkpoints import BEST, LAST
 from attnorm.training.errors import ConfigError
+from attnorm.training.overrides import escaped, readable
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.rules import SHARED_DATA_KEYS, leaves
 from attnorm.training.run import load_weights
@@ -26,21 +27,23 @@ CHANGEABLE = (  # what a finished run can be scored with anew
 
 @dataclass(frozen=True)
 class Rerun:
-    """What a front door was asked: its own settings, and the rest as typed."""
+    """What a front door was asked: its own settings, those of them that were typed, and changes to the run's config."""
 
     settings: dict[str, Any]
+    asked: set[str]
     typed: list[tuple[str, Any]]
 
 
 def read_command(arguments: list[str], defaults: dict[str, Any]) -> Rerun:
     """Sorts `key=value` arguments into the door's own keys (those of `defaults`) and changes to the run's config."""
-    settings, typed, problems = dict(defaults), [], []
-    for override in OverridesParser.create().parse_overrides(arguments):
+    settings, asked, typed, problems = dict(defaults), set(), [], []
+    for override in OverridesParser.create().parse_overrides(readable(arguments)):
         key, value = override.key_or_group, override.value()
         if override.is_sweep_override():
             problems.append(f"{override.input_line}: one value at a time here")
         elif key in defaults:
             settings[key] = value
+            asked.add(key)
         elif any(key == allowed or key.startswith(f"{allowed}.") for allowed in CHANGEABLE):
             typed.append((key, value))
         else:
@@ -49,7 +52,7 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> Rerun:
     problems += [f"{key}: has to be given, as {key}=<value>" for key, value in settings.items() if value == "???"]
     if problems:
         raise ConfigError(problems)
-    return Rerun(settings, typed)
+    return Rerun(plain(OmegaConf.create(settings)), asked, typed)
 
 
 def read_run(folder: Path) -> dict:
@@ -65,7 +68,7 @@ def read_run(folder: Path) -> dict:
 def changed(cfg: dict, typed: list[tuple[str, Any]], conf: Path) -> dict:
     """The run's configuration with what was typed. `data=<source>` takes that source's file from conf/data, but keeps
     how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
-    cfg, problems = OmegaConf.create(cfg), []
+    cfg, problems = OmegaConf.create(escaped(cfg)), []
     for key, value in sorted(typed, key=lambda change: "." in change[0]):  # groups first
         if key == "data":
             kept = {name: cfg.data[name] for name in SHARED_DATA_KEYS if name in cfg.data}

@@ -10,7 +10,7 @@ import torch
 from attnorm.attention.multihead import attention_layers
 from attnorm.data.corpus import describe
 from attnorm.tasks.base import Task
-from attnorm.training import assemble, callbacks, checkpoints, console, init, tracking, watching
+from attnorm.training import assemble, baselines, callbacks, checkpoints, console, init, tracking, watching
 from attnorm.training.config import run_label
 from attnorm.training.environment import peak_memory, write_json
 from attnorm.training.errors import ConfigError
@@ -74,10 +74,12 @@ def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
                 best = load_weights(task.model, run / "checkpoints" / f"{checkpoints.BEST}.ckpt")
                 scores = recipe.score(task.to(trainer.strategy.root_device), splits["validation"])
                 summary |= {"monitor": task.monitor, "best_value": best_value(trainer), "best_step": best}
-                summary |= {"validation": scores.record()}
+                warnings = baselines.warnings_of(scores, cfg, steps, updates, data.updates_per_epoch())
+                summary |= {"validation": scores.record(), "warnings": warnings}
                 show_result(run, label, scores, cfg["callbacks"]["samples"])
                 if (run / watching.HYBRID_FILE).exists():
                     console.show_hybrid_weights(tracking.read_csv(run / watching.HYBRID_FILE))
+                console.show_warnings(warnings)
             failed = False
     except BaseException as error:
         summary |= {"finished": False, "why": f"{type(error).__name__}: {error}"}

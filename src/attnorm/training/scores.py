@@ -3,7 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-NAMES = {"rouge1": "ROUGE-1 F1", "rouge2": "ROUGE-2 F1", "rougeL": "ROUGE-L F1", "f1": "F1", "exact": "exact match"}
+NAMES = {"f1": "F1", "exact": "exact match"} | {
+    f"rouge{kind}{ending}": f"ROUGE-{kind} {part}"
+    for ending, part in (("", "F1"), ("_recall", "recall"), ("_precision", "precision"))
+    for kind in "12L"
+}
+LOWER_IS_BETTER = {"loss", "perplexity"}
 
 
 @dataclass
@@ -12,7 +17,7 @@ class Scores:
 
     of:        what the split consists of ("pairs"), and `size`, how many.
     metrics:   by name. Losses are in nats; accuracies, ROUGE, F1 and exact match in percent.
-    baselines: metrics of simple methods on the same split, by the method's name.
+    baselines: metrics of simple methods on the same split, by the method's name; the task's main metric first.
     note:      what a reader of the numbers has to know. settings: with which they were made.
     files:     what the model wrote, by file ending: {".txt": headlines}.
     samples:   a few texts by label, to be shown.

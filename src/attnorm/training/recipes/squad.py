@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from attnorm.data.corpus import Split
 from attnorm.data.windows import WindowBatches, Windows
 from attnorm.models.heads import SpanModel
+from attnorm.tasks import squad_metric
 from attnorm.tasks.squad import SpanTask
 from attnorm.training.recipes.bert import BertRecipe
 from attnorm.training.scores import Scores
@@ -51,7 +52,8 @@ class Questions(BertRecipe):
 
     def score(self, task: SpanTask, split: Split) -> Scores:
         """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format. Beside them the
-        best spans, also where the odds are too high: what other thresholds are to be tried on."""
+        best spans, also where the odds are too high: what other thresholds are to be tried on. The baseline of 2.0 is
+        to give no answer to any question."""
         scores = super().score(task, split)
         answers, odds = task.spans.answers(task.null_threshold)
         scores.files = {".predictions.json": json.dumps(answers, ensure_ascii=False, indent=1) + "\n"}
@@ -60,6 +62,9 @@ class Questions(BertRecipe):
             scores.files[".null_odds.json"] = json.dumps(finite, indent=1) + "\n"
             spans, _ = task.spans.answers()
             scores.files[".spans.json"] = json.dumps(spans, ensure_ascii=False, indent=1) + "\n"
+            gold = squad_metric.references(split.texts)
+            silent = squad_metric.score({name: "" for name, _ in gold}, gold)
+            scores.baselines = {"never an answer": {name: silent[name] for name in ("f1", "exact")}}
             scores.settings = {"null_threshold": task.null_threshold}
         scores.note = "official rules: lower case, no punctuation, no articles; best of the gold answers"
         return scores

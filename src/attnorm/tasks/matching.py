@@ -1,0 +1,40 @@
+"""Predictions matched to reference questions by their ids: which ones count, and how many are missing or extra."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+log = logging.getLogger(__name__)
+
+NAMED = 10  # ids that a message names
+LONGEST = 60  # characters of an id that a message shows
+
+
+def matched(predictions: Mapping[str, str], gold: Collection[str]) -> tuple[dict[str, str], dict[str, int]]:
+    """The predictions for questions of `gold`, and how many questions have none (`missing`) and how many predictions
+    are for other questions (`extra`). Both are logged as warnings with a few ids.
+
+    Raises ValueError if there are predictions and questions, but no prediction is for any of the questions.
+    """
+    extra = [name for name in predictions if name not in gold]
+    if extra and len(extra) == len(predictions):
+        raise ValueError(
+            f"no prediction is for a question of the references, which have {listed(list(gold))}; "
+            f"the predictions are for {listed(extra)}"
+        )
+    if extra:
+        log.warning("%s not in the references, ignored: %s", counted(len(extra), "prediction"), listed(extra))
+    if missing := [name for name in gold if name not in predictions]:
+        log.warning("%s without a prediction, scored 0: %s", counted(len(missing), "question"), listed(missing))
+    kept = {name: given for name, given in predictions.items() if name in gold}
+    return kept, {"missing": len(missing), "extra": len(extra)}
+
+
+def counted(count: int, what: str) -> str:
+    """'1 question', '1,200 questions'."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, separated by commas."""
+    shown = (name if len(name) <= LONGEST else f"{name[:LONGEST]}..." for name in names[:NAMED])
+    return ", ".join(shown) + (", ..." if len(names) > NAMED else "")

@@ -1,0 +1,64 @@
+"""Whether a trained model beats the simple methods that its scores stand beside, and what to type if it does not."""
+
+import math
+
+from attnorm.training.console import number
+from attnorm.training.scores import LOWER_IS_BETTER, NAMES, Scores
+
+EPOCHS = 10  # over the training data: models trained from scratch on small data rarely do well with fewer
+FACTOR = 4  # times the updates: a clear step up for a run that has had its epochs already
+
+
+def warnings_of(scores: Scores, cfg: dict, steps: int, planned: int, updates_an_epoch: int) -> list[str]:
+    """One text for each baseline that the model does not beat: by how much, the likely cause, what to type.
+
+    steps: updates that were made; planned: those that the limits in `cfg` allow.
+    """
+    remedy = longer(cfg, steps, planned, updates_an_epoch)
+    return [f"{shortfall} {remedy}" for shortfall in unbeaten(scores)]
+
+
+def unbeaten(scores: Scores) -> list[str]:
+    """A sentence for each baseline that is at least as good in its first metric, which is the task's main one."""
+    sentences = []
+    for name, found in scores.baselines.items():
+        metric, theirs = next(iter(found.items()))
+        ours = scores.metrics.get(metric, math.nan)
+        ahead = theirs - ours if metric not in LOWER_IS_BETTER else ours - theirs
+        if ahead >= 0:  # a NaN is not
+            scored = f"{NAMES.get(metric, metric)} {number(ours, metric)} against {number(theirs, metric)}"
+            sentences.append(
+                f"The model scores {'below' if ahead else 'no better than'} the simple baseline {name}: {scored}."
+            )
+    return sentences
+
+
+def longer(cfg: dict, steps: int, planned: int, updates_an_epoch: int) -> str:
+    """The likely cause of a bad score, and which keys to type for a longer training."""
+    done = f"{steps:,} updates = {steps / updates_an_epoch:.1f} epochs over the training data"
+    if steps < planned:
+        return (
+            f"Training stopped before the {planned:,} planned updates, after {done}. To train longer, raise "
+            "callbacks.patience or trainer.max_time."
+        )
+    cause = f"The likely cause is too few updates: {done}."
+    if steps >= EPOCHS * updates_an_epoch:
+        cause = f"Possible causes are too few updates ({done}) and too little training data."
+    return f"{cause} To train longer, type {' '.join(limits(cfg, steps, updates_an_epoch))}."
+
+
+def limits(cfg: dict, steps: int, updates_an_epoch: int) -> list[str]:
+    """The limits that ended the training, raised to EPOCHS epochs or FACTOR times the updates, whichever is more."""
+    trainer, typed = cfg["trainer"], []
+    if trainer["max_epochs"]:
+        typed.append(f"trainer.max_epochs={max(EPOCHS, FACTOR * trainer['max_epochs'])}")
+    if trainer["max_steps"] or not trainer["max_epochs"]:
+        group = "trainer" if trainer["max_steps"] else "task"  # task.max_steps counts only without the trainer's limits
+        typed.append(f"{group}.max_steps={rounded_up(max(EPOCHS * updates_an_epoch, FACTOR * steps))}")
+    return typed
+
+
+def rounded_up(count: int) -> int:
+    """The next number with at most two digits before its zeros: 3,200 for 3,128."""
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return -(-count // unit) * unit

@@ -1,0 +1,102 @@
+"""Command-line arguments whose value is plain text, such as a path, in a form that Hydra's grammar reads as that text.
+
+Hydra parses the value of every `key=value`. A file name with parentheses, an equals sign or an umlaut is a syntax error
+there, "a,b.json" is a sweep, and 2024 is a number. The front doors therefore rewrite their arguments before Hydra sees
+them: a value that Hydra cannot parse, or would misread although it names an existing file, becomes a quoted string.
+Everything that Hydra reads correctly stays as it was typed.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
+    {
+        *("run", "input", "predictions", "references", "questions", "null_odds"),  # of eval.py and generate.py
+        *("data.train", "data.validation", "data.test", "data.dir", "data.files", "data.path", "data.features"),
+        *(f"data.{split}_{part}" for split in ("train", "validation", "test") for part in ("questions", "annotations")),
+        *("ckpt_path", "model.init", "tokenizer.file", "task.answers", "paths.log_dir", "paths.cache_dir"),
+    }
+)
+_ARGUMENT = re.compile(r"(\+{0,2}[\w$][\w$./@:-]*)=(.*)", re.DOTALL)
+_INTERPOLATION = re.compile(r"(\\*)\$\{")
+
+
+def readable(arguments: Sequence[str], multirun: bool = False) -> list[str]:
+    """The arguments with values that Hydra parses as what was typed; `multirun` says that commas separate runs."""
+    return [_readable(argument, multirun) for argument in arguments]
+
+
+def _readable(argument: str, multirun: bool) -> str:
+    if not (found := _ARGUMENT.fullmatch(argument)):
+        return argument
+    key, value = found.groups()
+    override = _parsed(argument)
+    if override is not None and not _misread(override, key.lstrip("+"), value, multirun):
+        return argument
+    return f"{key}={_rewritten(value, multirun)}"
+
+
+def _misread(override: Override, key: str, value: str, multirun: bool) -> bool:
+    """Whether Hydra parses the value, but as something else than the text or the path that it is."""
+    if override.is_sweep_override():
+        return not multirun and os.path.exists(value)
+    read = override.value()
+    if isinstance(read, (bool, int, float)):
+        return key in PATH_KEYS
+    unchanged = read is None or (read == value and "${" not in value)
+    return not unchanged and os.path.exists(value)
+
+
+def _rewritten(value: str, multirun: bool) -> str:
+    """The value as quoted text. A list, and a sweep under -m, keeps its commas: only its elements are quoted."""
+    if os.path.exists(value):
+        return quoted(value)
+    if value.startswith("[") and value.endswith("]"):
+        return f"[{','.join(map(_element, value[1:-1].split(',')))}]"
+    return ",".join(map(_element, value.split(","))) if multirun else _text(value)
+
+
+def _element(text: str) -> str:
+    return text if _parsed(f"key={text}") else _text(text.strip())
+
+
+def _text(text: str) -> str:
+    """The text, quoted. A well-formed `${...}` in it stays an interpolation unless the text names an existing file."""
+    if not os.path.exists(text) and _interpolates(text):
+        return QuotedString(text, Quote.single).with_quotes()
+    return quoted(text)
+
+
+def quoted(text: str) -> str:
+    """A quoted string that Hydra and then OmegaConf read as exactly this text."""
+    return QuotedString(escaped(text), Quote.single).with_quotes()
+
+
+def escaped(value: object) -> object:
+    """A value, or lists and dicts of values, in which OmegaConf resolves no `${...}`: they are plain text."""
+    if isinstance(value, dict):
+        return {key: escaped(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [escaped(inner) for inner in value]
+    return _INTERPOLATION.sub(r"\1\1\\${", value) if isinstance(value, str) else value
+
+
+def _interpolates(text: str) -> bool:
+    try:
+        return OmegaConf.is_interpolation(OmegaConf.create({"text": text}), "text")
+    except OmegaConfBaseException:
+        return False
+
+
+def _parsed(argument: str) -> Override | None:
+    try:
+        return OverridesParser.create().parse_override(argument)
+    except HydraException:
+        return None

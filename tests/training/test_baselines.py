@@ -1,0 +1,90 @@
+"""A model that does not beat its baseline: who is told, and what to type."""
+
+import pytest
+import runs
+
+from attnorm.training import baselines
+from attnorm.training.scores import Scores
+
+
+def scores(metrics, **found):
+    return Scores("validation", "pairs", 9, metrics, baselines=found)
+
+
+def cfg(max_steps=None, max_epochs=None):
+    return {"trainer": {"max_steps": max_steps, "max_epochs": max_epochs}}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "found", "told"),
+    [
+        (
+            {"rouge1": 13.2, "loss": 4.0},
+            {"rouge1": 29.0, "rouge2": 9.0},
+            "below the simple baseline b: ROUGE-1 F1 13.20 a",
+        ),
+        ({"rouge1": 29.1, "rouge2": 1.0}, {"rouge1": 29.0, "rouge2": 9.0}, None),  # the first metric is the main one
+        (
+            {"loss": 1.0, "accuracy": 50.0},
+            {"accuracy": 50.0},
+            "no better than the simple baseline b: accuracy 50.00 ag",
+        ),
+        ({"loss": 1.5}, {"loss": 1.25}, "below the simple baseline b: loss 1.500 against 1.250."),
+        ({"loss": 1.0}, {"loss": 1.25}, None),
+        ({"perplexity": 3.0}, {"perplexity": 2.0}, "perplexity 3.00 against 2.00"),
+        ({"f1": float("nan")}, {"f1": 2.0}, None),
+        ({}, {"accuracy": 2.0}, None),  # nothing was scored
+    ],
+)
+def test_a_baseline_that_is_not_beaten_is_told_once(metrics, found, told):
+    sentences = baselines.unbeaten(scores(metrics, b=found))
+    assert len(sentences) == (told is not None)
+    assert told is None or told in sentences[0]
+
+
+def test_a_model_without_baselines_has_none_to_beat():
+    assert baselines.unbeaten(scores({"loss": 9.0})) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps", "epoch", "typed"),
+    [
+        ({}, 800, 1000, "task.max_steps=10000"),  # 10 epochs
+        ({}, 800, 157, "task.max_steps=3200"),  # 4 times the updates
+        ({}, 801, 1, "task.max_steps=3300"),
+        ({"max_steps": 7}, 7, 1, "trainer.max_steps=28"),
+        ({"max_epochs": 1}, 9, 9, "trainer.max_epochs=10"),
+        ({"max_epochs": 5}, 45, 9, "trainer.max_epochs=20"),
+        ({"max_epochs": 5, "max_steps": 40}, 40, 9, "trainer.max_epochs=20 trainer.max_steps=160"),
+    ],
+)
+def test_what_to_type_raises_the_limits_that_count(limits, steps, epoch, typed):
+    [warning] = baselines.warnings_of(scores({"f1": 1.0}, b={"f1": 2.0}), cfg(**limits), steps, steps, epoch)
+    assert warning.endswith(f"To train longer, type {typed}.")
+    assert f"{steps:,} updates = {steps / epoch:.1f} epochs over the training data" in warning
+    assert ("The likely cause is too few updates" in warning) == (steps < 10 * epoch)
+
+
+def test_a_run_that_stopped_early_needs_another_remedy():
+    [warning] = baselines.warnings_of(scores({"f1": 1.0}, b={"f1": 2.0}), cfg(), 300, 800, 100)
+    assert "before the 800 planned updates, after 300 updates = 3.0 epochs" in warning
+    assert "callbacks.patience" in warning and "max_steps" not in warning
+
+
+@pytest.mark.parametrize("task", ["mlm", "squad", "classify", "vqa"])
+def test_each_task_records_whether_it_beats_its_baseline(task):
+    summary = runs.summary_of(runs.finished_run(task))
+    expected = baselines.unbeaten(Scores(**{"split": "", "of": "", "size": 0, **kept(summary["validation"])}))
+    assert [warning.startswith(text) for warning, text in zip(summary["warnings"], expected, strict=True)] == [
+        True
+    ] * len(expected)
+
+
+def kept(record):
+    return {name: record[name] for name in ("metrics", "baselines")}
+
+
+def test_no_answer_at_all_is_the_baseline_of_squad_2(tmp_path):
+    files = runs.squad_files(impossible=6)
+    summary = runs.tiny_run(tmp_path / "run", *files, "task.no_answer=true", task="squad")
+    assert summary["validation"]["baselines"] == {"never an answer": {"f1": 50.0, "exact": 50.0}}

@@ -1,0 +1,178 @@
+"""Paths on the command line: whatever a file is called, Hydra and OmegaConf read its name as it was typed."""
+
+import json
+
+import pytest
+import runs
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from attnorm.training import rerun
+from attnorm.training.overrides import PATH_KEYS, quoted, readable
+
+NASTY = [
+    "my file (1).json",
+    "a,b.json",
+    "run=1/step=3.ckpt",
+    "[x]",
+    "[x],y",
+    "{a}",
+    "{a: b}",
+    "it's.json",
+    "'quoted'",
+    '"quoted"',
+    "both ' and \".json",
+    "back\\slash",
+    "back\\' (1)",
+    "end (1)\\",
+    "end\\\\",
+    "\\(1\\)",
+    "caf\u00e9 \u65e5\u672c.json",
+    "${home}.json",
+    "a (1) ${home}",
+    "\\${home}\\",
+    "${home",
+    "$x{1}",
+    " leading and trailing ",
+    "tab\there, newline\nthere",
+    "f(x)",
+    "#1; 50% & more!|*?~",
+    "2024",
+    "1.10",
+    "1e5",
+    "true",
+    "2024-05-01",
+    "-1",
+    ":",
+]
+
+
+def read(arguments, **options):
+    """What Hydra and then OmegaConf make of arguments."""
+    parsed = OverridesParser.create().parse_overrides(readable(arguments, **options))
+    assert not any(override.is_sweep_override() for override in parsed)
+    values = OmegaConf.create({override.key_or_group: override.value() for override in parsed})
+    return OmegaConf.to_container(values, resolve=True)
+
+
+@pytest.mark.parametrize("name", NASTY, ids=ascii)
+def test_a_quoted_text_is_read_as_it_is(name):
+    parsed = OverridesParser.create().parse_override(f"key={quoted(name)}")
+    assert OmegaConf.create({"key": parsed.value()}).key == name
+
+
+@pytest.mark.parametrize("name", NASTY, ids=ascii)
+def test_the_name_of_a_file_is_read_as_it_is(monkeypatch, tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert read([f"data.train={name}"]) == {"data.train": name}
+    assert read([f"+data.train={tmp_path}/{name}"]) == {"data.train": f"{tmp_path}/{name}"}
+    assert readable(readable([f"data.train={name}"])) == readable([f"data.train={name}"])
+
+
+@pytest.mark.parametrize("name", ["my file (1).json", "run=1/step=3.ckpt", "it's", "caf\u00e9", "${home", "x]", "2024"])
+def test_a_name_without_a_file_is_text_too(name):
+    assert read([f"data.train={name}"]) == {"data.train": name}
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "seed=1",
+        "seed=1,2,3",
+        "optim.lr=1e-3",
+        "tags=[a,b]",
+        "data.features=[a,'b (1)']",
+        "attention.options={hnas: {start: 0.5}}",
+        "data.train='my file (1).json'",
+        'data.train="my file (1).json"',
+        "data.train=a\\ b.json",
+        "data.train=a b.json",
+        "data.test=null",
+        "paths.log_dir=${oc.env:HOME}/x",
+        "seed=range(1,4)",
+        "~data.test",
+        "key=",
+        "key",
+        "-m",
+        "--config-dir=a (1)",
+        "",
+        "a b=c (1)",
+    ],
+)
+@pytest.mark.parametrize("multirun", [False, True])
+def test_what_hydra_reads_or_has_to_refuse_stays_as_it_was_typed(monkeypatch, tmp_path, argument, multirun):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "1").touch()  # a number is a number
+    assert readable([argument], multirun) == [argument]
+
+
+def test_elements_of_lists_are_quoted_one_by_one():
+    found = read(["references=[my file (1).txt, b=c.txt,plain.txt]"])
+    assert found == {"references": ["my file (1).txt", "b=c.txt", "plain.txt"]}
+
+
+def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    [argument] = readable(["data.train=a (1).json,b.json"], multirun=True)
+    parsed = OverridesParser.create().parse_override(argument)
+    assert [value.text if hasattr(value, "text") else value for value in parsed.value().list] == [
+        "a (1).json",
+        "b.json",
+    ]
+    assert read(["data.train=a (1).json,b.json"]) == {"data.train": "a (1).json,b.json"}
+    (tmp_path / "a,b.json").touch()
+    assert readable(["data.train=a,b.json"], multirun=True) == ["data.train=a,b.json"]
+    assert read(["data.train=a,b.json"]) == {"data.train": "a,b.json"}
+
+
+def test_interpolations_beside_other_signs_still_resolve(monkeypatch, tmp_path):
+    monkeypatch.setenv("PLACE", "here")
+    assert read(["data.train=${oc.env:PLACE}/a (1).json"]) == {"data.train": "here/a (1).json"}
+    assert read(["input=a=b/${oc.env:PLACE}"]) == {"input": "a=b/here"}
+
+
+def test_each_key_of_a_path_is_one_of_the_configuration():
+    from attnorm.front import known_keys
+
+    assert set(known_keys(runs.CONF)) >= PATH_KEYS
+
+
+def test_a_run_keeps_the_true_path_and_is_scored_again(tmp_path):
+    """Through the real commands, in a folder with a name of every trouble."""
+    folder = tmp_path / "my ${data} (1), it's=\u00e9"
+    folder.mkdir()
+    pairs = [
+        {"article": f"the {c} {a} of {p} likes {m} .", "title": f"{a} likes {m}"}
+        for c, a, p, m in runs.sentences(0, 60)
+    ]
+    (folder / "a=b [1].jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    kept = [it for it in runs.tiny_overrides() if not it.startswith("data.") or "batch_tokens" in it]
+    path = "a=b [1].jsonl"
+    typed = (
+        "tokenizer.vocab_size=100",
+        "data=pairs",
+        f"data.train={path}",
+        f"data.validation={folder}/{path}",
+        "hydra.run.dir=the run (1)",
+    )
+    ended = runs.command(str(runs.ROOT / "train.py"), *kept, *typed, cwd=folder)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    run = folder / "the run (1)"
+    cfg = yaml.safe_load((run / "config.yaml").read_text())
+    assert cfg["data"]["train"] == path and cfg["data"]["validation"] == f"{folder}/{path}"
+    assert json.loads((run / "environment.json").read_text())["command"][-5:] == list(typed)
+    ended = runs.command(str(runs.ROOT / "eval.py"), "run=the run (1)", f"data.train={folder}/{path}", cwd=folder)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    record = json.loads((run / "eval_validation.json").read_text())
+    assert record["data"]["validation"] == f"{folder}/{path}" and record["data"]["train"] == f"{folder}/{path}"
+    assert record["metrics"] == json.loads((run / "summary.json").read_text())["validation"]["metrics"]
+
+
+def test_settings_of_a_door_are_text_where_they_name_files():
+    defaults = {"run": None, "null_threshold": 1.0, "input": "???"}
+    command = rerun.read_command(["run=2024", "null_threshold=2", "input=1e5"], defaults)
+    assert command.settings == {"run": "2024", "null_threshold": 2, "input": "1e5"}
+    assert command.asked == {"run", "null_threshold", "input"}
