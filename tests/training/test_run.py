@@ -18,7 +18,7 @@ from attnorm.tasks import gigaword
 from attnorm.tasks.base import NonFiniteLoss
 from attnorm.tasks.gigaword import HeadlineTask
 from attnorm.training import callbacks
-from attnorm.training.errors import Interrupted
+from attnorm.training.errors import ConfigError, Interrupted
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.tracking import read_csv
 
@@ -229,6 +229,17 @@ def test_a_run_makes_the_updates_it_was_asked_for(tmp_path, overrides, steps):
 def test_validations_are_even_and_the_last_is_at_the_end(tmp_path, steps, validations, expected):
     runs.tiny_run(tmp_path, f"task.max_steps={steps}", f"task.validations={validations}")
     assert list(runs.logged(tmp_path, "val/loss")) == expected
+
+
+def test_the_last_validation_is_at_the_end_whatever_lightning_thinks_is_too_early(tmp_path):
+    runs.tiny_run(tmp_path, "task.max_steps=3", "trainer.val_check_interval=2", "+trainer.min_epochs=9")
+    assert list(runs.logged(tmp_path, "val/loss")) == [2, 3]
+    assert runs.load(tmp_path)["global_step"] == 3
+
+
+def test_a_share_of_an_epoch_below_one_update_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="trainer.limit_train_batches=1e-09: less than one update"):
+        runs.tiny_run(tmp_path, "trainer.limit_train_batches=1e-9")
 
 
 def test_validations_count_updates_under_accumulation(tmp_path):

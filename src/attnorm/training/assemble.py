@@ -52,7 +52,7 @@ class RunData(pl.LightningDataModule):
             return updates
         limited = limit // sampler.pieces if isinstance(limit, int) else int(updates * limit)
         if limited == 0:
-            size = f"an epoch has {updates:,} updates of {sampler.pieces} batches each"
+            size = f"an epoch has {updates:,} updates, and an update takes {sampler.pieces} of these batches"
             raise ConfigError([f"trainer.limit_train_batches={limit}: less than one update; {size}"])
         return min(updates, limited)
 

@@ -189,7 +189,8 @@ def check_trainer(trainer: dict) -> Iterator[str]:
         return None
 
     known = inspect.signature(pl.Trainer).parameters.keys() - OWN_TRAINER_KEYS.keys()
-    known -= {"max_steps", "val_check_interval", "deterministic", "benchmark"}  # ours, or act on the whole process
+    known -= {"max_steps", "val_check_interval"}  # null is a value of ours
+    known -= {"deterministic"}  # acts on the whole process
     asked = {key: value for key, value in trainer.items() if key in known}
     if (reason := refusal(asked)) is not None:
         alone = [(key, value, refusal({key: value})) for key, value in asked.items()]
