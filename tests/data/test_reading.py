@@ -288,6 +288,16 @@ def test_encoding_and_skip_bad_change_the_fingerprint_and_another_spelling_does_
 # attacks
 
 
+def test_a_line_longer_than_what_is_read_at_once(tmp_path):
+    lines = ["x" * 3_000_000 + "\n", "y\n", "z" * 2_500_000]
+    path = tmp_path / "x.txt"
+    write(path, "".join(lines))
+    assert list(files.read_lines(path)) == lines and files.count_lines(path) == 3
+    write(path, lines[0][:-1] + "\0" + "w" * 3_000_000 + "\nnext\n")
+    first, second = files.path_lines(path)
+    assert "x.txt:1: a NUL byte (character 3000001" in str(first) and second == "next\n"
+
+
 def test_what_is_no_readable_file_is_one_line(tmp_path):
     (tmp_path / "folder.csv").mkdir()
     os.mkfifo(tmp_path / "pipe.csv")
@@ -340,6 +350,23 @@ def test_random_damage_gives_rows_or_an_error_that_names_the_file(tmp_path, name
             assert str(path) in str(error) and (str(error).count("\n") <= 1 or name.endswith(".json"))
             seen["errors"] += 1
     assert seen["errors"] > 10 and (seen["rows"] or "gz" in name)
+
+
+def test_a_damaged_parquet_file_of_a_folder_is_an_error_that_names_the_folder(tmp_path):
+    path, numbers, errors = tmp_path / "train.parquet", random.Random(0), 0
+    parquet.write_table(pa.table({"article": ["some words"] * 99, "title": ["more"] * 99}), path)
+    good = path.read_bytes()
+    for _ in range(20):
+        content = bytearray(good)
+        for _ in range(5):
+            content[numbers.randrange(len(content))] = numbers.randrange(256)
+        path.write_bytes(content)
+        try:
+            list(build_source("hub", path=str(tmp_path)).rows("train"))
+        except ValueError as error:
+            assert str(error).startswith(f"data.path={tmp_path}")
+            errors += 1
+    assert errors > 10
 
 
 @pytest.mark.parametrize("compressed", [False, True])

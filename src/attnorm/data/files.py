@@ -19,6 +19,7 @@ from attnorm.registry import nearest
 UTF8 = "utf-8"
 _CHUNK = 1 << 20
 _HEAD = 8192  # bytes of a file that are looked at before anything is read
+_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading damaged gzip data raises
 _BAD = re.compile("\udcff(\\d+),(..)\udcff")  # what stands in the place of bytes that cannot be decoded
 _WIDE = (  # the byte order marks, the longer ones first
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -59,22 +60,25 @@ def lines(file: BinaryIO, name: str, encoding: str | None = None, whole: bool = 
     beginning of a file, which may end inside a character. Raises ValueError for a file that is not text in lines:
     UTF-16 where something else is expected, lines that end in '\\r' alone, damaged gzip data.
     """
-    number, rest = 0, []
+    number, begun = 0, []  # the pieces of a line whose end has not come yet
     try:
         for text in _decoded(file, name, encoding, whole):
+            if "\n" not in text:
+                begun.append(text)
+                continue
+            text = "".join((*begun, text))
             *ended, last = text.split("\n")
-            for piece in ended:
-                number += 1
-                yield _checked("".join((*rest, piece, "\n")), f"{name}:{number}", encoding)
-                rest = []
-            rest.append(last)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            doubtful = "\0" in text or "\udcff" in text
+            for number, line in enumerate(ended, start=number + 1):
+                yield _checked(f"{line}\n", f"{name}:{number}", encoding) if doubtful else f"{line}\n"
+            begun = [last]
+    except _DAMAGE as error:
         raise ValueError(f"{name}:{number + 1}: damaged gzip file: {error}") from error
-    text = "".join(rest)
-    if number == 0 and whole and "\r" in text.rstrip("\r"):
+    rest = "".join(begun)
+    if number == 0 and whole and "\r" in rest.rstrip("\r"):
         raise ValueError(f"{name}: its lines end in a carriage return alone (\\r); convert the line ends to \\n")
-    if text:
-        yield _checked(text, f"{name}:{number + 1}", encoding)
+    if rest:
+        yield _checked(rest, f"{name}:{number + 1}", encoding)
 
 
 def _decoded(file: BinaryIO, name: str, encoding: str | None, whole: bool) -> Iterator[str]:
@@ -154,8 +158,16 @@ def path_lines(path: Path, encoding: str | None = None) -> Iterator[str | BadRow
 
 
 def count_lines(path: Path, encoding: str | None = None) -> int:
-    """How many lines `path_lines` gives. Raises what it raises."""
-    return sum(1 for _ in path_lines(path, encoding))
+    """How many lines `path_lines` gives. Raises ValueError for damaged gzip data and for UTF-16 in the wrong place."""
+    number, last = 0, ""
+    try:
+        with open_bytes(path) as file:
+            for text in _decoded(file, str(path), encoding, True):
+                number += text.count("\n")
+                last = text[-1]
+    except _DAMAGE as error:
+        raise ValueError(f"{path}:{number + 1}: damaged gzip file: {error}") from error
+    return number + (last not in ("", "\n"))
 
 
 def read_json(path: Path) -> object:
@@ -164,7 +176,7 @@ def read_json(path: Path) -> object:
     try:
         with open_bytes(path) as file:
             content = file.read()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except _DAMAGE as error:
         raise ValueError(f"{path}: damaged gzip file: {error}") from error
     encoding = json.detect_encoding(content)
     try:
@@ -217,7 +229,7 @@ def text_problem(key: str, path: Path, encoding: str, skip_bad: bool) -> list[st
         for line in lines(io.BytesIO(head), str(path), encoding, whole=len(head) < _HEAD):
             if isinstance(line, BadRow) and not skip_bad:
                 raise line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except _DAMAGE as error:
         return [f"{key}: {path}: damaged gzip file: {error}"]
     except ValueError as error:
         return [f"{key}: {error}"]

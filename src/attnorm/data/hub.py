@@ -67,14 +67,20 @@ class HubSource(Source):
         yield from usable(self._cells(split), self._texts, self.skip_bad)
 
     def _cells(self, split: str) -> Iterator[Cells]:
+        from pyarrow import ArrowException
+
         dataset = self._load(split)
         missing_columns(f"data.path={self.path}", self.columns, dataset.column_names or list(dataset.features or ()))
         names = [name for _, name in self.columns]
-        number = 0
-        for table in dataset.select_columns(list(dict.fromkeys(names))).with_format("arrow").iter(batch_size=1000):
-            for cells in zip(*(table.column(name).to_pylist() for name in names), strict=True):
-                number += 1
-                yield f"data.path={self.path}: {self.names[split]} row {number}", cells
+        tables = dataset.select_columns(list(dict.fromkeys(names))).with_format("arrow").iter(batch_size=1000)
+        where, number = f"data.path={self.path}: {self.names[split]} row", 0
+        try:
+            for table in tables:
+                for cells in zip(*(table.column(name).to_pylist() for name in names), strict=True):
+                    number += 1
+                    yield f"{where} {number}", cells
+        except (OSError, UnicodeDecodeError, ArrowException) as error:
+            raise ValueError(f"{where} {number + 1} cannot be read: {error}") from error
 
     def _texts(self, row: Cells) -> tuple[str, ...]:
         where, cells = row
@@ -96,7 +102,7 @@ class HubSource(Source):
                 f"data.path={self.path}: the hub cannot be reached and this dataset is not in the local cache; "
                 f"download it where there is a network, or use files: data=rush, data=pairs, data=text ({error})"
             ) from error
-        except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
+        except (datasets.exceptions.DatasetNotFoundError, OSError) as error:
             raise ValueError(f"data.path={self.path}: {error}") from error
         except (ValueError, RuntimeError) as error:  # a wrong split or configuration; a dataset that needs a script
             raise ValueError(
