@@ -67,6 +67,20 @@ def test_an_encoding_that_is_none_is_a_problem(tmp_path, encoding):
     assert "Did you mean 'utf-8'?" in files.encoding_problem("utf-9")[0]
 
 
+def test_an_encoding_for_parquet_alone_is_refused(tmp_path):
+    path = str(tmp_path / "x.parquet")
+    parquet.write_table(pa.table({"article": ["a"], "title": ["b"]}), path)
+    lines = table(tmp_path / "x.jsonl", encoding="cp1252")
+    for source in (
+        build_source("pairs", train=path, encoding="cp1252"),
+        build_source("text", files=path, column="title", encoding="cp1252"),
+    ):
+        assert source.check(["train"]) == [
+            "data.encoding=cp1252: has no effect on parquet files, whose text is always UTF-8"
+        ]
+    assert build_source("pairs", train=path, validation=lines, encoding="cp1252").check() == []
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -69,7 +69,8 @@ def lines(file: BinaryIO, name: str, encoding: str | None = None, whole: bool = 
             text = "".join((*begun, text))
             *ended, last = text.split("\n")
             doubtful = "\0" in text or "\udcff" in text
-            for number, line in enumerate(ended, start=number + 1):
+            for line in ended:
+                number += 1
                 yield _checked(f"{line}\n", f"{name}:{number}", encoding) if doubtful else f"{line}\n"
             begun = [last]
     except _DAMAGE as error:

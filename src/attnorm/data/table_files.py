@@ -51,6 +51,15 @@ def column_problems(columns: Columns, paths: Sequence[Path]) -> list[str]:
     return problems
 
 
+def encoding_problems(encoding: object, paths: Sequence[Path]) -> list[str]:
+    """A problem if `encoding` is none, or if it was changed although no file has an encoding to choose."""
+    if problems := files.encoding_problem(encoding):
+        return problems
+    if files.is_utf8(encoding) or not paths or any(suffix(path) != ".parquet" for path in paths):
+        return []
+    return [f"data.encoding={encoding}: has no effect on parquet files, whose text is always UTF-8"]
+
+
 def is_number(column: object) -> bool:
     """Whether this is the number of a column."""
     return isinstance(column, int) and not isinstance(column, bool) and column >= 0

@@ -55,10 +55,12 @@ class TextFiles(Source):
         if self.document not in DOCUMENTS:
             what = f"data.document={self.document}: no such kind of document"
             problems.append(checks.unknown(what, self.document, DOCUMENTS))
-        problems += table_files.column_problems([("data.column", self.column)], self._tables(splits))
+        paths = [path for split in splits if _usable(self._entries(split)) for path in self._paths(split)]
+        tables = [path for path in paths if _format(path) != "text"]
+        problems += table_files.column_problems([("data.column", self.column)], tables)
         needed = "validation" in splits and self._held_out("validation")
         problems += holdout.problems(self.holdout, needed, "files")
-        problems += files.encoding_problem(self.encoding) + checks.flag("data.skip_bad", self.skip_bad)
+        problems += table_files.encoding_problems(self.encoding, paths) + checks.flag("data.skip_bad", self.skip_bad)
         own = [split for split in splits if split != "validation" or not self._held_out(split)]
         if len(own) < len(splits) and "train" not in own:
             own.append("train")  # the validation split lies in its files
@@ -118,11 +120,6 @@ class TextFiles(Source):
     def _paths(self, split: str) -> list[Path]:
         """The files of the split, each once, in the order in which they are named."""
         return list(dict.fromkeys(path for entry in self._entries(split) for path in _matching(entry)))
-
-    def _tables(self, splits: Sequence[str]) -> list[Path]:
-        """The files of these splits that have columns."""
-        known = [split for split in splits if _usable(self._entries(split))]
-        return [path for split in known for path in self._paths(split) if _format(path) != "text"]
 
     def _problem(self, key: str, path: Path) -> list[str]:
         check = files.text_problem if _format(path) == "text" else table_files.problem
