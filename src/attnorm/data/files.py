@@ -104,7 +104,7 @@ def _decoded(file: BinaryIO, name: str, encoding: str | None, whole: bool) -> It
 def _checked(line: str, where: str, encoding: str | None) -> str | BadRow:
     if "\udcff" in line and (found := _BAD.search(line)):
         said = "UTF-8" if encoding is None or is_utf8(encoding) else encoding
-        other = "" if encoding is None else "; data.encoding names the encoding"
+        other = "" if encoding is None else "; if it is in another encoding, set data.encoding"
         return BadRow(f"{where}: not {said} text (byte {found[1]} is 0x{found[2]}){other}")
     if "\0" in line:
         return BadRow(f"{where}: a NUL byte (character {line.index(chr(0)) + 1} of the line), so this is not text")
