@@ -56,6 +56,7 @@ def material(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(config, "check_trainer", lambda trainer: [])  # Lightning itself sees no GPU
     for name in itertools.chain(*FILES.values()):
         (tmp_path / name).write_text("an article\n")
     for folder in ("my/books", "squad"):
@@ -122,8 +123,9 @@ def test_a_command_in_the_documents_is_sound(material, where, door, typed):
     if door == "train":
         for job in each(arguments):
             problems = config.check(runs.plain(*job), multirun="-m" in arguments)
-            other = [it for it in problems if not it.startswith("model.") or "the run of ckpt_path has" not in it]
-            assert other == []  # the run at hand is a tiny one
+            # the run at hand is a tiny one, so its settings differ from those of the command
+            other = [it for it in problems if "the run being resumed" not in it and "resuming repeats" not in it]
+            assert other == []
     else:
         defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{door}.yaml"))
         command = rerun.read_command(arguments, defaults)

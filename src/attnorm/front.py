@@ -2,8 +2,10 @@
 
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
@@ -127,13 +129,33 @@ def run_door(conf: Path, name: str) -> int:
         return 0
 
     def job() -> int:
-        from attnorm.training import doors
+        with quiet_ends():
+            from attnorm.training import doors
 
-        defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
-        {"eval": doors.evaluate, "generate": doors.generate}[name](arguments, defaults, conf)
+            defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
+            {"eval": doors.evaluate, "generate": doors.generate}[name](arguments, defaults, conf)
         return 0
 
     return exit_code(job, conf)
+
+
+@contextmanager
+def quiet_ends() -> Iterator[None]:
+    """Exits without a traceback: with code 143 on SIGTERM, also while libraries are being imported, and with code 141
+    (128 + SIGPIPE) when the reader of standard output has closed it. (`exit_code` returns 130 on SIGINT.)"""
+
+    def stop(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except BrokenPipeError:
+        # What is still in the buffer must go somewhere when Python flushes it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> dict:

@@ -121,8 +121,8 @@ def test_check_names_every_problem(tmp_path):
     made = source(str(tmp_path / "x.xlsx"), labels=["a"], text="", second="", label=None)
     problems = made.check()
     keys = [p.split("=")[0] for p in problems]
-    assert keys == ["data.text", "data.second", "data.label", "data.labels", "data.train", "data.validation"]
-    assert "unknown format" in problems[4]
+    assert keys == ["data.labels", "data.text", "data.second", "data.label", "data.validation", "data.train"]
+    assert "set data.holdout above 0" in problems[4] and "unknown format" in problems[5]
 
 
 @pytest.mark.parametrize(

@@ -101,16 +101,21 @@ def test_rush_prefers_the_plain_file_and_accepts_a_last_line_without_newline(tmp
     assert list(source.rows("train")) == [("one", "1"), ("two", "2")]
 
 
-def test_rush_test_files_are_optional_and_their_unk_is_read_as_in_train(tmp_path):
+def test_rush_test_files_are_optional(tmp_path):
     source = rush(tmp_path)
     rush(tmp_path, split="validation")
     assert source.check() == []
     problems = source.check(["test"])
     assert len(problems) == 2 and all(p.startswith(f"data.dir={tmp_path}: no such file") for p in problems)
-    rush(tmp_path, [("UNK of UNKNOWN", "the UNK")], split="test")
-    assert list(source.rows("test")) == [("<unk> of UNKNOWN", "the <unk>")]
-    rush(tmp_path, [("UNK", "UNK")])
-    assert list(source.rows("train")) == [("UNK", "UNK")]
+
+
+def test_the_word_unk_of_the_published_test_files_is_read_as_in_train(tmp_path):
+    source = rush(tmp_path)
+    assert [source.clean(text, "article") for text in ("UNK of UNKNOWN", "the UNK", "a UNK.")] == [
+        "<unk> of UNKNOWN",
+        "the <unk>",
+        "a UNK.",
+    ]
 
 
 def test_rush_check_names_all_missing_and_empty_files(tmp_path):

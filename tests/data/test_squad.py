@@ -105,7 +105,7 @@ def test_a_bad_record_is_named_with_the_reason_and_can_be_left_out(tmp_path, cap
 
 def test_bad_records_are_reported_together_ten_by_name(tmp_path):
     said = problem(tmp_path, document(GOOD, *(question(f"b{i}") for i in range(13))))
-    assert "13 bad records beside 1 good ones" in said and "and 3 more" in said
+    assert "13 bad records beside 1 good one (" in said and "and 3 more" in said
     assert [f"b{i}: no answers" in said for i in range(13)] == [True] * 10 + [False] * 3
 
 

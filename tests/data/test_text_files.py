@@ -135,7 +135,7 @@ def test_files_of_its_own_make_a_validation_split_and_leave_train_whole(tmp_path
 def test_a_share_that_holds_out_no_document_is_refused(tmp_path):
     source = TextFiles(files=numbered(tmp_path, 5), holdout=0.05)
     assert len(documents(source)) == 5
-    with pytest.raises(ValueError, match=r"data.holdout=0.05: no document is left for the validation split.* has 5"):
+    with pytest.raises(ValueError, match=r"data.holdout=0.05: no row is left for the validation split.* has 5"):
         documents(source, "validation")
 
 
@@ -186,7 +186,7 @@ def test_all_problems_show_before_reading(tmp_path):
     opening = [p.replace(str(tmp_path), "").split(": ")[:2] for p in problems]
     assert opening == [
         ["data.document=sentence", "no such kind of document; allowed"],
-        ["data.column=", "must be a name, not empty"],
+        ["data.column=", "must be a column's name, or its number from 0 in .csv and .tsv files"],
         ["data.holdout=1.5", "must be a share, at least 0 and below 1"],
         ["data.files=/*.md", "no file matches"],
         ["data.files=/absent.txt", "no such file"],
@@ -208,10 +208,10 @@ def test_a_share_is_a_number(tmp_path, holdout):
 @pytest.mark.parametrize(
     ("content", "where"),
     [
-        (b"good\nno\0t", r":2: not UTF-8 text \(byte 7 is 0x00\)"),
+        (b"good\nno\0t", r":2: a NUL byte \(character 3 of the line\)"),
         (b"\x89PNG\r\n", r":1: not UTF-8 text \(byte 0 is 0x89\)"),
         (b"a\nb\nc\xe4d\0", r":3: not UTF-8 text \(byte 5 is 0xe4\)"),
-        (b"x" * 8191 + b"\0", r":1: not UTF-8 text \(byte 8191 is 0x00\)"),
+        (b"x" * 8191 + b"\0", r":1: a NUL byte \(character 8192 of the line\)"),
     ],
 )
 def test_what_is_not_text_is_named_by_file_line_and_byte(tmp_path, name, content, where):
@@ -232,9 +232,8 @@ def test_a_character_across_the_end_of_what_is_looked_at_is_text(tmp_path):
 
 def test_damaged_gzip_is_named(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"text")[:-9])
-    (tmp_path / "b.txt.gz").write_bytes(b"text")
-    problems = text([f"{tmp_path}/a.txt.gz", f"{tmp_path}/b.txt.gz"]).check(["train"])
-    assert len(problems) == 2 and all("damaged gzip file" in problem for problem in problems)
+    [problem] = text(f"{tmp_path}/a.txt.gz").check(["train"])
+    assert "a.txt.gz" in problem and "damaged gzip file" in problem
 
 
 def test_many_bad_files_of_a_folder_are_counted(tmp_path):

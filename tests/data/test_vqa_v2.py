@@ -120,10 +120,10 @@ def test_ten_of_the_bad_records_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"13 problems:\n  questions\[0\]") as error:
         rows(tmp_path, [question(i, question="") for i in range(13)], GOOD[1])
     assert "questions[9]" in str(error.value) and "questions[10]" not in str(error.value)
-    assert str(error.value).endswith("and 3 more")
+    assert "\n  and 3 more\n  (data.skip_bad=true leaves them out)" in str(error.value)
     with pytest.raises(ValueError, match=r"11 problems:\n  question 2 has no annotation") as error:
         rows(tmp_path, [question(i) for i in range(1, 13)], [annotation(1)])
-    assert str(error.value).endswith("and 1 more")
+    assert "\n  and 1 more\n" in str(error.value)
 
 
 def test_files_are_read_as_records(tmp_path):
@@ -203,3 +203,21 @@ def test_the_real_files():
     assert len(made) == 8977 and len({row[0] for row in made}) == 8977
     assert {row[4] for row in made} == {"yes/no", "number", "other"}
     assert all(len(json.loads(row[3])) == 10 for row in made)
+
+
+def test_bad_records_and_those_that_do_not_fit_are_left_out_and_counted(tmp_path, caplog):
+    asked = [question(1), question(2, question=" "), question(3), question(4, 80), question(1), question(6)]
+    annotated = [annotation(n) for n in (1, 2, 4, 5)] + [annotation(3, answers=9), annotation(6)]
+    paths = files(tmp_path, asked, annotated)
+    with pytest.raises(ValueError, match=r"2 problems:(.|\n)*\(data.skip_bad=true leaves them out\)"):
+        list(VqaV2(**paths).rows("train"))
+    source = VqaV2(**paths, skip_bad=True)
+    assert [row[0] for row in source.rows("train")] == ["1", "6"]
+    assert [message.split(": ")[1].split(" (")[0] for message in caplog.messages] == [
+        "2 bad records beside 4 good ones",  # questions: one empty, an id twice
+        "1 bad record beside 5 good ones",  # annotations: nine answers
+        "4 bad records beside 2 good ones",  # 3 has no annotation, 2 and 5 no question, 4 is on another image
+    ]
+    assert source.fingerprint("train") != VqaV2(**paths).fingerprint("train")
+    with pytest.raises(ValueError, match="the question is empty"):
+        list(VqaV2(**files(tmp_path, asked[1:2], annotated), skip_bad=True).rows("train"))

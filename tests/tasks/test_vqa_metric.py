@@ -123,9 +123,15 @@ def test_result_files_are_written_as_they_are_read(tmp_path):
             r"record 1: question 1 is answered",
         ),
         ("x", r"r.json:1: not JSON"),
-        ("[" * 100_000, r"r.json: .*nested too deeply"),
-        (f'[{{"question_id": 1{"0" * 5000}, "answer": "x"}}]', r"r.json: Exceeds the limit .* digits"),
-        ('[{"question_id": 1, "answer": "x", "answer": "y"}]', r'r.json: an object has the key "answer" twice'),
+        ("[" * 100_000, r"r.json: JSON nested too deeply"),
+        (
+            f'[{{"question_id": 1{"0" * 5000}, "answer": "x"}}]',
+            r"r.json: .*Exceeds the limit .* digits",
+        ),
+        (
+            '[{"question_id": 1, "answer": "x", "answer": "y"}]',
+            r'r.json: .*an object has the key "answer" twice',
+        ),
         ('[[{"question_id": 1, "answer": "x"}]]', r"r.json: record 0 is"),
     ],
 )

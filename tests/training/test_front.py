@@ -1,17 +1,27 @@
 """The front doors: exit codes, messages, what a refused command leaves behind (nothing), lines in and lines out."""
 
+import gzip
 import io
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 import runs
+from omegaconf import OmegaConf
 
 from attnorm import front
-from attnorm.data import build_source
-from attnorm.training import console
+from attnorm.data import build_source, load_tokenizer
+from attnorm.data.builtin import Newswire
+from attnorm.training import console, doors
+from attnorm.training.recipes import gigaword
+from attnorm.training.rules import SHARED_DATA_KEYS
 
 HEAVY = ("torch", "pytorch_lightning", "datasets", "transformers", "matplotlib")
 ARTICLE = "police in the capital said on monday that two men were arrested ."
@@ -541,7 +551,7 @@ def generated(monkeypatch, capsys, tmp_path, text, *typed, stdin=False):
     """The lines that generate.py writes for a text."""
     content = text if isinstance(text, bytes) else text.encode()
     (tmp_path / "articles.txt").write_bytes(content)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
     capsys.readouterr()
     source = "-" if stdin else f"{tmp_path}/articles.txt"
     code = runs.call(monkeypatch, "generate", f"run={runs.finished_run()}", f"input={source}", *typed)
@@ -597,7 +607,7 @@ def test_an_empty_input_gives_an_empty_output(monkeypatch, capsys, tmp_path):
 def test_bytes_that_are_not_utf8_are_refused_with_their_line(monkeypatch, capsys, tmp_path, stdin):
     code, _, err = generated(monkeypatch, capsys, tmp_path, b"fine\nstill fine\nbad \xff\n", stdin=stdin)
     assert code == 1
-    assert re.match(r"error: input=(-|.*articles\.txt):3: not UTF-8 at byte 5 of the line\n", err)
+    assert re.match(r"error: input=(-|.*articles\.txt):3: not UTF-8 text \(byte 20 is 0xff\)\n", err)
 
 
 def test_lines_are_written_before_the_next_are_read(monkeypatch, capsys, tmp_path):
@@ -608,3 +618,125 @@ def test_lines_are_written_before_the_next_are_read(monkeypatch, capsys, tmp_pat
     assert code == 1
     assert len(out.splitlines()) == 2
     assert ":3:" in err
+
+
+class Marked(Newswire):
+    """A user's source whose texts are marked up."""
+
+    def clean(self, text, column):
+        return text.replace("&amp;", "and") if column == "article" else text
+
+
+MARKED = ["UNK &amp; UNK said 12 .", "the <unk> fell , UNK .", "UNKNOWN &amp; known"]
+
+
+@pytest.fixture
+def rush_folder(tmp_path):
+    """The official test files, with headlines that are not looked at."""
+    folder = tmp_path / "rush"
+    folder.mkdir()
+    (folder / "input.txt").write_text("\n".join(MARKED) + "\n")
+    (folder / "task1_ref0.txt").write_text("a title\n" * len(MARKED))
+    return folder
+
+
+@pytest.mark.parametrize("trained_on", ["newswire", "user", "rush"])
+def test_eval_and_generate_clean_articles_alike_whatever_the_run_was_trained_on(
+    monkeypatch, capsys, tmp_path, rush_folder, trained_on
+):
+    """The models of both get the same tokens: those of the cleaning that the run was trained with."""
+    run = runs.copied_run(tmp_path)
+    cfg = OmegaConf.load(run / "config.yaml")
+    if trained_on == "user":
+        cfg.data.name = f"{__name__}:Marked"
+    if trained_on == "rush":
+        cfg.data = {name: cfg.data[name] for name in SHARED_DATA_KEYS} | {"name": "rush", "dir": str(rush_folder)}
+    OmegaConf.save(cfg, run / "config.yaml")
+    for module in (doors, gigaword):
+        monkeypatch.setattr(module, "write_headlines", lambda model, tokenizer, sources, *_: list(map(str, sources)))
+    data = () if trained_on == "rush" else ("data=rush", f"data.dir={rush_folder}")
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test", *data) == 0
+    capsys.readouterr()
+    for typed in ((), data):
+        assert runs.call(monkeypatch, "generate", f"run={run}", f"input={rush_folder}/input.txt", *typed) == 0
+        assert capsys.readouterr().out == (run / "eval_test.txt").read_text()
+    expected = {"user": ["UNK and UNK said ## .", "UNKNOWN and known"]}.get(trained_on, ["<unk> &amp; <unk> said ## ."])
+    tokenizer = load_tokenizer(run)
+    shown = [str(ids) for ids in tokenizer.encode([text.lower() for text in expected])]
+    assert set(shown) <= set((run / "eval_test.txt").read_text().splitlines())
+
+
+@pytest.mark.parametrize("stdin", [False, True], ids=["file", "standard input"])
+def test_articles_may_be_gzipped_and_begin_with_a_byte_order_mark(monkeypatch, capsys, tmp_path, stdin):
+    text = f"{ARTICLE}\nthe government fell .\n".encode()
+    expected = generated(monkeypatch, capsys, tmp_path, text, stdin=stdin)
+    assert expected[0] == 0 and len(expected[1].splitlines()) == 2
+    for content in (b"\xef\xbb\xbf" + text, gzip.compress(text), gzip.compress(b"\xef\xbb\xbf" + text)):
+        assert generated(monkeypatch, capsys, tmp_path, content, stdin=stdin) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (gzip.compress(b"x y z\n" * 9)[:-9], r"input=.*articles.txt:\d+: damaged gzip file"),
+        ("an article\n".encode("utf-16"), r"input=.*articles.txt: this file is UTF-16, not UTF-8; convert it to UTF-8"),
+        (b"one\rtwo\r", r"input=.*articles.txt: its lines end in a carriage return alone"),
+        (b"one\ntw\0o\n", r"input=.*articles.txt:2: a NUL byte"),
+    ],
+    ids=["damaged gzip", "UTF-16", "carriage returns", "NUL"],
+)
+def test_an_input_that_is_not_text_is_refused_as_what_it_is(monkeypatch, capsys, tmp_path, content, words):
+    code, _, err = generated(monkeypatch, capsys, tmp_path, content)
+    assert code == 1 and re.match(f"error: {words}", err) and "Traceback" not in err
+
+
+def test_articles_come_through_a_named_pipe(monkeypatch, capsys, tmp_path):
+    expected = generated(monkeypatch, capsys, tmp_path, f"{ARTICLE}\n")
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=[f"{ARTICLE}\n"], daemon=True)
+    writer.start()
+    assert runs.call(monkeypatch, "generate", f"run={runs.finished_run()}", f"input={tmp_path}/pipe") == 0
+    assert capsys.readouterr().out == expected[1]
+
+
+def started(*typed) -> subprocess.Popen:
+    """generate.py as a process of its own that reads from a pipe and has written the headline of a first article."""
+    process = subprocess.Popen(
+        [sys.executable, str(runs.ROOT / "generate.py"), f"run={runs.finished_run()}", "input=-", "chunk=1", *typed],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    process.stdin.write(f"{ARTICLE}\n".encode())
+    process.stdin.flush()
+    assert process.stdout.readline().endswith(b"\n")
+    return process
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_generate_quietly(number, code):
+    with started("decoding.min_length=2") as process:
+        process.send_signal(number)
+        assert process.wait(timeout=60) == code
+        assert process.stdout.read() == process.stderr.read() == b""
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks into /proc for what the process has loaded")
+def test_a_signal_ends_generate_quietly_while_it_loads():
+    command = [sys.executable, str(runs.ROOT / "generate.py"), f"run={runs.finished_run()}", "input=-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while "libtorch" not in (Path("/proc") / str(process.pid) / "maps").read_text():
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(timeout=60) == 143
+        assert process.stderr.read() == b""
+
+
+def test_a_closed_pipe_ends_generate_quietly():
+    with started() as process:
+        process.stdout.close()
+        process.stdin.write(f"{ARTICLE}\n".encode() * 3)
+        process.stdin.close()
+        assert process.wait(timeout=60) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""

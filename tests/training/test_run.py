@@ -238,7 +238,7 @@ def test_the_last_validation_is_at_the_end_whatever_lightning_thinks_is_too_earl
 
 
 def test_a_share_of_an_epoch_below_one_update_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="trainer.limit_train_batches=1e-09: less than one update"):
+    with pytest.raises(ConfigError, match=r"trainer\.limit_train_batches=1e-09: less than one update"):
         runs.tiny_run(tmp_path, "trainer.limit_train_batches=1e-9")
 
 

@@ -37,6 +37,11 @@ def non_empty_text(key: str, value: object) -> list[str]:
     return [] if isinstance(value, str) and value else [f"{key}={value}: must be a name, not empty"]
 
 
+def flag(key: str, value: object) -> list[str]:
+    """A problem if `value` is neither True nor False."""
+    return [] if isinstance(value, bool) else [f"{key}={value}: must be true or false"]
+
+
 def split_files(
     paths: Mapping[str, object], splits: Iterable[str], problem: Callable[[str, Path], list[str]]
 ) -> list[str]:

@@ -62,11 +62,13 @@ def prepare(
     max_rows: Mapping[str, int | None],
     cache_dir: str | Path,
     splits: Sequence[str] = ("train", "validation"),
+    cleaner: Source | None = None,
 ) -> dict[str, Split]:
     """The splits of `source` as token ids, from the cache or made now.
 
     `tokenizer` is a loaded one, or its settings ({"name": "sentencepiece", ...}); what must be trained is trained on
-    the train split. `max_rows` keeps the first so many texts of a split. Raises ValueError with all problems that show
+    the train split. `max_rows` keeps the first so many texts of a split. `cleaner` is the source whose `clean` texts go
+    through, if not `source` itself. Raises ValueError with all problems that show
     before reading, one a line; then for data that cannot be read, and for a split without a usable text.
     """
     problems, asked = [], list(splits)
@@ -82,7 +84,8 @@ def prepare(
         raise ValueError("\n".join(problems))
 
     cache_dir = Path(cache_dir)
-    rows = {split: _rows(source, split, lowercase, digits, max_rows.get(split), cache_dir) for split in asked}
+    clean = cleaner or source
+    rows = {split: _rows(source, split, lowercase, digits, max_rows.get(split), cache_dir, clean) for split in asked}
     if isinstance(tokenizer, Mapping):
         tokenizer = _tokenizer(tokenizer, KINDS[source.yields].words, rows.get("train"), cache_dir)
     return {split: _split(split, rows[split], tokenizer, layout, cache_dir) for split in splits}
@@ -96,7 +99,9 @@ def _options(settings: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in settings.items() if key != "name"}
 
 
-def _rows(source: Source, split: str, lowercase: bool, digits: bool, limit: int | None, cache_dir: Path) -> Path:
+def _rows(
+    source: Source, split: str, lowercase: bool, digits: bool, limit: int | None, cache_dir: Path, cleaner: Source
+) -> Path:
     """The folder with the cleaned texts of a split."""
     kind = KINDS[source.yields]
 
@@ -109,6 +114,7 @@ def _rows(source: Source, split: str, lowercase: bool, digits: bool, limit: int 
             digits=digits,
             limit=limit,
             what=f"reading {split}",
+            cleaner=cleaner,
         )
         if counts["kept"] == 0:
             what = source.yields.removesuffix("s").replace("labelled", "row").replace("visual", "question")
@@ -117,8 +123,15 @@ def _rows(source: Source, split: str, lowercase: bool, digits: bool, limit: int 
                 f"{counts['read']:,} read, {counts['empty']:,} of them empty"
             )
 
-    settings = [FORMAT, source.fingerprint(split), split, lowercase, digits, limit]
+    settings = [FORMAT, source.fingerprint(split), split, lowercase, digits, limit, *_foreign(cleaner, source)]
     return cached(cache_dir / f"rows-{files.digest(settings)}", build)
+
+
+def _foreign(cleaner: Source, source: Source) -> list[str]:
+    """What identifies the cleaning of another source than the one that is read, whose own is in its fingerprint."""
+    if cleaner is source or type(cleaner).clean is type(source).clean is Source.clean:
+        return []
+    return [f"{type(cleaner).__module__}:{type(cleaner).__qualname__}", repr(sorted(vars(cleaner).items()))]
 
 
 def _both(names: Sequence[str]) -> str:

@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attnorm.data import checks, files
+from attnorm.data.bad_rows import usable
 from attnorm.data.sources import SHORT, Source
-from attnorm.data.table_files import Columns, missing_columns, text_cell
+from attnorm.data.table_files import Cells, Columns, missing_columns, text_cell
+from attnorm.data.table_source import reading_settings
 
 
 class HubSource(Source):
@@ -13,12 +15,19 @@ class HubSource(Source):
 
     `config_name` picks one of its configurations; `names` are its names for our splits (None: it has none); `columns`
     are [(config key, column name)]. A folder is streamed from its files; a dataset from the hub is downloaded once and
-    memory-mapped.
+    memory-mapped. skip_bad: leave out rows with a cell that is not text, and log how many, instead of stopping.
     """
 
-    def __init__(self, path: str, config_name: str | None, names: Mapping[str, str | None], columns: Columns):
+    def __init__(
+        self,
+        path: str,
+        config_name: str | None,
+        names: Mapping[str, str | None],
+        columns: Columns,
+        skip_bad: bool,
+    ):
         self.path, self.config_name = path, config_name
-        self.names, self.columns = names, columns
+        self.names, self.columns, self.skip_bad = names, columns, skip_bad
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -32,6 +41,7 @@ class HubSource(Source):
             problems += checks.non_empty_text(key, name)
         for split in splits:
             problems += checks.non_empty_text(f"data.{SHORT[split]}_split", self.names[split])
+        problems += checks.flag("data.skip_bad", self.skip_bad)
         if not isinstance(self.path, str) or not self.path:
             return problems
         folder = Path(self.path)
@@ -45,6 +55,7 @@ class HubSource(Source):
     def fingerprint(self, split: str) -> str:
         """A hash of the settings and of the folder's files, or of the revision that the hub gave."""
         settings = ["hub", 1, self.config_name, self.names[split], *(name for _, name in self.columns)]
+        settings += reading_settings(files.UTF8, self.skip_bad)
         if Path(self.path).is_dir():
             # A file's name decides its split here, so names count.
             names = [str(file.relative_to(self.path)) for file in self._files()]
@@ -53,15 +64,28 @@ class HubSource(Source):
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
         """Stream the rows. Raises ValueError for a split or column that is not there, or a hub out of reach."""
+        yield from usable(self._cells(split), self._texts, self.skip_bad)
+
+    def _cells(self, split: str) -> Iterator[Cells]:
+        from pyarrow import ArrowException
+
         dataset = self._load(split)
         missing_columns(f"data.path={self.path}", self.columns, dataset.column_names or list(dataset.features or ()))
         names = [name for _, name in self.columns]
-        number = 0
-        for table in dataset.select_columns(list(dict.fromkeys(names))).with_format("arrow").iter(batch_size=1000):
-            for cells in zip(*(table.column(name).to_pylist() for name in names), strict=True):
-                number += 1
-                where = f"data.path={self.path}: {self.names[split]} row {number}"
-                yield tuple(text_cell(where, *named) for named in zip(names, cells, strict=True))
+        tables = dataset.select_columns(list(dict.fromkeys(names))).with_format("arrow").iter(batch_size=1000)
+        where, number = f"data.path={self.path}: {self.names[split]} row", 0
+        try:
+            for table in tables:
+                for cells in zip(*(table.column(name).to_pylist() for name in names), strict=True):
+                    number += 1
+                    yield f"{where} {number}", cells
+        except (OSError, UnicodeDecodeError, ArrowException) as error:
+            raise ValueError(f"{where} {number + 1} cannot be read: {error}") from error
+
+    def _texts(self, row: Cells) -> tuple[str, ...]:
+        where, cells = row
+        names = [name for _, name in self.columns]
+        return tuple(text_cell(where, *named) for named in zip(names, cells, strict=True))
 
     def _files(self) -> list[Path]:
         return sorted(Path(self.path).rglob("*.parquet"))
@@ -78,7 +102,7 @@ class HubSource(Source):
                 f"data.path={self.path}: the hub cannot be reached and this dataset is not in the local cache; "
                 f"download it where there is a network, or use files: data=rush, data=pairs, data=text ({error})"
             ) from error
-        except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
+        except (datasets.exceptions.DatasetNotFoundError, OSError) as error:
             raise ValueError(f"data.path={self.path}: {error}") from error
         except (ValueError, RuntimeError) as error:  # a wrong split or configuration; a dataset that needs a script
             raise ValueError(
@@ -100,6 +124,7 @@ class Hub(HubSource):
         train_split: str | None = "train",
         valid_split: str | None = "validation",
         test_split: str | None = "test",
+        skip_bad: bool = False,
     ):
         names = {"train": train_split, "validation": valid_split, "test": test_split}
-        super().__init__(path, config_name, names, (("data.article", article), ("data.title", title)))
+        super().__init__(path, config_name, names, (("data.article", article), ("data.title", title)), skip_bad)

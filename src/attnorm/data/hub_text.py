@@ -17,6 +17,7 @@ class TextHub(HubSource):
         train_split: str | None = "train",
         valid_split: str | None = "validation",
         test_split: str | None = "test",
+        skip_bad: bool = False,
     ):
         names = {"train": train_split, "validation": valid_split, "test": test_split}
-        super().__init__(path, config_name, names, (("data.column", column),))
+        super().__init__(path, config_name, names, (("data.column", column),), skip_bad)

@@ -1,18 +1,22 @@
 """Labelled texts, or pairs of texts, from one file a split: columns of a table, and the names that labels may have."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from attnorm.data import checks, files, table_files
-from attnorm.data.sources import Source
+from attnorm.data.bad_rows import BadRow
+from attnorm.data.table_source import TableSource
 
 
-class LabelledFiles(Source):
+class LabelledFiles(TableSource):
     """`train`, `validation` and `test` are paths or None, in the formats of `table_files`.
 
     text, second, label: names of columns; `second` None: single texts. labels: the names of the labels, in the order of
-    their numbers. A cell holds a label's name, or its number (from 0) where no name is itself a number.
+    their numbers. A cell holds a label's name, or its number (from 0) where no name is itself a number. holdout: the
+    share of the rows of train that is the validation split where `validation` is None. encoding, skip_bad: those of
+    `TableSource`.
     """
 
     yields = "labelled"
@@ -24,44 +28,42 @@ class LabelledFiles(Source):
         labels: Sequence[str],
         validation: str | None = None,
         test: str | None = None,
-        text: str = "text",
-        second: str | None = None,
-        label: str = "label",
+        holdout: float = 0,
+        text: str | int = "text",
+        second: str | int | None = None,
+        label: str | int = "label",
+        encoding: str = files.UTF8,
+        skip_bad: bool = False,
     ):
-        self.paths = {"train": train, "validation": validation, "test": test}
-        self.columns = [("data.text", text), ("data.second", second), ("data.label", label)]
+        paths = {"train": train, "validation": validation, "test": test}
+        columns = [("data.text", text), ("data.second", second), ("data.label", label)]
         if second is None:
-            del self.columns[1]
+            del columns[1]
+        super().__init__(paths, columns, holdout, encoding, skip_bad)
         self.labels = labels
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have a path."""
-        return tuple(split for split, path in self.paths.items() if path is not None)
-
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Missing or empty files, unknown formats, column names that are not names, what is wrong with the labels."""
-        problems = [problem for key, name in self.columns for problem in checks.non_empty_text(key, name)]
-        return problems + label_problems(self.labels) + checks.split_files(self.paths, splits, table_files.problem)
+        """What is wrong with the labels, with other options, and with the files."""
+        return label_problems(self.labels) + super().check(splits)
 
-    def fingerprint(self, split: str) -> str:
-        """A hash of the file, of the column names and of the labels."""
-        path = Path(self.paths[split])
-        names = [name for _, name in self.columns]
-        return files.digest(["labelled", 1, table_files.suffix(path), names, list(self.labels)], path)
+    def settings(self, path: Path) -> list:
+        return ["labelled", 1, table_files.suffix(path), [name for _, name in self.columns], list(self.labels)]
 
-    def rows(self, split: str) -> Iterator[tuple[str, str, str]]:
-        """Stream (text, second, label), second "" where texts are single. Raises ValueError, naming file and line, for
-        a cell or column that is not right, and for a label that is not one of `labels`."""
-        names = [name for _, name in self.columns]
+    def row(self, where: str, cells: tuple) -> tuple[str, str, str]:
+        """(text, second, label), second "" where texts are single. A label that is not one of `labels` is bad, too."""
+        *cells, label = cells
+        texts = self.texts(where, cells)
+        found = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
+        if found is None:
+            column, numbered = self.columns[-1][1], len(self.known) > len(self.labels)
+            raise BadRow(f"{where}: {column} is {_unknown(label, self.labels, numbered)}")
+        return texts[0], texts[1] if len(texts) > 1 else "", found
+
+    @cached_property
+    def known(self) -> dict[str, str]:
+        """What a cell may hold: the label that it means."""
         numbers = {} if any(map(_is_number, self.labels)) else {str(i): name for i, name in enumerate(self.labels)}
-        known = numbers | {name: name for name in self.labels}
-        for where, (*cells, label) in table_files.read(Path(self.paths[split]), self.columns):
-            texts = [table_files.text_cell(where, *named) for named in zip(names, cells, strict=False)]
-            found = known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
-            if found is None:
-                raise ValueError(f"{where}: {names[-1]} is {_unknown(label, self.labels, bool(numbers))}")
-            yield texts[0], texts[1] if len(texts) > 1 else "", found
+        return numbers | {name: name for name in self.labels}
 
 
 def label_problems(labels: object) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from attnorm.data import files, newswire
 from attnorm.data.builtin import Newswire
+from attnorm.data.sources import Source
 
 STORIES = 3  # of a document
 _WINDOW = 20  # documents whose stories are drawn together and sorted by event, so that like ones share a document
@@ -14,6 +15,7 @@ class NewswireText(Newswire):
     `corpus_seed` draws another corpus of the same kind. The stories are those of `newswire`, split by split."""
 
     yields = "documents"
+    clean = Source.clean  # UNK is a convention of headlines
 
     def __init__(self, *, train_size: int = 20_000, valid_size: int = 500, test_size: int = 500, corpus_seed: int = 0):
         super().__init__(train_size=train_size, valid_size=valid_size, test_size=test_size, corpus_seed=corpus_seed)

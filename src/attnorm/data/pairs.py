@@ -1,16 +1,16 @@
-"""Pairs from one file a split: JSON lines, CSV, TSV (each plain or .gz) or parquet, with two named columns."""
+"""Pairs from one file a split: JSON lines, CSV, TSV (each plain or gzipped) or parquet, with two columns."""
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attnorm.data import checks, files, table_files
-from attnorm.data.sources import Source
+from attnorm.data import files, table_files
+from attnorm.data.table_source import TableSource
 
 
-class Pairs(Source):
+class Pairs(TableSource):
     """`train`, `validation` and `test` are paths or None; `article` and `title` name the columns.
 
-    The formats are those of `table_files`. A null cell counts as empty text.
+    holdout: the share of the rows of train that is the validation split where `validation` is None. The formats are
+    those of `table_files`, encoding and skip_bad those of `TableSource`. A null cell counts as empty text.
     """
 
     def __init__(
@@ -19,30 +19,18 @@ class Pairs(Source):
         train: str | None,
         validation: str | None = None,
         test: str | None = None,
-        article: str = "article",
-        title: str = "title",
+        holdout: float = 0,
+        article: str | int = "article",
+        title: str | int = "title",
+        encoding: str = files.UTF8,
+        skip_bad: bool = False,
     ):
-        self.paths = {"train": train, "validation": validation, "test": test}
-        self.columns = (("data.article", article), ("data.title", title))
+        paths = {"train": train, "validation": validation, "test": test}
+        super().__init__(paths, (("data.article", article), ("data.title", title)), holdout, encoding, skip_bad)
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that have a path."""
-        return tuple(split for split, path in self.paths.items() if path is not None)
+    def settings(self, path: Path) -> list:
+        return ["pairs", 1, table_files.suffix(path), *(name for _, name in self.columns)]
 
-    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Missing or empty files, unknown formats, column names that are not names."""
-        named = [problem for key, name in self.columns for problem in checks.non_empty_text(key, name)]
-        return named + checks.split_files(self.paths, splits, table_files.problem)
-
-    def fingerprint(self, split: str) -> str:
-        """A hash of the file and of the column names."""
-        path = Path(self.paths[split])
-        return files.digest(["pairs", 1, table_files.suffix(path), *(name for _, name in self.columns)], path)
-
-    def rows(self, split: str) -> Iterator[tuple[str, str]]:
-        """Stream the pairs. Raises ValueError, naming file and line, for a cell, row or column that is not right."""
-        names = [name for _, name in self.columns]
-        for where, cells in table_files.read(Path(self.paths[split]), self.columns):
-            article, title = (table_files.text_cell(where, *named) for named in zip(names, cells, strict=True))
-            yield article, title
+    def row(self, where: str, cells: tuple) -> tuple[str, str]:
+        article, title = self.texts(where, cells)
+        return article, title

@@ -1,7 +1,8 @@
 """Where the texts come from: one class a source, chosen by `data=<name>`.
 
-A source reads and checks; it neither cleans nor tokenizes (`corpus.prepare` does). To add one, write a class with the
-methods of `Source` and put it into SOURCES, or name it in YAML by its dotted path.
+A source reads and checks; `corpus.prepare` cleans and tokenizes. To add one, write a subclass of `Source` and put it
+into SOURCES, or name it in YAML by its dotted path. Put any changes that it makes to its texts into `clean` instead of
+`rows`, so that `generate.py` makes the same changes to its input.
 """
 
 from abc import ABC, abstractmethod
@@ -73,11 +74,20 @@ class Source(ABC):
 
     @abstractmethod
     def fingerprint(self, split: str) -> str:
-        """A hash of everything that decides what `rows(split)` gives: file contents and settings, not paths."""
+        """A hash of everything that decides the results of `rows(split)` and `clean`: file contents and settings, not
+        paths."""
 
     @abstractmethod
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
         """Stream the raw rows. Raises ValueError, naming file and line, for unreadable data."""
+
+    def clean(self, text: str, column: str) -> str:
+        """Cleans a raw text of this column (of `Kind.cleaned`), before white space, case and digits are normalized.
+
+        A run keeps the cleaning of the source that it was trained on: `generate.py` applies it to its input, and
+        `eval.py` applies it to the data of any other source.
+        """
+        return text
 
 
 def build_source(name: str, **options: object) -> Source:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnorm.data import checks, files
+from attnorm.data.bad_rows import summary
 from attnorm.data.sources import Source
 
 log = logging.getLogger(__name__)
 
 EXPECTED = 'a SQuAD file is one JSON object {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}'
-SHOWN = 10  # bad records that a message names
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,7 @@ class Squad(Source):
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing or empty files; a skip_bad that is not true or false."""
         problems = checks.split_files(self.paths, splits, files.file_problem)
-        if not isinstance(self.skip_bad, bool):
-            problems.append(f"data.skip_bad={self.skip_bad}: must be true or false")
-        return problems
+        return problems + checks.flag("data.skip_bad", self.skip_bad)
 
     def fingerprint(self, split: str) -> str:
         """A hash of the file and of skip_bad."""
@@ -93,9 +91,7 @@ class Squad(Source):
 
 
 def _bad_records(bad: list[Bad], good: int, remark: str) -> str:
-    head = f"{len(bad):,} bad {'record' if len(bad) == 1 else 'records'} beside {good:,} good ones ({remark}):"
-    more = [f"and {len(bad) - SHOWN:,} more"] if len(bad) > SHOWN else []
-    return "\n  ".join([head, *map(str, bad[:SHOWN]), *more])
+    return summary("record", len(bad), good, remark, list(map(str, bad)))
 
 
 def read_questions(path: Path, answers_in_context: bool = True) -> tuple[list[Question], list[Bad]]:

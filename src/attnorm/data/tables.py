@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from attnorm.data.layout import Layout
-from attnorm.data.sources import Kind
+from attnorm.data.sources import Kind, Source
 from attnorm.data.text import clean
 from attnorm.data.tokenizer import Tokenizer
 
@@ -33,31 +33,38 @@ def write_rows(
     digits: bool,
     limit: int | None,
     what: str,
+    cleaner: Source | None = None,
 ) -> dict[str, int]:
     """Clean the raw rows and write those that have the texts that are needed, `limit` of them at most.
 
-    Returns and writes the counts: rows read, empty ones skipped, kept.
+    cleaner: the source whose `clean` comes first. Returns and writes the counts: rows read, empty ones skipped, kept.
     """
     import pyarrow as pa
+
+    def make(text: str, column: str) -> str:
+        return cleaned(text, column, cleaner, lowercase=lowercase, digits=digits)
 
     schema = pa.schema([(name, pa.string()) for name in kind.columns])
     counts = {"read": 0, "empty": 0, "kept": 0}
     with pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
-        for batch in _batches(_cleaned(progress(rows, what, limit), counts, kind, lowercase, digits, limit)):
+        for batch in _batches(_cleaned(progress(rows, what, limit), counts, kind, make, limit)):
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     (folder / COUNTS).write_text(json.dumps(counts))
     return counts
 
 
-def _cleaned(rows, counts, kind, lowercase, digits, limit) -> Iterator[tuple[str, ...]]:
-    cleaned = [name in kind.cleaned for name in kind.columns]
+def cleaned(text: str, column: str, cleaner: Source | None, *, lowercase: bool, digits: bool) -> str:
+    """A text of this column after all cleaning: that of the source `cleaner`, then `text.clean`."""
+    return clean(text if cleaner is None else cleaner.clean(text, column), lowercase=lowercase, digits=digits)
+
+
+def _cleaned(rows, counts, kind, make, limit) -> Iterator[tuple[str, ...]]:
     needed = [kind.columns.index(name) for name in kind.needed]
     for row in rows:
         counts["read"] += 1
         row = tuple(
-            clean(text, lowercase=lowercase, digits=digits) if clean_it else text
-            for text, clean_it in zip(row, cleaned, strict=True)
+            make(text, name) if name in kind.cleaned else text for text, name in zip(row, kind.columns, strict=True)
         )
         if not all(row[place] for place in needed):
             counts["empty"] += 1

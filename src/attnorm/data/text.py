@@ -4,6 +4,7 @@ import re
 
 _ASCII_DIGITS = str.maketrans(dict.fromkeys("0123456789", "#"))
 _DIGIT = re.compile(r"\d")
+_UNKNOWN = re.compile(r"(?<!\S)UNK(?!\S)")
 
 
 def clean(text: str, *, lowercase: bool, digits: bool) -> str:
@@ -18,3 +19,9 @@ def clean(text: str, *, lowercase: bool, digits: bool) -> str:
     if digits:
         text = text.translate(_ASCII_DIGITS) if text.isascii() else _DIGIT.sub("#", text)
     return text
+
+
+def read_unknown(text: str) -> str:
+    """`text` with <unk> instead of the word UNK: the published headline files write an unknown word as <unk> in the
+    training files, but as UNK in the test files."""
+    return _UNKNOWN.sub("<unk>", text) if "UNK" in text else text

@@ -11,7 +11,6 @@
 
 import os
 import re
-import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -145,8 +144,12 @@ class Store(ABC):
         """Features, float32 (n, width), and geometry in [0, 1]. Raises ValueError, naming image and file, for features
         or boxes that are not such."""
         try:
-            return _boxes(self.arrays(image))
-        except (_Wrong, OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            arrays = self.arrays(image)
+        except Exception as error:  # on a damaged file the libraries raise zlib.error, NotImplementedError and others
+            raise ValueError(f"{self.where(image)}: image {image}: cannot be read: {error}") from error
+        try:
+            return _boxes(arrays)
+        except (_Wrong, ValueError, TypeError) as error:
             said = error if isinstance(error, _Wrong) else f"cannot be read: {error}"
             raise ValueError(f"{self.where(image)}: image {image}: {said}") from error
 

@@ -6,17 +6,20 @@
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from attnorm.data import checks, files
+from attnorm.data.bad_rows import SHOWN, summary
 from attnorm.data.files import read_json
 from attnorm.data.view_files import Files, view_problem
 from attnorm.data.views import VisualSource
 
+log = logging.getLogger(__name__)
+
 ANNOTATORS = 10
-SHOWN = 10  # bad records that a message names
 
 
 class Asked(NamedTuple):
@@ -38,10 +41,11 @@ class Annotated(NamedTuple):
 
 
 class VqaV2(VisualSource):
-    """Official files (.json, also with .gz), or None; a test split may come without annotations.
+    """Official files (.json, plain or gzipped), or None; a test split may come without annotations.
 
     features: the primary view's path and those of further views, as `view_files` reads them, the same for all splits;
-    none: the questions alone. max_boxes: of an image in a view, more are an error.
+    none: the questions alone. max_boxes: of an image in a view, more are an error. skip_bad: leave out records that
+    cannot be used, and questions without an annotation, and log how many, instead of stopping.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class VqaV2(VisualSource):
         test_annotations: str | None = None,
         features: Sequence[str] | None = None,
         max_boxes: int = 100,
+        skip_bad: bool = False,
     ):
         self.questions = {"train": train_questions, "validation": validation_questions, "test": test_questions}
         self.annotations = {
@@ -63,6 +68,7 @@ class VqaV2(VisualSource):
             "test": test_annotations,
         }
         self.features, self.max_boxes = [] if features is None else features, max_boxes
+        self.skip_bad = skip_bad
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -71,7 +77,7 @@ class VqaV2(VisualSource):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing or empty files, one file named twice, features that are no list of paths that can be read."""
-        problems = checks.whole_number("data.max_boxes", self.max_boxes)
+        problems = checks.whole_number("data.max_boxes", self.max_boxes) + checks.flag("data.skip_bad", self.skip_bad)
         if isinstance(self.features, str) or not isinstance(self.features, Sequence):
             problems.append(f"data.features={self.features}: must be a list of paths, one a view: [a.h5,b.h5]")
         else:
@@ -90,20 +96,20 @@ class VqaV2(VisualSource):
         return problems
 
     def fingerprint(self, split: str) -> str:
-        """A hash of the two files."""
+        """A hash of the two files and of skip_bad."""
         named = [path for path in (self.questions[split], self.annotations[split]) if path is not None]
-        return files.digest(["vqa_v2", 1, len(named)], *map(Path, named))
+        return files.digest(["vqa_v2", 1, len(named), *["skip_bad"] * self.skip_bad], *map(Path, named))
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
         """Stream (id, image, question, answers as JSON, answer type), no answers where there are no annotations. Raises
-        ValueError, naming them, for bad records and for files that do not belong together."""
+        ValueError for files that do not belong together and, unless they are left out, for bad records, naming them."""
         path = Path(self.questions[split])
-        asked = read_questions(path)
+        asked = read_questions(path, self.skip_bad)
         if self.annotations[split] is None:
             yield from ((*it, "[]", "") for it in asked)
             return
-        annotated = joined(asked, path, Path(self.annotations[split]))
-        for it in asked:
+        annotated = joined(asked, path, Path(self.annotations[split]), self.skip_bad)
+        for it in (it for it in asked if it.id in annotated):
             found = annotated[it.id]
             yield *it, json.dumps(found.answers, ensure_ascii=False), found.answer_type
 
@@ -112,9 +118,12 @@ class VqaV2(VisualSource):
         return Files(self.features, self.max_boxes) if self.features else None
 
 
-def joined(asked: list[Asked], questions: Path, annotations: Path) -> dict[str, Annotated]:
-    """The annotations by id. Raises ValueError unless there is exactly one for each question, on the same image."""
-    annotated = {it.id: it for it in read_annotations(annotations)}
+def joined(
+    asked: list[Asked], questions: Path, annotations: Path, skip_bad: bool | None = None
+) -> dict[str, Annotated]:
+    """The annotations by id. Raises ValueError unless there is exactly one for each question, on the same image; with
+    skip_bad the others are left out."""
+    annotated = {it.id: it for it in read_annotations(annotations, skip_bad)}
     ids = {it.id for it in asked}
     if not ids & annotated.keys():
         raise ValueError(
@@ -127,23 +136,28 @@ def joined(asked: list[Asked], questions: Path, annotations: Path) -> dict[str, 
         for it in asked
         if it.id in annotated and annotated[it.id].image != it.image
     ]
-    for wrong in (without, unasked, images):
-        if wrong:
-            raise ValueError(f"{questions} and {annotations}: {_listed(wrong)}")
-    return annotated
+    if not skip_bad:
+        for wrong in (without, unasked, images):
+            _refuse(f"{questions} and {annotations}", wrong, skip_bad)
+        return annotated
+    of = {it.id: it.image for it in asked}
+    fitting = {name: it for name, it in annotated.items() if of.get(name) == it.image}
+    _report(f"{questions} and {annotations}", without + unasked + images, len(fitting))
+    return fitting
 
 
-def read_questions(path: Path) -> list[Asked]:
-    """The records of a question file. Raises ValueError naming the bad ones."""
-    return _read(path, "questions", "annotations", _asked)
+def read_questions(path: Path, skip_bad: bool | None = None) -> list[Asked]:
+    """The records of a question file. Raises ValueError naming the bad ones, unless they are left out (skip_bad; None
+    where the user has no such option)."""
+    return _read(path, "questions", "annotations", _asked, skip_bad)
 
 
-def read_annotations(path: Path) -> list[Annotated]:
-    """The records of an annotation file. Raises ValueError naming the bad ones."""
-    return _read(path, "annotations", "questions", _annotated)
+def read_annotations(path: Path, skip_bad: bool | None = None) -> list[Annotated]:
+    """The records of an annotation file, read like those of a question file."""
+    return _read(path, "annotations", "questions", _annotated, skip_bad)
 
 
-def _read(path: Path, part: str, other: str, make: Callable[[dict], NamedTuple]) -> list:
+def _read(path: Path, part: str, other: str, make: Callable[[dict], NamedTuple], skip_bad: bool | None) -> list:
     document = read_json(path)
     records = document.get(part) if isinstance(document, dict) else None
     if not isinstance(records, list):
@@ -161,10 +175,11 @@ def _read(path: Path, part: str, other: str, make: Callable[[dict], NamedTuple])
         except _Wrong as error:
             name = record.get("question_id") if isinstance(record, dict) else None
             wrong.append(f"{place}{'' if name is None else f' (question {name})'}: {error}")
-    if wrong:
-        raise ValueError(f"{path}: {_listed(wrong)}")
+    if not skip_bad or not found:
+        _refuse(str(path), wrong, skip_bad)
     if not found:
         raise ValueError(f"{path}: there are no {part} in it")
+    _report(str(path), wrong, len(found))
     return list(found.values())
 
 
@@ -216,6 +231,16 @@ def _text(record: object, name: str) -> str:
     return value
 
 
-def _listed(wrong: list[str]) -> str:
-    head = f"{len(wrong):,} problem{'s' * (len(wrong) != 1)}:"
-    return "\n  ".join([head, *wrong[:SHOWN], *([f"and {len(wrong) - SHOWN:,} more"] if len(wrong) > SHOWN else [])])
+def _refuse(where: str, wrong: list[str], skip_bad: bool | None) -> None:
+    """Raises ValueError if something is wrong."""
+    if wrong:
+        more = [f"and {len(wrong) - SHOWN:,} more"] if len(wrong) > SHOWN else []
+        remark = ["(data.skip_bad=true leaves them out)"] if skip_bad is False else []
+        head = f"{where}: {len(wrong):,} problem{'s' * (len(wrong) != 1)}:"
+        raise ValueError("\n  ".join([head, *wrong[:SHOWN], *more, *remark]))
+
+
+def _report(where: str, wrong: list[str], good: int) -> None:
+    """Logs what is left out, if anything is."""
+    if wrong:
+        log.warning("%s: %s", where, summary("record", len(wrong), good, "left out", wrong))

@@ -127,7 +127,8 @@ def check(cfg: dict, multirun: bool = False, overrides: Sequence[str] = ()) -> l
         problems += check_data(cfg, ("train", "validation"))
     if named("tokenizer"):
         problems += check_tokenizer(cfg["tokenizer"]["name"], **tokenizer_settings(cfg))
-    return [*problems, *check_together(cfg, multirun, {problem.partition("=")[0] for problem in problems})]
+    wrong = {problem.partition("=")[0] for problem in problems}
+    return [*problems, *check_together(cfg, wrong), *check_training(cfg, multirun, wrong)]
 
 
 def check_values(cfg: dict) -> Iterator[str]:
@@ -213,11 +214,9 @@ def check_parts(cfg: dict) -> Iterator[str]:
         )
 
 
-def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
-    """Values that are sound alone and not together, or not on this machine; `wrong` keys are not compared."""
-    import torch
-
-    model, trainer = cfg["model"], cfg["trainer"]
+def check_together(cfg: dict, wrong: set[str]) -> Iterator[str]:
+    """Values of model, data and task that are sound alone and not together; `wrong` keys are not compared."""
+    model = cfg["model"]
 
     def sound(*keys: str) -> bool:
         return wrong.isdisjoint(keys)
@@ -231,6 +230,17 @@ def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
         else:
             fitting = " or ".join(recipe.models)
             yield f"model.name={model['name']}: task={task} trains {fitting}; choose another model=<file>"
+
+
+def check_training(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
+    """What keeps a configuration from being trained here: the trainer's keys, and a checkpoint of another run."""
+    import torch
+
+    trainer = cfg["trainer"]
+
+    def sound(*keys: str) -> bool:
+        return wrong.isdisjoint(keys)
+
     if trainer["accelerator"] in ("gpu", "cuda") and not torch.cuda.is_available():
         yield f"trainer.accelerator={trainer['accelerator']}: torch sees no GPU here; use trainer=auto or trainer=cpu"
     elif sound(*(f"trainer.{key}" for key in trainer)):

@@ -1,11 +1,17 @@
 """`eval.py` and `generate.py`: what they do with a run folder."""
 
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
-from attnorm.data.text import clean
+from attnorm.data import files
+from attnorm.data.bad_rows import BadRow
+from attnorm.data.sources import Source
+from attnorm.data.tables import cleaned
 from attnorm.tasks.headlines import cut, write_headlines
 from attnorm.training import console
 from attnorm.training.config import check_data, check_together, check_values, run_label
@@ -40,7 +46,7 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     sound(cfg, (split,))
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
     recipe = recipe_of(cfg, run)
-    data = recipe.splits(tokenizer, (split,))[split]
+    data = recipe.splits(tokenizer, (split,), cleaner(read_run(run), cfg))[split]
     scores = recipe.score(recipe.task(model, tokenizer, data), data)
     name = free_name(run, f"eval_{split}")
     written = scores.write(run, name)
@@ -57,29 +63,29 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
 
 
 def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
-    """Writes one headline a line for one article a line, in order, as soon as a chunk of them is done."""
+    """Writes one headline per line for one article per line, in order, as soon as a chunk of them is done."""
     console.quiet_libraries()
     command = read_command(arguments, defaults)
-    run, source, chunk = Path(command.settings["run"]), command.settings["input"], command.settings["chunk"]
+    run, source, chunk = Path(command.settings["run"]), str(command.settings["input"]), command.settings["chunk"]
     if not integer(1).accepts(chunk):
         raise ConfigError([f"chunk={chunk}: allowed are {integer(1).allowed}"])
     cfg = changed(read_run(run), command.typed, conf)
     sound(cfg, ())
-    if source != "-" and not Path(source).is_file():
-        raise ConfigError([f"input={source}: no such file; - reads standard input"])
+    if source != "-" and (problem := unreadable(Path(source))):
+        raise ConfigError([f"input={source}: {problem}; - reads standard input"])
     recipe = recipe_of(cfg, run)
     if not isinstance(recipe, Headlines):
         raise ConfigError([f"run={run}: task={cfg['task']['name']} writes no headlines"])
     tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
-    decoding, data = recipe.decoding(), cfg["data"]
-    lines = sys.stdin.buffer if source == "-" else open(source, "rb")  # noqa: SIM115 - closed at exit
-    total = None if source == "-" else count_lines(Path(source))
-    with console.bar("headlines", stderr=True) as progress:
+    decoding, data, of_source = recipe.decoding(), cfg["data"], cleaner(read_run(run), cfg)
+    cleaning = {"lowercase": data["lowercase"], "digits": data["digits"]}
+    total = count_lines(Path(source)) if Path(source).is_file() else None
+    with console.bar("headlines", stderr=True) as progress, input_lines(source) as lines:
         bar = progress.add_task("", total=total, note="")
-        for articles in chunks(decoded(lines, source), chunk):
-            cleaned = [clean(article, lowercase=data["lowercase"], digits=data["digits"]) for article in articles]
-            written = [number for number, article in enumerate(cleaned) if article]  # an empty line stays empty
-            sources = cut(tokenizer.encode([cleaned[number] for number in written]), cfg["model"]["max_source"])
+        for articles in chunks(lines, chunk):
+            texts = [cleaned(article, "article", of_source, **cleaning) for article in articles]
+            written = [number for number, text in enumerate(texts) if text]  # an empty line stays empty
+            sources = cut(tokenizer.encode([texts[number] for number in written]), cfg["model"]["max_source"])
             headlines = [""] * len(articles)
             if written:
                 found = write_headlines(model, tokenizer, sources, decoding, data["batch_tokens"])
@@ -89,12 +95,21 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
             progress.advance(bar, len(articles))
 
 
+def cleaner(trained: dict, cfg: dict) -> Source:
+    """The source whose cleaning a run keeps: its own, also with `data=<another source>`; its options may be changed.
+
+    trained: the configuration that the run was trained with; cfg: the one that is asked for now.
+    """
+    same = cfg["data"]["name"] == trained["data"]["name"]
+    return recipe_of(cfg if same else trained).source()
+
+
 def sound(cfg: dict, splits: tuple[str, ...]) -> None:
     """Raises ConfigError with every problem of a run's configuration as it was changed."""
     problems = list(check_values(cfg))
     wrong = {problem.partition("=")[0] for problem in problems}
     problems += check_data(cfg, splits) if splits and "data.name" not in wrong else []
-    problems += [p for p in check_together(cfg, False, wrong) if not p.startswith(("trainer.", "ckpt_path"))]
+    problems += check_together(cfg, wrong)
     if problems:
         raise ConfigError(problems)
 
@@ -108,13 +123,31 @@ def free_name(run: Path, stem: str) -> str:
     return name
 
 
-def decoded(lines, source: str) -> Iterator[str]:
-    """The lines as text; raises ValueError naming file and line where they are not UTF-8."""
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"input={source}:{number}: not UTF-8 at byte {error.start + 1} of the line") from error
+def unreadable(path: Path) -> str:
+    """Why articles cannot be read from `path`, which may also be a pipe; "" if they can."""
+    if not path.exists():
+        return "no such file"
+    if path.is_dir():
+        return "this is a folder"
+    return "" if os.access(path, os.R_OK) else "no permission to read it"
+
+
+@contextmanager
+def input_lines(source: str) -> Iterator[Iterator[str]]:
+    """The lines of a file or of standard input ("-"), UTF-8, plain or gzipped. Raises ValueError, naming file and line,
+    at one that is not text."""
+
+    def good(file: BinaryIO) -> Iterator[str]:
+        for line in files.lines(files.unpacked(file), f"input={source}"):
+            if isinstance(line, BadRow):
+                raise line
+            yield line
+
+    if source == "-":
+        yield good(sys.stdin.buffer)
+    else:
+        with open(source, "rb") as file:
+            yield good(file)
 
 
 def chunks(items: Iterator[str], size: int) -> Iterator[list[str]]:
@@ -123,6 +156,9 @@ def chunks(items: Iterator[str], size: int) -> Iterator[list[str]]:
         yield chunk
 
 
-def count_lines(path: Path) -> int:
-    with open(path, "rb") as file:
-        return sum(1 for _ in file)
+def count_lines(path: Path) -> int | None:
+    """How many lines the progress bar has to expect; None where that shows only as they are read."""
+    try:
+        return files.count_lines(path)
+    except ValueError:
+        return None

@@ -87,8 +87,14 @@ class Recipe(ABC):
         """The configured source of data."""
         return build_source(self.cfg["data"]["name"], **source_settings(self.cfg))
 
-    def splits(self, tokenizer=None, names: tuple[str, ...] = ("train", "validation")) -> dict[str, Split]:
-        """The tokenized splits; without a tokenizer the configured one is trained or loaded."""
+    def splits(
+        self,
+        tokenizer=None,
+        names: tuple[str, ...] = ("train", "validation"),
+        cleaner: Source | None = None,
+    ) -> dict[str, Split]:
+        """The tokenized splits; without a tokenizer the configured one is trained or loaded. cleaner: the source that
+        cleans the texts, if not the configured one."""
         data = self.cfg["data"]
         return prepare(
             self.source(),
@@ -99,6 +105,7 @@ class Recipe(ABC):
             max_rows={"train": data["max_train"], "validation": data["max_valid"], "test": data["max_test"]},
             cache_dir=self.cache(),
             splits=names,
+            cleaner=cleaner,
         )
 
     def shape(self) -> Shape:

@@ -1,0 +1,404 @@
+"""Reading files that users have: encodings, gzip, headers or none, bad rows left out, and what cannot be read."""
+
+import csv
+import gzip
+import json
+import os
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from attnorm.data import build_source, files
+from attnorm.data.view_files import Files
+
+ROWS = [("café au lait", "Füße"), ("naïve “words”", "€ 5"), ("plain", "text")]
+
+
+def write(path, content):
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def table(path, rows=ROWS, header=("article", "title"), encoding="utf-8"):
+    """The rows in the format that the name of `path` asks for, as bytes of this encoding."""
+    if path.suffix == ".jsonl":
+        lines = [json.dumps(dict(zip(header, row, strict=True)), ensure_ascii=False) for row in rows]
+    else:
+        lines = [
+            ("\t" if path.suffix == ".tsv" else ",").join(row) for row in ([header] if header else []) + list(rows)
+        ]
+    return write(path, "".join(f"{line}\n" for line in lines).encode(encoding, "surrogateescape"))
+
+
+def sources(folder, encoding="utf-8", rows=ROWS, **options):
+    """Each source that reads text files, with these rows as its train split; and what it should give for a row."""
+    options |= {} if encoding == "utf-8" else {"encoding": encoding}
+    for ending in ("jsonl", "csv", "tsv"):
+        yield build_source("pairs", train=table(folder / f"x.{ending}", rows, encoding=encoding), **options), tuple
+        labelled = table(folder / f"l.{ending}", [(a, "no") for a, _ in rows], ("text", "label"), encoding)
+        made = build_source("labelled", train=labelled, labels=["no", "yes"], **options)
+        yield made, lambda row: (row[0], "", "no")
+        yield build_source("text", files=labelled, holdout=0, **options), lambda row: (row[0],)
+    for name, column in (("train.article.txt", 0), ("train.title.txt", 1)):
+        write(folder / name, "".join(f"{row[column]}\n" for row in rows).encode(encoding, "surrogateescape"))
+    yield build_source("rush", dir=str(folder), **options), tuple
+    plain = str(folder / "train.article.txt")
+    yield build_source("text", files=plain, holdout=0, **options), lambda row: (f"{row[0]}\n",)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_every_source_of_text_files_reads_any_encoding(tmp_path, encoding):
+    for source, expected in sources(tmp_path, encoding):
+        assert source.check(["train"]) == []
+        assert list(source.rows("train")) == [expected(row) for row in ROWS]
+
+
+@pytest.mark.parametrize("encoding", ["utf-9", "hex", "rot13", "", 3, None, "undefined"])
+def test_an_encoding_that_is_none_is_a_problem(tmp_path, encoding):
+    for source, _ in sources(tmp_path):
+        source.encoding = encoding
+        [problem] = source.check(["train"])
+        assert problem.startswith(
+            f"data.encoding={encoding}: not a text encoding that Python knows; allowed are utf-8,"
+        )
+    assert "Did you mean 'utf-8'?" in files.encoding_problem("utf-9")[0]
+
+
+def test_an_encoding_for_parquet_alone_is_refused(tmp_path):
+    path = str(tmp_path / "x.parquet")
+    parquet.write_table(pa.table({"article": ["a"], "title": ["b"]}), path)
+    lines = table(tmp_path / "x.jsonl", encoding="cp1252")
+    for source in (
+        build_source("pairs", train=path, encoding="cp1252"),
+        build_source("text", files=path, column="title", encoding="cp1252"),
+    ):
+        assert source.check(["train"]) == [
+            "data.encoding=cp1252: has no effect on parquet files, whose text is always UTF-8"
+        ]
+    assert build_source("pairs", train=path, validation=lines, encoding="cp1252").check() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("an article\nanother\n".encode("utf-16"), "this file is UTF-16, not utf-8; set data.encoding=utf-16"),
+        ("an article\n".encode("utf-32"), "this file is UTF-32, not utf-8; set data.encoding=utf-32"),
+        ("an article\n".encode("utf-16-le"), "this file is UTF-16-LE, not utf-8; set data.encoding=utf-16-le"),
+        ("an article\n".encode("utf-16-be"), "this file is UTF-16-BE, not utf-8; set data.encoding=utf-16-be"),
+        (b"article\rtitle\ra\rb\r", "its lines end in a carriage return alone (\\r); convert the line ends to \\n"),
+        (gzip.compress(b"an article\n")[:12], "damaged gzip file: Compressed file ended"),
+    ],
+    ids=["UTF-16", "UTF-32", "UTF-16-LE", "UTF-16-BE", "CR", "gzip"],
+)
+def test_a_file_that_is_no_text_in_lines_is_reported_as_what_it_is(tmp_path, content, message):
+    for source, _ in sources(tmp_path, skip_bad=True):  # what is wrong with a whole file cannot be left out
+        for path in tmp_path.iterdir():
+            path.write_bytes(content)
+        problems = source.check(["train"])
+        assert problems and all(message in problem for problem in problems)
+        with pytest.raises(ValueError) as error:
+            list(source.rows("train"))
+        assert message in str(error.value) and str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_gzip_is_recognised_by_content_and_not_by_name(tmp_path, name, packed):
+    content = b"article,title\na,b\n"
+    source = build_source("pairs", train=write(tmp_path / name, gzip.compress(content) if packed else content))
+    assert source.check(["train"]) == [] and list(source.rows("train")) == [("a", "b")]
+    document = gzip.compress(b"[1]") if packed else b"[1]"
+    write(tmp_path / "y.json", document)
+    assert files.read_json(tmp_path / "y.json") == [1]
+
+
+def test_byte_and_line_of_what_cannot_be_decoded(tmp_path):
+    """Also behind the first chunk that is read, and in encodings in which a line is not its bytes up to \\n."""
+    before = "ä line\n" * 300_000
+    for encoding, bad in (("utf-8", b"\xff"), ("utf-16-le", b"\x00\xdc"), ("shift_jis", b"\xff")):
+        text = before if encoding != "shift_jis" else before.replace("ä", "あ")
+        start = len(text.encode(encoding))
+        path = tmp_path / "x.txt"
+        path.write_bytes(text.encode(encoding) + bad + "\nlast\n".encode(encoding))
+        found = list(files.path_lines(path, encoding))
+        assert len(found) == 300_002 and found[-1] == "last\n"
+        said = "UTF-8" if encoding == "utf-8" else encoding
+        assert str(found[300_000]).startswith(f"{path}:300001: not {said} text (byte {start} is 0x{bad[0]:02x})")
+
+
+# bad rows
+
+
+def test_bad_lines_stop_every_source_or_are_left_out_and_counted(tmp_path, caplog):
+    rows = [("good", "row"), ("b\udce4d", "row"), ("another", "good one"), ("last", "b\udcff")]  # bytes, not characters
+    for source, _ in sources(tmp_path, rows=rows):
+        with pytest.raises(ValueError, match=r":\d: not UTF-8 text \(byte \d+ is 0x(e4|ff)\).*data.skip_bad=true"):
+            list(source.rows("train"))
+    for source, expected in sources(tmp_path, rows=rows, skip_bad=True):
+        caplog.clear()
+        assert source.check(["train"]) == []
+        found = list(source.rows("train"))
+        bad = 4 - len(found)
+        assert found[:2] == [expected(rows[0]), expected(rows[2])] and bad in (1, 2)  # some do not read the last cell
+        [message] = caplog.messages
+        assert message.startswith(f"{bad} bad row{'s' * (bad > 1)} beside {len(found)} good ones (left out):")
+        assert "is 0xe4" in message and str(tmp_path) in message
+
+
+def test_a_line_with_a_nul_byte_is_bad(tmp_path, caplog):
+    for name in ("x.csv", "x.tsv"):
+        path = write(
+            tmp_path / name, table(tmp_path / name) and (tmp_path / name).read_text().replace("plain", "pl\0in")
+        )
+        with pytest.raises(ValueError, match=rf"{name}:4: a NUL byte \(character 3 of the line\), so this is not text"):
+            list(build_source("pairs", train=path).rows("train"))
+        assert list(build_source("pairs", train=path, skip_bad=True).rows("train")) == ROWS[:2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "bad"),
+    [
+        ("x.jsonl", '{"article": "a", "title": "b"}\n{"article": 1, "title": "b"}\n', r"x.jsonl:2: article is 1, not"),
+        ("x.jsonl", '{"article": "a", "title": "b"}\n[]\n', r"x.jsonl:2: a JSON object is expected"),
+        (
+            "x.jsonl",
+            '{"article": "a", "title": "b"}\n{"article": "a"}\n',
+            r"x.jsonl:2: data.title=title: no such column",
+        ),
+        ("x.jsonl", '{"article": "a", "title": "b"}\n{"a":' + "[" * 100_000, r"x.jsonl:2: JSON nested too deeply"),
+        ("x.jsonl", '{"article": "a", "title": "b"}\n{"a": ' + "1" * 5000 + "}", r"x.jsonl:2: cannot be read as JSON"),
+        ("x.csv", "article,title\na,b\na\n", r"x.csv:3: 1 fields where the header has 2"),
+        ("x.csv", 'article,title\n"a"b,c\na,b\n', r"x.csv:2: ',' expected after '\"'"),
+        (
+            "x.csv",
+            'article,title\na,b\n"c,d\ne,f\n',
+            r"x.csv:4: unexpected end of data, in the row that begins in line 3",
+        ),
+    ],
+    ids=["number", "list", "column", "deep", "digits", "fields", "quote", "open quote"],
+)
+def test_a_bad_row_is_located_or_left_out(tmp_path, caplog, name, content, bad):
+    path = write(tmp_path / name, content)
+    with pytest.raises(ValueError, match=bad):
+        list(build_source("pairs", train=path).rows("train"))
+    assert list(build_source("pairs", train=path, skip_bad=True).rows("train")) == [("a", "b")]
+    assert "1 bad row beside 1 good one (left out)" in caplog.text
+
+
+def test_labels_and_hub_cells_that_are_bad_are_left_out(tmp_path, caplog):
+    path = write(tmp_path / "x.csv", "text,label\na,no\nb,nope\nc,yes\n")
+    source = build_source("labelled", train=path, labels=["no", "yes"], skip_bad=True)
+    assert [row[2] for row in source.rows("train")] == ["no", "yes"] and "x.csv:3: label is" in caplog.text
+    parquet.write_table(pa.table({"article": ["a", "b"], "title": [1, 2]}), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"train row 1: title is 1, not text .*would leave out all 2 rows"):
+        list(build_source("hub", path=str(tmp_path), skip_bad=True).rows("train"))
+
+
+def test_a_wrong_column_name_is_not_a_reason_to_leave_out_every_row(tmp_path):
+    path = table(tmp_path / "x.jsonl")
+    with pytest.raises(ValueError, match=r"data.title=titel: no such column.*Did you mean 'title'"):
+        list(build_source("pairs", train=path, title="titel", skip_bad=True).rows("train"))
+
+
+@pytest.mark.parametrize("name", ["pairs", "labelled", "text", "rush", "hub", "text_hub", "squad", "vqa_v2"])
+def test_skip_bad_is_true_or_false(name):
+    needed = {"train": "x", "labels": ["a", "b"], "files": "x", "dir": "x", "path": "x", "train_questions": "x"}
+    taken = {"pairs": "train", "labelled": "train labels", "text": "files", "rush": "dir", "squad": "train"}
+    keys = taken.get(name, "path" if "hub" in name else "train_questions").split()
+    options = {key: needed[key] for key in keys} | ({"train_annotations": "y"} if name == "vqa_v2" else {})
+    problems = build_source(name, **options, skip_bad="yes").check(["train"])
+    assert "data.skip_bad=yes: must be true or false" in problems
+
+
+# columns by number
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_columns_by_number_are_those_of_a_file_without_a_header(tmp_path, ending):
+    path = table(tmp_path / f"x.{ending}", [("1", *row) for row in ROWS], header=None)
+    source = build_source("pairs", train=path, article=1, title=2)
+    assert source.check(["train"]) == [] and list(source.rows("train")) == ROWS
+    assert list(build_source("text", files=path, column=1, holdout=0).rows("train")) == [row[:1] for row in ROWS]
+    named = build_source("labelled", train=path, labels=["x", "y"], text=1, label=0)
+    assert [row[2] for row in named.rows("train")] == ["y"] * 3  # the number of a label
+    with pytest.raises(ValueError, match=r":1: data.title=3: no such column; there are 3, numbered from 0"):
+        list(build_source("pairs", train=path, article=1, title=3).rows("train"))
+    write(tmp_path / f"x.{ending}", path and "a,b\nc\n".replace(",", "," if ending == "csv" else "\t"))
+    with pytest.raises(ValueError, match=r":2: 1 fields where the first row has 2"):
+        list(build_source("pairs", train=path, article=0, title=1).rows("train"))
+
+
+def test_numbers_and_names_do_not_mix_and_numbers_are_not_for_named_columns(tmp_path):
+    path, lines = table(tmp_path / "x.csv"), table(tmp_path / "x.jsonl")
+    [problem] = build_source("pairs", train=path, article=0).check(["train"])
+    assert problem.startswith("data.article=0: a number is for files without a header; give all columns by number")
+    problems = build_source("pairs", train=path, validation=lines, article=0, title=1).check()
+    assert [p.split(":")[0] for p in problems] == ["data.article=0", "data.title=1"] and "x.jsonl" in problems[0]
+    assert len(build_source("text", files=[path, lines], column=0).check()) == 1
+    for column in (True, -1, 1.5, None):
+        assert (
+            build_source("pairs", train=path, article=column).check(["train"])[0].startswith(f"data.article={column}:")
+        )
+
+
+def test_long_fields_are_read(tmp_path):
+    path = table(tmp_path / "x.csv", [("x" * 200_000, "y")])
+    assert csv.field_size_limit() > 131_072
+    [(article, _)] = build_source("pairs", train=path).rows("train")
+    assert len(article) == 200_000
+
+
+# a part of train as the validation split
+
+
+@pytest.mark.parametrize("name", ["pairs", "labelled", "text"])
+def test_a_share_of_train_is_held_out(tmp_path, name):
+    path = table(tmp_path / "x.csv", [(f"text {i}", "no") for i in range(60)])
+    options = {
+        "pairs": {"train": path},
+        "labelled": {"train": path, "labels": ["no", "yes"], "text": "article", "label": "title"},
+        "text": {"files": path, "column": "article"},
+    }[name]
+    source = build_source(name, **options, holdout=0.1)
+    assert source.check() == [] and source.splits == ("train", "validation")
+    train, held_out = list(source.rows("train")), list(source.rows("validation"))
+    assert (len(train), len(held_out)) == (54, 6)
+    assert sorted(train + held_out) == sorted(build_source(name, **options, holdout=0).rows("train"))
+    prints = [build_source(name, **options, holdout=s).fingerprint("train") for s in (0, 0.1, 0.2)]
+    assert len({*prints, source.fingerprint("validation")}) == 4
+    [problem] = build_source(name, **options, holdout=0).check()
+    assert problem.startswith("data.validation=null: the validation split is asked for") and "data.holdout" in problem
+    [problem] = build_source(name, **options, holdout=1).check()
+    assert problem.startswith("data.holdout=1: must be a share")
+
+
+# fingerprints
+
+
+def test_fingerprints_of_settings_that_existed_before_are_what_they_were(tmp_path):
+    path = write(tmp_path / "x.csv", "article,title\na,b\n")
+    expected = files.digest(["pairs", 1, ".csv", "article", "title"], tmp_path / "x.csv")
+    assert build_source("pairs", train=path, validation=path).fingerprint("train") == expected
+    assert build_source("pairs", train=path).fingerprint("train") == expected
+    expected = files.digest(["labelled", 1, ".csv", ["text", "label"], ["a", "b"]], tmp_path / "x.csv")
+    assert build_source("labelled", train=path, labels=["a", "b"]).fingerprint("train") == expected
+    expected = files.digest(["text", 1, "line", "text", ["train", 0.05], [".csv"]], tmp_path / "x.csv")
+    assert build_source("text", files=path).fingerprint("train") == expected
+
+
+def test_encoding_and_skip_bad_change_the_fingerprint_and_another_spelling_does_not(tmp_path):
+    for source, _ in sources(tmp_path):
+        prints = set()
+        for encoding, skip_bad in (("utf-8", False), ("latin-1", False), ("utf-8", True), ("latin-1", True)):
+            source.encoding, source.skip_bad = encoding, skip_bad
+            prints.add(source.fingerprint("train"))
+        source.encoding, source.skip_bad = "UTF8", False
+        assert len(prints) == 4 and source.fingerprint("train") in prints
+
+
+# attacks
+
+
+def test_a_line_longer_than_what_is_read_at_once(tmp_path):
+    lines = ["x" * 3_000_000 + "\n", "y\n", "z" * 2_500_000]
+    path = tmp_path / "x.txt"
+    write(path, "".join(lines))
+    assert list(files.read_lines(path)) == lines and files.count_lines(path) == 3
+    write(path, lines[0][:-1] + "\0" + "w" * 3_000_000 + "\nnext\n")
+    first, second = files.path_lines(path)
+    assert "x.txt:1: a NUL byte (character 3000001" in str(first) and second == "next\n"
+
+
+def test_what_is_no_readable_file_is_one_line(tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
+    write(tmp_path / "empty.csv", "")
+    secret = tmp_path / "secret.csv"
+    table(secret)
+    secret.chmod(0)
+    said = {"folder": "not a file", "pipe": "not a file", "empty": "the file is empty", "absent": "no such file"}
+    said |= {"secret": "no permission to read"} if os.geteuid() else {}
+    for name, words in said.items():
+        path = str(tmp_path / f"{name}.csv")
+        for source in (build_source("pairs", train=path), build_source("squad", train=path)):
+            assert source.check(["train"]) == [f"data.train={path}: {words}: {path}"]
+    long = f"{tmp_path}/{'x' * 300}.csv"
+    [problem] = build_source("pairs", train=long).check(["train"])
+    assert problem.startswith("data.train=") and "name too long" in problem
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.tsv", "x.txt", "x.parquet", "x.json", "vqa.json"])
+def test_random_damage_gives_rows_or_an_error_that_names_the_file(tmp_path, name):
+    """Bytes of a good file, plain or gzipped, changed, cut or replaced at random."""
+    path, numbers = tmp_path / name, random.Random(name)
+    if name == "x.parquet":
+        parquet.write_table(pa.table({"article": ["some words"] * 99, "title": ["more"] * 99}), path)
+    elif name == "x.json":
+        qa = {"id": "1", "question": "why", "answers": [{"text": "some", "answer_start": 0}]}
+        write(path, json.dumps({"data": [{"paragraphs": [{"context": "some text", "qas": [qa]}]}]}))
+    elif name == "vqa.json":
+        write(path, json.dumps({"questions": [{"question_id": 1, "image_id": 2, "question": "why"}]}))
+    else:
+        table(path, ROWS * 5)
+    good = path.read_bytes()
+    options = {"x.txt": ("text", {"files": str(path)}), "x.json": ("squad", {"train": str(path)})}
+    options["vqa.json"] = ("vqa_v2", {"train_questions": None, "train_annotations": None, "test_questions": str(path)})
+    source_name, options = options.get(name, ("pairs", {"train": str(path)}))
+    split = "test" if name == "vqa.json" else "train"
+    seen = {"rows": 0, "errors": 0}
+    for trial in range(150):
+        content = bytearray(gzip.compress(good, mtime=0) if trial % 3 == 0 else good)
+        for _ in range(numbers.choice([1, 3, 30])):
+            content[numbers.randrange(len(content))] = numbers.choice([0, 10, 13, 34, 92, 255, numbers.randrange(256)])
+        if trial % 5 == 0:
+            content = content[: numbers.randrange(1, len(content))]
+        path.write_bytes(numbers.randbytes(500) if trial % 7 == 0 else content)
+        source = build_source(source_name, **options, skip_bad=trial % 2 == 0)
+        try:
+            assert all(problem.startswith("data.") for problem in source.check([split]))
+            seen["rows"] += bool(list(source.rows(split)))
+        except ValueError as error:
+            assert str(path) in str(error) and (str(error).count("\n") <= 1 or name.endswith(".json"))
+            seen["errors"] += 1
+    assert seen["errors"] > 10 and (seen["rows"] or "gz" in name)
+
+
+def test_a_damaged_parquet_file_of_a_folder_is_an_error_that_names_the_folder(tmp_path):
+    path, numbers, errors = tmp_path / "train.parquet", random.Random(0), 0
+    parquet.write_table(pa.table({"article": ["some words"] * 99, "title": ["more"] * 99}), path)
+    good = path.read_bytes()
+    for _ in range(20):
+        content = bytearray(good)
+        for _ in range(5):
+            content[numbers.randrange(len(content))] = numbers.randrange(256)
+        path.write_bytes(content)
+        try:
+            list(build_source("hub", path=str(tmp_path)).rows("train"))
+        except ValueError as error:
+            assert str(error).startswith(f"data.path={tmp_path}")
+            errors += 1
+    assert errors > 10
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_damaged_features_are_errors_that_name_image_and_file(tmp_path, compressed):
+    numbers, save = random.Random(0), np.savez_compressed if compressed else np.savez
+    path = tmp_path / "1.npz"
+    save(path, x=np.ones((4, 6), np.float32), bbox=np.full((4, 4), 0.5, np.float32))
+    good = path.read_bytes()
+    views = Files([tmp_path], 9)
+    errors = 0
+    for _ in range(300):
+        content = bytearray(good)
+        for _ in range(numbers.choice([1, 5])):
+            content[numbers.randrange(len(content))] = numbers.randrange(256)
+        path.write_bytes(content[: numbers.randrange(1, len(content))] if numbers.random() < 0.3 else content)
+        try:
+            views.read(["1"])
+        except ValueError as error:
+            assert f"{path}: image 1: " in str(error)
+            errors += 1
+    assert errors > 100
