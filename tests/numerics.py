@@ -14,15 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-RUNS = {  # name: (the flags of /proc/cpuinfo that it needs, the environment)
-    "default": ((), {"ATEN": "default", "MKL": "SSE4_2", "ONEDNN": "SSE41"}),
-    "avx2": (("avx2", "fma"), {"ATEN": "avx2", "MKL": "AVX2", "ONEDNN": "AVX2"}),
-    "avx512": (
-        ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
-        {"ATEN": "avx512", "MKL": "AVX512", "ONEDNN": "AVX512_CORE"},
-    ),
+VARIABLES = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+RUNS = {  # name: (the flags of /proc/cpuinfo that it needs, the values of VARIABLES)
+    "default": ((), ("default", "SSE4_2", "SSE41")),
+    "avx2": (("avx2", "fma"), ("avx2", "AVX2", "AVX2")),
+    "avx512": (("avx512f", "avx512bw", "avx512dq", "avx512vl"), ("avx512", "AVX512", "AVX512_CORE")),
 }
-VARIABLES = {"ATEN": "ATEN_CPU_CAPABILITY", "MKL": "MKL_ENABLE_INSTRUCTIONS", "ONEDNN": "ONEDNN_MAX_CPU_ISA"}
 MARKED = ("-m", "numerical and not slow and not gpu")
 
 
@@ -35,7 +32,7 @@ def environments(cpuinfo: str) -> dict[str, dict[str, str]]:
     if not flags:
         return {"default": {}}
     return {
-        name: {VARIABLES[library]: value for library, value in values.items()}
+        name: dict(zip(VARIABLES, values, strict=True))
         for name, (needed, values) in RUNS.items()
         if flags.issuperset(needed)
     }

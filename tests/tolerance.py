@@ -38,4 +38,4 @@ def tolerance(dtype: torch.dtype, *, depth: float = 1, size: int = 1, scale: flo
            difference of two terms of this size, so its error is relative to them and atol is proportional to `scale`.
     """
     relative = rounding(dtype, depth=depth, size=size)
-    return {"rtol": relative, "atol": relative * float(scale)}
+    return {"rtol": relative, "atol": relative * (scale.item() if isinstance(scale, Tensor) else scale)}
