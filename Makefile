@@ -1,9 +1,9 @@
-# make train | make test | make lint | make setup
+# make train | make test | make test-numerics | make lint | make setup
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup train test test-slow test-gpu lint format clean
+.PHONY: setup train test test-numerics test-slow test-gpu lint format clean
 
 setup: $(VENV)/.installed
 
@@ -23,6 +23,10 @@ train: setup
 
 test: setup $(VENV)/.encoder
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
+
+# The tests that compare floating-point results, once per CPU capability that this processor can imitate.
+test-numerics: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/numerics.py -n auto --maxprocesses 8
 
 test-slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not gpu"

@@ -3,6 +3,7 @@
 import reference
 import torch
 from builders import PAD
+from tolerance import tolerance
 
 from attnorm.attention.normalizers import key_bias
 from attnorm.models.initialize import initialize, named_seed
@@ -19,6 +20,7 @@ LENGTHS = [5, 2, 4, 1]  # tokens of each question
 VOCABULARY, ANSWERS, MAX_QUESTION = 9, 6, 6
 SIZES = {"width": 8, "word_width": 6, "hidden": 10, "heads": 2, "inner": 12, "max_question": MAX_QUESTION}
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+CLOSE = tolerance(torch.float32, depth=5, size=SIZES["inner"])  # a fusion and two layers for each of question and boxes
 
 
 def visual_shape(**settings):

@@ -11,6 +11,8 @@ from attnorm.attention import Normalizer, build_normalizer, check_attention
 from attnorm.attention.build import PRIORS, SCORERS, build_prior, build_scorer, build_site_prior, build_site_scorer
 from attnorm.attention.scorers import Scorer
 
+pytestmark = pytest.mark.numerical
+
 NAMES = ["softmax", "dnas", "hnas"]
 
 USERS_MODULE = """

@@ -12,6 +12,8 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.normalizers.fenchel import Fenchel, solve
 
+pytestmark = pytest.mark.numerical
+
 TIGHT = {"rtol": 1e-9, "atol": 1e-9}
 ALPHA = 0.6
 

@@ -12,6 +12,8 @@ from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normal
 from attnorm.attention.build import build_scorer
 from attnorm.attention.multihead import Cache, attention_layers
 
+pytestmark = pytest.mark.numerical
+
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 WIDTH = 6
 NORMALIZERS = ["softmax", "dnas", "hnas", "dnas_prefix", "hnas_prefix"]

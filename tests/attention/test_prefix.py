@@ -10,6 +10,8 @@ from torch.testing import assert_close
 
 from attnorm.attention import build_normalizer
 
+pytestmark = pytest.mark.numerical
+
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 VARIANTS = {
     "dnas": ("dnas_prefix", {}),

@@ -14,6 +14,8 @@ from attnorm.attention.build import build_prior
 from attnorm.attention.priors import T5, Content, Learned, Sum, positions_in
 from attnorm.models.decoding import Decoding, generate
 
+pytestmark = pytest.mark.numerical
+
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 HEADS, WIDTH = 3, 4
 PRIORS = {

@@ -9,6 +9,8 @@ from builders import BOS, EOS, FIRST_WORD, PAD, SPECIAL, rough_model, sources
 
 from attnorm.models.decoding import Decoding, generate
 
+pytestmark = pytest.mark.numerical
+
 PLACEMENTS = ["softmax", "dnas", "hnas", "dnas_prefix", "hnas_prefix", "cross_only"]
 ARTICLES = [6, 4, 1, 5]  # words
 DECODINGS = {

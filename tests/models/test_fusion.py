@@ -28,6 +28,8 @@ from attnorm.attention.multihead import observe, smallest_column_mass
 from attnorm.models.fusion import Fusion
 from attnorm.models.visual_shape import VisualShape
 
+pytestmark = pytest.mark.numerical
+
 WIDTH = 8
 ORDER_BLIND = ["softmax", "dnas", "hnas", "sinkhorn", "ot", "fenchel", "sparsemax", "entmax"]
 

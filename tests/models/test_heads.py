@@ -8,6 +8,8 @@ from torch.testing import assert_close
 from attnorm.models.heads import Classifier, SpanModel
 from attnorm.models.shape import Shape
 
+pytestmark = pytest.mark.numerical
+
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 VOCABULARY, LABELS = 11, 3
 SIZES = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 2, "max_source": 12, "dropout": 0.0, "types": 2}

@@ -11,6 +11,8 @@ from attnorm.models.heads import Classifier, SpanModel
 from attnorm.models.masked_lm import MaskedLM
 from attnorm.models.shape import Shape
 
+pytestmark = pytest.mark.numerical
+
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 VOCABULARY = 11
 SIZES = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 2, "max_source": 12, "dropout": 0.0}

@@ -8,6 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 from visual_builders import (
     ANSWERS,
+    CLOSE,
     LENGTHS,
     MAX_QUESTION,
     MOST,
@@ -34,6 +35,8 @@ from attnorm.models import MODELS
 from attnorm.models.mcan import MCAN
 from attnorm.models.pythia import Pythia
 from attnorm.registry import find
+
+pytestmark = pytest.mark.numerical
 
 FUSIONS = ["none", "single", "concat", "attention"]
 
@@ -140,7 +143,7 @@ def test_the_order_of_boxes_within_a_view_changes_no_answer_and_that_of_words_do
     scores = model(ids, views)
     for only in (None, 0, 2):
         again, _ = reordered(views, only)
-        assert_close(model(ids, again), scores, rtol=1e-5, atol=1e-5)
+        assert_close(model(ids, again), scores, **CLOSE)
     assert not torch.isclose(model(ids[:1].flip(1), rows_of(views, [0])), scores[:1]).any()
 
 
@@ -155,7 +158,7 @@ def test_without_other_views_all_fusions_agree(normalizer):
         for fusion in ("single", "concat", "attention")
     }
     assert torch.equal(found["attention"], found["single"])
-    assert_close(found["concat"], found["single"], rtol=1e-5, atol=1e-5)
+    assert_close(found["concat"], found["single"], **CLOSE)
 
 
 def test_the_question_alone():

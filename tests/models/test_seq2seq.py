@@ -13,6 +13,8 @@ from torch.testing import assert_close
 from attnorm.models.embeddings import sinusoids
 from attnorm.models.seq2seq import DecoderCache
 
+pytestmark = pytest.mark.numerical
+
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 FORMS = {
     "learned_pre_tied": {},

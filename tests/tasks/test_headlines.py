@@ -18,6 +18,8 @@ from attnorm.tasks.headlines import cut, special_tokens, summed_loss, target_log
 from attnorm.tasks.optim import Optim
 from attnorm.tasks.rouge import Rouge, lead
 
+pytestmark = pytest.mark.numerical
+
 TIGHT = {"rtol": 1e-10, "atol": 1e-12}
 TOKENIZER = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS, decode=lambda ids: " ".join(map(str, ids)))
 PLACEMENTS = pytest.mark.parametrize("placement", ["softmax", "dnas", "hnas_prefix"])

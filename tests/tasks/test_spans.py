@@ -11,6 +11,8 @@ from datasets import Dataset
 from attnorm.data.windows import Windows
 from attnorm.tasks.spans import Spans, best_spans
 
+pytestmark = pytest.mark.numerical
+
 CLS = 0
 
 

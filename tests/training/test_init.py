@@ -9,6 +9,7 @@ import runs
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm import front
@@ -131,6 +132,7 @@ def test_every_tensor_of_the_encoder_is_that_of_the_folder(bert, task):
             assert torch.equal(state[same], theirs[f"encoder.{same}"])
 
 
+@pytest.mark.numerical
 def test_the_first_validation_is_that_of_the_weights_in_transformers(tmp_path, bert):
     """mlm: hardly trained, the validation loss is the one that BertForPreTraining gives at the same hidden tokens."""
     transformers = pytest.importorskip("transformers")
@@ -191,12 +193,14 @@ def test_an_earlier_run_gives_its_shape_its_tokenizer_and_its_best_weights(tmp_p
     assert runs.files_of(pretrained) == before
 
 
+@pytest.mark.numerical
 def test_a_pretrained_run_goes_on_where_it_was(tmp_path, pretrained):
     """task=mlm from a run of task=mlm: the same validation loss, head included."""
     typed = ("model.width=24", "model.heads=3", "model.encoder_layers=2")
     summary = runs.tiny_run(tmp_path / "again", *typed, f"model.init={pretrained}", *STILL, task="mlm")
     expected = runs.summary_of(pretrained)["validation"]["metrics"]["loss"]
-    assert summary["validation"]["metrics"]["loss"] == pytest.approx(expected, rel=1e-5)
+    close = rounding(torch.float32, depth=3, size=300)  # two layers and the scores of 300 pieces
+    assert summary["validation"]["metrics"]["loss"] == pytest.approx(expected, rel=close)
 
 
 def test_best_weights_not_the_last_ones(tmp_path, pretrained):

@@ -6,6 +6,7 @@ import math
 import pytest
 import runs
 import torch
+from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm import front
@@ -74,6 +75,7 @@ def test_a_summary_has_loss_perplexity_and_accuracy_of_the_best_model():
     assert metrics["loss"] == pytest.approx(min(losses.values()), rel=1e-5)
 
 
+@pytest.mark.numerical
 def test_the_scores_are_those_of_the_full_output_row_by_row():
     run, cfg = runs.finished_run("mlm"), runs.tiny("attention=hnas", task="mlm")
     recipe = recipe_of(cfg)
@@ -89,7 +91,8 @@ def test_the_scores_are_those_of_the_full_output_row_by_row():
             right += int((scores.argmax(-1) == batch["labels"]).sum())
             hidden += len(scores)
     metrics = runs.summary_of(run)["validation"]["metrics"]
-    assert metrics["loss"] == pytest.approx(loss / hidden, rel=1e-5)
+    close = rounding(torch.float32, depth=2, size=300)  # a layer and the scores of 300 pieces
+    assert metrics["loss"] == pytest.approx(loss / hidden, rel=close)
     assert metrics["accuracy"] == pytest.approx(100 * right / hidden, abs=1e-9)
 
 
@@ -220,6 +223,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, uninterrupted,
 # dividing a batch
 
 
+@pytest.mark.numerical
 def test_pieces_of_an_update_give_the_gradients_of_the_whole(monkeypatch, tmp_path):
     gradients = []
 

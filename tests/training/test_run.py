@@ -10,6 +10,7 @@ import pytest
 import runs
 import torch
 import yaml
+from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm import front
@@ -161,10 +162,11 @@ def test_metrics_are_at_the_updates_they_belong_to():
     assert list(runs.logged(run, "column_mass/encoder/0/min")) == [0, 2, 4]
 
 
+@pytest.mark.numerical
 def test_the_last_validation_loss_is_that_of_the_summary():
     """One is computed in training, the other from best.ckpt: the same model, the same pairs."""
     run = runs.finished_run()
-    assert_close(runs.logged(run, "val/loss")[4], loss_of(run), rtol=1e-5, atol=0)
+    assert_close(runs.logged(run, "val/loss")[4], loss_of(run), rtol=rounding(torch.float32, depth=3, size=300), atol=0)
 
 
 def test_the_hybrid_curve_starts_at_a_half_and_has_every_layer_at_every_look_and_moves(tmp_path):
@@ -480,6 +482,7 @@ def test_the_best_model_survives_a_resume_into_another_folder(monkeypatch, tmp_p
 # dividing a batch
 
 
+@pytest.mark.numerical
 def test_accumulation_changes_memory_and_not_the_result(tmp_path):
     for pieces in (1, 4):
         runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}")

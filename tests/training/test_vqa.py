@@ -295,6 +295,7 @@ def test_the_accuracy_of_scenes_is_that_of_their_only_answers():
     assert metrics["accuracy"] == pytest.approx(100 * sum(right) / 24, abs=0.005)
 
 
+@pytest.mark.numerical
 def test_the_loss_is_that_of_the_questions_one_by_one():
     run = runs.finished_run("vqa")
     recipe = recipe_of(runs.tiny("attention=hnas", task="vqa"))
@@ -540,6 +541,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path):
     assert kept_of(tmp_path / "straight") == kept_of(tmp_path / "second")
 
 
+@pytest.mark.numerical
 def test_accumulation_changes_memory_and_not_the_result(tmp_path):
     for pieces in (1, 3):
         typed = (*EXACT, "data.batch_tokens=150", f"trainer.accumulate_grad_batches={pieces}")

@@ -94,6 +94,7 @@ def test_every_head_of_every_layer_has_a_row_at_every_look(task):
         assert 0 < spread < math.log(64) and 0 < least <= mass
 
 
+@pytest.mark.numerical
 def test_the_numbers_are_those_of_the_first_validation_batch_by_hand(watched):
     recipe = recipe_of(runs.tiny(*TWO, task="mlm"))
     model = recipe.model(recipe.splits()["validation"].tokenizer)
@@ -117,6 +118,7 @@ def test_the_logger_gets_means_over_heads_and_the_least(watched):
             assert logged[f"column_mass/{layer}/min"] == pytest.approx(min(first[2], second[2]), abs=2e-6)
 
 
+@pytest.mark.numerical
 def test_even_attention_has_the_entropy_of_the_number_of_its_keys(monkeypatch, tmp_path):
     """Without queries every key gets as much: log of the length of the query's own document, column mass 1."""
 
