@@ -130,7 +130,9 @@ def test_a_dotted_path_to_what_is_not_a_normalizer_is_refused_by_name():
 def test_a_dotted_path_to_what_is_not_of_the_kind_is_refused_by_name(build, path):
     with pytest.raises(ValueError) as error:
         build(path)
-    assert_mentions(error, path, "the class is not", {"build_prior": "Module"}.get(build.__name__, "attnorm.attention"))
+    assert_mentions(
+        error, path, "expected a subclass of", {"build_prior": "Module"}.get(build.__name__, "attnorm.attention")
+    )
 
 
 # ------------------------------------------------------------------------------------------ priors and scorers
@@ -184,7 +186,7 @@ def test_tables_with_any_prior_and_scorer_are_sound(scorer):
         (tables(priors=["content"], content={"width": 3}), "width=3: not an option here, the model says it"),
         (tables(priors=["learned"], learned={"positions": 3}), "positions=3: not an option here, the model says it"),
         (tables(scorer="bilinear", bilinear={"heads": 2}), "heads=2: not an option here, the model says it"),
-        (tables(scorer="math:sqrt"), "the class is not an attnorm.attention.scorers.Scorer"),
+        (tables(scorer="math:sqrt"), "expected a subclass of attnorm.attention.scorers.Scorer"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -5,17 +5,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from torch import nn
 
 from attnorm.attention.build import attention_label, check_attention, short_name
-from attnorm.data.sources import SOURCES, build_source
+from attnorm.data.sources import SOURCES, Source, build_source
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.models import MODELS
 from attnorm.registry import find, nearest
 from attnorm.training.init import resumed
 from attnorm.training.recipes.base import recipe_of, source_settings
 from attnorm.training.rules import RULES
+from attnorm.training.run_config import read_config
 
 OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Trainer itself, and what to use instead
     "logger": "use logger=csv|wandb|tensorboard",
@@ -34,7 +35,7 @@ OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Traine
 
 def model_sites(cfg: dict) -> dict[str, bool]:
     """The attention sites that the configured model uses, each with whether it is autoregressive."""
-    cls = find("model", cfg["model"]["name"], MODELS)
+    cls = find("model", cfg["model"]["name"], MODELS, nn.Module)
     return cls.sites_of(cfg["model"]) if hasattr(cls, "sites_of") else cls.sites
 
 
@@ -47,7 +48,7 @@ def run_label(cfg: dict) -> str:
 
 def other_sites(cfg: dict) -> set[str]:
     """The sites that only other models have: conf/attention/*.yaml names them all."""
-    every = {site for name in MODELS for site in find("model", name, MODELS).sites}
+    every = {site for name in MODELS for site in find("model", name, MODELS, nn.Module).sites}
     return every - model_sites(cfg).keys()
 
 
@@ -159,7 +160,7 @@ def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
     except ValueError as error:
         return str(error).splitlines()
     if source.yields != needed:
-        fitting = [other for other in SOURCES if find("data", other, SOURCES).yields == needed]
+        fitting = [other for other in SOURCES if find("data", other, SOURCES, Source).yields == needed]
         return [
             f"data={name}: it yields {source.yields}, task={cfg['task']['name']} needs {needed}; "
             f"sources that fit: {', '.join(fitting)}"
@@ -206,7 +207,7 @@ def unlike(cfg: dict, run: Path) -> Iterator[str]:
         kept = {"task.name": record["task"]["name"], "data.name": record["data"]["name"]}
         return kept | dict(leaves({group: record[group] for group in ("model", "attention")}))
 
-    before = decided(yaml.safe_load((run / "config.yaml").read_text()))
+    before = decided(read_config(run))
     now = decided({**cfg, "attention": model_attention(cfg)})
     for key in sorted((before.keys() & now.keys()) - {"model.init", "model.dropout"}):
         if before[key] != now[key]:
