@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnorm.registry import nearest
 from attnorm.training.errors import ConfigError, Interrupted
+from attnorm.training.trust import keep_off_path
 
 
 def register_resolvers() -> None:
@@ -86,6 +87,9 @@ def run_door(conf: Path, name: str) -> int:
         return 0
 
     def job() -> None:
+        for argument in arguments:
+            if argument.startswith("run="):  # before anything else is imported
+                keep_off_path(argument.removeprefix("run=").strip("'\""))
         from attnorm.training import doors
 
         defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))

@@ -10,7 +10,7 @@ import torch
 from attnorm.training import checkpoints
 from attnorm.training.checkpoints import AtomicCheckpointIO, replace_by_copy, sweep_unfinished
 
-OLD, NEW = {"state_dict": {"w": torch.zeros(1000)}}, {"state_dict": {"w": torch.ones(1000)}}
+OLD, NEW = ({"state_dict": {"w": fill(1000)}, "global_step": 1} for fill in (torch.zeros, torch.ones))
 
 
 def disk_full(*_):

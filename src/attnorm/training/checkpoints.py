@@ -1,17 +1,34 @@
 """Checkpoints that a crash, a kill or a full disk cannot tear, and runs that go on bit for bit."""
 
+import hashlib
 import os
+import pickle
 import shutil
+import warnings
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from attnorm.training.errors import CheckpointError
 
 BEST, LAST = "best", "last"
 UNFINISHED = ".unfinished"
+FOR_RESUME = {  # what Lightning restores, besides the parameters
+    "pytorch-lightning_version": str,
+    "epoch": int,
+    "loops": dict,
+    "callbacks": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+}
+COMPANIONS = ("sentencepiece.model", "tokenizer.json", "answers.json")  # of a run folder: they give ids their meaning
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -24,16 +41,141 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         unfinished = path.with_name(path.name + UNFINISHED)
         try:
             with open(unfinished, "wb") as file:
-                torch.save(checkpoint, file)
+                torch.save({**checkpoint, "companions": companions(path.parent.parent)}, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(unfinished, path)
             sync_folder(path.parent)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
             unfinished.unlink(missing_ok=True)
-            kept = [name for name in (f"{LAST}.ckpt", f"{BEST}.ckpt") if (path.parent / name).exists()]
+            kept = intact(path.parent)
             survives = f"still good in that folder: {', '.join(kept)}" if kept else "there was none before"
             raise OSError(f"could not save the checkpoint {path}: {error} ({survives})") from error
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """`read_checkpoint` for a run that is resumed, whatever else is asked for."""
+        content = read_checkpoint(Path(path))
+        missing = [key for key, kind in FOR_RESUME.items() if not isinstance(content.get(key), kind)]
+        if missing:
+            raise CheckpointError(f"{path}: cannot be resumed from: it has no {', '.join(missing)}")
+        return content
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint, on the CPU. Only plain values and tensors are read, so no code in it can run.
+
+    The checksums that torch.save writes for every tensor are verified, and the parameters have to be finite. Raises
+    CheckpointError, in one line that also says which other checkpoint of the folder can be used.
+    """
+    try:
+        return _read(path)
+    except CheckpointError as error:
+        others = [name for name in intact(path.parent) if name != path.name]
+        raise CheckpointError(f"{error} (intact in that folder: {', '.join(others) or 'none'})") from error
+
+
+def intact(folder: Path) -> list[str]:
+    """Which of last.ckpt and best.ckpt can be read."""
+    names = []
+    for name in (f"{LAST}.ckpt", f"{BEST}.ckpt"):
+        try:
+            _read(folder / name)
+        except CheckpointError:
+            continue
+        names.append(name)
+    return names
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    try:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch says to developers about unusual files
+            verify_checksums(file)
+            file.seek(0)
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        if not isinstance(content, dict) or not {"state_dict", "global_step"} <= content.keys():
+            raise ValueError("expected a state_dict and a global_step")
+        state, step = content["state_dict"], content["global_step"]
+        if type(step) is not int or not all(isinstance(it, Tensor) and type(name) is str for name, it in state.items()):
+            raise ValueError("state_dict or global_step is of another kind")
+        broken = not_finite(state)
+    except pickle.UnpicklingError as error:  # torch would advise to load it anyway
+        raise CheckpointError(f"{path}: not a checkpoint of a run: it holds more than tensors and values") from error
+    except Exception as error:  # a file of anyone's can fail in any way, and torch has no error class of its own
+        reason = str(error).splitlines()[0] if str(error) and "weights_only" not in str(error) else type(error).__name__
+        raise CheckpointError(f"{path}: damaged, or not a checkpoint of a run: {reason}") from error
+    if broken:
+        raise CheckpointError(f"{path}: the parameters are not finite: {', '.join(broken)}")
+    return content
+
+
+def verify_checksums(file: BinaryIO) -> None:
+    """Raises ValueError or zipfile.BadZipFile if a byte of a file of torch.save is not what was written.
+
+    torch.save writes a zip archive with a CRC-32 for every tensor and for the values around them, torch.load does not
+    compare them.
+    """
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not stored or sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
+            raise ValueError("a compressed archive")  # it could grow without end
+        if (name := archive.testzip()) is not None:
+            raise ValueError(f"the checksum of {name} does not match")
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The tensors with a value that is NaN or infinite, and how many of them."""
+    broken = []
+    for name, tensor in tensors.items():
+        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+            raise ValueError(f"{name} is larger than its data")
+        if not torch.isfinite(tensor).all():
+            count = int((~torch.isfinite(tensor)).sum())
+            broken.append(f"{name} ({count:,} of {tensor.numel():,} values)")
+    return broken
+
+
+def parameters_of(content: dict[str, Any]) -> dict[str, Tensor]:
+    """The parameters in a checkpoint by their names in the model; there they are those of the LightningModule."""
+    return {name.removeprefix("model."): tensor for name, tensor in content["state_dict"].items()}
+
+
+def check_fit(model: nn.Module, content: dict[str, Any], path: Path) -> None:
+    """Raises CheckpointError if the parameters of a checkpoint, read from `path`, are not those of the model."""
+    tensors, places = parameters_of(content), model.state_dict()
+    problems = [f"{name} is missing" for name in places if name not in tensors]
+    problems += [f"{name} is not part of the model" for name in tensors if name not in places]
+    for name in places.keys() & tensors.keys():
+        there, here = tensors[name], places[name]
+        if there.shape != here.shape:
+            problems.append(f"{name} has the shape {tuple(there.shape)}, the model's has {tuple(here.shape)}")
+        elif there.is_floating_point() != here.is_floating_point():
+            problems.append(f"{name} is of {there.dtype}, the model's is of {here.dtype}")
+    if problems:
+        more = f", and {len(problems) - 3} more" * (len(problems) > 3)
+        raise CheckpointError(
+            f"{path}: does not fit the model of config.yaml and the tokenizer: {'; '.join(sorted(problems)[:3])}{more}"
+        )
+
+
+def companions(run: Path) -> dict[str, str]:
+    """A hash of each file of a run folder without which its parameters mean nothing."""
+    files = [run / name for name in COMPANIONS if (run / name).is_file()]
+    return {file.name: hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files}
+
+
+def check_companions(run: Path, content: dict[str, Any], path: Path) -> None:
+    """Raises CheckpointError if a run folder has other files than those that its checkpoint was trained with."""
+    kept, now = content.get("companions"), companions(run)
+    for name in COMPANIONS:
+        if isinstance(kept, dict) and name in kept and now.get(name) != kept[name]:
+            problem = "is another one" if name in now else "is missing"
+            raise CheckpointError(f"{path}: the {name} that it was trained with {problem} in {run}")
 
 
 def replace_by_copy(source: Path, target: Path) -> None:

@@ -5,20 +5,29 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from attnorm.attention.build import check_attention
 from attnorm.data.text import clean
 from attnorm.tasks.headlines import cut, write_headlines
 from attnorm.training import console
-from attnorm.training.config import check_data, check_together, check_values, run_label
+from attnorm.training.config import (
+    check_data,
+    check_together,
+    check_values,
+    model_attention,
+    model_sites,
+    run_label,
+)
 from attnorm.training.environment import write_json
 from attnorm.training.errors import ConfigError
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.recipes.gigaword import Headlines
-from attnorm.training.rerun import changed, open_run, read_command, read_run
+from attnorm.training.rerun import Rerun, changed, open_run, read_command, read_run
 from attnorm.training.rules import integer
+from attnorm.training.run_config import Recorded
 from attnorm.training.score_file import OF_FILES, score_file
 
 SPLITS = ("validation", "test")
-OF_RUNS = ("run", "split", "ckpt")  # eval.py's keys about runs; those about files are in score_file
+OF_RUNS = ("run", "split", "ckpt", "trust_code")  # eval.py's keys about runs; those about files are in score_file
 
 
 def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
@@ -29,14 +38,14 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     asked = {key for key, value in command.settings.items() if value != defaults[key]}
     if command.settings["metric"] is not None:
         return score_file(command, asked, OF_RUNS)
-    if command.settings["run"] is None:
+    if command.settings["run"] in (None, ""):
         raise ConfigError(["run: has to be given, as run=<run folder>, or metric=squad|vqa with files to score"])
     if others := [key for key in OF_FILES if key in asked]:
         raise ConfigError([f"{key}: it is for metric=squad|vqa, which score a file, not a run" for key in others])
     run, split = Path(command.settings["run"]), command.settings["split"]
     if split not in SPLITS:
         raise ConfigError([f"split={split}: allowed are {', '.join(SPLITS)}"])
-    cfg = changed(read_run(run), command.typed, conf)
+    cfg = configuration(run, command, conf)
     sound(cfg, (split,))
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
     recipe = recipe_of(cfg, run)
@@ -63,7 +72,7 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     run, source, chunk = Path(command.settings["run"]), command.settings["input"], command.settings["chunk"]
     if not integer(1).accepts(chunk):
         raise ConfigError([f"chunk={chunk}: allowed are {integer(1).allowed}"])
-    cfg = changed(read_run(run), command.typed, conf)
+    cfg = configuration(run, command, conf)
     sound(cfg, ())
     if source != "-" and not Path(source).is_file():
         raise ConfigError([f"input={source}: no such file; - reads standard input"])
@@ -89,12 +98,21 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
             progress.advance(bar, len(articles))
 
 
+def configuration(run: Path, command: Rerun, conf: Path) -> Recorded:
+    """A run's configuration with what was typed."""
+    recorded = read_run(run, [key for key, _ in command.typed], command.settings["trust_code"])
+    return changed(recorded, command.typed, conf)
+
+
 def sound(cfg: dict, splits: tuple[str, ...]) -> None:
     """Raises ConfigError with every problem of a run's configuration as it was changed."""
     problems = list(check_values(cfg))
     wrong = {problem.partition("=")[0] for problem in problems}
-    problems += check_data(cfg, splits) if splits and "data.name" not in wrong else []
-    problems += [p for p in check_together(cfg, False, wrong) if not p.startswith(("trainer.", "ckpt_path"))]
+    if "model.name" not in wrong:
+        problems += check_attention(model_attention(cfg), model_sites(cfg))
+    if splits and wrong.isdisjoint(("data.name", "task.name")):
+        problems += check_data(cfg, splits)
+    problems += [problem for problem in check_together(cfg, False, wrong) if not problem.startswith("trainer.")]
     if problems:
         raise ConfigError(problems)
 

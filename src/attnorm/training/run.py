@@ -45,7 +45,7 @@ def train(cfg: dict, run: Path) -> dict:
         task = recipe.task(model, tokenizer, splits["validation"])
         data = assemble.RunData(recipe, splits)
         if first and cfg["ckpt_path"]:
-            resume_history(Path(cfg["ckpt_path"]), run)
+            resume_history(Path(cfg["ckpt_path"]), run, model)
         loggers = tracking.build_loggers(cfg, run, label) if first else []
         updates = data.planned_updates()
         trainer = build_trainer(cfg, run, task, updates, loggers, throughput)
@@ -99,11 +99,17 @@ def start_record(cfg: dict, run: Path) -> None:
     checkpoints.sweep_unfinished(run / "checkpoints")
 
 
-def resume_history(checkpoint: Path, run: Path) -> None:
-    """Takes over best.ckpt and the curves that lead up to the checkpoint, when it lies in a run folder."""
-    step = torch.load(checkpoint, map_location="cpu", weights_only=True)["global_step"]
-    tracking.continue_history(checkpoint.parent.parent, run, step, CSV_FILES)
+def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
+    """Takes over best.ckpt and the curves that lead up to the checkpoint, when it lies in a run folder.
+
+    Raises CheckpointError for one that is not of this model, and for a best.ckpt that could not be loaded at the end.
+    """
+    content = checkpoints.read_checkpoint(checkpoint)
+    checkpoints.check_fit(model, content, checkpoint)
     best, here = checkpoint.with_name(f"{checkpoints.BEST}.ckpt"), run / "checkpoints" / f"{checkpoints.BEST}.ckpt"
+    if best.exists():
+        checkpoints.check_fit(model, checkpoints.read_checkpoint(best), best)
+    tracking.continue_history(checkpoint.parent.parent, run, content["global_step"], CSV_FILES)
     if best.exists() and best.resolve() != here.resolve():
         here.parent.mkdir(exist_ok=True)
         checkpoints.replace_by_copy(best, here)
@@ -162,10 +168,10 @@ def keep_checkpoints(trainer: pl.Trainer, task: Task, data: pl.LightningDataModu
 
 
 def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:
-    """Puts a checkpoint's parameters into the model; returns the update they are from."""
-    content = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    prefix = "model."
-    model.load_state_dict({name.removeprefix(prefix): value for name, value in content["state_dict"].items()})
+    """Puts a checkpoint's parameters into the model and returns the update they are from. Raises CheckpointError."""
+    content = checkpoints.read_checkpoint(checkpoint)
+    checkpoints.check_fit(model, content, checkpoint)
+    model.load_state_dict(checkpoints.parameters_of(content))
     return content["global_step"]
 
 
