@@ -14,8 +14,8 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from attnorm.training.checkpoints import COMPANIONS
 from attnorm.training.errors import ConfigError, RunError
+from attnorm.training.integrity import COMPANIONS
 from attnorm.training.run_config import read_config
 from attnorm.training.trust import keep_off_path
 
@@ -421,6 +421,7 @@ def old_format(content):
     return file.getvalue()
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize("what", CHECKPOINTS)
 def test_a_file_that_is_not_the_runs_checkpoint_is_refused_in_one_line(monkeypatch, tmp_path, attacked, what):
     monkeypatch.chdir(tmp_path)

@@ -136,7 +136,9 @@ def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
     for table in ("prior", "scorer"):
         keys = [key for key in attention[table] if key not in sites]
         problems += [f"attention.{table}.{key}: the model has no such site." + nearest(key, sites) for key in keys]
-    problems += misshapen(attention, sites)
+    tables = {"": attention, "prior.": attention["prior"], "scorer.": attention["scorer"]}
+    absent = [f"{prefix}{site}" for prefix, table in tables.items() for site in sites if site not in table]
+    problems += [f"attention.{key}: missing, the model has this site" for key in absent] or misshapen(attention, sites)
     if problems:
         return problems
     used = set()

@@ -1,22 +1,20 @@
 """Checkpoints that a crash, a kill or a full disk cannot tear, and runs that go on bit for bit."""
 
-import hashlib
 import os
 import pickle
 import shutil
 import warnings
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import ModelCheckpoint
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnorm.training.errors import CheckpointError
+from attnorm.training.integrity import companions, listed, not_finite, seal, verify
 
 BEST, LAST = "best", "last"
 UNFINISHED = ".unfinished"
@@ -28,7 +26,6 @@ FOR_RESUME = {  # what Lightning restores, besides the parameters
     "optimizer_states": list,
     "lr_schedulers": list,
 }
-COMPANIONS = ("sentencepiece.model", "tokenizer.json", "answers.json")  # of a run folder: they give ids their meaning
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -40,8 +37,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(path.name + UNFINISHED)
         try:
-            with open(unfinished, "wb") as file:
+            with open(unfinished, "w+b") as file:
                 torch.save({**checkpoint, "companions": companions(path.parent.parent)}, file)
+                seal(file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(unfinished, path)
@@ -66,8 +64,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, on the CPU. Only plain values and tensors are read, so no code in it can run.
 
-    The checksums that torch.save writes for every tensor are verified, and the parameters have to be finite. Raises
-    CheckpointError, in one line that also says which other checkpoint of the folder can be used.
+    Its checksums are verified, and the parameters have to be finite. Raises CheckpointError, in one line that also says
+    which other checkpoint of the folder can be used.
     """
     try:
         return _read(path)
@@ -94,8 +92,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch says to developers about unusual files
-            verify_checksums(file)
-            file.seek(0)
+            verify(file)
             content = torch.load(file, map_location="cpu", weights_only=True)
         if not isinstance(content, dict) or not {"state_dict", "global_step"} <= content.keys():
             raise ValueError("expected a state_dict and a global_step")
@@ -109,73 +106,8 @@ def _read(path: Path) -> dict[str, Any]:
         reason = str(error).splitlines()[0] if str(error) and "weights_only" not in str(error) else type(error).__name__
         raise CheckpointError(f"{path}: damaged, or not a checkpoint of a run: {reason}") from error
     if broken:
-        raise CheckpointError(f"{path}: the parameters are not finite: {', '.join(broken)}")
+        raise CheckpointError(f"{path}: the parameters are not finite: {listed(broken)}")
     return content
-
-
-def verify_checksums(file: BinaryIO) -> None:
-    """Raises ValueError or zipfile.BadZipFile if a byte of a file of torch.save is not what was written.
-
-    torch.save writes a zip archive with a CRC-32 for every tensor and for the values around them, torch.load does not
-    compare them.
-    """
-    with zipfile.ZipFile(file) as archive:
-        entries = archive.infolist()
-        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-        if not stored or sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
-            raise ValueError("a compressed archive")  # it could grow without end
-        if (name := archive.testzip()) is not None:
-            raise ValueError(f"the checksum of {name} does not match")
-
-
-def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The tensors with a value that is NaN or infinite, and how many of them."""
-    broken = []
-    for name, tensor in tensors.items():
-        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
-            raise ValueError(f"{name} is larger than its data")
-        if not torch.isfinite(tensor).all():
-            count = int((~torch.isfinite(tensor)).sum())
-            broken.append(f"{name} ({count:,} of {tensor.numel():,} values)")
-    return broken
-
-
-def parameters_of(content: dict[str, Any]) -> dict[str, Tensor]:
-    """The parameters in a checkpoint by their names in the model; there they are those of the LightningModule."""
-    return {name.removeprefix("model."): tensor for name, tensor in content["state_dict"].items()}
-
-
-def check_fit(model: nn.Module, content: dict[str, Any], path: Path) -> None:
-    """Raises CheckpointError if the parameters of a checkpoint, read from `path`, are not those of the model."""
-    tensors, places = parameters_of(content), model.state_dict()
-    problems = [f"{name} is missing" for name in places if name not in tensors]
-    problems += [f"{name} is not part of the model" for name in tensors if name not in places]
-    for name in places.keys() & tensors.keys():
-        there, here = tensors[name], places[name]
-        if there.shape != here.shape:
-            problems.append(f"{name} has the shape {tuple(there.shape)}, the model's has {tuple(here.shape)}")
-        elif there.is_floating_point() != here.is_floating_point():
-            problems.append(f"{name} is of {there.dtype}, the model's is of {here.dtype}")
-    if problems:
-        more = f", and {len(problems) - 3} more" * (len(problems) > 3)
-        raise CheckpointError(
-            f"{path}: does not fit the model of config.yaml and the tokenizer: {'; '.join(sorted(problems)[:3])}{more}"
-        )
-
-
-def companions(run: Path) -> dict[str, str]:
-    """A hash of each file of a run folder without which its parameters mean nothing."""
-    files = [run / name for name in COMPANIONS if (run / name).is_file()]
-    return {file.name: hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files}
-
-
-def check_companions(run: Path, content: dict[str, Any], path: Path) -> None:
-    """Raises CheckpointError if a run folder has other files than those that its checkpoint was trained with."""
-    kept, now = content.get("companions"), companions(run)
-    for name in COMPANIONS:
-        if isinstance(kept, dict) and name in kept and now.get(name) != kept[name]:
-            problem = "is another one" if name in now else "is missing"
-            raise CheckpointError(f"{path}: the {name} that it was trained with {problem} in {run}")
 
 
 def replace_by_copy(source: Path, target: Path) -> None:

@@ -13,6 +13,8 @@ from attnorm.data.sources import SOURCES, Source, build_source
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.models import MODELS
 from attnorm.registry import find, nearest
+from attnorm.training.checkpoints import AtomicCheckpointIO
+from attnorm.training.errors import CheckpointError
 from attnorm.training.init import resumed
 from attnorm.training.recipes.base import recipe_of, source_settings
 from attnorm.training.rules import RULES
@@ -196,8 +198,13 @@ def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
         )
     if sound("ckpt_path") and cfg["ckpt_path"] is not None and not Path(cfg["ckpt_path"]).is_file():
         yield f"ckpt_path={cfg['ckpt_path']}: no such file"
-    elif sound("ckpt_path") and (run := resumed(cfg)) is not None:
-        yield from unlike(cfg, run)
+    elif sound("ckpt_path") and cfg["ckpt_path"] is not None:
+        try:
+            AtomicCheckpointIO().load_checkpoint(cfg["ckpt_path"])
+        except CheckpointError as error:
+            yield f"ckpt_path={error}"
+        if (run := resumed(cfg)) is not None:
+            yield from unlike(cfg, run)
 
 
 def unlike(cfg: dict, run: Path) -> Iterator[str]:

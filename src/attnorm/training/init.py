@@ -8,8 +8,9 @@ from attnorm.data.tokenizer import check_tokenizer
 from attnorm.data.wordpiece_tokenizer import WordPiece
 from attnorm.models.bert_format import weight_files
 from attnorm.models.pretrained import Filled, fill, read_shape, read_weights
-from attnorm.training.checkpoints import BEST, not_finite, parameters_of, read_checkpoint
+from attnorm.training.checkpoints import BEST, read_checkpoint
 from attnorm.training.errors import ConfigError
+from attnorm.training.integrity import listed, not_finite, parameters_of
 from attnorm.training.rules import RULES
 from attnorm.training.run_config import read_config
 
@@ -72,7 +73,7 @@ def start(model: torch.nn.Module, init: str) -> Filled:
         folder = folder_of(init)
         tensors = parameters_of(read_checkpoint(best_of(folder))) if is_run(folder) else read_weights(folder)
         if broken := not_finite(tensors):
-            raise ValueError(f"the weights are not finite: {', '.join(broken)}")
+            raise ValueError(f"the weights are not finite: {listed(broken)}")
         return fill(model, tensors)
     except ValueError as error:
         raise ConfigError([f"model.init={init}: {error}"]) from error

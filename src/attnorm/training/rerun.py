@@ -12,9 +12,10 @@ from omegaconf import OmegaConf
 
 from attnorm.data.tokenizer import TOKENIZERS, Tokenizer
 from attnorm.registry import find, nearest
-from attnorm.training.checkpoints import BEST, LAST, check_companions, check_fit, parameters_of, read_checkpoint
+from attnorm.training.checkpoints import BEST, LAST, read_checkpoint
 from attnorm.training.config import leaves
 from attnorm.training.errors import ConfigError, RunError
+from attnorm.training.integrity import check_companions, check_fit, parameters_of
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.rules import SHARED_DATA_KEYS
 from attnorm.training.run_config import FILE, Recorded, read_config

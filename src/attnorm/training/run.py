@@ -10,7 +10,7 @@ import yaml
 from attnorm.attention.multihead import attention_layers
 from attnorm.data.corpus import describe
 from attnorm.tasks.base import Task
-from attnorm.training import assemble, callbacks, checkpoints, console, init, tracking, watching
+from attnorm.training import assemble, callbacks, checkpoints, console, init, integrity, tracking, watching
 from attnorm.training.config import run_label
 from attnorm.training.environment import describe_environment, peak_memory, write_json
 from attnorm.training.recipes.base import Recipe, recipe_of
@@ -105,10 +105,10 @@ def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
     Raises CheckpointError for one that is not of this model, and for a best.ckpt that could not be loaded at the end.
     """
     content = checkpoints.read_checkpoint(checkpoint)
-    checkpoints.check_fit(model, content, checkpoint)
+    integrity.check_fit(model, content, checkpoint)
     best, here = checkpoint.with_name(f"{checkpoints.BEST}.ckpt"), run / "checkpoints" / f"{checkpoints.BEST}.ckpt"
     if best.exists():
-        checkpoints.check_fit(model, checkpoints.read_checkpoint(best), best)
+        integrity.check_fit(model, checkpoints.read_checkpoint(best), best)
     tracking.continue_history(checkpoint.parent.parent, run, content["global_step"], CSV_FILES)
     if best.exists() and best.resolve() != here.resolve():
         here.parent.mkdir(exist_ok=True)
@@ -170,8 +170,8 @@ def keep_checkpoints(trainer: pl.Trainer, task: Task, data: pl.LightningDataModu
 def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:
     """Puts a checkpoint's parameters into the model and returns the update they are from. Raises CheckpointError."""
     content = checkpoints.read_checkpoint(checkpoint)
-    checkpoints.check_fit(model, content, checkpoint)
-    model.load_state_dict(checkpoints.parameters_of(content))
+    integrity.check_fit(model, content, checkpoint)
+    model.load_state_dict(integrity.parameters_of(content))
     return content["global_step"]
 
 
