@@ -4,6 +4,8 @@ import os
 import pickle
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         unfinished = path.with_name(path.name + UNFINISHED)
         try:
             with open(unfinished, "w+b") as file:
-                torch.save({**checkpoint, "companions": companions(path.parent.parent)}, file)
+                beside = {"companions": companions(path.parent.parent)} if "state_dict" in checkpoint else {}
+                torch.save({**checkpoint, **beside}, file)
                 seal(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -53,22 +56,37 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """`read_checkpoint` for a run that is resumed, whatever else is asked for."""
-        content = read_checkpoint(Path(path))
-        missing = [key for key, kind in FOR_RESUME.items() if not isinstance(content.get(key), kind)]
-        if missing:
-            raise CheckpointError(f"{path}: cannot be resumed from: it has no {', '.join(missing)}")
-        return content
+        """`read_checkpoint`, whatever else is asked for. Forked processes also hand over bare parameters this way."""
+        path = Path(path)
+        with naming_the_intact(path):
+            content = load_verified(path)
+            bare = isinstance(content, dict) and "state_dict" not in content
+            return content if bare else checked(content, path)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, on the CPU. Only plain values and tensors are read, so no code in it can run.
 
-    Its checksums are verified, and the parameters have to be finite. Raises CheckpointError, in one line that also says
+    Its checksum is verified, and the parameters have to be finite. Raises CheckpointError, in one line that also says
     which other checkpoint of the folder can be used.
     """
+    with naming_the_intact(path):
+        return checked(load_verified(path), path)
+
+
+def check_resumable(path: Path) -> None:
+    """Raises CheckpointError for a checkpoint that cannot be read, or that has not all that a run is resumed from."""
+    content = read_checkpoint(path)
+    missing = [key for key, kind in FOR_RESUME.items() if not isinstance(content.get(key), kind)]
+    if missing:
+        raise CheckpointError(f"{path}: cannot be resumed from: it has no {', '.join(missing)}")
+
+
+@contextmanager
+def naming_the_intact(path: Path) -> Iterator[None]:
+    """Adds to a CheckpointError about a file which other checkpoints of its folder are intact."""
     try:
-        return _read(path)
+        yield
     except CheckpointError as error:
         others = [name for name in intact(path.parent) if name != path.name]
         raise CheckpointError(f"{error} (intact in that folder: {', '.join(others) or 'none'})") from error
@@ -79,32 +97,40 @@ def intact(folder: Path) -> list[str]:
     names = []
     for name in (f"{LAST}.ckpt", f"{BEST}.ckpt"):
         try:
-            _read(folder / name)
+            checked(load_verified(folder / name), folder / name)
         except CheckpointError:
             continue
         names.append(name)
     return names
 
 
-def _read(path: Path) -> dict[str, Any]:
+def load_verified(path: Path) -> Any:
+    """What torch.save put into a file. Raises CheckpointError for a damaged file, and one with code in it."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
         with open(path, "rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch says to developers about unusual files
             verify(file)
-            content = torch.load(file, map_location="cpu", weights_only=True)
-        if not isinstance(content, dict) or not {"state_dict", "global_step"} <= content.keys():
-            raise ValueError("expected a state_dict and a global_step")
-        state, step = content["state_dict"], content["global_step"]
-        if type(step) is not int or not all(isinstance(it, Tensor) and type(name) is str for name, it in state.items()):
-            raise ValueError("state_dict or global_step is of another kind")
-        broken = not_finite(state)
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # torch would advise to load it anyway
         raise CheckpointError(f"{path}: not a checkpoint of a run: it holds more than tensors and values") from error
     except Exception as error:  # a file of anyone's can fail in any way, and torch has no error class of its own
         reason = str(error).splitlines()[0] if str(error) and "weights_only" not in str(error) else type(error).__name__
         raise CheckpointError(f"{path}: damaged, or not a checkpoint of a run: {reason}") from error
+
+
+def checked(content: Any, path: Path) -> dict[str, Any]:
+    """The content of `path`, if it has parameters, all of them finite, and the update that they are from."""
+    state = content.get("state_dict") if isinstance(content, dict) else None
+    if not isinstance(state, dict) or type(content.get("global_step")) is not int:
+        raise CheckpointError(f"{path}: not a checkpoint of a run: expected a state_dict and a global_step")
+    if not all(type(name) is str and isinstance(tensor, Tensor) for name, tensor in state.items()):
+        raise CheckpointError(f"{path}: not a checkpoint of a run: its state_dict holds more than tensors by name")
+    try:
+        broken = not_finite(state)
+    except (RuntimeError, ValueError) as error:  # kinds of tensors that no model has
+        raise CheckpointError(f"{path}: not a checkpoint of a run: {str(error).splitlines()[0]}") from error
     if broken:
         raise CheckpointError(f"{path}: the parameters are not finite: {listed(broken)}")
     return content

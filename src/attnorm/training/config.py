@@ -13,7 +13,7 @@ from attnorm.data.sources import SOURCES, Source, build_source
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.models import MODELS
 from attnorm.registry import find, nearest
-from attnorm.training.checkpoints import AtomicCheckpointIO
+from attnorm.training.checkpoints import check_resumable
 from attnorm.training.errors import CheckpointError
 from attnorm.training.init import resumed
 from attnorm.training.recipes.base import recipe_of, source_settings
@@ -200,7 +200,7 @@ def check_together(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
         yield f"ckpt_path={cfg['ckpt_path']}: no such file"
     elif sound("ckpt_path") and cfg["ckpt_path"] is not None:
         try:
-            AtomicCheckpointIO().load_checkpoint(cfg["ckpt_path"])
+            check_resumable(Path(cfg["ckpt_path"]))
         except CheckpointError as error:
             yield f"ckpt_path={error}"
         if (run := resumed(cfg)) is not None:

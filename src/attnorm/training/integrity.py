@@ -74,7 +74,8 @@ def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     for name, tensor in tensors.items():
         if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
             raise ValueError(f"{name} is larger than its data")
-        if not torch.isfinite(tensor).all():
+        # a finite sum is enough, and several times faster to find out
+        if not torch.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
             count = int((~torch.isfinite(tensor)).sum())
             broken.append(f"{name} ({count:,} of {tensor.numel():,} values)")
     return broken
