@@ -180,6 +180,18 @@ def test_a_run_folder_is_taken_off_the_path_and_nothing_else(monkeypatch, tmp_pa
     assert sys.path == kept
 
 
+def test_modules_of_a_run_folder_do_not_shadow_libraries(tmp_path):
+    """`python -m` puts the current folder first on the path."""
+    run = runs.copied_run(tmp_path)
+    for name in ("torch", "evil"):
+        (run / f"{name}.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+    edit(run, "attention.encoder", "evil:HNAS")
+    path = os.pathsep.join([str(runs.ROOT / "src"), str(runs.ROOT)])
+    ended = runs.command("-m", "eval", "run=.", cwd=run, env={"PYTHONPATH": path})
+    assert ended.returncode == 2 and ended.stderr.startswith("error: attention.encoder='evil:HNAS'"), ended.stderr
+    assert not (tmp_path / "mark").exists()
+
+
 # config.yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
