@@ -30,7 +30,7 @@ def arguments(typed):
 
 
 def test_the_page_has_the_commands_that_are_run_here():
-    doors = [re.match(r"python (\w+)\.py ", typed)[1] for typed in COMMANDS]
+    doors = [re.match(r"(?:\w+=\w+ )?python (\w+)\.py ", typed)[1] for typed in COMMANDS]
     assert doors == ["train", "train", "train", "eval", "generate"]
     assert len(FILE.splitlines()) <= 22
 
@@ -74,8 +74,14 @@ def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder
     assert saved.attention.encoder == "my_normalizer:Power" and saved.attention.options.Power.p == 2
     (folder / "articles.txt").write_text("an article\n")
     for command in COMMANDS[3:]:
-        words = shlex.split(command.replace("logs/<run folder>", str(run)))[1:]
-        assert runs.call(monkeypatch, words[0].removesuffix(".py"), *words[1:]) == 0
+        setting, words = re.match(r"(\w+=\w+ )?python (.*)", command.replace("logs/<run folder>", str(run))).groups()
+        door, *typed = shlex.split(words)
+        with monkeypatch.context() as patch:
+            if setting is not None:
+                patch.setenv(*setting.strip().split("="))
+            assert runs.call(patch, door.removesuffix(".py"), *typed) == 0
+
+    assert runs.call(monkeypatch, "generate", *typed) == 2  # without the setting
     assert (run / "eval_validation.json").exists()
 
 

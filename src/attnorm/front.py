@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attnorm.registry import nearest
 from attnorm.training.errors import ConfigError, Interrupted
 from attnorm.training.overrides import readable
+from attnorm.training.trust import keep_off_path
 
 
 def register_resolvers() -> None:
@@ -129,6 +130,9 @@ def run_door(conf: Path, name: str) -> int:
         return 0
 
     def job() -> int:
+        for argument in arguments:
+            if argument.startswith("run="):  # before anything else is imported
+                keep_off_path(argument.removeprefix("run=").strip("'\""))
         with quiet_ends():
             from attnorm.training import doors
 

@@ -13,11 +13,13 @@ def nearest(name: object, allowed: Iterable[object]) -> str:
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
-def find(kind: str, name: str, table: Mapping[str, str]) -> type:
+def find(kind: str, name: str, table: Mapping[str, str], base: type | None = None) -> type:
     """The class behind a name of `table`, or behind a dotted path "package.module:Class".
 
-    Raises ValueError for an unknown name (the right ones listed, the nearest suggested) and for a path that does not
-    import (its real error kept).
+    base: the class that it has to extend, checked before anybody can call it; None accepts any object.
+
+    Raises ValueError for an unknown name (the right ones listed, the nearest suggested), for a path that does not
+    import (its real error kept), and for anything that is not a concrete subclass of `base`.
     """
     path = table.get(name) if isinstance(name, str) else None
     if path is None and not (isinstance(name, str) and ":" in name):
@@ -26,10 +28,20 @@ def find(kind: str, name: str, table: Mapping[str, str]) -> type:
             + nearest(name, table)
         )
     module_name, _, class_name = (path or name).partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
+        raise ValueError(f"{kind} {name!r}: a dotted path has the form 'package.module:Class'")
     try:
-        return getattr(importlib.import_module(module_name), class_name)
+        found = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{kind} {name!r}: cannot import {class_name!r} from {module_name!r}: {error}") from error
+    if base is not None and not is_concrete(found, base):
+        raise ValueError(f"{kind} {name!r}: expected a subclass of {base.__module__}.{base.__qualname__}")
+    return found
+
+
+def is_concrete(found: object, base: type) -> bool:
+    """Whether an object is a class that extends `base` and leaves no abstract method."""
+    return isinstance(found, type) and issubclass(found, base) and found is not base and not inspect.isabstract(found)
 
 
 def option_names(maker: Callable) -> list[str]:
@@ -50,9 +62,9 @@ def option_parameters(maker: Callable) -> list[inspect.Parameter]:
     return keyword_only or [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
-def construct(kind: str, name: str, table: Mapping[str, str], options: Mapping[str, Any]) -> Any:
+def construct(kind: str, name: str, table: Mapping[str, str], options: Mapping[str, Any], base: type) -> Any:
     """An instance of the class behind `name`; ValueError names a wrong option, the allowed ones and the nearest."""
-    cls = find(kind, name, table)
+    cls = find(kind, name, table, base)
     allowed = option_names(cls)
     for option in options:
         if option not in allowed:

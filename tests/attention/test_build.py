@@ -132,7 +132,9 @@ def test_a_dotted_path_to_what_is_not_a_normalizer_is_refused_by_name():
 def test_a_dotted_path_to_what_is_not_of_the_kind_is_refused_by_name(build, path):
     with pytest.raises(ValueError) as error:
         build(path)
-    assert_mentions(error, path, "the class is not", {"build_prior": "Module"}.get(build.__name__, "attnorm.attention"))
+    assert_mentions(
+        error, path, "expected a subclass of", {"build_prior": "Module"}.get(build.__name__, "attnorm.attention")
+    )
 
 
 # ------------------------------------------------------------------------------------------ priors and scorers
@@ -186,7 +188,7 @@ def test_tables_with_any_prior_and_scorer_are_sound(scorer):
         (tables(priors=["content"], content={"width": 3}), "width=3: not an option here, the model says it"),
         (tables(priors=["learned"], learned={"positions": 3}), "positions=3: not an option here, the model says it"),
         (tables(scorer="bilinear", bilinear={"heads": 2}), "heads=2: not an option here, the model says it"),
-        (tables(scorer="math:sqrt"), "the class is not an attnorm.attention.scorers.Scorer"),
+        (tables(scorer="math:sqrt"), "expected a subclass of attnorm.attention.scorers.Scorer"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -196,6 +198,14 @@ def test_a_wrong_prior_or_scorer_is_one_problem_a_site_that_names_its_key(attent
     assert len(problems) == 3
     for site, problem in zip(SITES, problems, strict=True):
         assert problem.startswith(f"attention.{table}.{site}=") and words in problem
+
+
+@pytest.mark.parametrize("table", ["", "prior", "scorer"])
+def test_a_site_that_is_missing_is_named(table):
+    attention = tables()
+    (attention[table] if table else attention).pop("decoder")
+    key = f"attention.{table}.decoder".replace("..", ".")
+    assert check_attention(attention, SITES) == [f"{key}: missing, the model has this site"]
 
 
 def test_a_site_gives_its_parts_the_sizes_of_the_model():

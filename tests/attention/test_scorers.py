@@ -213,8 +213,8 @@ def test_no_tensor_of_queries_times_keys_times_width_is_made(monkeypatch, name):
         ("aditive", {}, "Did you mean 'additive'?"),
         ("bilinear", {"heads": 2, "widht": 4}, "Did you mean 'width'?"),
         ("gaussian", {"sigma": 2.0}, "it takes none"),
-        ("torch.nn:Linear", {}, "not an attnorm.attention.scorers.Scorer"),
-        ("math:sqrt", {}, "not an attnorm.attention.scorers.Scorer"),
+        ("torch.nn:Linear", {}, "expected a subclass of attnorm.attention.scorers.Scorer"),
+        ("math:sqrt", {}, "expected a subclass of attnorm.attention.scorers.Scorer"),
     ],
 )
 def test_a_wrong_name_or_option_is_refused_with_what_is_allowed(name, options, words):

@@ -2,15 +2,17 @@
 
 import errno
 import os
+import random
 
 import pytest
 import runs
 import torch
 
 from attnorm.training import checkpoints
-from attnorm.training.checkpoints import AtomicCheckpointIO, replace_by_copy, sweep_unfinished
+from attnorm.training.checkpoints import AtomicCheckpointIO, read_checkpoint, replace_by_copy, sweep_unfinished
+from attnorm.training.errors import CheckpointError, ConfigError
 
-OLD, NEW = {"state_dict": {"w": torch.zeros(1000)}}, {"state_dict": {"w": torch.ones(1000)}}
+OLD, NEW = ({"state_dict": {"w": fill(1000)}, "global_step": 1} for fill in (torch.zeros, torch.ones))
 
 
 def disk_full(*_):
@@ -142,3 +144,121 @@ def test_checkpoints_load_without_running_code():
         content = torch.load(runs.finished_run() / f"checkpoints/{name}.ckpt", weights_only=True)
         assert content["global_step"] == 4
         assert set(content["random_streams"][0]) >= {"cpu"}
+
+
+# damage
+
+
+def flip(path, place, bit=1):
+    """Flips a bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= bit
+    path.write_bytes(content)
+
+
+def equal(first, second):
+    """Whether two contents of checkpoints are the same, bit by bit."""
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(equal(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(equal, first, second))
+    return torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
+
+
+def test_no_flipped_bit_is_accepted(tmp_path):
+    path = tmp_path / "best.ckpt"
+    AtomicCheckpointIO().save_checkpoint(NEW, path)
+    whole, draw = path.read_bytes(), random.Random(0)
+    places = [*draw.sample(range(len(whole)), 100), *range(len(whole) - 100, len(whole))]
+    for place in places:
+        path.write_bytes(whole)
+        flip(path, place, 1 << draw.randrange(8))
+        with pytest.raises(CheckpointError, match=r"best\.ckpt: damaged"):
+            read_checkpoint(path)
+    path.write_bytes(whole)
+    assert equal(read_checkpoint(path)["state_dict"], NEW["state_dict"])
+
+
+def test_a_checkpoint_without_a_checksum_is_read_and_never_read_wrongly(tmp_path):
+    """As earlier versions saved it: flips in padding change nothing, all others are refused."""
+    path = tmp_path / "best.ckpt"
+    torch.save(NEW, path)
+    whole, draw, read = path.read_bytes(), random.Random(0), 0
+    directory = whole.index(b"PK\1\2")  # the headers, which no CRC-32 covers
+    assert equal(read_checkpoint(path), NEW)
+    for place in [*range(directory, len(whole), 2), *draw.sample(range(directory), 50)]:
+        path.write_bytes(whole)
+        flip(path, place, 1 << draw.randrange(8))
+        try:
+            assert equal(read_checkpoint(path), NEW)
+            read += 1
+        except CheckpointError:
+            pass
+    assert 0 < read < 500
+
+
+@pytest.mark.parametrize("damage", ["flipped", "not finite"])
+@pytest.mark.parametrize("reader", ["eval", "generate", "resume", "warm start"])
+def test_every_reader_refuses_a_damaged_checkpoint_and_names_the_intact_one(
+    monkeypatch, tmp_path, capsys, reader, damage
+):
+    run = runs.copied_run(tmp_path, "mlm" if reader == "warm start" else "gigaword")
+    name, other = ("last", "best") if reader == "resume" else ("best", "last")
+    path = run / f"checkpoints/{name}.ckpt"
+    if damage == "flipped":
+        flip(path, path.stat().st_size // 2)
+    else:
+        content = runs.load(run, name)
+        tensor = next(iter(content["state_dict"].values()))
+        tensor.view(-1)[0] = torch.nan
+        AtomicCheckpointIO().save_checkpoint(content, path)
+    monkeypatch.chdir(tmp_path)
+    typed = {
+        "eval": ("eval", f"run={run}"),
+        "generate": ("generate", f"run={run}", "input=-"),
+        "resume": ("train", *runs.tiny_overrides(), "attention=hnas", f"ckpt_path={path}"),
+        "warm start": ("train", *runs.tiny_overrides("mlm"), f"model.init={run}"),
+    }
+    assert runs.call(monkeypatch, *typed[reader]) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line]
+    words = "its checksum does not match" if damage == "flipped" else "(1 of "
+    assert line.startswith("error: ") and f"{path}: " in line and words in line
+    assert f"intact in that folder: {other}.ckpt" in line
+
+
+def test_a_run_is_not_resumed_beside_a_best_checkpoint_that_could_not_be_loaded_at_its_end(tmp_path):
+    run = runs.copied_run(tmp_path)
+    flip(run / "checkpoints/best.ckpt", 20_000)
+    typed = ("attention=hnas", f"ckpt_path={run}/checkpoints/last.ckpt")
+    with pytest.raises(CheckpointError, match=r"best\.ckpt: damaged.*intact in that folder: last\.ckpt"):
+        runs.tiny_run(tmp_path / "resumed", *typed)
+    (run / "checkpoints/best.ckpt").unlink()
+    assert runs.tiny_run(tmp_path / "resumed", *typed)["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content.pop("loops"), "cannot be resumed from: it has no loops"),
+        (lambda content: content.pop("pytorch-lightning_version"), "it has no pytorch-lightning_version"),
+        (lambda content: content.update(optimizer_states=3), "it has no optimizer_states"),
+        (lambda content: content.pop("run"), "it has no run"),
+        (lambda content: content["run"].pop("settings"), "its record of the run is incomplete"),
+        (lambda content: content["state_dict"].popitem(), "does not fit the model and the tokenizer: "),
+    ],
+)
+def test_what_cannot_be_resumed_from_is_said(tmp_path, change, words):
+    content = runs.load(runs.finished_run())
+    change(content)
+    AtomicCheckpointIO().save_checkpoint(content, tmp_path / "alone.ckpt")
+    with pytest.raises(ConfigError, match=words):
+        runs.tiny_run(tmp_path / "run", "attention=hnas", f"ckpt_path={tmp_path}/alone.ckpt")
+
+
+def test_a_copied_best_checkpoint_keeps_its_checksum(tmp_path):
+    AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "last.ckpt")
+    replace_by_copy(tmp_path / "last.ckpt", tmp_path / "best.ckpt")
+    flip(tmp_path / "last.ckpt", 600)
+    assert equal(read_checkpoint(tmp_path / "best.ckpt")["state_dict"], NEW["state_dict"])
+    with pytest.raises(CheckpointError, match=r"last\.ckpt: damaged.*\(intact in that folder: best\.ckpt\)"):
+        read_checkpoint(tmp_path / "last.ckpt")

@@ -552,9 +552,10 @@ def generated(monkeypatch, capsys, tmp_path, text, *typed, stdin=False):
     content = text if isinstance(text, bytes) else text.encode()
     (tmp_path / "articles.txt").write_bytes(content)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
+    run = runs.finished_run()
     capsys.readouterr()
     source = "-" if stdin else f"{tmp_path}/articles.txt"
-    code = runs.call(monkeypatch, "generate", f"run={runs.finished_run()}", f"input={source}", *typed)
+    code = runs.call(monkeypatch, "generate", f"run={run}", f"input={source}", *typed)
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
@@ -655,10 +656,11 @@ def test_eval_and_generate_clean_articles_alike_whatever_the_run_was_trained_on(
     for module in (doors, gigaword):
         monkeypatch.setattr(module, "write_headlines", lambda model, tokenizer, sources, *_: list(map(str, sources)))
     data = () if trained_on == "rush" else ("data=rush", f"data.dir={rush_folder}")
-    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test", *data) == 0
+    opened = (f"run={run}", "trust_code=true")
+    assert runs.call(monkeypatch, "eval", *opened, "split=test", *data) == 0
     capsys.readouterr()
     for typed in ((), data):
-        assert runs.call(monkeypatch, "generate", f"run={run}", f"input={rush_folder}/input.txt", *typed) == 0
+        assert runs.call(monkeypatch, "generate", *opened, f"input={rush_folder}/input.txt", *typed) == 0
         assert capsys.readouterr().out == (run / "eval_test.txt").read_text()
     expected = {"user": ["UNK and UNK said ## .", "UNKNOWN and known"]}.get(trained_on, ["<unk> &amp; <unk> said ## ."])
     tokenizer = load_tokenizer(run)

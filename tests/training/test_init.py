@@ -405,6 +405,24 @@ def test_a_missing_tensor_is_said_at_the_front_door(monkeypatch, tmp_path, copy,
     assert "encoder.layers.1.feed_forward.2.weight: none in the weights" in error and "Traceback" not in error
 
 
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, copy):
+    tensors = load_file(copy / "model.safetensors")
+    tensors["bert.embeddings.word_embeddings.weight"][3, :2] = torch.nan
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"not finite: encoder\.embeddings\.tokens\.weight \(2 of [\d,]+ values\)"):
+        runs.tiny_run(tmp_path / "run", f"model.init={copy}", task="mlm")
+
+
+@pytest.mark.parametrize(("key", "value"), [("width", "x"), ("max_source", [1]), ("positions", 3), ("heads", None)])
+def test_a_run_with_values_of_another_kind_is_refused(tmp_path, key, value):
+    run = runs.copied_run(tmp_path, "mlm")
+    config = config_of(run)
+    config["model"][key] = value
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    [problem] = refused(f"model.init={run}")
+    assert problem.startswith(f"model.init={run}: config.yaml: model.{key}={value}: allowed are ")
+
+
 def test_a_shape_that_was_typed_is_not_passed_over(copy):
     typed = [*runs.tiny_overrides("mlm"), f"model.init={copy}"]
     with pytest.raises(ConfigError) as caught:

@@ -3,8 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
-import yaml
-
+from attnorm.training.run_config import read_config
 from attnorm.training.tracking import read_csv
 from attnorm.training.watching import ATTENTION_FILE, HYBRID_FILE
 
@@ -15,7 +14,7 @@ def draw_run(run: Path) -> list[Path]:
     for name, draw in ((HYBRID_FILE, draw_hybrid_weights), (ATTENTION_FILE, draw_attention)):
         path = run / name
         if path.exists():
-            cfg = yaml.safe_load((run / "config.yaml").read_text())
+            cfg = read_config(run)
             drawn.append(draw(read_csv(path), cfg, run / "figures" / f"{path.stem}.png"))
     return drawn
 

@@ -60,20 +60,17 @@ def build_scorer(name: str, **options: Any) -> Scorer:
     return build("scorer", name, options)
 
 
-PARTS = {  # what a site consists of: the names there are, and what the class behind a name has to be
-    "normalizer": (NORMALIZERS, Normalizer, "an attnorm.attention.Normalizer"),
-    "prior": (PRIORS, nn.Module, "a torch.nn.Module"),
-    "scorer": (SCORERS, Scorer, "an attnorm.attention.scorers.Scorer"),
+PARTS = {  # what a site consists of: the names there are, and the class that the one behind a name extends
+    "normalizer": (NORMALIZERS, Normalizer),
+    "prior": (PRIORS, nn.Module),
+    "scorer": (SCORERS, Scorer),
 }
 
 
 def build(kind: str, name: str, options: dict) -> nn.Module:
     """A part of a site by its name or dotted path."""
-    table, base, described = PARTS[kind]
-    cls = find(kind, name, table)
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(f"{kind} {name!r}: the class is not {described}")
-    return construct(kind, name, table, options)
+    table, base = PARTS[kind]
+    return construct(kind, name, table, options, base)
 
 
 SIZES = ("heads", "width", "positions")  # facts that an option may not contradict
@@ -87,7 +84,7 @@ def short_name(name: str) -> str:
 def build_part(kind: str, name: str, attention: dict, **facts: Any) -> nn.Module:
     """A normalizer, prior or scorer with the options typed for it and what only the model knows (`facts`), as far as
     its class takes that."""
-    takes = option_names(find(kind, name, PARTS[kind][0]))
+    takes = option_names(find(kind, name, *PARTS[kind]))
     known = {fact: value for fact, value in facts.items() if fact in takes}
     typed = attention["options"].get(short_name(name)) or {}
     for size in SIZES:
@@ -139,7 +136,9 @@ def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
     for table in ("prior", "scorer"):
         keys = [key for key in attention[table] if key not in sites]
         problems += [f"attention.{table}.{key}: the model has no such site." + nearest(key, sites) for key in keys]
-    problems += misshapen(attention, sites)
+    tables = {"": attention, "prior.": attention["prior"], "scorer.": attention["scorer"]}
+    absent = [f"{prefix}{site}" for prefix, table in tables.items() for site in sites if site not in table]
+    problems += [f"attention.{key}: missing, the model has this site" for key in absent] or misshapen(attention, sites)
     if problems:
         return problems
     used = set()

@@ -138,7 +138,7 @@ class Content(nn.Module):
     def __init__(self, width: int, heads: int, hidden: int | None = None, activation: str = "tanh"):
         super().__init__()
         hidden = width if hidden is None else whole("hidden", hidden, 1)
-        if activation not in ACTIVATIONS:
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r}: allowed are {', '.join(ACTIVATIONS)}")
         last = nn.Linear(hidden, heads, bias=False)  # normalizing would take a bias back
         self.network = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), last)

@@ -92,7 +92,7 @@ def prepare(
 
 
 def _kind(settings: Mapping[str, object]) -> type[Tokenizer]:
-    return find("tokenizer", settings["name"], TOKENIZERS)
+    return find("tokenizer", settings["name"], TOKENIZERS, Tokenizer)
 
 
 def _options(settings: Mapping[str, object]) -> dict[str, object]:

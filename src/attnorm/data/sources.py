@@ -92,7 +92,7 @@ class Source(ABC):
 
 def build_source(name: str, **options: object) -> Source:
     """The source called `name`. Raises ValueError for an unknown name or option: the allowed ones and the nearest."""
-    cls = find("data", name, SOURCES)
+    cls = find("data", name, SOURCES, Source)
     if problems := checks.option_problems("data", name, cls, options):
         raise ValueError("\n".join(problems))
     return cls(**options)

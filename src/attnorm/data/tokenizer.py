@@ -115,7 +115,7 @@ class Tokenizer(ABC):
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer that was saved into `folder`, of whichever kind. Raises ValueError if there is none."""
-    kinds = [find("tokenizer", name, TOKENIZERS) for name in TOKENIZERS]
+    kinds = [find("tokenizer", name, TOKENIZERS, Tokenizer) for name in TOKENIZERS]
     for kind in kinds:
         if (file := Path(folder) / kind.FILE).is_file():
             return kind.from_bytes(file.read_bytes(), str(file))
@@ -125,7 +125,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 def check_tokenizer(name: str | None = None, **options: object) -> list[str]:
     """All problems with the settings that can be seen before reading data, each starting with its config key."""
     try:
-        kind = find("tokenizer", name, TOKENIZERS)
+        kind = find("tokenizer", name, TOKENIZERS, Tokenizer)
     except ValueError as error:
         return [str(error)]
     return checks.option_problems("tokenizer", name, kind.from_settings, options) or kind.check(options)

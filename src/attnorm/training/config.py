@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from torch import nn
 
 from attnorm.attention.build import attention_label, check_attention, short_name
-from attnorm.data.sources import SOURCES, build_source
+from attnorm.data.sources import SOURCES, Source, build_source
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.models import MODELS
 from attnorm.registry import find, nearest
+from attnorm.training.errors import CheckpointError
 from attnorm.training.recipes.base import recipe_of, source_settings
 from attnorm.training.resume import changed_settings
 from attnorm.training.rules import RULES, leaves
@@ -33,7 +35,7 @@ OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Traine
 
 def model_sites(cfg: dict) -> dict[str, bool]:
     """The attention sites that the configured model uses, each with whether it is autoregressive."""
-    cls = find("model", cfg["model"]["name"], MODELS)
+    cls = find("model", cfg["model"]["name"], MODELS, nn.Module)
     return cls.sites_of(cfg["model"]) if hasattr(cls, "sites_of") else cls.sites
 
 
@@ -46,7 +48,7 @@ def run_label(cfg: dict) -> str:
 
 def other_sites(cfg: dict) -> set[str]:
     """The sites that only other models have: conf/attention/*.yaml names them all."""
-    every = {site for name in MODELS for site in find("model", name, MODELS).sites}
+    every = {site for name in MODELS for site in find("model", name, MODELS, nn.Module).sites}
     return every - model_sites(cfg).keys()
 
 
@@ -160,7 +162,7 @@ def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
     except ValueError as error:
         return str(error).splitlines()
     if source.yields != needed:
-        fitting = [other for other in SOURCES if find("data", other, SOURCES).yields == needed]
+        fitting = [other for other in SOURCES if find("data", other, SOURCES, Source).yields == needed]
         return [
             f"data={name}: it yields {source.yields}, task={cfg['task']['name']} needs {needed}; "
             f"sources that fit: {', '.join(fitting)}"
@@ -256,4 +258,7 @@ def check_training(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
     if sound("ckpt_path") and cfg["ckpt_path"] is not None and not Path(cfg["ckpt_path"]).is_file():
         yield f"ckpt_path={cfg['ckpt_path']}: no such file"
     elif sound("ckpt_path", "model.name") and cfg["ckpt_path"] is not None:
-        yield from changed_settings({**cfg, "attention": model_attention(cfg)}, Path(cfg["ckpt_path"]))
+        try:
+            yield from changed_settings({**cfg, "attention": model_attention(cfg)}, Path(cfg["ckpt_path"]))
+        except CheckpointError as error:
+            yield f"ckpt_path={error}"

@@ -8,23 +8,32 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from attnorm.attention.build import check_attention
 from attnorm.data import files
 from attnorm.data.bad_rows import BadRow
 from attnorm.data.sources import Source
 from attnorm.data.tables import cleaned
 from attnorm.tasks.headlines import cut, write_headlines
 from attnorm.training import console
-from attnorm.training.config import check_data, check_together, check_values, run_label
+from attnorm.training.config import (
+    check_data,
+    check_together,
+    check_values,
+    model_attention,
+    model_sites,
+    run_label,
+)
 from attnorm.training.environment import write_json
 from attnorm.training.errors import ConfigError
 from attnorm.training.recipes.base import recipe_of
 from attnorm.training.recipes.gigaword import Headlines
-from attnorm.training.rerun import changed, open_run, read_command, read_run
+from attnorm.training.rerun import Rerun, changed, open_run, read_command, read_run
 from attnorm.training.rules import integer
+from attnorm.training.run_config import Recorded
 from attnorm.training.score_file import METRICS, OF_FILES, score_file
 
 SPLITS = ("validation", "test")
-OF_RUNS = ("run", "split", "ckpt")  # eval.py's keys about runs; those about files are in score_file
+OF_RUNS = ("run", "split", "ckpt", "trust_code")  # eval.py's keys about runs; those about files are in score_file
 
 
 def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
@@ -35,18 +44,18 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     if command.settings["metric"] is not None:
         return score_file(command, OF_RUNS)
     metrics = f"metric={'|'.join(METRICS)}"
-    if command.settings["run"] is None:
+    if command.settings["run"] in (None, ""):
         raise ConfigError([f"run: has to be given, as run=<run folder>, or {metrics} with files to score"])
     if others := [key for key in OF_FILES if key in command.asked]:
         raise ConfigError([f"{key}: it is for {metrics}, which score a file, not a run" for key in others])
     run, split = Path(command.settings["run"]), command.settings["split"]
     if split not in SPLITS:
         raise ConfigError([f"split={split}: allowed are {', '.join(SPLITS)}"])
-    cfg = changed(read_run(run), command.typed, conf)
+    trained, cfg = configurations(run, command, conf)
     sound(cfg, (split,))
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
     recipe = recipe_of(cfg, run)
-    data = recipe.splits(tokenizer, (split,), cleaner(read_run(run), cfg))[split]
+    data = recipe.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
     scores = recipe.score(recipe.task(model, tokenizer, data), data)
     name = free_name(run, f"eval_{split}")
     written = scores.write(run, name)
@@ -69,7 +78,7 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     run, source, chunk = Path(command.settings["run"]), str(command.settings["input"]), command.settings["chunk"]
     if not integer(1).accepts(chunk):
         raise ConfigError([f"chunk={chunk}: allowed are {integer(1).allowed}"])
-    cfg = changed(read_run(run), command.typed, conf)
+    trained, cfg = configurations(run, command, conf)
     sound(cfg, ())
     if source != "-" and (problem := unreadable(Path(source))):
         raise ConfigError([f"input={source}: {problem}; - reads standard input"])
@@ -77,7 +86,7 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     if not isinstance(recipe, Headlines):
         raise ConfigError([f"run={run}: task={cfg['task']['name']} writes no headlines"])
     tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
-    decoding, data, of_source = recipe.decoding(), cfg["data"], cleaner(read_run(run), cfg)
+    decoding, data, of_source = recipe.decoding(), cfg["data"], cleaner(trained, cfg)
     cleaning = {"lowercase": data["lowercase"], "digits": data["digits"]}
     total = count_lines(Path(source)) if Path(source).is_file() else None
     with console.bar("headlines", stderr=True) as progress, input_lines(source) as lines:
@@ -104,11 +113,20 @@ def cleaner(trained: dict, cfg: dict) -> Source:
     return recipe_of(cfg if same else trained).source()
 
 
+def configurations(run: Path, command: Rerun, conf: Path) -> tuple[Recorded, Recorded]:
+    """A run's configuration, as it was trained and with what was typed."""
+    recorded = read_run(run, command.settings["trust_code"])
+    return recorded, changed(recorded, command.typed, conf)
+
+
 def sound(cfg: dict, splits: tuple[str, ...]) -> None:
     """Raises ConfigError with every problem of a run's configuration as it was changed."""
     problems = list(check_values(cfg))
     wrong = {problem.partition("=")[0] for problem in problems}
-    problems += check_data(cfg, splits) if splits and "data.name" not in wrong else []
+    if "model.name" not in wrong:
+        problems += check_attention(model_attention(cfg), model_sites(cfg))
+    if splits and wrong.isdisjoint(("data.name", "task.name")):
+        problems += check_data(cfg, splits)
     problems += check_together(cfg, wrong)
     if problems:
         raise ConfigError(problems)

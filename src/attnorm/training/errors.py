@@ -9,6 +9,17 @@ class ConfigError(ValueError):
         super().__init__("\n".join(problems))
 
 
+class RunError(ConfigError):
+    """A run folder, or a file in it, that cannot be used. The message is one line."""
+
+    def __init__(self, problem: str):
+        super().__init__([problem])
+
+
+class CheckpointError(RunError):
+    """A checkpoint that is missing, damaged, or not one of a run."""
+
+
 class Interrupted(BaseException):
     """A signal stopped the run.
 

@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import torch
-import yaml
 
 from attnorm.data.tokenizer import check_tokenizer
 from attnorm.data.wordpiece_tokenizer import WordPiece
 from attnorm.models.bert_format import weight_files
 from attnorm.models.pretrained import Filled, fill, read_shape, read_weights
-from attnorm.training.checkpoints import BEST
+from attnorm.training.checkpoints import BEST, read_checkpoint
 from attnorm.training.errors import ConfigError
+from attnorm.training.integrity import listed, not_finite, parameters_of
+from attnorm.training.rules import RULES
+from attnorm.training.run_config import read_config
 
 FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
 SHAPE = (  # what the weights decide
@@ -69,7 +71,10 @@ def start(model: torch.nn.Module, init: str) -> Filled:
     """Puts the weights of `model.init` into a model; raises ConfigError where they do not fit."""
     try:
         folder = folder_of(init)
-        return fill(model, run_weights(folder) if is_run(folder) else read_weights(folder))
+        tensors = parameters_of(read_checkpoint(best_of(folder))) if is_run(folder) else read_weights(folder)
+        if broken := not_finite(tensors):
+            raise ValueError(f"the weights are not finite: {listed(broken)}")
+        return fill(model, tensors)
     except ValueError as error:
         raise ConfigError([f"model.init={init}: {error}"]) from error
 
@@ -114,7 +119,10 @@ def shape_of(folder: Path) -> dict:
     """`Shape` values of the weights in a folder, with positions_there (None: not limited) and vocab_size."""
     if not is_run(folder):
         return read_shape(folder)
-    model = yaml.safe_load((folder / "config.yaml").read_text())["model"]
+    model = read_config(folder)["model"]
+    for name, value in model.items():
+        if (rule := RULES.get(f"model.{name}")) is not None and not rule.accepts(value):
+            raise ValueError(f"config.yaml: model.{name}={value}: allowed are {rule.allowed}")
     if "encoder_layers" not in model:
         raise ValueError(f"a run of model.name={model['name']}, which has no encoder to start from")
     if not (folder / WordPiece.FILE).is_file():
@@ -136,12 +144,6 @@ def check_weights(folder: Path) -> None:
 def best_of(folder: Path) -> Path:
     """The best checkpoint of a run."""
     return folder / "checkpoints" / f"{BEST}.ckpt"
-
-
-def run_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The parameters of a run's best checkpoint."""
-    content = torch.load(best_of(folder), map_location="cpu", weights_only=True)["state_dict"]
-    return {name.removeprefix("model."): tensor for name, tensor in content.items()}
 
 
 def describe(filled: Filled, init: str) -> str:

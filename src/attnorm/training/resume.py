@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 
 from attnorm.data.tokenizer import Tokenizer
 from attnorm.tasks.optim import Optim
+from attnorm.training.checkpoints import RECORD, read_resumable
+from attnorm.training.errors import CheckpointError, ConfigError
 from attnorm.training.rules import leaves
-
-RECORD = "run"  # the key of a checkpoint under which `RunRecord` stands
 
 FREE = (  # groups and keys that may change: how long, where and how fast a run trains, and what is shown of it
     *("ckpt_path", "tags", "paths", "logger", "callbacks", "decoding", "trainer", "model.init", "tokenizer.file"),
@@ -35,6 +34,9 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {f"trainer.{name}": record["trainer"][name] for name in NOT_FREE if name in record["trainer"]}
 
 
+CONTENT = {"settings": dict, "data": dict, "tokenizer": str, "updates": int}  # of a record
+
+
 class RunRecord(pl.Callback):
     """Stores in every checkpoint what a resumed run has to agree with: settings, data, tokenizer, number of updates."""
 
@@ -49,12 +51,12 @@ class RunRecord(pl.Callback):
     def on_save_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[RECORD] = self.record
 
-    def problems(self, checkpoint: Path, optim: Optim) -> list[str]:
-        """Why this run cannot continue the one of the checkpoint: other data, tokenizer or learning rates."""
-        content = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    def check(self, checkpoint: Path, optim: Optim) -> None:
+        """Raises ConfigError if the data, the tokenizer or the learning rates are not those of the checkpoint's run."""
+        content = read_resumable(checkpoint)
         before, step, found = content[RECORD], content["global_step"], []
         for split, fingerprint in self.record["data"].items():
-            if before["data"][split] != fingerprint:
+            if before["data"].get(split) != fingerprint:
                 found.append(f"data: the {split} split differs from that of the run being resumed")
         if before["tokenizer"] != self.record["tokenizer"]:
             found.append("tokenizer: it differs from that of the run being resumed")
@@ -67,17 +69,19 @@ class RunRecord(pl.Callback):
                 f"before update {step:,} than the run being resumed, which was planned for {planned:,}; only "
                 "optim.schedule=constant can be extended"
             )
-        return explained(found, checkpoint) if found else []
+        if found:
+            raise ConfigError(explained(found, checkpoint))
 
 
 def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
-    """Keys in which a configuration differs from that of the run whose checkpoint is to be resumed."""
-    content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-    if RECORD not in content:
-        return [
-            f"ckpt_path={checkpoint}: not a checkpoint that attnorm can resume, because it has no record of its run"
-        ]
-    found = list(_differences(content[RECORD]["settings"], deciding(now)))
+    """Keys in which a configuration differs from that of the run whose checkpoint is to be resumed.
+
+    Raises CheckpointError for a file that no run can be resumed from.
+    """
+    record = read_resumable(checkpoint)[RECORD]
+    if not all(isinstance(record.get(name), kind) for name, kind in CONTENT.items()):
+        raise CheckpointError(f"{checkpoint}: cannot be resumed from: its record of the run is incomplete")
+    found = list(_differences(record["settings"], deciding(now)))
     return explained(found, checkpoint) if found else []
 
 

@@ -10,7 +10,7 @@ import torch
 from attnorm.attention.multihead import attention_layers
 from attnorm.data.corpus import describe
 from attnorm.tasks.base import Task
-from attnorm.training import assemble, baselines, callbacks, checkpoints, console, init, tracking, watching
+from attnorm.training import assemble, baselines, callbacks, checkpoints, console, init, integrity, tracking, watching
 from attnorm.training.config import run_label
 from attnorm.training.environment import peak_memory, write_json
 from attnorm.training.errors import ConfigError
@@ -55,10 +55,9 @@ def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
             record = RunRecord(deciding(assemble.record_of(cfg)), recipe.data_fingerprints(splits), tokenizer, updates)
             trainer.callbacks.insert(0, record)
             if cfg["ckpt_path"]:
-                if problems := record.problems(Path(cfg["ckpt_path"]), task.optim):
-                    raise ConfigError(problems)
+                record.check(Path(cfg["ckpt_path"]), task.optim)
                 if first:
-                    resume_history(Path(cfg["ckpt_path"]), run)
+                    resume_history(Path(cfg["ckpt_path"]), run, model)
             summary |= describe_parts(cfg, task.model, splits, data)
             if first:
                 console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
@@ -67,7 +66,7 @@ def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
             if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
                 keep_best(run / "checkpoints")
             # processes that were forked for training do not tell their parent how far they came
-            steps = trainer.global_step or read_step(run / "checkpoints" / f"{checkpoints.LAST}.ckpt")
+            steps = trainer.global_step or checkpoints.read_checkpoint(run / "checkpoints/last.ckpt")["global_step"]
             summary |= {"steps": steps, "epochs": round(steps / data.updates_per_epoch(), 2)}
             summary |= ending(trainer, steps, updates)
             if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
@@ -188,16 +187,11 @@ def best_value(trainer: pl.Trainer) -> float | None:
     return None if value is None else float(value)
 
 
-def read_step(checkpoint: Path) -> int:
-    """The update that a checkpoint is from."""
-    return torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["global_step"]
-
-
 def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:
-    """Puts a checkpoint's parameters into the model; returns the update they are from."""
-    content = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    prefix = "model."
-    model.load_state_dict({name.removeprefix(prefix): value for name, value in content["state_dict"].items()})
+    """Puts a checkpoint's parameters into the model and returns the update they are from. Raises CheckpointError."""
+    content = checkpoints.read_checkpoint(checkpoint)
+    integrity.check_fit(model, content, checkpoint)
+    model.load_state_dict(integrity.parameters_of(content))
     return content["global_step"]
 
 

@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 import torch
 import yaml
 
-from attnorm.training import assemble, checkpoints, tracking, watching
+from attnorm.training import assemble, checkpoints, integrity, tracking, watching
 from attnorm.training.environment import describe_environment, write_json
 
 CONFIG = "config.yaml"
@@ -55,14 +55,18 @@ def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
     checkpoints.sweep_unfinished(run / "checkpoints")
 
 
-def resume_history(checkpoint: Path, run: Path) -> None:
+def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
     """Takes over the checkpoint itself, the best.ckpt beside it and, from a run folder, the curves that lead up to it.
 
-    The resumed run then has a checkpoint before it saves one, and also if it has no update left to make.
+    The resumed run then has a checkpoint before it saves one, and also if it has no update left to make. Raises
+    CheckpointError for a checkpoint, or a best.ckpt beside it, that is not of this model.
     """
-    step = torch.load(checkpoint, map_location="cpu", weights_only=True)["global_step"]
-    tracking.continue_history(checkpoint.parent.parent, run, step, CSV_FILES)
+    content = checkpoints.read_checkpoint(checkpoint)
+    integrity.check_fit(model, content, checkpoint)
     best = checkpoint.with_name(f"{checkpoints.BEST}.ckpt")
+    if best.exists():
+        integrity.check_fit(model, checkpoints.read_checkpoint(best), best)
+    tracking.continue_history(checkpoint.parent.parent, run, content["global_step"], CSV_FILES)
     for source, name in ((checkpoint, checkpoints.LAST), (best, checkpoints.BEST)):
         target = run / "checkpoints" / f"{name}.ckpt"
         if source.exists() and source.resolve() != target.resolve():

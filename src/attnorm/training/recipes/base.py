@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import Dataset
 
+from attnorm.data import checks
 from attnorm.data.batching import TokenBatches
 from attnorm.data.corpus import Split, prepare
 from attnorm.data.layout import Layout
@@ -17,6 +18,7 @@ from attnorm.registry import find
 from attnorm.tasks.base import Task
 from attnorm.tasks.optim import Optim
 from attnorm.training.console import tracked
+from attnorm.training.errors import ConfigError
 from attnorm.training.recipes import RECIPES
 from attnorm.training.rules import SHARED_DATA_KEYS
 from attnorm.training.scores import Scores
@@ -110,11 +112,11 @@ class Recipe(ABC):
 
     def shape(self) -> Shape:
         """The shape of the model, as the configuration has it."""
-        return Shape(**{name: value for name, value in self.cfg["model"].items() if name not in NOT_SHAPE})
+        return build_settings(Shape, "model", self.cfg, NOT_SHAPE)
 
     def optim(self) -> Optim:
         """The optimizer's settings."""
-        return Optim(**self.cfg["optim"])
+        return build_settings(Optim, "optim", self.cfg)
 
     @torch.no_grad()
     def judged(self, task: Task, split: Split) -> dict[str, float]:
@@ -135,6 +137,14 @@ class Recipe(ABC):
 NOT_SHAPE = ("name", "init", "vocab_size")  # keys of `model` that are no part of its shape
 
 
+def build_settings(cls: type, group: str, cfg: dict, without: tuple[str, ...] = ()) -> Any:
+    """`cls` with the keys of a group. Raises ConfigError that names keys that are missing, or that it does not have."""
+    settings = {name: value for name, value in cfg[group].items() if name not in without}
+    if problems := checks.option_problems(group, f"{group}={cfg[group].get('name', group)}", cls, settings):
+        raise ConfigError(problems)
+    return cls(**settings)
+
+
 def source_settings(cfg: dict) -> dict:
     """The keys of `data` that belong to its source, not to batching and cleaning."""
     return {key: value for key, value in cfg["data"].items() if key not in ("name", *SHARED_DATA_KEYS)}
@@ -143,12 +153,13 @@ def source_settings(cfg: dict) -> dict:
 def completed(cfg: dict) -> dict:
     """The configuration with what follows from it for its task; as it is where there is no such task."""
     name = cfg["task"].get("name")
-    return find("task", name, RECIPES).completed(cfg) if name in RECIPES else cfg
+    known = isinstance(name, str) and name in RECIPES
+    return find("task", name, RECIPES, Recipe).completed(cfg) if known else cfg
 
 
 def recipe_of(cfg: dict, run: Path | None = None) -> Recipe:
     """The recipe of the configured task; of a run, with what its folder keeps of the training data."""
-    recipe = find("task", cfg["task"]["name"], RECIPES)(cfg)
+    recipe = find("task", cfg["task"]["name"], RECIPES, Recipe)(cfg)
     if run is not None:
         recipe.load(run)
     return recipe

@@ -12,7 +12,7 @@ from attnorm.tasks.gigaword import HeadlineTask, sample
 from attnorm.tasks.headlines import write_headlines
 from attnorm.tasks.rouge import Rouge, lead
 from attnorm.training.console import tracked
-from attnorm.training.recipes.base import Recipe
+from attnorm.training.recipes.base import Recipe, build_settings
 from attnorm.training.scores import Scores
 
 
@@ -47,7 +47,7 @@ class Headlines(Recipe):
 
     def decoding(self) -> Decoding:
         """How final headlines are generated."""
-        return Decoding(**self.cfg["decoding"])
+        return build_settings(Decoding, "decoding", self.cfg)
 
     def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
         model, decoding, data = self.cfg["model"], self.cfg["decoding"], self.cfg["data"]

@@ -6,11 +6,12 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from attnorm.data.answers import AnswerList
 from attnorm.data.cache import cached
 from attnorm.data.corpus import Split
-from attnorm.data.files import digest
+from attnorm.data.files import digest, read_json
 from attnorm.data.views import Views
 from attnorm.data.visual_layout import Visual, VisualBatches
 from attnorm.models import MODELS
@@ -18,7 +19,8 @@ from attnorm.models.visual_shape import VisualShape
 from attnorm.registry import find
 from attnorm.tasks.vqa import VqaTask
 from attnorm.tasks.vqa_metric import references, results, score
-from attnorm.training.recipes.base import NOT_SHAPE, Recipe
+from attnorm.training.errors import ConfigError, RunError
+from attnorm.training.recipes.base import NOT_SHAPE, Recipe, build_settings
 from attnorm.training.scores import Scores
 
 FILE = "answers.json"
@@ -45,7 +47,7 @@ class VisualQuestions(Recipe):
     def notes(self) -> str:
         alone = self.cfg["model"]["fusion"] == "none"
         views = "the question alone (model.fusion=none)" if alone else f"boxes a view: {self.sizes()[1]}"
-        sites = find("model", self.cfg["model"]["name"], MODELS).sites_of(self.cfg["model"])
+        sites = find("model", self.cfg["model"]["name"], MODELS, nn.Module).sites_of(self.cfg["model"])
         idle = "" if sites else "; no site for a normalizer in this model"
         return f"{len(self.answers()):,} answers; {views}{idle}"
 
@@ -61,8 +63,17 @@ class VisualQuestions(Recipe):
         (folder / FILE).write_text(json.dumps(kept, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        kept = json.loads((folder / FILE).read_text())
-        self._answers, self._sizes = AnswerList(kept["answers"], str(folder / FILE)), (kept["widths"], kept["boxes"])
+        path = folder / FILE
+        try:
+            kept = read_json(path)
+            self._answers, self._sizes = AnswerList(kept["answers"], str(path)), (kept["widths"], kept["boxes"])
+            sizes = [size for found in self._sizes for size in found]
+            if len(self._sizes[0]) != len(self._sizes[1]) or not all(type(size) is int and size > 0 for size in sizes):
+                raise ValueError(f"{path}: expected as many widths as boxes, positive whole numbers")
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{path}: expected an object with answers, widths and boxes") from error
+        except (ValueError, OSError, RecursionError) as error:
+            raise RunError(str(error)) from error
 
     def answers(self) -> AnswerList:
         """Those in the file task.answers, or those that most annotators gave to at least task.min_count questions of
@@ -115,6 +126,8 @@ class VisualQuestions(Recipe):
         if sound("model.fusion", "model.question", "model.heads", "model.fusion_heads", "model.width"):
             try:
                 self.shape()
+            except ConfigError as error:
+                yield from error.problems
             except ValueError as error:
                 if not str(error).startswith("heads="):  # that one is every model's
                     yield f"model.{error}"
@@ -141,10 +154,10 @@ class VisualQuestions(Recipe):
         return keys
 
     def shape(self) -> VisualShape:
-        return VisualShape(**{name: value for name, value in self.cfg["model"].items() if name not in NOT_SHAPE})
+        return build_settings(VisualShape, "model", self.cfg, NOT_SHAPE)
 
     def model(self, tokenizer) -> torch.nn.Module:
-        cls = find("model", self.cfg["model"]["name"], MODELS)
+        cls = find("model", self.cfg["model"]["name"], MODELS, nn.Module)
         vocabulary, (widths, boxes) = (tokenizer.vocab_size, tokenizer.pad_id), self.sizes()
         answers = len(self.answers())
         return cls(self.shape(), self.cfg["attention"], *vocabulary, answers, widths, boxes, seed=self.cfg["seed"])

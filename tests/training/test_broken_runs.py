@@ -1,0 +1,511 @@
+"""Run folders that are broken, or that a stranger made: one line on what is wrong, and no code of theirs is run."""
+
+import io
+import json
+import os
+import pickle
+import shutil
+import sys
+import zipfile
+
+import pytest
+import runs
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from attnorm.training.errors import ConfigError, RunError
+from attnorm.training.integrity import COMPANIONS
+from attnorm.training.run_config import read_config
+from attnorm.training.trust import keep_off_path
+
+EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.attention.normalizers.hnas import HNAS\n"
+
+
+@pytest.fixture
+def attacked(monkeypatch, tmp_path, capfd):
+    """A function that spoils a copied run, calls a door on it and returns the one line that it prints."""
+
+    def attack(spoil, *typed, door="eval", task="gigaword"):
+        run = runs.copied_run(tmp_path, task)
+        spoil(run)
+        return refusal(monkeypatch, capfd, door, f"run={run}", *typed)
+
+    return attack
+
+
+def refusal(monkeypatch, capfd, door, *arguments):
+    """The only line of standard error of a command that has to fail."""
+    capfd.readouterr()
+    code = runs.call(monkeypatch, door, *arguments)
+    printed = capfd.readouterr()
+    lines = printed.err.splitlines()
+    assert code == 2 and printed.out == ""
+    assert len(lines) == 1 and lines[0].startswith("error: "), printed.err
+    assert "Traceback" not in printed.err and "weights_only" not in printed.err
+    return lines[0]
+
+
+def edit(run, key, value):
+    """Sets a key, "model.width", of config.yaml."""
+    path = run / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    *groups, name = key.split(".")
+    group = config
+    for part in groups:
+        group = group[part]
+    group[name] = value
+    path.write_text(yaml.safe_dump(config))
+
+
+# code
+
+
+FOREIGN_NAMES = {
+    "a source": ("data.name", "os:system"),
+    "a tokenizer": ("tokenizer.name", "os:system"),
+    "a normalizer": ("attention.encoder", "evil:HNAS"),
+    "a normalizer of a longer prefix": ("attention.encoder", "attnormx:HNAS"),
+    "a normalizer inside a package": ("attention.encoder", "evil.attnorm:HNAS"),
+    "a prior": ("attention.prior.encoder", ["evil:HNAS"]),
+    "a scorer": ("attention.scorer.encoder", "evil:HNAS"),
+    "a cost, among the options": ("attention.options", {"ot": {"cost": "evil:cost"}}),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN_NAMES)
+@pytest.mark.parametrize("door", ["eval", "generate"])
+def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, attacked, door, what):
+    """Also when the folder is the current one and on sys.path, as with `python -m`."""
+    key, value = FOREIGN_NAMES[what]
+
+    def spoil(run):
+        monkeypatch.chdir(run)
+        for entry in ("", str(run)):
+            monkeypatch.syspath_prepend(entry)
+        for name in ("evil", "attnormx"):
+            (run / f"{name}.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+        edit(run, key, value)
+
+    line = attacked(spoil, *["input=-"] * (door == "generate"), door=door)
+    assert line.startswith(f"error: {key}") and "ATTNORM_TRUST" in line and "trust_code=true" in line
+    assert not (tmp_path / "mark").exists()
+    assert "" not in sys.path and str(tmp_path / "run") not in sys.path
+
+
+NOT_CLASSES = {  # trusted or of attnorm, but not what is expected there
+    "a module": ("attention.encoder", "attnorm.training.environment:subprocess"),
+    "a function": ("attention.encoder", "attnorm.training.checkpoints:sync_folder"),
+    "another class": ("attention.encoder", "attnorm.attention.scorers:Dot"),
+    "the base class": ("attention.encoder", "attnorm.attention.normalizers.base:Normalizer"),
+    "a dotted attribute": ("attention.encoder", "attnorm.training.environment:subprocess.run"),
+    "a relative module": ("attention.encoder", "attnorm..attention:HNAS"),
+    "a path": ("attention.encoder", "attnorm./tmp/evil:HNAS"),
+    "no module": ("attention.encoder", "attnorm:"),
+    "a source that is a module": ("data.name", "attnorm.data.sources:checks"),
+    "a source that is abstract": ("data.name", "attnorm.data.sources:Source"),
+    "a tokenizer that is abstract": ("tokenizer.name", "attnorm.data.tokenizer:Tokenizer"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_CLASSES)
+def test_only_classes_of_the_right_kind_are_called(attacked, what):
+    key, value = NOT_CLASSES[what]
+
+    def spoil(run):
+        edit(run, "attention.options", {})  # they are those of hnas
+        edit(run, "attention.encoder", "softmax")
+        edit(run, key, value)
+
+    assert value in attacked(spoil)
+
+
+@pytest.mark.parametrize(("variable", "typed"), [("os, shutil", ()), ("", ("trust_code=true",))])
+def test_trusted_code_still_has_to_be_of_the_right_kind(monkeypatch, attacked, variable, typed):
+    monkeypatch.setenv("ATTNORM_TRUST", variable)
+    monkeypatch.setattr(os, "system", lambda *_: pytest.fail("os.system was called"))
+    line = attacked(lambda run: edit(run, "data.name", "os:system"), *typed)
+    assert line == "error: data 'os:system': expected a subclass of attnorm.data.sources.Source"
+
+
+@pytest.mark.parametrize(("variable", "typed"), [("my_own", ()), ("", ("trust_code=true",))])
+def test_code_that_the_user_trusts_is_imported(monkeypatch, tmp_path, variable, typed):
+    run = runs.copied_run(tmp_path)
+    (tmp_path / "my_own.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ATTNORM_TRUST", variable)
+    edit(run, "attention.encoder", "my_own:HNAS")
+    edit(run, "attention.options", {"HNAS": {"start": 0.5}})
+    try:
+        assert runs.call(monkeypatch, "eval", f"run={run}", *typed) == 0
+    finally:
+        sys.modules.pop("my_own", None)
+    assert (tmp_path / "mark").exists()
+
+
+def test_what_is_typed_in_the_same_command_is_trusted(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path)
+    (tmp_path / "my_source.py").write_text("from attnorm.data.builtin import Newswire as Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert runs.call(monkeypatch, "eval", f"run={run}", "data.name=my_source:Mine") == 0
+    finally:
+        sys.modules.pop("my_source", None)
+
+
+def test_a_source_that_is_replaced_by_what_is_typed_is_still_not_imported(monkeypatch, attacked):
+    """It would be asked how the run cleaned its texts."""
+    assert "data.name='os:system'" in attacked(lambda run: edit(run, "data.name", "os:system"), "data=newswire")
+
+
+@pytest.mark.parametrize(
+    ("typed", "kind"),
+    [
+        ("data.name=os:system", "attnorm.data.sources.Source"),
+        ("tokenizer.name=os:system", "attnorm.data.tokenizer.Tokenizer"),
+        ("attention.encoder=os:system", "attnorm.attention.normalizers.base.Normalizer"),
+        ("attention.prior.encoder=['os:system']", "torch.nn.modules.module.Module"),
+        ("attention.scorer.encoder=os:system", "attnorm.attention.scorers.Scorer"),
+    ],
+)
+def test_training_calls_only_classes_of_the_right_kind(monkeypatch, tmp_path, capfd, typed, kind):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "system", lambda *_: pytest.fail("os.system was called"))
+    assert f"expected a subclass of {kind}" in refusal(monkeypatch, capfd, "train", typed)
+
+
+def test_a_run_folder_is_taken_off_the_path_and_nothing_else(monkeypatch, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    (tmp_path / "run/inside").mkdir(parents=True)
+    kept = [str(tmp_path), str(tmp_path / "run/inside")]
+    monkeypatch.chdir(tmp_path / "run")
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path / "run"), *kept, ".", str(tmp_path / "link")])
+    keep_off_path(tmp_path / "run")
+    assert sys.path == kept
+
+
+def test_modules_of_a_run_folder_do_not_shadow_libraries(tmp_path):
+    """`python -m` puts the current folder first on the path."""
+    run = runs.copied_run(tmp_path)
+    for name in ("torch", "evil"):
+        (run / f"{name}.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+    edit(run, "attention.encoder", "evil:HNAS")
+    path = os.pathsep.join([str(runs.ROOT / "src"), str(runs.ROOT)])
+    ended = runs.command("-m", "eval", "run=.", cwd=run, env={"PYTHONPATH": path})
+    assert ended.returncode == 2 and ended.stderr.startswith("error: attention.encoder='evil:HNAS'"), ended.stderr
+    assert not (tmp_path / "mark").exists()
+
+
+# config.yaml
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+CONFIGS = {
+    "empty": b"",
+    "blank": b"\n# nothing\n",
+    "binary": bytes(range(256)),
+    "utf-16": "seed: 1\n".encode("utf-16"),
+    "not YAML": b"a: [1\nb: }\n",
+    "tabs": b"a:\n\t- 1\n",
+    "two documents": b"seed: 1\n---\nseed: 2\n",
+    "a list": b"- 1\n",
+    "a number": b"3\n",
+    "a text": b"a b c\n",
+    "one key": b"seed: 1\n",
+    "an alias bomb": BOMB.encode(),
+    "an anchor": b"model: &m {name: seq2seq}\n",
+    "a merge": b"model: {name: seq2seq}\n<<: *m\n",
+    "a Python object": b"seed: !!python/object/apply:os.system ['false']\n",
+    "a tag": b"seed: !!binary aGVsbG8=\n",
+    "an own tag": b"seed: !evil 1\n",
+    "deep lists": b"[" * 100_000,
+    "deep mappings": b"".join(b" " * depth + b"a:\n" for depth in range(500)),
+    "a huge file": b"a: " + b"x" * (2 << 20),
+    "a huge number": b"seed: " + b"9" * 10_000,
+    "a large number": b"seed: 99999999999999999999\n",
+    "a date": b"seed: 2020-01-01\n",
+    "a number as a key": b"1: 2\n",
+    "a list as a key": b"? [a]\n: 2\n",
+    "a group that is a number": b"model: 3\n",
+    "a group that is null": b"data:\n",
+}
+
+
+@pytest.mark.parametrize("what", CONFIGS)
+def test_a_config_that_is_none_is_refused_in_one_line(attacked, what):
+    line = attacked(lambda run: (run / "config.yaml").write_bytes(CONFIGS[what]))
+    assert "config.yaml" in line
+
+
+def test_the_same_file_is_refused_by_a_warm_start(monkeypatch, tmp_path, capfd):
+    run = runs.copied_run(tmp_path, "mlm")
+    (run / "config.yaml").write_text(BOMB)
+    monkeypatch.chdir(tmp_path)
+    assert "config.yaml:1: aliases" in refusal(monkeypatch, capfd, "train", "task=mlm", f"model.init={run}")
+
+
+@pytest.mark.parametrize("key", ["data.train_size", "tags", "model.positions"])
+def test_interpolations_are_not_resolved(monkeypatch, attacked, key):
+    monkeypatch.setenv("SECRET", "swordfish")
+    line = attacked(lambda run: edit(run, key, "${oc.env:SECRET}"))
+    assert f"{key}=${{oc.env:SECRET}}: " in line and "swordfish" not in line
+
+
+def test_an_interpolation_in_a_path_is_a_name(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path)
+    monkeypatch.setenv("SECRET", "swordfish")
+    monkeypatch.chdir(tmp_path)
+    edit(run, "paths.cache_dir", "${oc.env:SECRET}")
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    assert (tmp_path / "${oc.env:SECRET}").is_dir() and not (tmp_path / "swordfish").exists()
+
+
+def test_what_the_user_types_may_be_an_interpolation(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path)
+    monkeypatch.setenv("CACHE", str(tmp_path / "cache"))
+    assert runs.call(monkeypatch, "eval", f"run={run}", "paths.cache_dir=${oc.env:CACHE}") == 0
+    assert (tmp_path / "cache").is_dir()
+
+
+# files of the folder
+
+
+def write(name, content):
+    """A function that overwrites a file of a run, or puts the file of that path there."""
+
+    def spoil(run):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).unlink(missing_ok=True)
+        (run / name).write_bytes(content.read_bytes() if hasattr(content, "read_bytes") else content)
+
+    return spoil
+
+
+def remove(name):
+    return lambda run: (run / name).unlink()
+
+
+def other_tokenizer(task, name, *overrides):
+    """A function that puts the tokenizer of another run there."""
+
+    def spoil(run):
+        runs.tiny_run(run.parent / "other", "debug=fdr", *overrides, task=task)
+        shutil.copy(run.parent / "other" / name, run / name)
+
+    return spoil
+
+
+def answers(**changes):
+    """A function that changes answers.json; None takes a key away."""
+
+    def spoil(run):
+        kept = json.loads((run / "answers.json").read_text()) | changes
+        (run / "answers.json").write_text(json.dumps({k: v for k, v in kept.items() if v is not None}))
+
+    return spoil
+
+
+MODEL, JSON = "sentencepiece.model", "tokenizer.json"
+FOLDERS = {  # what is spoilt: (task, how, what the line has to mention)
+    "no tokenizer": ("gigaword", remove(MODEL), MODEL),
+    "an empty tokenizer": ("gigaword", write(MODEL, b""), MODEL),
+    "a binary tokenizer": ("gigaword", write(MODEL, bytes(range(256)) * 9), MODEL),
+    "a tokenizer of another task": ("gigaword", lambda run: (run / MODEL).rename(run / JSON), MODEL),
+    "a smaller vocabulary": ("gigaword", other_tokenizer("gigaword", MODEL, "tokenizer.vocab_size=200"), MODEL),
+    "another vocabulary of that size": ("gigaword", other_tokenizer("gigaword", MODEL, "data.corpus_seed=9"), MODEL),
+    "no wordpiece": ("mlm", remove(JSON), JSON),
+    "an empty wordpiece": ("mlm", write(JSON, b""), JSON),
+    "a binary wordpiece": ("mlm", write(JSON, bytes(range(256)) * 9), JSON),
+    "a wordpiece that is a list": ("mlm", write(JSON, b"[1]"), JSON),
+    "a wordpiece without a model": ("mlm", write(JSON, b'{"model": {}}'), JSON),
+    "deep JSON": ("mlm", write(JSON, b"[" * 100_000), JSON),
+    "no answers": ("vqa", remove("answers.json"), "answers.json"),
+    "empty answers": ("vqa", write("answers.json", b""), "answers.json"),
+    "binary answers": ("vqa", write("answers.json", bytes(range(256))), "answers.json"),
+    "deep answers": ("vqa", write("answers.json", b"[" * 100_000), "answers.json"),
+    "answers that are a list": ("vqa", write("answers.json", b"[1]"), "answers.json"),
+    "answers without texts": ("vqa", answers(answers=None), "answers.json"),
+    "answers that are numbers": ("vqa", answers(answers=[1, 2]), "answers.json"),
+    "answers that are a text": ("vqa", answers(answers="yes"), "answers.json"),
+    "other answers": ("vqa", lambda run: answers(answers=[*map(str, range(40))])(run), "answers.json"),
+    "widths that are texts": ("vqa", answers(widths=["a"]), "answers.json"),
+    "widths without boxes": ("vqa", answers(boxes=[]), "answers.json"),
+    "huge widths": ("vqa", answers(widths=[10**9] * 2, boxes=[10**9] * 2), "answers.json"),
+    "a model for which there is no memory": ("gigaword", lambda run: edit(run, "model.width", 2**40), "config.yaml"),
+    "another model": ("gigaword", lambda run: edit(run, "model.encoder_layers", 2), "encoder.layers.1"),
+    "another shape": ("gigaword", lambda run: edit(run, "model.inner", 31), "(32, 16)"),
+    "no such task": ("gigaword", lambda run: edit(run, "task.name", ["mlm"]), "task.name=['mlm']"),
+}
+
+
+@pytest.mark.parametrize("what", FOLDERS)
+def test_a_broken_run_folder_is_refused_in_one_line(attacked, what):
+    task, spoil, words = FOLDERS[what]
+    assert words in attacked(spoil, task=task)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("evil",)
+
+
+def saved(content):
+    """The bytes of torch.save."""
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+def zipped(**entries):
+    """The bytes of a zip archive."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def resaved(change):
+    """A function from a run to its checkpoint with changed content: `change` gets the content and the state_dict."""
+
+    def content_of(run):
+        content = runs.load(run, "best")
+        return saved(change(content, content["state_dict"]) or content)
+
+    return content_of
+
+
+def first(state):
+    return next(name for name in state if name.endswith("weight"))
+
+
+def replaced(function):
+    """A change of the first matrix."""
+    return resaved(lambda content, state: state.update({first(state): function(state[first(state)])}))
+
+
+def of_safetensors(run):
+    save_file({"w": torch.zeros(3)}, run / "w.safetensors")
+    return (run / "w.safetensors").read_bytes()
+
+
+def of_torchscript(run):
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)), file)
+    return file.getvalue()
+
+
+def flipped(run):
+    content = bytearray((run / "checkpoints/best.ckpt").read_bytes())
+    content[len(content) // 2] ^= 1
+    return bytes(content)
+
+
+CHECKPOINTS = {  # from the run to the bytes of its best.ckpt
+    "empty": lambda run: b"",
+    "a text": lambda run: b"hello\n" * 99,
+    "half of it": lambda run: (run / "checkpoints/best.ckpt").read_bytes()[:20_000],
+    "all but the last byte": lambda run: (run / "checkpoints/best.ckpt").read_bytes()[:-1],
+    "a bit flipped": flipped,
+    "a pickle": lambda run: pickle.dumps({"state_dict": {}}),
+    "a pickle that runs code": lambda run: pickle.dumps(Evil()),
+    "a torch file that runs code": lambda run: saved({"state_dict": {}, "global_step": Evil()}),
+    "a torch file of the old format": lambda run: old_format({"state_dict": {}, "global_step": 1}),
+    "a whole module": lambda run: saved(torch.nn.Linear(2, 2)),
+    "TorchScript": of_torchscript,
+    "safetensors": of_safetensors,
+    "a zip": lambda run: zipped(a="b"),
+    "a zip bomb": lambda run: zipped(**{"archive/data.pkl": b"\0" * 50_000_000}),
+    "a list": lambda run: saved([1]),
+    "a tensor": lambda run: saved(torch.zeros(3)),
+    "no state_dict": lambda run: saved({"global_step": 1}),
+    "a state_dict that is a list": lambda run: saved({"global_step": 1, "state_dict": [torch.zeros(2)]}),
+    "a state_dict of numbers": lambda run: saved({"global_step": 1, "state_dict": {"model.a": 1}}),
+    "an empty state_dict": lambda run: saved({"global_step": 1, "state_dict": {}}),
+    "a step that is a text": resaved(lambda content, state: content.update(global_step="1")),
+    "a missing key": resaved(lambda content, state: state.pop(first(state)) is None),
+    "an extra key": resaved(lambda content, state: state.update(a=torch.zeros(1))),
+    "a name that is a number": resaved(lambda content, state: state.update({1: torch.zeros(1)})),
+    "another shape": replaced(lambda tensor: tensor[:1].clone()),
+    "whole numbers": replaced(lambda tensor: tensor.int()),
+    "complex numbers": replaced(lambda tensor: tensor.to(torch.complex64)),
+    "a sparse tensor": replaced(lambda tensor: tensor.to_sparse()),
+    "a meta tensor": replaced(lambda tensor: tensor.to("meta")),
+    "a tensor of which there is one value": replaced(lambda tensor: torch.zeros(1).expand(10**12)),
+    "NaN": replaced(lambda tensor: tensor * torch.nan),
+    "infinity": replaced(lambda tensor: tensor / 0),
+    "parameters of another model": lambda run: (runs.finished_run("mlm") / "checkpoints/best.ckpt").read_bytes(),
+}
+
+
+def old_format(content):
+    file = io.BytesIO()
+    torch.save(content, file, _use_new_zipfile_serialization=False)
+    return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("what", CHECKPOINTS)
+def test_a_file_that_is_not_the_runs_checkpoint_is_refused_in_one_line(monkeypatch, tmp_path, attacked, what):
+    monkeypatch.chdir(tmp_path)
+    line = attacked(lambda run: (run / "checkpoints/best.ckpt").write_bytes(CHECKPOINTS[what](run)))
+    assert "checkpoints/best.ckpt" in line and len(line) < 600
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize(
+    ("door", "typed", "words"),
+    [
+        ("eval", ("run=1",), "run=1: no such folder"),
+        ("eval", ("run=01",), "run=01: no such folder"),
+        ("eval", ("run=true",), "run=true: no such folder"),
+        ("eval", ("run=[a]",), "run=[a]: expected a single value"),
+        ("eval", ("run={a: 1}",), "run={a: 1}: expected a single value"),
+        ("eval", ("run=",), "run: has to be given"),
+        ("eval", ("run={file}",), "no such folder"),
+        ("eval", ("run={run}", "split=[test]"), "split=[test]: expected a single value"),
+        ("eval", ("run={run}", "ckpt=1"), "ckpt=1: allowed are best, last"),
+        ("eval", ("run={run}", "trust_code=yes"), "trust_code=yes: allowed are true, false"),
+        ("eval", ("metric=[squad]",), "metric=[squad]: expected a single value"),
+        ("eval", ("metric=squad", "predictions=1", "references={file}"), "predictions=1: no such file"),
+        ("generate", ("run=1", "input=-"), "run=1: no such folder"),
+        ("generate", ("run={run}", "input=3"), "input=3: no such file"),
+        ("generate", ("run={run}", "input=[a]"), "input=[a]: expected a single value"),
+        ("generate", ("run={run}", "input=null"), "input: has to be given"),
+        ("generate", ("run={run}", "input={run}"), "this is a folder"),
+        ("generate", ("run=null", "input=-"), "run: has to be given"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_value_of_another_kind_is_refused_in_one_line(monkeypatch, tmp_path, capfd, door, typed, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    names = {"run": runs.finished_run(), "file": tmp_path / "file"}
+    filled = [text if text.startswith("run={a") else text.format(**names) for text in typed]
+    assert words in refusal(monkeypatch, capfd, door, *filled)
+
+
+def test_a_folder_may_be_called_by_a_number(monkeypatch, tmp_path):
+    runs.copied_run(tmp_path).rename(tmp_path / "01")
+    monkeypatch.chdir(tmp_path)
+    assert runs.call(monkeypatch, "eval", "run=01") == 0
+
+
+def test_every_missing_setting_is_named(tmp_path):
+    """What reads a setting of a run finds it or says which one is missing."""
+    run = runs.copied_run(tmp_path)
+    config = read_config(run)
+    assert config["model"]["width"] == 16 and config.plain() == yaml.safe_load((run / "config.yaml").read_text())
+    with pytest.raises(RunError, match=r"config\.yaml: model\.widht is missing"):
+        config["model"]["widht"]
+    assert issubclass(RunError, ConfigError)
+
+
+def test_each_file_that_gives_ids_their_meaning_is_a_companion():
+    kept = {path.name for task in ("gigaword", "mlm", "vqa") for path in runs.finished_run(task).iterdir()}
+    assert set(COMPANIONS) <= kept
+    for task in ("gigaword", "vqa"):
+        run = runs.finished_run(task)
+        recorded = runs.load(run)["companions"]
+        assert set(recorded) == {name for name in COMPANIONS if (run / name).exists()}
