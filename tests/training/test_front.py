@@ -709,6 +709,7 @@ def started(*typed) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored if the tests run in the background
     )
     process.stdin.write(f"{ARTICLE}\n".encode())
     process.stdin.flush()
