@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from attnorm.front import run_train
+from attnorm.cli.train import run_train
 
 if __name__ == "__main__":
     sys.exit(run_train(Path(__file__).parent.resolve() / "conf"))

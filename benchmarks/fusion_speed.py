@@ -31,8 +31,8 @@ VIEWS, QUESTION = 3, 14  # views of an image, the most tokens of a question
 
 def build(name: str, args: argparse.Namespace):
     """The model of a contestant."""
-    from attnorm.models.pythia import Pythia
-    from attnorm.training.recipes.base import recipe_of
+    from attnorm.models.vqa.pythia import Pythia
+    from attnorm.tasks.task import recipe_of
 
     fusion, normalizer = CONTESTANTS[name]
     typed = ("task=vqa", "model=vqa_paper", f"model.fusion={fusion}", f"model.fusion_heads={args.heads}")

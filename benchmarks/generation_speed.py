@@ -12,10 +12,10 @@ BEAMS = (1, 4)
 
 
 def batches(cfg: dict, table, beams: int) -> list:
-    """Padded articles, int (B, N), in batches as `attnorm.tasks.headlines.write_headlines` makes them."""
+    """Padded articles, int (B, N), in batches as `attnorm.tasks.headlines.generate.write_headlines` makes them."""
     import numpy as np
 
-    from attnorm.data.batching import cut_by_tokens, pad
+    from attnorm.data.sampler import cut_by_tokens, pad
 
     lengths = np.array([(len(ids) + 1, LENGTH) for ids in table["source"]])
     order = np.argsort(lengths[:, 0], kind="stable")
@@ -26,7 +26,7 @@ def batches(cfg: dict, table, beams: int) -> list:
 
 def ours_generates(model, beams: int) -> Callable:
     """source (B, N) -> B headlines, lists of token ids."""
-    from attnorm.models.decoding import Decoding, SpecialTokens, generate
+    from attnorm.models.generation import Decoding, SpecialTokens, generate
 
     special = SpecialTokens(timing.PAD, timing.BOS, timing.EOS)
     decoding = Decoding(beam_size=beams, min_length=LENGTH, max_length=LENGTH)

@@ -57,7 +57,7 @@ def configure(size: str, attention: str, args: argparse.Namespace) -> dict:
 
 def build_ours(size: str, attention: str, pad_id: int, args: argparse.Namespace):
     """Our model as configured."""
-    from attnorm.models.masked_lm import MaskedLM
+    from attnorm.models.bert import MaskedLM
 
     cfg = configure(size, attention, args)
     return MaskedLM(timing.shape_of(cfg), cfg["attention"], args.vocabulary, pad_id)
@@ -89,7 +89,7 @@ def equal_peer(ours, batch: dict) -> Callable:
     from transformers import BertConfig, BertForMaskedLM
     from transformers.utils import logging
 
-    from attnorm.models.pretrained import export
+    from attnorm.models.load_weights import export
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -107,11 +107,11 @@ def equal_peer(ours, batch: dict) -> Callable:
 
 def read(cfg: dict, packed: bool, args: argparse.Namespace) -> tuple:
     """The documents in rows, and what turns parts of them into batches."""
-    from attnorm.data.blocks import Blocks
-    from attnorm.data.corpus import prepare
-    from attnorm.data.masking import MaskedBatches, Masking
-    from attnorm.data.sources import build_source
-    from attnorm.training.recipes.base import source_settings
+    from attnorm.data.preprocess import prepare
+    from attnorm.data.sources.base import build_source
+    from attnorm.tasks.mlm.masking import MaskedBatches, Masking
+    from attnorm.tasks.mlm.packing import Blocks
+    from attnorm.tasks.task import source_settings
 
     split = prepare(
         build_source(cfg["data"]["name"], **source_settings(cfg)),
@@ -147,7 +147,7 @@ def contestants(part: str, size: str, args: argparse.Namespace) -> dict[str, Sid
     """Who is compared in this part, on which batches."""
     import numpy as np
 
-    from attnorm.data.batching import Part, TokenBatches
+    from attnorm.data.sampler import Part, TokenBatches
 
     cfg = configure(size, "softmax", args)
     budget, (split, masked) = cfg["data"]["batch_tokens"], read(cfg, False, args)
@@ -175,7 +175,7 @@ def start(side: Side, optim: dict, args: argparse.Namespace) -> Callable[[int], 
     """Makes the model. number of a round -> real tokens: one update on its batch."""
     import torch
 
-    from attnorm.tasks.optim import Optim
+    from attnorm.optim import Optim
 
     torch.manual_seed(0)
     model = side.build().to(args.device).train()

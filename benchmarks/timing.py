@@ -25,8 +25,8 @@ def configure(*overrides: str) -> dict[str, Any]:
 
 def shape_of(cfg: dict[str, Any], **changes: Any):
     """The `Shape` of the configured model, with other values for some of its keys."""
-    from attnorm.models.shape import Shape
-    from attnorm.training.recipes.base import NOT_SHAPE
+    from attnorm.models.config import Shape
+    from attnorm.tasks.task import NOT_SHAPE
 
     settings = {key: value for key, value in cfg["model"].items() if key not in NOT_SHAPE}
     return Shape(**settings | changes)

@@ -30,7 +30,7 @@ FIXED_SOURCE, FIXED_TARGET = 128, 64  # the model's limits, to which fixed paddi
 
 def ours_logits(model, batch: dict) -> tuple:
     """Scores and labels of the real target tokens, as attnorm's training step computes them."""
-    from attnorm.tasks.headlines import target_logits
+    from attnorm.tasks.headlines.generate import target_logits
 
     return target_logits(model, batch)
 
@@ -71,7 +71,7 @@ def trainer(model, logits_of: Callable, cfg: dict, args: argparse.Namespace, pad
     """[batches] -> tokens: one update of `model` on each batch."""
     import torch
 
-    from attnorm.tasks.optim import Optim
+    from attnorm.optim import Optim
 
     model.to(args.device).train()
     optimizer, _ = Optim(**cfg["optim"]).build(model, total_steps=1000, fused=True)
@@ -136,7 +136,7 @@ def measure_training(args: argparse.Namespace) -> None:
     """Prints the training speed of both, and whether ours is at least the peer's."""
     import torch
 
-    from attnorm.data.batching import PairBatches, TokenBatches
+    from attnorm.data.sampler import PairBatches, TokenBatches
 
     rows, reached = [], {}
     for size in args.model:
@@ -173,10 +173,10 @@ def measure_bucketing(args: argparse.Namespace) -> None:
     import numpy as np
     import torch
 
-    from attnorm.data.batching import PairBatches, Part, TokenBatches
-    from attnorm.data.corpus import prepare
-    from attnorm.data.layout import PairLayout
-    from attnorm.data.sources import build_source
+    from attnorm.data.featurizer import PairLayout
+    from attnorm.data.preprocess import prepare
+    from attnorm.data.sampler import PairBatches, Part, TokenBatches
+    from attnorm.data.sources.base import build_source
 
     cfg = timing.configure("model=tiny", "tokenizer.vocab_size=4000")
     with tempfile.TemporaryDirectory() as cache_dir:

@@ -4,10 +4,10 @@ import zlib
 
 import torch
 
-from attnorm.data.batching import pad
-from attnorm.models.decoding import SpecialTokens
+from attnorm.data.sampler import pad
+from attnorm.models.config import Shape
+from attnorm.models.generation import SpecialTokens
 from attnorm.models.seq2seq import Seq2Seq
-from attnorm.models.shape import Shape
 
 PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3
 SPECIAL = SpecialTokens(PAD, BOS, EOS)

@@ -21,11 +21,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from attnorm import front
-from attnorm.training import callbacks
-from attnorm.training.errors import Interrupted
-from attnorm.training.run import train
-from attnorm.training.tracking import read_csv
+from attnorm.cli import train as front
+from attnorm.errors import Interrupted
+from attnorm.training.callbacks import throughput as callbacks
+from attnorm.training.loggers import read_csv
+from attnorm.training.train import train
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"

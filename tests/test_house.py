@@ -128,7 +128,7 @@ def test_every_file_says_what_it_is_for(file):
         ),
         ("attnorm.models.seq2seq", {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"}),
         ("attnorm.data", {"pytorch_lightning", "hydra", "datasets", "pyarrow"}),
-        ("attnorm.front", {"torch", "pytorch_lightning", "datasets", "matplotlib"}),
+        ("attnorm.cli.train", {"torch", "pytorch_lightning", "datasets", "matplotlib"}),
     ],
 )
 def test_a_part_is_useful_without_what_stands_above_it(module, shunned):
@@ -142,7 +142,7 @@ def test_every_name_in_a_table_of_names_can_be_imported():
     from attnorm.attention.build import NORMALIZERS, PRIORS, SCORERS
     from attnorm.data import SOURCES, TOKENIZERS
     from attnorm.models import MODELS
-    from attnorm.training.recipes import RECIPES
+    from attnorm.tasks import RECIPES
 
     for table in (NORMALIZERS, PRIORS, SCORERS, SOURCES, TOKENIZERS, MODELS, RECIPES):
         for name, path in table.items():

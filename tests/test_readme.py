@@ -12,8 +12,9 @@ import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from attnorm.data.rush import FILES
-from attnorm.training import config, rerun
+from attnorm.config import overrides as rerun
+from attnorm.config import validate as config
+from attnorm.data.sources.gigaword import FILES
 
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}

@@ -5,9 +5,9 @@ import torch
 from builders import PAD
 from tolerance import tolerance
 
-from attnorm.attention.normalizers import key_bias
+from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.models.initialize import initialize, named_seed
-from attnorm.models.visual_shape import VisualShape
+from attnorm.models.vqa.config import VisualShape
 
 VISUAL_SITES = ("fusion", "encoder", "guided")
 WIDTHS, MOST = [5, 3, 4], [4, 3, 5]  # of the features of each view, and its most boxes

@@ -5,7 +5,7 @@ import yaml
 from matplotlib import pyplot as plt
 
 from attnorm.analysis.figures import compare_column_mass, draw_run, line
-from attnorm.training.tracking import CsvTable
+from attnorm.training.loggers import CsvTable
 
 CONFIG = {"task": {"name": "mlm"}, "seed": 3, "optim": {"lr": 0.1, "hybrid_lr_factor": 10.0}}
 

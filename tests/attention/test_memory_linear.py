@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnorm.attention import Mask, Normalizer, build_normalizer, flash
 from attnorm.attention.logsumexp import attention, logsumexp
-from attnorm.attention.normalizers import key_bias
+from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.attention.normalizers.sinkhorn import marginal_error
 
 pytestmark = pytest.mark.numerical

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.build import build_prior
 from attnorm.attention.priors import T5, Content, Learned, Sum, positions_in
-from attnorm.models.decoding import Decoding, generate
+from attnorm.models.generation import Decoding, generate
 
 pytestmark = pytest.mark.numerical
 

@@ -15,9 +15,9 @@ from attnorm.attention import MultiHeadAttention, scorers
 from attnorm.attention.build import SCORERS, build_scorer
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.scorers import Scorer
-from attnorm.models.decoding import Decoding, generate
+from attnorm.models.config import Shape
+from attnorm.models.generation import Decoding, generate
 from attnorm.models.seq2seq import DecoderCache, Seq2Seq
-from attnorm.models.shape import Shape
 
 pytestmark = pytest.mark.numerical
 

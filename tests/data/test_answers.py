@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnorm.data.answers import RESTORED, AnswerList, accuracy, compared, credit, normalize, strip, tally
+from attnorm.tasks.vqa.answers import RESTORED, AnswerList, accuracy, compared, credit, normalize, strip, tally
 
 REAL = Path(__file__).parents[3] / "shared/data/vqa_v2_subset"
 

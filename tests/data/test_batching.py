@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnorm.data.batching import PairBatches, Part, ResumableLoader, TokenBatches, cut_by_tokens, pad
+from attnorm.data.sampler import PairBatches, Part, ResumableLoader, TokenBatches, cut_by_tokens, pad
 
 PAD, BOS, EOS = 0, 1, 2
 BUDGET = 400

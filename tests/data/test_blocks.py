@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from attnorm.data import prepare
-from attnorm.data.batching import TokenBatches
-from attnorm.data.blocks import Blocks, best_fit
-from attnorm.data.masking import MaskedBatches, Masking
-from attnorm.data.newswire_text import NewswireText
-from attnorm.data.text_files import TextFiles
-from attnorm.data.wordpiece_tokenizer import WordPiece
+from attnorm.data.sampler import TokenBatches
+from attnorm.data.sources.newswire_text import NewswireText
+from attnorm.data.sources.text_files import TextFiles
+from attnorm.data.tokenizers.wordpiece import WordPiece
+from attnorm.tasks.mlm.masking import MaskedBatches, Masking
+from attnorm.tasks.mlm.packing import Blocks, best_fit
 
 SENTENCES = [f"the {a} of {b} met {c} ." for a in ("oil", "men") for b in "xyz" for c in ("us", "them")]
 

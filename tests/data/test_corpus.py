@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnorm.data import PairLayout, describe, prepare, tables
+from attnorm.data import PairLayout, describe, prepare
+from attnorm.data import arrow as tables
 from attnorm.data.cache import cached
-from attnorm.data.sentencepiece_tokenizer import SentencePiece
-from attnorm.data.sources import KINDS, Source, build_source
-from attnorm.data.text import clean
+from attnorm.data.cleaning import clean
+from attnorm.data.sources.base import KINDS, Source, build_source
+from attnorm.data.tokenizers.sentencepiece import SentencePiece
 
 REUTERS = Path(__file__).parents[3] / "shared/data/headlines/reuters"
 WORDS = ["The", "U.S.", "grew", "3.5", "%", "in", "1986", ",", "officials", "said", "Tuesday", "."]
@@ -340,8 +341,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         "import datasets, sys\n"
         "from pathlib import Path\n"
         "from attnorm.data import PairLayout, tables\n"
-        "from attnorm.data.sources import KINDS\n"
-        "from attnorm.data.sentencepiece_tokenizer import SentencePiece\n"
+        "from attnorm.data.sources.base import KINDS\n"
+        "from attnorm.data.tokenizers.sentencepiece import SentencePiece\n"
         "def anonymous():\n"
         "    lines = Path('/proc/self/status').read_text().splitlines()\n"
         "    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith('RssAnon'))\n"

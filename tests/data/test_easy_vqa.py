@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from attnorm.data import build_source, easy_vqa
-from attnorm.data.easy_vqa import VIEWS, cells, colours, edges, patches
+from attnorm.data import build_source
+from attnorm.data.sources import easy_vqa
+from attnorm.data.sources.easy_vqa import VIEWS, cells, colours, edges, patches
 
 QUESTIONS = {
     "train": [["what color is it?", "red", 0], ["is there a circle?", "no", 3], ["is it red?", "yes", 0]],

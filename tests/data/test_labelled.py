@@ -13,11 +13,11 @@ from datasets import Dataset
 from pyarrow import parquet
 
 from attnorm.data import prepare
-from attnorm.data.batching import Part
-from attnorm.data.labelled import LabelledFiles
-from attnorm.data.labels_layout import Labelled, LabelledBatches, keep
-from attnorm.data.squad import Squad
-from attnorm.registry import option_names
+from attnorm.data.sampler import Part
+from attnorm.data.sources.labelled_files import LabelledFiles
+from attnorm.data.sources.squad import Squad
+from attnorm.imports import option_names
+from attnorm.tasks.classification.features import Labelled, LabelledBatches, keep
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared/data/mnli/valid.jsonl"

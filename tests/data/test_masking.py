@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnorm.data.batching import Part
-from attnorm.data.masking import MaskedBatches, Masking, masked_count
+from attnorm.data.sampler import Part
+from attnorm.tasks.mlm.masking import MaskedBatches, Masking, masked_count
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 SIZE = 1000

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
-from attnorm.data.newswire import EVENT_KINDS, SPLITS, pair, pairs, story
-from attnorm.data.newswire.notation import read_events
+from attnorm.data.synthetic.newswire import EVENT_KINDS, SPLITS, pair, pairs, story
+from attnorm.data.synthetic.newswire.notation import read_events
 
 FORM = re.compile(r"[^\sA-Z0-9]+( [^\sA-Z0-9]+)*")
 SCORER = RougeScorer(["rouge1"], use_stemmer=True)

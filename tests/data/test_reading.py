@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from attnorm.data import build_source, files
-from attnorm.data.view_files import Files
+from attnorm.data import build_source
+from attnorm.data.readers import text as files
+from attnorm.data.readers.image_features import Files
 
 ROWS = [("café au lait", "Füße"), ("naïve “words”", "€ 5"), ("plain", "text")]
 

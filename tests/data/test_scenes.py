@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from attnorm.data import build_source
-from attnorm.data.scenes import DETECTORS, Thing, detect, questions, scene
-from attnorm.data.scenes import detectors as boxes
-from attnorm.data.scenes import source as scenes_source
-from attnorm.data.scenes.generate import COLOURS, SHAPES, SIDES, VALUES
-from attnorm.data.scenes.questions import PER_SCENE, answer
+from attnorm.data.sources import scenes as scenes_source
+from attnorm.data.synthetic.scenes import DETECTORS, Thing, detect, questions, scene
+from attnorm.data.synthetic.scenes import detectors as boxes
+from attnorm.data.synthetic.scenes.generate import COLOURS, SHAPES, SIDES, VALUES
+from attnorm.data.synthetic.scenes.questions import PER_SCENE, answer
 
 DRAWN = [scene("train", index) for index in range(300)]
 ASKED = [questions("train", index) for index in range(1000)]

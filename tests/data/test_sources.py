@@ -10,9 +10,10 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from attnorm.data import SOURCES, build_source, builtin
-from attnorm.data.rush import FILES
-from attnorm.registry import find, option_names
+from attnorm.data import SOURCES, build_source
+from attnorm.data.sources import newswire as builtin
+from attnorm.data.sources.gigaword import FILES
+from attnorm.imports import find, option_names
 
 ROOT = Path(__file__).parents[2]
 REUTERS = ROOT.parent / "shared/data/headlines/reuters"
@@ -46,7 +47,7 @@ def test_an_unknown_name_or_option_lists_the_allowed_and_the_nearest():
 
 
 def test_a_users_own_source_is_named_by_its_path():
-    assert isinstance(build_source("attnorm.data.rush:Rush", dir="x"), type(build_source("rush", dir="x")))
+    assert isinstance(build_source("attnorm.data.sources.gigaword:Rush", dir="x"), type(build_source("rush", dir="x")))
     with pytest.raises(ValueError, match=r"no\.such:Thing.*cannot import"):
         build_source("no.such:Thing")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnorm.data.squad import Squad, read_questions
+from attnorm.data.sources.squad import Squad, read_questions
 
 REAL = Path(__file__).parents[3] / "shared/data/squad"
 CONTEXT = "The cat sat. A cat slept under caf\u00e9 tables."

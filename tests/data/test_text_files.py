@@ -11,10 +11,10 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from attnorm.data.hub_text import TextHub
-from attnorm.data.newswire_text import STORIES, NewswireText
-from attnorm.data.sources import KINDS
-from attnorm.data.text_files import TextFiles
+from attnorm.data.sources.base import KINDS
+from attnorm.data.sources.hub_text import TextHub
+from attnorm.data.sources.newswire_text import STORIES, NewswireText
+from attnorm.data.sources.text_files import TextFiles
 
 ROOT = Path(__file__).parents[2]
 TEXT = "\ufeffone a\none b\x85\u2028c\n\n \t\ntwo a\ntwo b\n\n\n\nthree"
@@ -275,7 +275,7 @@ def test_a_column_of_parquet_files(tmp_path):
 
 
 def test_newswire_documents_are_stories_of_like_events():
-    from attnorm.data.newswire import story
+    from attnorm.data.synthetic.newswire import story
 
     source = NewswireText(train_size=45, valid_size=7, corpus_seed=3)
     train = documents(source)

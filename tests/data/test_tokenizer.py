@@ -13,10 +13,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from attnorm.data import TOKENIZERS, check_tokenizer, load_tokenizer
-from attnorm.data.sentencepiece_tokenizer import SentencePiece
-from attnorm.data.text import clean
-from attnorm.data.wordpiece_tokenizer import WordPiece
-from attnorm.registry import find, option_parameters
+from attnorm.data.cleaning import clean
+from attnorm.data.tokenizers.sentencepiece import SentencePiece
+from attnorm.data.tokenizers.wordpiece import WordPiece
+from attnorm.imports import find, option_parameters
 
 ROOT = Path(__file__).parents[2]
 REUTERS = ROOT.parent / "shared/data/headlines/reuters/train.article.txt"
@@ -101,7 +101,7 @@ def test_sentencepiece_word_by_word_is_the_library_on_whole_sentences(trained):
 
 
 def test_forgetting_words_changes_nothing(trained, monkeypatch):
-    monkeypatch.setattr("attnorm.data.tokenizer.REMEMBERED", 3)
+    monkeypatch.setattr("attnorm.data.tokenizers.base.REMEMBERED", 3)
     expected = [trained.encode([sentence])[0] for sentence in SENTENCES]
     assert trained.encode(SENTENCES) == expected
 
@@ -311,7 +311,7 @@ def test_sample_is_what_is_drawn_from_the_train_split():
 
 TRAINING = """
 import random
-from attnorm.data.wordpiece_tokenizer import WordPiece
+from attnorm.data.tokenizers.wordpiece import WordPiece
 numbers = random.Random(0)
 letters = [chr(c) for c in [*range(97, 123), *range(0x3b1, 0x3c9), *range(0x4e00, 0x4e00 + 1200)]]
 words = ["".join(numbers.choices(letters[:50], k=numbers.randint(1, 8))) for _ in range(300)] + letters[50:]
@@ -445,7 +445,7 @@ def test_offsets_of_cased_text_with_separate_accents(tmp_path):
 
 
 def test_forgetting_offsets_changes_nothing(wordpiece, monkeypatch):
-    monkeypatch.setattr("attnorm.data.wordpiece_tokenizer.REMEMBERED", 3)
+    monkeypatch.setattr("attnorm.data.tokenizers.wordpiece.REMEMBERED", 3)
     for sentence in SENTENCES:
         assert wordpiece.encode_with_offsets(sentence)[0] == wordpiece.encode([sentence])[0]
         assert len(wordpiece._placed) < 20

@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
-from attnorm.data.view_files import Files, view_problem
-from attnorm.data.views import Arrays, padded, write_arrays
+from attnorm.data.image_features import Arrays, padded, write_arrays
+from attnorm.data.readers.image_features import Files, view_problem
 
 WIDTH, MOST = 5, 4
 SIZE = (200.0, 100.0)  # width and height in pixels
@@ -283,8 +283,8 @@ LAZY = """
 import json, resource, struct, sys
 import numpy as np
 from pathlib import Path
-from attnorm.data.view_files import Files
-from attnorm.data.views import Arrays
+from attnorm.data.readers.image_features import Files
+from attnorm.data.image_features import Arrays
 
 folder, images, boxes, width = Path(sys.argv[1]), 2000, 64, 1024
 size = boxes * width * 4  # 500 MB a file, all of it zeros, so that it costs no disk

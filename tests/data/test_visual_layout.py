@@ -8,10 +8,10 @@ import torch
 from datasets import Dataset
 
 from attnorm.data import prepare
-from attnorm.data.answers import AnswerList, accuracy
-from attnorm.data.batching import Part
-from attnorm.data.views import Arrays, VisualSource, write_arrays
-from attnorm.data.visual_layout import Visual, VisualBatches
+from attnorm.data.image_features import Arrays, VisualSource, write_arrays
+from attnorm.data.sampler import Part
+from attnorm.tasks.vqa.answers import AnswerList, accuracy
+from attnorm.tasks.vqa.features import Visual, VisualBatches
 
 PAD, EOS = 0, 3
 ANSWERS = AnswerList(["yes", "no", "2", "two", "red"])

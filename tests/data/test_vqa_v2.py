@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnorm.data import build_source
-from attnorm.data.vqa_v2 import Annotated, Asked, VqaV2, read_annotations, read_questions
+from attnorm.data.sources.vqa_v2 import Annotated, Asked, VqaV2, read_annotations, read_questions
 
 REAL = Path(__file__).parents[3] / "shared/data/vqa_v2_subset"
 

@@ -11,10 +11,10 @@ import torch
 from datasets import Dataset
 
 from attnorm.data import prepare
-from attnorm.data.batching import Part
-from attnorm.data.squad import Squad
-from attnorm.data.windows import WindowBatches, Windows, most_context, window_starts
-from attnorm.data.wordpiece_tokenizer import WordPiece
+from attnorm.data.sampler import Part
+from attnorm.data.sources.squad import Squad
+from attnorm.data.tokenizers.wordpiece import WordPiece
+from attnorm.tasks.squad.windows import WindowBatches, Windows, most_context, window_starts
 
 REAL = Path(__file__).parents[3] / "shared/data/squad/dev-v2.0.small.json"
 PAD, CLS, SEP = 0, 2, 3

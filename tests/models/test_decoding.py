@@ -7,7 +7,7 @@ import pytest
 import torch
 from builders import BOS, EOS, FIRST_WORD, PAD, SPECIAL, rough_model, sources
 
-from attnorm.models.decoding import Decoding, generate
+from attnorm.models.generation import Decoding, generate
 
 pytestmark = pytest.mark.numerical
 

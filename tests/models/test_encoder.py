@@ -8,14 +8,14 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnorm.attention.build import NORMALIZERS, PRIORS
-from attnorm.attention.normalizers import key_bias
+from attnorm.attention.normalizers import _key_bias as key_bias
+from attnorm.imports import find
 from attnorm.models import MODELS
+from attnorm.models.bert import MaskedLM
+from attnorm.models.config import Shape
 from attnorm.models.embeddings import Embeddings, sinusoids
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
-from attnorm.models.masked_lm import MaskedLM
-from attnorm.models.shape import Shape
-from attnorm.registry import find
 
 pytestmark = pytest.mark.numerical
 

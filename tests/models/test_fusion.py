@@ -25,8 +25,8 @@ from visual_builders import (
 
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import observe, smallest_column_mass
-from attnorm.models.fusion import Fusion
-from attnorm.models.visual_shape import VisualShape
+from attnorm.models.vqa.config import VisualShape
+from attnorm.models.vqa.fusion import Fusion
 
 pytestmark = pytest.mark.numerical
 

@@ -5,8 +5,8 @@ import torch
 from builders import PAD, attention_tables, sources
 from torch.testing import assert_close
 
+from attnorm.models.config import Shape
 from attnorm.models.heads import Classifier, SpanModel
-from attnorm.models.shape import Shape
 
 pytestmark = pytest.mark.numerical
 

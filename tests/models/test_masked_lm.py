@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from builders import PAD, attention_tables, sources
 from torch.testing import assert_close
 
+from attnorm.models.bert import MaskedLM
+from attnorm.models.config import Shape
 from attnorm.models.encoder import Encoder
 from attnorm.models.heads import Classifier, SpanModel
-from attnorm.models.masked_lm import MaskedLM
-from attnorm.models.shape import Shape
 
 pytestmark = pytest.mark.numerical
 

@@ -15,12 +15,12 @@ from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
 
+from attnorm.models.bert import MaskedLM
+from attnorm.models.config import Shape
 from attnorm.models.encoder import Encoder
 from attnorm.models.heads import Classifier, SpanModel
-from attnorm.models.masked_lm import MaskedLM
-from attnorm.models.pretrained import export, fill, read_shape, read_weights
+from attnorm.models.load_weights import export, fill, read_shape, read_weights
 from attnorm.models.seq2seq import Seq2Seq
-from attnorm.models.shape import Shape
 
 pytestmark = pytest.mark.numerical
 

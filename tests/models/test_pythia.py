@@ -31,12 +31,12 @@ from visual_builders import (
 
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import attention_layers
+from attnorm.imports import find
 from attnorm.models import MODELS
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
-from attnorm.models.mcan import MCAN
-from attnorm.models.pythia import Pythia
-from attnorm.registry import find
+from attnorm.models.vqa.mcan import MCAN
+from attnorm.models.vqa.pythia import Pythia
 
 pytestmark = pytest.mark.numerical
 

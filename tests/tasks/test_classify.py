@@ -8,10 +8,10 @@ import torch
 from tolerance import rounding
 from torch import nn
 
-from attnorm.data.batching import Part
-from attnorm.data.labels_layout import LabelledBatches
-from attnorm.tasks.classify import ClassifyTask
-from attnorm.training.recipes.base import recipe_of
+from attnorm.data.sampler import Part
+from attnorm.tasks.classification.features import LabelledBatches
+from attnorm.tasks.classification.module import ClassifyTask
+from attnorm.tasks.task import recipe_of
 
 pytestmark = pytest.mark.numerical
 

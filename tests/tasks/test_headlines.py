@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from builders import BOS, EOS, PAD, SPECIAL, random_words, rough_model
 from torch.testing import assert_close
 
-from attnorm.data.batching import PairBatches, TokenBatches
-from attnorm.models.decoding import Decoding, generate
-from attnorm.tasks.base import NonFiniteLoss
-from attnorm.tasks.gigaword import HeadlineTask
-from attnorm.tasks.headlines import cut, special_tokens, summed_loss, target_logits, write_headlines
-from attnorm.tasks.optim import Optim
-from attnorm.tasks.rouge import Rouge, lead
+from attnorm.data.sampler import PairBatches, TokenBatches
+from attnorm.models.generation import Decoding, generate
+from attnorm.optim import Optim
+from attnorm.tasks.headlines.generate import cut, special_tokens, summed_loss, target_logits, write_headlines
+from attnorm.tasks.headlines.module import HeadlineTask
+from attnorm.tasks.headlines.rouge import Rouge, lead
+from attnorm.tasks.module import NonFiniteLoss
 
 pytestmark = pytest.mark.numerical
 

@@ -8,9 +8,9 @@ import torch
 from tolerance import rounding
 from torch.testing import assert_close
 
-from attnorm.data.batching import Part
-from attnorm.tasks.mlm import SHOWN_TOKENS
-from attnorm.training.recipes.base import recipe_of
+from attnorm.data.sampler import Part
+from attnorm.tasks.mlm.module import SHOWN_TOKENS
+from attnorm.tasks.task import recipe_of
 
 pytestmark = pytest.mark.numerical
 

@@ -9,7 +9,7 @@ from builders import PLACEMENTS, build_model, sources, targets
 from torch import nn
 
 from attnorm.attention.normalizers.hnas import HNAS
-from attnorm.tasks.optim import OPTIMIZERS, SCHEDULES, Optim
+from attnorm.optim import OPTIMIZERS, SCHEDULES, Optim
 
 OPTIM = Optim(
     name="adamw",

@@ -8,8 +8,8 @@ import pytest
 import torch
 from datasets import Dataset
 
-from attnorm.data.windows import Windows
-from attnorm.tasks.spans import Spans, best_spans
+from attnorm.tasks.squad.spans import Spans, best_spans
+from attnorm.tasks.squad.windows import Windows
 
 pytestmark = pytest.mark.numerical
 

@@ -10,10 +10,10 @@ from tolerance import rounding
 from torch import nn
 from torch.testing import assert_close
 
-from attnorm.data.batching import Part
-from attnorm.data.windows import WindowBatches, Windows
-from attnorm.tasks.optim import Optim
-from attnorm.tasks.squad import SpanTask
+from attnorm.data.sampler import Part
+from attnorm.optim import Optim
+from attnorm.tasks.squad.module import SpanTask
+from attnorm.tasks.squad.windows import WindowBatches, Windows
 
 pytestmark = pytest.mark.numerical
 

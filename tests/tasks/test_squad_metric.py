@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from attnorm.data.squad import Squad
-from attnorm.tasks.squad_metric import (
+from attnorm.data.sources.squad import Squad
+from attnorm.tasks.squad.metric import (
     exact_match,
     normalize,
     read_null_odds,

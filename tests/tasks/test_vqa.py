@@ -11,10 +11,10 @@ from datasets import Dataset
 from tolerance import rounding
 from torch import nn
 
-from attnorm.data.batching import Part
-from attnorm.data.visual_layout import VisualBatches
-from attnorm.tasks.vqa import SHOWN, VqaTask, views_of
-from attnorm.training.recipes.base import recipe_of
+from attnorm.data.sampler import Part
+from attnorm.tasks.task import recipe_of
+from attnorm.tasks.vqa.features import VisualBatches
+from attnorm.tasks.vqa.module import SHOWN, VqaTask, views_of
 
 pytestmark = pytest.mark.numerical
 

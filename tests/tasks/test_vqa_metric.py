@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from attnorm.tasks.vqa_metric import (
+from attnorm.tasks.vqa.metric import (
     Reference,
     read_predictions,
     read_references,

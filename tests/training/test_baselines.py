@@ -3,8 +3,8 @@
 import pytest
 import runs
 
+from attnorm.tasks.results import Scores
 from attnorm.training import baselines
-from attnorm.training.scores import Scores
 
 
 def scores(metrics, **found):

@@ -14,10 +14,10 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from attnorm.training.errors import ConfigError, RunError
+from attnorm.config.run_config import read_config
+from attnorm.config.trust import keep_off_path
+from attnorm.errors import ConfigError, RunError
 from attnorm.training.integrity import COMPANIONS
-from attnorm.training.run_config import read_config
-from attnorm.training.trust import keep_off_path
 
 EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.attention.normalizers.hnas import HNAS\n"
 
@@ -95,16 +95,16 @@ def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, att
 
 NOT_CLASSES = {  # trusted or of attnorm, but not what is expected there
     "a module": ("attention.encoder", "attnorm.training.environment:subprocess"),
-    "a function": ("attention.encoder", "attnorm.training.checkpoints:sync_folder"),
+    "a function": ("attention.encoder", "attnorm.training.callbacks.checkpointing:sync_folder"),
     "another class": ("attention.encoder", "attnorm.attention.scorers:Dot"),
     "the base class": ("attention.encoder", "attnorm.attention.normalizers.base:Normalizer"),
     "a dotted attribute": ("attention.encoder", "attnorm.training.environment:subprocess.run"),
     "a relative module": ("attention.encoder", "attnorm..attention:HNAS"),
     "a path": ("attention.encoder", "attnorm./tmp/evil:HNAS"),
     "no module": ("attention.encoder", "attnorm:"),
-    "a source that is a module": ("data.name", "attnorm.data.sources:checks"),
-    "a source that is abstract": ("data.name", "attnorm.data.sources:Source"),
-    "a tokenizer that is abstract": ("tokenizer.name", "attnorm.data.tokenizer:Tokenizer"),
+    "a source that is a module": ("data.name", "attnorm.data.sources.base:checks"),
+    "a source that is abstract": ("data.name", "attnorm.data.sources.base:Source"),
+    "a tokenizer that is abstract": ("tokenizer.name", "attnorm.data.tokenizers.base:Tokenizer"),
 }
 
 
@@ -125,7 +125,7 @@ def test_trusted_code_still_has_to_be_of_the_right_kind(monkeypatch, attacked, v
     monkeypatch.setenv("ATTNORM_TRUST", variable)
     monkeypatch.setattr(os, "system", lambda *_: pytest.fail("os.system was called"))
     line = attacked(lambda run: edit(run, "data.name", "os:system"), *typed)
-    assert line == "error: data 'os:system': expected a subclass of attnorm.data.sources.Source"
+    assert line == "error: data 'os:system': expected a subclass of attnorm.data.sources.base.Source"
 
 
 @pytest.mark.parametrize(("variable", "typed"), [("my_own", ()), ("", ("trust_code=true",))])
@@ -145,7 +145,7 @@ def test_code_that_the_user_trusts_is_imported(monkeypatch, tmp_path, variable, 
 
 def test_what_is_typed_in_the_same_command_is_trusted(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path)
-    (tmp_path / "my_source.py").write_text("from attnorm.data.builtin import Newswire as Mine\n")
+    (tmp_path / "my_source.py").write_text("from attnorm.data.sources.newswire import Newswire as Mine\n")
     monkeypatch.syspath_prepend(tmp_path)
     try:
         assert runs.call(monkeypatch, "eval", f"run={run}", "data.name=my_source:Mine") == 0
@@ -161,8 +161,8 @@ def test_a_source_that_is_replaced_by_what_is_typed_is_still_not_imported(monkey
 @pytest.mark.parametrize(
     ("typed", "kind"),
     [
-        ("data.name=os:system", "attnorm.data.sources.Source"),
-        ("tokenizer.name=os:system", "attnorm.data.tokenizer.Tokenizer"),
+        ("data.name=os:system", "attnorm.data.sources.base.Source"),
+        ("tokenizer.name=os:system", "attnorm.data.tokenizers.base.Tokenizer"),
         ("attention.encoder=os:system", "attnorm.attention.normalizers.base.Normalizer"),
         ("attention.prior.encoder=['os:system']", "torch.nn.modules.module.Module"),
         ("attention.scorer.encoder=os:system", "attnorm.attention.scorers.Scorer"),

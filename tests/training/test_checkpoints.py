@@ -8,9 +8,14 @@ import pytest
 import runs
 import torch
 
-from attnorm.training import checkpoints
-from attnorm.training.checkpoints import AtomicCheckpointIO, read_checkpoint, replace_by_copy, sweep_unfinished
-from attnorm.training.errors import CheckpointError, ConfigError
+from attnorm.errors import CheckpointError, ConfigError
+from attnorm.training.callbacks import checkpointing as checkpoints
+from attnorm.training.callbacks.checkpointing import (
+    AtomicCheckpointIO,
+    read_checkpoint,
+    replace_by_copy,
+    sweep_unfinished,
+)
 
 OLD, NEW = ({"state_dict": {"w": fill(1000)}, "global_step": 1} for fill in (torch.zeros, torch.ones))
 

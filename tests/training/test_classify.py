@@ -10,11 +10,11 @@ import torch
 from tolerance import rounding
 from torch.testing import assert_close
 
-from attnorm import front
-from attnorm.data.batching import Part
-from attnorm.tasks.classify import ClassifyTask
-from attnorm.training.recipes.base import recipe_of
-from attnorm.training.run import load_weights, train
+from attnorm.cli import train as front
+from attnorm.data.sampler import Part
+from attnorm.tasks.classification.module import ClassifyTask
+from attnorm.tasks.task import recipe_of
+from attnorm.training.train import load_weights, train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 FILES = {*runs.FILES, "tokenizer.json", "samples/validation.labels.jsonl"}

@@ -11,12 +11,13 @@ import runs
 import torch
 import yaml
 
-from attnorm import front
-from attnorm.data.builtin import Newswire
-from attnorm.data.rush import FILES
-from attnorm.training import assemble, config
-from attnorm.training.errors import ConfigError
-from attnorm.training.rules import RULES
+from attnorm.cli import train as front
+from attnorm.config import validate as config
+from attnorm.config.schema import RULES
+from attnorm.data.sources.gigaword import FILES
+from attnorm.data.sources.newswire import Newswire
+from attnorm.errors import ConfigError
+from attnorm.training import datamodule as assemble
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]

@@ -8,9 +8,9 @@ import runs
 import yaml
 from rich.console import Console
 
+from attnorm.config.validate import leaves
+from attnorm.tasks.results import Scores
 from attnorm.training import console
-from attnorm.training.config import leaves
-from attnorm.training.scores import Scores
 
 VALIDATION = re.compile(
     r"step +(\d+)  val loss \d+\.\d{3}  perplexity [\d,]+\.\d  ROUGE-1/2/L \d+\.\d / \d+\.\d / \d+\.\d \(greedy\)"

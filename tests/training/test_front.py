@@ -16,12 +16,13 @@ import pytest
 import runs
 from omegaconf import OmegaConf
 
-from attnorm import front
+from attnorm.cli import evaluate as doors
+from attnorm.cli import train as front
+from attnorm.config.schema import SHARED_DATA_KEYS
 from attnorm.data import build_source, load_tokenizer
-from attnorm.data.builtin import Newswire
-from attnorm.training import console, doors
-from attnorm.training.recipes import gigaword
-from attnorm.training.rules import SHARED_DATA_KEYS
+from attnorm.data.sources.newswire import Newswire
+from attnorm.tasks.headlines import task as gigaword
+from attnorm.training import console
 
 HEAVY = ("torch", "pytorch_lightning", "datasets", "transformers", "matplotlib")
 ARTICLE = "police in the capital said on monday that two men were arrested ."

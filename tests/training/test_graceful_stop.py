@@ -8,10 +8,11 @@ import signal
 import pytest
 import runs
 
-from attnorm import front
-from attnorm.training import callbacks, checkpoints
-from attnorm.training.graceful_stop import TimeLimit
-from attnorm.training.recipes.base import Recipe
+from attnorm.cli import train as front
+from attnorm.tasks.task import Recipe
+from attnorm.training.callbacks import checkpointing as checkpoints
+from attnorm.training.callbacks import throughput as callbacks
+from attnorm.training.callbacks.graceful_stop import TimeLimit
 from attnorm.training.run_folder import claim_folder
 
 BUSY = ("attention=hnas", "data.train_size=60", "task.max_steps=8", "task.validations=2")

@@ -12,15 +12,15 @@ from safetensors.torch import load_file, save_file
 from tolerance import rounding
 from torch.testing import assert_close
 
-from attnorm import front
-from attnorm.data import corpus
-from attnorm.data.batching import Part
-from attnorm.models.pretrained import read_weights
-from attnorm.training import init
-from attnorm.training.errors import ConfigError
-from attnorm.training.recipes.base import recipe_of
-from attnorm.training.run import train
-from attnorm.training.tracking import read_csv
+from attnorm.cli import train as front
+from attnorm.config import warm_start as init
+from attnorm.data import preprocess as corpus
+from attnorm.data.sampler import Part
+from attnorm.errors import ConfigError
+from attnorm.models.load_weights import read_weights
+from attnorm.tasks.task import recipe_of
+from attnorm.training.loggers import read_csv
+from attnorm.training.train import train
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", ",", "the", "a"]
 PIECES += [*(chr(c) for c in range(98, 123)), *(f"##{chr(c)}" for c in range(97, 123)), "of", "is", "likes", "##ed"]

@@ -9,12 +9,12 @@ import torch
 from tolerance import rounding
 from torch.testing import assert_close
 
-from attnorm import front
-from attnorm.data.batching import Part
-from attnorm.tasks.mlm import MaskedLMTask
-from attnorm.training.errors import ConfigError
-from attnorm.training.recipes.base import recipe_of
-from attnorm.training.run import load_weights, train
+from attnorm.cli import train as front
+from attnorm.data.sampler import Part
+from attnorm.errors import ConfigError
+from attnorm.tasks.mlm.module import MaskedLMTask
+from attnorm.tasks.task import recipe_of
+from attnorm.training.train import load_weights, train
 
 EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 EPOCHS = ("attention=hnas", "data.train_size=12", "task.max_steps=10", "task.validations=2")  # validates after 5 and 10

@@ -8,8 +8,8 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from attnorm.training import rerun
-from attnorm.training.overrides import PATH_KEYS, quoted, readable
+from attnorm.config import overrides as rerun
+from attnorm.config.arguments import PATH_KEYS, quoted, readable
 
 NASTY = [
     "my file (1).json",
@@ -135,7 +135,7 @@ def test_interpolations_beside_other_signs_still_resolve(monkeypatch, tmp_path):
 
 
 def test_each_key_of_a_path_is_one_of_the_configuration():
-    from attnorm.front import known_keys
+    from attnorm.cli.train import known_keys
 
     assert set(known_keys(runs.CONF)) >= PATH_KEYS
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import runs
 
+from attnorm.errors import ConfigError
+from attnorm.tasks.task import Recipe
 from attnorm.training import run_folder
-from attnorm.training.errors import ConfigError
-from attnorm.training.recipes.base import Recipe
-from attnorm.training.tracking import read_csv
+from attnorm.training.loggers import read_csv
 
 TASKS = ("gigaword", "mlm", "squad", "classify", "vqa")
 SHORT = ("attention=hnas", "data.train_size=60")  # 6 updates per epoch
@@ -178,8 +178,8 @@ def test_other_data_under_the_same_name_are_refused(tmp_path):
     sizes = [o for o in runs.tiny_overrides() if not o.startswith(("data.train_size", "data.valid_size", "data.test"))]
 
     def train(folder: str, *more: str) -> None:
-        from attnorm import front
-        from attnorm.training.run import train
+        from attnorm.cli import train as front
+        from attnorm.training.train import train
 
         train(front.check_composed(runs.composed(*sizes, *typed, *more)), tmp_path / folder)
 

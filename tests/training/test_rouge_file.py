@@ -9,8 +9,8 @@ import pytest
 import runs
 
 from attnorm.data import build_source
-from attnorm.data.text import clean
-from attnorm.tasks.rouge import METRICS, lead
+from attnorm.data.cleaning import clean
+from attnorm.tasks.headlines.rouge import METRICS, lead
 from attnorm.training import console
 
 TEXTS = ["the cat sat", "", "two dogs were running"]

@@ -13,15 +13,15 @@ import yaml
 from tolerance import rounding
 from torch.testing import assert_close
 
-from attnorm import front
-from attnorm.data.batching import TokenBatches
-from attnorm.tasks import gigaword
-from attnorm.tasks.base import NonFiniteLoss
-from attnorm.tasks.gigaword import HeadlineTask
-from attnorm.training import callbacks
-from attnorm.training.errors import ConfigError, Interrupted
-from attnorm.training.recipes.base import recipe_of
-from attnorm.training.tracking import read_csv
+from attnorm.cli import train as front
+from attnorm.data.sampler import TokenBatches
+from attnorm.errors import ConfigError, Interrupted
+from attnorm.tasks.headlines import module as gigaword
+from attnorm.tasks.headlines.module import HeadlineTask
+from attnorm.tasks.module import NonFiniteLoss
+from attnorm.tasks.task import recipe_of
+from attnorm.training.callbacks import throughput as callbacks
+from attnorm.training.loggers import read_csv
 
 EPOCHS = (
     "attention=hnas",

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from tolerance import rounding
 from torch.testing import assert_close
 
-from attnorm import front
-from attnorm.data.batching import Part, TokenBatches
-from attnorm.tasks.squad import SpanTask
+from attnorm.cli import train as front
+from attnorm.data.sampler import Part, TokenBatches
+from attnorm.tasks.squad.module import SpanTask
+from attnorm.tasks.task import recipe_of
 from attnorm.training import console
-from attnorm.training.recipes.base import recipe_of
-from attnorm.training.run import load_weights, train
-from attnorm.training.tracking import read_csv
+from attnorm.training.loggers import read_csv
+from attnorm.training.train import load_weights, train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 TRAINED = ("task.max_steps=9", "task.validations=3", "callbacks.attention_every=0")  # long enough for some answers

@@ -6,8 +6,8 @@ import importlib.util
 import pytest
 import runs
 
-from attnorm.training import tracking
-from attnorm.training.tracking import CsvTable, MetricsFile, continue_history, has_wandb_key, read_csv
+from attnorm.training import loggers as tracking
+from attnorm.training.loggers import CsvTable, MetricsFile, continue_history, has_wandb_key, read_csv
 
 WANDB = importlib.util.find_spec("wandb") is not None
 

@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 from visual_builders import roughen
 
-from attnorm import front
-from attnorm.data.batching import Part
-from attnorm.data.scenes.source import Scenes
-from attnorm.tasks.vqa import VqaTask, views_of
+from attnorm.cli import train as front
+from attnorm.data.sampler import Part
+from attnorm.data.sources.scenes import Scenes
+from attnorm.tasks.task import recipe_of
+from attnorm.tasks.vqa.module import VqaTask, views_of
 from attnorm.training import console
-from attnorm.training.recipes.base import recipe_of
-from attnorm.training.run import load_weights, train
-from attnorm.training.tracking import read_csv
+from attnorm.training.loggers import read_csv
+from attnorm.training.train import load_weights, train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 TRAINED = ("task.max_steps=30", "task.validations=5", "callbacks.attention_every=0")  # long enough for some answers

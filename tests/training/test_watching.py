@@ -8,13 +8,13 @@ import torch
 from torch.testing import assert_close
 
 from attnorm.attention.multihead import observe
-from attnorm.data.batching import TokenBatches
-from attnorm.tasks.mlm import MaskedLMTask
-from attnorm.training import watching
-from attnorm.training.recipes.base import recipe_of
-from attnorm.training.run import load_weights
-from attnorm.training.tracking import read_csv
-from attnorm.training.watching import AttentionWatch, layer_label
+from attnorm.data.sampler import TokenBatches
+from attnorm.tasks.mlm.module import MaskedLMTask
+from attnorm.tasks.task import recipe_of
+from attnorm.training.callbacks import attention_stats as watching
+from attnorm.training.callbacks.attention_stats import AttentionWatch, layer_label
+from attnorm.training.loggers import read_csv
+from attnorm.training.train import load_weights
 
 TWO = ("model.encoder_layers=2", "callbacks.attention_every=1", "task.max_steps=3")
 

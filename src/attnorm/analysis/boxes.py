@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attnorm.data.answers import tally
-from attnorm.data.batching import Part
-from attnorm.tasks.vqa import views_of
-from attnorm.training.recipes.base import recipe_of
-from attnorm.training.rerun import open_run, read_run
+from attnorm.config.overrides import open_run, read_run
+from attnorm.data.sampler import Part
+from attnorm.tasks.task import recipe_of
+from attnorm.tasks.vqa.answers import tally
+from attnorm.tasks.vqa.module import views_of
 
 
 def draw_boxes(run: Path, rows: list[int]) -> list[Path]:

@@ -3,9 +3,9 @@
 from collections import defaultdict
 from pathlib import Path
 
-from attnorm.training.run_config import read_config
-from attnorm.training.tracking import read_csv
-from attnorm.training.watching import ATTENTION_FILE, HYBRID_FILE
+from attnorm.config.run_config import read_config
+from attnorm.training.callbacks.attention_stats import ATTENTION_FILE, HYBRID_FILE
+from attnorm.training.loggers import read_csv
 
 
 def draw_run(run: Path) -> list[Path]:

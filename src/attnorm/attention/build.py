@@ -7,7 +7,7 @@ from torch import nn
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
-from attnorm.registry import construct, find, nearest, option_names
+from attnorm.imports import construct, find, nearest, option_names
 
 NORMALIZERS = {
     "softmax": "attnorm.attention.normalizers.softmax:Softmax",

@@ -5,10 +5,10 @@ splits = prepare(source, {"name": "sentencepiece", "vocab_size": 800}, PairLayou
                  lowercase=True, digits=True, max_rows={}, cache_dir=".cache")
 """
 
-from attnorm.data.corpus import Split, describe, prepare
-from attnorm.data.layout import Layout, PairLayout
-from attnorm.data.sources import SOURCES, Source, build_source
-from attnorm.data.tokenizer import TOKENIZERS, Tokenizer, check_tokenizer, load_tokenizer
+from attnorm.data.featurizer import Layout, PairLayout
+from attnorm.data.preprocess import Split, describe, prepare
+from attnorm.data.sources.base import SOURCES, Source, build_source
+from attnorm.data.tokenizers.base import TOKENIZERS, Tokenizer, check_tokenizer, load_tokenizer
 
 __all__ = [
     "SOURCES",

@@ -6,6 +6,6 @@ Of "bert" the encoder is named: the task chooses the head on it (`masked_lm.py`,
 MODELS = {
     "seq2seq": "attnorm.models.seq2seq:Seq2Seq",
     "bert": "attnorm.models.encoder:Encoder",
-    "pythia": "attnorm.models.pythia:Pythia",
-    "mcan": "attnorm.models.mcan:MCAN",
+    "pythia": "attnorm.models.vqa.pythia:Pythia",
+    "mcan": "attnorm.models.vqa.mcan:MCAN",
 }

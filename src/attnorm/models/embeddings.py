@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.models.shape import Shape
+from attnorm.models.config import Shape
 
 
 class Embeddings(nn.Module):

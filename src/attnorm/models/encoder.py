@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.priors import positions_in
+from attnorm.models.config import Shape
 from attnorm.models.embeddings import Embeddings
 from attnorm.models.layers import EncoderLayer
-from attnorm.models.shape import Shape
 
 
 class Encoder(nn.Module):

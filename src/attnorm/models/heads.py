@@ -2,9 +2,9 @@
 
 from torch import Tensor, nn
 
+from attnorm.models.config import Shape
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
-from attnorm.models.shape import Shape
 
 
 class SpanModel(nn.Module):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_normalizer, build_site_scorer
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache, MultiHeadAttention
-from attnorm.models.shape import Shape
+from attnorm.models.config import Shape
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 

@@ -6,11 +6,11 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache
+from attnorm.models.config import Shape
 from attnorm.models.embeddings import Embeddings
 from attnorm.models.encoder import Encoder, site_log_prior
 from attnorm.models.initialize import initialize
 from attnorm.models.layers import DecoderLayer
-from attnorm.models.shape import Shape
 
 
 class DecoderCache:

@@ -2,8 +2,8 @@
 
 import math
 
+from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, Scores
 from attnorm.training.console import number
-from attnorm.training.scores import LOWER_IS_BETTER, NAMES, Scores
 
 EPOCHS = 10  # over the training data: models trained from scratch on small data rarely do well with fewer
 FACTOR = 4  # times the updates: a clear step up for a run that has had its epochs already

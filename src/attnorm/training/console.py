@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from attnorm.training.scores import NAMES, Scores
+from attnorm.tasks.results import NAMES, Scores
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
 console = Console(highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
-from attnorm.training.errors import CheckpointError
+from attnorm.errors import CheckpointError
 
 SEAL = re.compile(rb"sha256:([0-9a-f]{64})")
 SEAL_LENGTH = len("sha256:") + 64

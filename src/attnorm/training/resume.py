@@ -6,11 +6,11 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from attnorm.data.tokenizer import Tokenizer
-from attnorm.tasks.optim import Optim
-from attnorm.training.checkpoints import RECORD, read_resumable
-from attnorm.training.errors import CheckpointError, ConfigError
-from attnorm.training.rules import leaves
+from attnorm.config.schema import leaves
+from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import CheckpointError, ConfigError
+from attnorm.optim import Optim
+from attnorm.training.callbacks.checkpointing import RECORD, read_resumable
 
 FREE = (  # groups and keys that may change: how long, where and how fast a run trains, and what is shown of it
     *("ckpt_path", "tags", "paths", "logger", "callbacks", "decoding", "trainer", "model.init", "tokenizer.file"),

@@ -8,7 +8,11 @@ import pytorch_lightning as pl
 import torch
 import yaml
 
-from attnorm.training import assemble, checkpoints, integrity, tracking, watching
+from attnorm.training import datamodule as assemble
+from attnorm.training import integrity
+from attnorm.training import loggers as tracking
+from attnorm.training.callbacks import attention_stats as watching
+from attnorm.training.callbacks import checkpointing as checkpoints
 from attnorm.training.environment import describe_environment, write_json
 
 CONFIG = "config.yaml"

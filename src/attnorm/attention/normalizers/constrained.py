@@ -4,8 +4,8 @@ sparsemax (Malaviya, Ferreira and Martins 2018); "Neural Attention Mechanisms"."
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.normalizers._row_map import RowMap, finite_number, map_rows
 from attnorm.attention.normalizers.base import dot_scores, softmax_over_keys
-from attnorm.attention.normalizers.rows import RowMap, finite_number, map_rows
 
 
 class Constrained(RowMap):

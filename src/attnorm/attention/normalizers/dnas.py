@@ -3,13 +3,13 @@
 from torch import Tensor
 
 from attnorm.attention.logsumexp import logsumexp
+from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import (
     logsumexp_over_queries,
     masked_scores,
     prefer,
     softmax_over_keys,
 )
-from attnorm.attention.normalizers.key_bias import KeyBiased
 
 
 class DNAS(KeyBiased):

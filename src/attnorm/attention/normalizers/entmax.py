@@ -5,7 +5,7 @@ import torch
 from entmax import entmax15, entmax_bisect, sparsemax
 from torch import Tensor
 
-from attnorm.attention.normalizers.rows import RowMap, finite_number
+from attnorm.attention.normalizers._row_map import RowMap, finite_number
 
 
 class Sparsemax(RowMap):

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers._covariance import conjugate_gradients, covariance_solve
+from attnorm.attention.normalizers._templates import from_first, log_preference, templates, without_padding
 from attnorm.attention.normalizers.base import Normalizer, dot_scores, masked_scores, softmax_over_keys, widen
-from attnorm.attention.normalizers.covariance import conjugate_gradients, covariance_solve
 from attnorm.attention.normalizers.softmax import Softmax
-from attnorm.attention.normalizers.templates import from_first, log_preference, templates, without_padding
 
 ORDERS = (1, 2, "exact")
 ENOUGH, HALVINGS = 1e-4, 40  # of a Newton step: the share of the promised gain asked for, how often it is halved

@@ -4,7 +4,7 @@ import torch
 from entmax import sparsemax
 from torch import Tensor
 
-from attnorm.attention.normalizers.rows import RowMap, finite_number
+from attnorm.attention.normalizers._row_map import RowMap, finite_number
 
 
 class Fusedmax(RowMap):

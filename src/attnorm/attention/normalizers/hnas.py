@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Normalizer, widen
 from attnorm.attention.normalizers.dnas import DNAS
-from attnorm.attention.normalizers.key_bias import memory_linear
 from attnorm.attention.normalizers.softmax import Softmax
 
 FORMS = ("sigmoid", "clamp")

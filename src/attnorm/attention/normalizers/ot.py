@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from attnorm.attention.normalizers._templates import log_preference, templates
 from attnorm.attention.normalizers.base import Normalizer, masked_scores, widen
-from attnorm.attention.normalizers.templates import log_preference, templates
-from attnorm.registry import find
+from attnorm.imports import find
 
 COSTS = {"squared_distance": "attnorm.attention.normalizers.ot:squared_distance"}
 REACH = {torch.float32: 60.0, torch.float64: 600.0}  # exponents that products of plain exponentials bear

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.logsumexp import logsumexp
+from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import logsumexp_over_queries, masked_scores, prefer, softmax_over_keys
-from attnorm.attention.normalizers.key_bias import KeyBiased
 
 
 class Sinkhorn(KeyBiased):

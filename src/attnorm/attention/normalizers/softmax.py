@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
+from attnorm.attention.normalizers._key_bias import KeyBiased, memory_linear
 from attnorm.attention.normalizers.base import masked_scores, prefer, softmax_over_keys, widen
-from attnorm.attention.normalizers.key_bias import KeyBiased, memory_linear
 
 
 class Softmax(KeyBiased):

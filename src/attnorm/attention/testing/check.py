@@ -10,7 +10,7 @@ from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.testing import agreement, coupling, precision, preference, rows
 from attnorm.attention.testing.cases import Subject
 from attnorm.attention.testing.report import Failure, Report, Result, Skip
-from attnorm.registry import nearest
+from attnorm.imports import nearest
 
 PROPERTIES: dict[str, Callable[[Subject], None]] = {
     check.__name__: check for part in (rows, coupling, preference, agreement, precision) for check in part.PROPERTIES

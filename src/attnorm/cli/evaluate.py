@@ -1,0 +1,182 @@
+"""`eval.py` and `generate.py`: what they do with a run folder."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from attnorm.attention.build import check_attention
+from attnorm.cli.score_predictions import METRICS, OF_FILES, score_file
+from attnorm.config.overrides import Rerun, changed, open_run, read_command, read_run
+from attnorm.config.run_config import Recorded
+from attnorm.config.schema import integer
+from attnorm.config.validate import (
+    check_data,
+    check_together,
+    check_values,
+    model_attention,
+    model_sites,
+    run_label,
+)
+from attnorm.data.arrow import cleaned
+from attnorm.data.readers import text as files
+from attnorm.data.readers.bad_rows import BadRow
+from attnorm.data.sources.base import Source
+from attnorm.errors import ConfigError
+from attnorm.tasks.headlines.generate import cut, write_headlines
+from attnorm.tasks.headlines.task import Headlines
+from attnorm.tasks.task import recipe_of
+from attnorm.training import console
+from attnorm.training.environment import write_json
+
+SPLITS = ("validation", "test")
+OF_RUNS = ("run", "split", "ckpt", "trust_code")  # eval.py's keys about runs; those about files are in score_file
+
+
+def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
+    """Scores a run on a split and writes eval_<split>.json, and what the model wrote, into its folder; or, with
+    `metric`, a file of predictions."""
+    console.quiet_libraries()
+    command = read_command(arguments, defaults)
+    if command.settings["metric"] is not None:
+        return score_file(command, OF_RUNS)
+    metrics = f"metric={'|'.join(METRICS)}"
+    if command.settings["run"] in (None, ""):
+        raise ConfigError([f"run: has to be given, as run=<run folder>, or {metrics} with files to score"])
+    if others := [key for key in OF_FILES if key in command.asked]:
+        raise ConfigError([f"{key}: it is for {metrics}, which score a file, not a run" for key in others])
+    run, split = Path(command.settings["run"]), command.settings["split"]
+    if split not in SPLITS:
+        raise ConfigError([f"split={split}: allowed are {', '.join(SPLITS)}"])
+    trained, cfg = configurations(run, command, conf)
+    sound(cfg, (split,))
+    tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
+    recipe = recipe_of(cfg, run)
+    data = recipe.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
+    scores = recipe.score(recipe.task(model, tokenizer, data), data)
+    name = free_name(run, f"eval_{split}")
+    written = scores.write(run, name)
+    record = {
+        "checkpoint": command.settings["ckpt"],
+        "step": step,
+        "typed": dict(command.typed),
+        "data": cfg["data"],
+        **scores.record(),
+    }
+    write_json(run / f"{name}.json", record)
+    console.show_scores(scores, run_label(cfg))
+    console.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
+
+
+def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
+    """Writes one headline per line for one article per line, in order, as soon as a chunk of them is done."""
+    console.quiet_libraries()
+    command = read_command(arguments, defaults)
+    run, source, chunk = Path(command.settings["run"]), str(command.settings["input"]), command.settings["chunk"]
+    if not integer(1).accepts(chunk):
+        raise ConfigError([f"chunk={chunk}: allowed are {integer(1).allowed}"])
+    trained, cfg = configurations(run, command, conf)
+    sound(cfg, ())
+    if source != "-" and (problem := unreadable(Path(source))):
+        raise ConfigError([f"input={source}: {problem}; - reads standard input"])
+    recipe = recipe_of(cfg, run)
+    if not isinstance(recipe, Headlines):
+        raise ConfigError([f"run={run}: task={cfg['task']['name']} writes no headlines"])
+    tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
+    decoding, data, of_source = recipe.decoding(), cfg["data"], cleaner(trained, cfg)
+    cleaning = {"lowercase": data["lowercase"], "digits": data["digits"]}
+    total = count_lines(Path(source)) if Path(source).is_file() else None
+    with console.bar("headlines", stderr=True) as progress, input_lines(source) as lines:
+        bar = progress.add_task("", total=total, note="")
+        for articles in chunks(lines, chunk):
+            texts = [cleaned(article, "article", of_source, **cleaning) for article in articles]
+            written = [number for number, text in enumerate(texts) if text]  # an empty line stays empty
+            sources = cut(tokenizer.encode([texts[number] for number in written]), cfg["model"]["max_source"])
+            headlines = [""] * len(articles)
+            if written:
+                found = write_headlines(model, tokenizer, sources, decoding, data["batch_tokens"])
+                for number, headline in zip(written, found, strict=True):
+                    headlines[number] = headline
+            print("\n".join(headlines), flush=True)
+            progress.advance(bar, len(articles))
+
+
+def cleaner(trained: dict, cfg: dict) -> Source:
+    """The source whose cleaning a run keeps: its own, also with `data=<another source>`; its options may be changed.
+
+    trained: the configuration that the run was trained with; cfg: the one that is asked for now.
+    """
+    same = cfg["data"]["name"] == trained["data"]["name"]
+    return recipe_of(cfg if same else trained).source()
+
+
+def configurations(run: Path, command: Rerun, conf: Path) -> tuple[Recorded, Recorded]:
+    """A run's configuration, as it was trained and with what was typed."""
+    recorded = read_run(run, command.settings["trust_code"])
+    return recorded, changed(recorded, command.typed, conf)
+
+
+def sound(cfg: dict, splits: tuple[str, ...]) -> None:
+    """Raises ConfigError with every problem of a run's configuration as it was changed."""
+    problems = list(check_values(cfg))
+    wrong = {problem.partition("=")[0] for problem in problems}
+    if "model.name" not in wrong:
+        problems += check_attention(model_attention(cfg), model_sites(cfg))
+    if splits and wrong.isdisjoint(("data.name", "task.name")):
+        problems += check_data(cfg, splits)
+    problems += check_together(cfg, wrong)
+    if problems:
+        raise ConfigError(problems)
+
+
+def free_name(run: Path, stem: str) -> str:
+    """`stem`, or `stem_2`, `stem_3`, ... : an earlier result is not overwritten."""
+    number, name = 1, stem
+    while (run / f"{name}.json").exists():
+        number += 1
+        name = f"{stem}_{number}"
+    return name
+
+
+def unreadable(path: Path) -> str:
+    """Why articles cannot be read from `path`, which may also be a pipe; "" if they can."""
+    if not path.exists():
+        return "no such file"
+    if path.is_dir():
+        return "this is a folder"
+    return "" if os.access(path, os.R_OK) else "no permission to read it"
+
+
+@contextmanager
+def input_lines(source: str) -> Iterator[Iterator[str]]:
+    """The lines of a file or of standard input ("-"), UTF-8, plain or gzipped. Raises ValueError, naming file and line,
+    at one that is not text."""
+
+    def good(file: BinaryIO) -> Iterator[str]:
+        for line in files.lines(files.unpacked(file), f"input={source}"):
+            if isinstance(line, BadRow):
+                raise line
+            yield line
+
+    if source == "-":
+        yield good(sys.stdin.buffer)
+    else:
+        with open(source, "rb") as file:
+            yield good(file)
+
+
+def chunks(items: Iterator[str], size: int) -> Iterator[list[str]]:
+    """Lists of at most `size` items."""
+    while chunk := list(islice(items, size)):
+        yield chunk
+
+
+def count_lines(path: Path) -> int | None:
+    """How many lines the progress bar has to expect; None where that shows only as they are read."""
+    try:
+        return files.count_lines(path)
+    except ValueError:
+        return None

@@ -1,0 +1,143 @@
+"""Opening a run folder again: its own configuration, never today's defaults; only what is typed changes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from attnorm.config.arguments import escaped, readable
+from attnorm.config.run_config import FILE, Recorded, read_config
+from attnorm.config.schema import SHARED_DATA_KEYS, leaves
+from attnorm.config.trust import check_names, keep_off_path
+from attnorm.data.tokenizers.base import TOKENIZERS, Tokenizer
+from attnorm.errors import ConfigError, RunError
+from attnorm.imports import find, nearest
+from attnorm.tasks.task import recipe_of
+from attnorm.training.callbacks.checkpointing import BEST, LAST, read_checkpoint
+from attnorm.training.integrity import check_companions, check_fit, parameters_of
+
+CHANGEABLE = (  # what a finished run can be scored with anew
+    *("data", "decoding", "paths"),
+    *("task.stemmer", "task.n_best", "task.max_answer", "task.null_threshold"),
+)
+PATHS = ("run", "input", "predictions", "references", "questions", "null_odds")  # settings that are taken as typed
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """What a front door was asked: its own settings, those of them that were typed, and changes to the run's config."""
+
+    settings: dict[str, Any]
+    asked: set[str]
+    typed: list[tuple[str, Any]]
+
+
+def read_command(arguments: list[str], defaults: dict[str, Any]) -> Rerun:
+    """Sorts `key=value` arguments into the door's own keys (those of `defaults`) and changes to the run's config."""
+    settings, asked, typed, problems = dict(defaults), set(), [], []
+    for override in OverridesParser.create().parse_overrides(readable(arguments)):
+        key, value = override.key_or_group, override.value()
+        if override.is_sweep_override():
+            problems.append(f"{override.input_line}: one value at a time here")
+        elif key in defaults:  # a folder may be called 1
+            if isinstance(value, dict) or (isinstance(value, list) and key != "references"):
+                problems.append(f"{override.input_line}: expected a single value")
+            as_typed = key in PATHS and value is not None and not isinstance(value, (str, list))
+            settings[key] = override.input_line.partition("=")[2] if as_typed else value
+            asked.add(key)
+        elif any(key == allowed or key.startswith(f"{allowed}.") for allowed in CHANGEABLE):
+            typed.append((key, value))
+        else:
+            allowed = [*defaults, *CHANGEABLE]
+            problems.append(f"{key}: cannot be set here; what can: {', '.join(allowed)}." + nearest(key, allowed))
+    for key, value in settings.items():
+        if value == "???" or (value in (None, "") and defaults[key] == "???"):
+            problems.append(f"{key}: has to be given, as {key}=<value>")
+    if not isinstance(settings.get("trust_code", False), bool):
+        problems.append(f"trust_code={settings['trust_code']}: allowed are true, false")
+    if problems:
+        raise ConfigError(problems)
+    return Rerun(plain(OmegaConf.create(settings)), asked, typed)
+
+
+def read_run(folder: Path, trust_code: bool = False) -> Recorded:
+    """The configuration that a run was trained with.
+
+    Raises ConfigError for a folder that is not a run's, and for one that names code of a package that is not trusted
+    (see `trust.check_names`), unless trust_code allows it.
+    """
+    if not folder.is_dir():
+        raise RunError(f"run={folder}: no such folder")
+    if not (folder / FILE).is_file():
+        raise RunError(f"run={folder}: no {FILE} there, so it is not a run folder")
+    keep_off_path(folder)
+    cfg = read_config(folder)
+    check_names(cfg, trust_code)
+    return cfg
+
+
+def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Recorded:
+    """The run's configuration with what was typed. `data=<source>` takes that source's file from conf/data, but keeps
+    how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
+    cfg, problems = OmegaConf.create(escaped(recorded.plain())), []
+    for key, value in sorted(typed, key=lambda change: "." in change[0]):  # groups first
+        if key == "data":
+            kept = {name: cfg.data[name] for name in SHARED_DATA_KEYS if name in cfg.data}
+            cfg.data = {**compose_group(conf, "data", value), **kept}
+        elif "." not in key:
+            problems.append(f"{key}={value}: type single keys here, such as {key}.<name>=<value>")
+        elif OmegaConf.select(cfg, key, default="absent") == "absent" and key not in dict(leaves(plain(cfg))):
+            problems.append(f"{key}: the run's config has no such key." + nearest(key, dict(leaves(plain(cfg)))))
+        else:
+            OmegaConf.update(cfg, key, value)
+    missing = [f"{key}: has to be given, as {key}=<value>" for key in OmegaConf.missing_keys(cfg)]
+    if problems or missing:
+        raise ConfigError(problems + missing)
+    return Recorded({**plain(cfg), "ckpt_path": None}, recorded.path)  # nothing is resumed here
+
+
+def plain(cfg) -> dict:
+    return OmegaConf.to_container(cfg, resolve=True)
+
+
+def compose_group(conf: Path, group: str, name: str) -> dict:
+    """conf/<group>/<name>.yaml with its own defaults."""
+    with initialize_config_dir(str(conf), version_base="1.3"):
+        return OmegaConf.to_container(compose("train", [f"{group}={name}"])[group])
+
+
+def open_run(run: Path, cfg: dict, checkpoint: str) -> tuple[Tokenizer, torch.nn.Module, int]:
+    """The run's tokenizer, and its model with the parameters of `checkpoint` ("best" or "last"), on the GPU if there
+    is one; and the update they are from. Raises ConfigError if one of them is missing or does not fit the others."""
+    path = run / "checkpoints" / f"{checkpoint}.ckpt"
+    if checkpoint not in (BEST, LAST):
+        raise ConfigError([f"ckpt={checkpoint}: allowed are {BEST}, {LAST}"])
+    if not path.is_file():
+        there = sorted(file.name for file in (run / "checkpoints").glob("*.ckpt")) or "none"
+        raise RunError(f"run={run}: no checkpoint {path.name} there (there is: {there})")
+    tokenizer, content = read_tokenizer(run, cfg), read_checkpoint(path)
+    check_companions(run, content, path)
+    try:
+        model = recipe_of(cfg, run).model(tokenizer)
+    except (RuntimeError, MemoryError) as error:  # sizes that no machine has memory for
+        raise RunError(f"{run / FILE}: the model cannot be built: {str(error).splitlines()[0]}") from error
+    check_fit(model, content, path)
+    model.load_state_dict(parameters_of(content))
+    return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), content["global_step"]
+
+
+def read_tokenizer(run: Path, cfg: dict) -> Tokenizer:
+    """The tokenizer that a run was trained with. Raises RunError if its file is missing or cannot be read."""
+    try:
+        kind = find("tokenizer", cfg["tokenizer"]["name"], TOKENIZERS, Tokenizer)
+        if not (run / kind.FILE).is_file():
+            raise ValueError(f"{run / kind.FILE}: missing; a run of tokenizer={cfg['tokenizer']['name']} has it")
+        if not (content := (run / kind.FILE).read_bytes()):
+            raise ValueError(f"{run / kind.FILE}: the file is empty")
+        return kind.from_bytes(content, str(run / kind.FILE))
+    except (ValueError, OSError) as error:
+        raise RunError(str(error).splitlines()[0]) from error

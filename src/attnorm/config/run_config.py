@@ -1,0 +1,103 @@
+"""config.yaml of a run folder. The folder may come from anyone, so the file is read as plain data, within bounds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attnorm.config.schema import RULES
+from attnorm.errors import RunError
+
+FILE = "config.yaml"
+MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
+GROUPS = ("attention", *dict.fromkeys(key.partition(".")[0] for key in RULES if "." in key))
+TABLES = ("prior", "scorer")  # of attention
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both build plain values only
+
+
+class Recorded(dict):
+    """Settings that a run recorded. Reading one that is not there is a problem of the file, not a bug."""
+
+    def __init__(self, values: dict, path: Path, prefix: str = ""):
+        super().__init__(
+            (key, Recorded(value, path, f"{prefix}{key}.") if isinstance(value, dict) else value)
+            for key, value in values.items()
+        )
+        self.path, self.prefix = path, prefix
+
+    def plain(self) -> dict:
+        """The settings in dicts of Python's own."""
+        return {key: value.plain() if isinstance(value, Recorded) else value for key, value in self.items()}
+
+    def __missing__(self, key: str) -> Any:
+        raise RunError(f"{self.path}: {self.prefix}{key} is missing")
+
+
+def read_config(folder: Path) -> Recorded:
+    """The configuration that a run was trained with.
+
+    A "${...}" in it is plain text: it is never resolved, since it could read the environment. Raises RunError for
+    anything but a plain YAML mapping of settings: aliases, tags, dates, and files or nesting of a size that no run
+    writes.
+    """
+    path = folder / FILE
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise RunError(f"{path}: larger than the {MOST_BYTES:,} bytes that a configuration may have")
+        text = path.read_text(encoding="utf-8")
+        check_events(text, path)
+        config = yaml.load(text, Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise RunError(f"{path}{line}: not valid YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, OSError) as error:  # bytes that are no text, numbers of 5,000 digits
+        if isinstance(error, RunError):
+            raise
+        raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(config, dict) or not config:
+        raise RunError(f"{path}: expected the settings of a run, a YAML mapping")
+    for problem in (*unlike_settings("", config), *unlike_groups(config)):
+        raise RunError(f"{path}: {problem}")
+    return Recorded(config, path)
+
+
+def check_events(text: str, path: Path) -> None:
+    """Raises RunError for YAML that would grow, nest without end or name a type, before anything is built from it."""
+    depth = 0
+    for event in yaml.parse(text, Loader):
+        where = f"{path}:{event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise RunError(f"{where}: aliases and anchors (* and &) are not allowed in a run's configuration")
+        if getattr(event, "tag", None) is not None:
+            raise RunError(f"{where}: the tag {event.tag!r} is not allowed in a run's configuration")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:
+            raise RunError(f"{where}: nested more than {MOST_DEPTH} levels deep")
+
+
+def unlike_settings(key: str, value: Any) -> Iterator[str]:
+    """What is wrong with the kinds of the keys and values inside a value, whatever the settings mean."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if isinstance(name, str) and "${" not in name:
+                yield from unlike_settings(f"{key}.{name}" if key else name, inner)
+            else:
+                yield f"{key or 'the top level'} has the key {name!r}; expected a name"
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from unlike_settings(f"{key}[{number}]", inner)
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        yield f"{key}: the number is too large"
+    elif value is not None and not isinstance(value, (str, int, float)):
+        yield f"{key}={value}: a {type(value).__name__} is not allowed; put it in quotes"
+
+
+def unlike_groups(config: dict) -> Iterator[str]:
+    """Groups of settings that are something else."""
+    groups = {group: config.get(group, {}) for group in GROUPS}
+    if isinstance(groups["attention"], dict):
+        groups |= {f"attention.{table}": groups["attention"].get(table, {}) for table in TABLES}
+    for key, value in groups.items():
+        if not isinstance(value, dict):
+            yield f"{key}={value}: expected settings by name"

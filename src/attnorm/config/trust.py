@@ -1,0 +1,64 @@
+"""Code that a run folder names. The folder may come from anyone, so only packages that the user trusts are imported."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attnorm.errors import ConfigError
+
+VARIABLE = "ATTNORM_TRUST"  # top-level packages, separated by commas
+
+
+def trusted_packages() -> set[str]:
+    """The packages that a run folder may name: this one, and those of the environment variable ATTNORM_TRUST."""
+    listed = os.environ.get(VARIABLE, "").split(",")
+    return {"attnorm", *filter(None, map(str.strip, listed))}
+
+
+def check_names(config: dict, trust_code: bool = False) -> None:
+    """Raises ConfigError, before anything is imported, if a run's configuration names code from other packages.
+
+    trust_code: trust everything.
+    """
+    if trust_code:
+        return
+    problems = []
+    for key, name in dotted_paths(config):
+        package = name.partition(":")[0].partition(".")[0]
+        if package not in trusted_packages():
+            problems.append(
+                f"{key}={name!r}: this run folder names code outside attnorm, and importing it runs it. If you trust "
+                f"it, add {package!r} to the environment variable {VARIABLE}, or type trust_code=true"
+            )
+    if problems:
+        raise ConfigError(problems)
+
+
+def dotted_paths(config: dict) -> Iterator[tuple[str, str]]:
+    """(key, 'package.module:Class') for each value that is looked up by name and is not a plain name: the `name` of
+    every group, and everything under attention, options included."""
+    for group, settings in config.items():
+        if group == "attention":
+            yield from texts_with_colon(settings, "attention")
+        elif isinstance(settings, dict):
+            yield from texts_with_colon(settings.get("name"), f"{group}.name")
+
+
+def texts_with_colon(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Every text with a colon inside a value, with its key."""
+    if isinstance(value, str) and ":" in value:
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from texts_with_colon(inner, f"{key}.{name}")
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from texts_with_colon(inner, f"{key}[{number}]")
+
+
+def keep_off_path(folder: str | Path) -> None:
+    """Removes a run folder from sys.path, where `python -m` puts the current folder: its files could shadow modules."""
+    here = os.path.realpath(folder)
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != here]

@@ -1,0 +1,162 @@
+"""`model.init`: a model that starts from weights that were trained before, BERT's or those of an earlier run."""
+
+from pathlib import Path
+
+import torch
+
+from attnorm.config.run_config import read_config
+from attnorm.config.schema import RULES
+from attnorm.data.tokenizers.base import check_tokenizer
+from attnorm.data.tokenizers.wordpiece import WordPiece
+from attnorm.errors import ConfigError
+from attnorm.models.bert_checkpoint import weight_files
+from attnorm.models.load_weights import Filled, fill, read_shape, read_weights
+from attnorm.training.callbacks.checkpointing import BEST, read_checkpoint
+from attnorm.training.integrity import listed, not_finite, parameters_of
+
+FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
+SHAPE = (  # what the weights decide
+    *("width", "heads", "inner", "encoder_layers", "positions", "norm", "embedding_norm", "norm_eps", "types"),
+    *("activation", "tied"),
+)
+
+
+def complete(cfg: dict) -> dict:
+    """The configuration with the shape and the tokenizer of `model.init`, if it names weights to start from.
+
+    A tokenizer.file that was typed is kept. A run that goes on has both already: its folder says them, the weights that
+    it once started from are not needed any more. Raises ConfigError, with all problems, for what is no such folder, for
+    more positions than the weights have, and for a vocabulary that is not theirs.
+    """
+    model, tokenizer = cfg["model"], cfg["tokenizer"]
+    if not isinstance(model.get("init"), str):
+        return cfg
+    key = f"model.init={model['init']}"
+    if "encoder_layers" not in model:
+        raise ConfigError([f"{key}: model.name={model.get('name')} cannot start from trained weights"])
+    try:
+        folder = resumed(cfg)
+        if folder is None:
+            folder = folder_of(model["init"])
+            check_weights(folder)
+        there = shape_of(folder)
+    except ValueError as error:
+        raise ConfigError([f"{key}: {error}"]) from error
+    if tokenizer.get("name") != "wordpiece" or tokenizer.get("file") is None:
+        tokenizer = {"name": "wordpiece", "file": str(folder), "lowercase": tokenizer.get("lowercase")}
+    problems = []
+    for name in ("max_source", "max_target"):
+        most, asked = there["positions_there"], model.get(name)
+        if isinstance(asked, int) and most is not None and asked > most:
+            problems.append(f"model.{name}={asked}: {key} has {most} positions")
+    try:
+        pieces = pieces_of(tokenizer)
+    except ValueError as error:
+        problems += str(error).splitlines()
+    else:
+        if pieces != there["vocab_size"]:
+            trained = f"{key} was trained with {there['vocab_size']:,}"
+            problems.append(f"tokenizer.file={tokenizer['file']}: {pieces:,} pieces, but {trained}")
+    if problems:
+        raise ConfigError(problems)
+    shape = {name: there[name] for name in SHAPE if name in there}
+    if "decoder_layers" in model:
+        shape["decoder_layers"] = there.get("decoder_layers") or shape["encoder_layers"]
+    if "vocab_size" in model:
+        shape["vocab_size"] = pieces
+    return {**cfg, "model": {**model, **shape}, "tokenizer": tokenizer}
+
+
+def start(model: torch.nn.Module, init: str) -> Filled:
+    """Puts the weights of `model.init` into a model; raises ConfigError where they do not fit."""
+    try:
+        folder = folder_of(init)
+        tensors = parameters_of(read_checkpoint(best_of(folder))) if is_run(folder) else read_weights(folder)
+        if broken := not_finite(tensors):
+            raise ValueError(f"the weights are not finite: {listed(broken)}")
+        return fill(model, tensors)
+    except ValueError as error:
+        raise ConfigError([f"model.init={init}: {error}"]) from error
+
+
+def resumed(cfg: dict) -> Path | None:
+    """The folder of the run that `ckpt_path` goes on with; None without one."""
+    if not isinstance(cfg["ckpt_path"], str):
+        return None
+    folder = Path(cfg["ckpt_path"]).parent.parent
+    return folder if is_run(folder) else None
+
+
+def pieces_of(tokenizer: dict) -> int:
+    """How many pieces a tokenizer that is read from a file has. Raises ValueError for what is none."""
+    if problems := check_tokenizer(**tokenizer):
+        raise ValueError("\n".join(problems))
+    return WordPiece.from_settings(file=tokenizer["file"], lowercase=tokenizer["lowercase"]).vocab_size
+
+
+def folder_of(init: str) -> Path:
+    """The folder that `model.init` names; a model on the hub is downloaded. Raises ValueError if there is none."""
+    folder = Path(init)
+    if folder.is_dir():
+        return folder
+    if init.count("/") > 1 or init.startswith((".", "~", "/")):  # a hub name is "name" or "owner/name"
+        raise ValueError("no such folder, and not the name of a model on the hub")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(init, allow_patterns=list(FILES)))
+    except Exception as error:  # of many kinds: no such model, no network, no permission
+        reason, *_ = str(error).strip().splitlines() or [repr(error)]
+        raise ValueError(f"no such folder, and the hub does not give it: {reason}") from error
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run's of ours."""
+    return (folder / "config.yaml").is_file()
+
+
+def shape_of(folder: Path) -> dict:
+    """`Shape` values of the weights in a folder, with positions_there (None: not limited) and vocab_size."""
+    if not is_run(folder):
+        return read_shape(folder)
+    model = read_config(folder)["model"]
+    for name, value in model.items():
+        if (rule := RULES.get(f"model.{name}")) is not None and not rule.accepts(value):
+            raise ValueError(f"config.yaml: model.{name}={value}: allowed are {rule.allowed}")
+    if "encoder_layers" not in model:
+        raise ValueError(f"a run of model.name={model['name']}, which has no encoder to start from")
+    if not (folder / WordPiece.FILE).is_file():
+        raise ValueError("the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece")
+    positions = model["max_source"] if model["positions"] == "learned" else None
+    pieces = WordPiece.from_settings(file=str(folder / WordPiece.FILE)).vocab_size
+    defaults = {"norm_eps": 1e-5, "types": 0}  # of runs whose model had no such key
+    return {**defaults, **model, "positions_there": positions, "vocab_size": pieces}
+
+
+def check_weights(folder: Path) -> None:
+    """Raises ValueError for a folder whose weights are not there."""
+    if not is_run(folder):
+        weight_files(folder)
+    elif not best_of(folder).is_file():
+        raise ValueError(f"no checkpoint {best_of(folder)}")
+
+
+def best_of(folder: Path) -> Path:
+    """The best checkpoint of a run."""
+    return folder / "checkpoints" / f"{BEST}.ckpt"
+
+
+def describe(filled: Filled, init: str) -> str:
+    """What was loaded, what starts anew and what was left, a few lines for the screen."""
+
+    def listed(names: list[str]) -> str:
+        groups = dict.fromkeys(".".join(part for part in name.split(".") if not part.isdigit()) for name in names)
+        shown = list(groups)
+        return ", ".join(shown[:12]) + ", ..." * (len(shown) > 12)
+
+    lines = [f"{len(filled.loaded):,} tensors from {init}"]
+    if filled.missing:
+        lines.append(f"  not there, start anew ({len(filled.missing)}): {listed(filled.missing)}")
+    if filled.unused:
+        lines.append(f"  there, not used ({len(filled.unused)}): {listed(filled.unused)}")
+    return "\n".join(lines)

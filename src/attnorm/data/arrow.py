@@ -1,0 +1,136 @@
+"""Arrow files of a split, written batch by batch so that memory does not grow with the corpus, and read by mapping."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from attnorm.data.cleaning import clean
+from attnorm.data.featurizer import Layout
+from attnorm.data.sources.base import Kind, Source
+from attnorm.data.tokenizers.base import Tokenizer
+
+BATCH = 4096  # rows of an Arrow record batch
+TABLE, COUNTS = "table.arrow", "counts.json"
+
+
+def progress(rows: Iterable, what: str, total: int | None = None) -> Iterable:
+    """`rows` with a bar on standard error, at a terminal only and after two seconds only."""
+    from tqdm import tqdm
+
+    return tqdm(rows, desc=what, total=total, unit=" rows", unit_scale=True, delay=2, disable=None, leave=False)
+
+
+def write_rows(
+    rows: Iterable[tuple[str, ...]],
+    folder: Path,
+    *,
+    kind: Kind,
+    lowercase: bool,
+    digits: bool,
+    limit: int | None,
+    what: str,
+    cleaner: Source | None = None,
+) -> dict[str, int]:
+    """Clean the raw rows and write those that have the texts that are needed, `limit` of them at most.
+
+    cleaner: the source whose `clean` comes first. Returns and writes the counts: rows read, empty ones skipped, kept.
+    """
+    import pyarrow as pa
+
+    def make(text: str, column: str) -> str:
+        return cleaned(text, column, cleaner, lowercase=lowercase, digits=digits)
+
+    schema = pa.schema([(name, pa.string()) for name in kind.columns])
+    counts = {"read": 0, "empty": 0, "kept": 0}
+    with pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
+        for batch in _batches(_cleaned(progress(rows, what, limit), counts, kind, make, limit)):
+            columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+    (folder / COUNTS).write_text(json.dumps(counts))
+    return counts
+
+
+def cleaned(text: str, column: str, cleaner: Source | None, *, lowercase: bool, digits: bool) -> str:
+    """A text of this column after all cleaning: that of the source `cleaner`, then `text.clean`."""
+    return clean(text if cleaner is None else cleaner.clean(text, column), lowercase=lowercase, digits=digits)
+
+
+def _cleaned(rows, counts, kind, make, limit) -> Iterator[tuple[str, ...]]:
+    needed = [kind.columns.index(name) for name in kind.needed]
+    for row in rows:
+        counts["read"] += 1
+        row = tuple(
+            make(text, name) if name in kind.cleaned else text for text, name in zip(row, kind.columns, strict=True)
+        )
+        if not all(row[place] for place in needed):
+            counts["empty"] += 1
+            continue
+        counts["kept"] += 1
+        yield row
+        if counts["kept"] == limit:  # before the next row is read
+            return
+
+
+def _batches(rows: Iterator) -> Iterator[list]:
+    while batch := list(itertools.islice(rows, BATCH)):
+        yield batch
+
+
+def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Layout, what: str) -> dict[str, int]:
+    """Encode the table in `rows` as the layout has it. Returns and writes the layout's counts."""
+    import pyarrow as pa
+
+    schema = pa.schema(list(layout.columns().items()))
+    counts, first = Counter(), 0
+    with read_batches(rows) as reader, pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
+        total = json.loads((rows / COUNTS).read_text())["kept"]
+        with progress((), what, total) as bar:
+            for batch in reader:
+                ids, found = layout.encode(batch.to_pydict(), first, tokenizer)
+                counts.update(found)
+                columns = [_column(ids[field.name], field.type) for field in schema]
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+                first += batch.num_rows
+                bar.update(batch.num_rows)
+    (folder / COUNTS).write_text(json.dumps(counts))
+    return dict(counts)
+
+
+def _column(values, kind):
+    """An Arrow column; lists go by way of one flat array, which is faster than list by list."""
+    import pyarrow as pa
+
+    if not pa.types.is_list(kind):
+        return pa.array(values, kind)
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    flat = np.fromiter(itertools.chain.from_iterable(values), kind.value_type.to_pandas_dtype(), int(offsets[-1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind.value_type))
+
+
+def read_batches(folder: Path):
+    """The record batches of a table, mapped into memory; a context manager."""
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(pa.memory_map(str(folder / TABLE)))
+
+
+def sample_sentences(rows: Path, words: tuple[str, ...], count: int | None) -> Iterator[str]:
+    """Texts in the columns `words` of the table in `rows`; at most `count`, evenly from all of it, always the same."""
+    width = len(words)
+    total = width * json.loads((rows / COUNTS).read_text())["kept"]
+    wanted = np.ones(total, bool)
+    if count is not None and count < total:
+        wanted[:] = False
+        wanted[np.random.default_rng(0).choice(total, count, replace=False, shuffle=False)] = True
+    start = 0
+    with read_batches(rows) as reader:
+        for batch in reader:
+            chosen = wanted[start : start + width * batch.num_rows].reshape(-1, width)
+            for name, rows_of_it in zip(words, chosen.T, strict=True):
+                yield from batch.column(name).filter(rows_of_it).to_pylist()
+            start += width * batch.num_rows

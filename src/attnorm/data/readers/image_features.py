@@ -1,0 +1,263 @@
+"""Features of images in files, one path a view: a folder of .npz files, one .h5 file, or one .safetensors file.
+
+.npz          a file an image, <id>.npz, or named as COCO names its images, COCO_val2014_<id, 12 digits>.jpg.npz or
+              <id, 12 digits>.npz: arrays
+              features or x (boxes, width); boxes or bbox (boxes, 4) in pixels with image_w and image_h, or in [0, 1]
+              without; num_boxes or num_bbox, if only the first so many are there
+.h5           a group an image, named by its id, that holds the same (sizes and counts may be attributes); or just its
+              features
+.safetensors  tensors <id> (boxes, width) and, if there is a geometry, <id>.boxes (boxes, 4) in [0, 1]
+"""
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from attnorm.data.image_features import Boxes, View, Views, padded, refuse_missing
+from attnorm.data.readers import text as files
+
+ENDINGS = (".h5", ".hdf5", ".safetensors")
+_COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.jpg)?")
+# The name that we use, and those that files have.
+_NAMES = {
+    "features": ("features", "x"),
+    "boxes": ("boxes", "bbox"),
+    "count": ("num_boxes", "num_bbox"),
+    "width": ("image_w",),
+    "height": ("image_h",),
+}
+
+
+class Files(Views):
+    """A view from each of `paths`, the primary one first; at most `max_boxes` boxes of an image, more are an error.
+
+    A view's width, and whether it has a geometry, are those of its first image. Only what is asked for is read. Raises
+    ValueError for a view that cannot be opened or has no images.
+    """
+
+    def __init__(self, paths: Sequence[str | Path], max_boxes: int):
+        self.stores = [store(Path(path)) for path in paths]
+        self.names = [each.path.name for each in self.stores]
+        self.boxes = [max_boxes] * len(self.stores)
+        self.widths, self.geometry = [], []
+        for each in self.stores:
+            if each.first is None:
+                raise ValueError(f"{each.path}: no features of any image in it")
+            features, geometry = each.boxes(each.first)
+            self.widths.append(features.shape[1])
+            self.geometry.append(geometry is not None)
+
+    def check(self, images: Iterable[str]) -> None:
+        images = list(images)
+        for each in self._used():
+            there = each.images()
+            refuse_missing(each.path, [image for image in images if image not in there])
+
+    def read(self, images: Sequence[str]) -> list[View]:
+        return [
+            padded([self._boxes(view, image) for image in images], self.boxes[view], self.widths[view])
+            for view in range(len(self._used()))
+        ]
+
+    def _used(self) -> list["Store"]:
+        return self.stores[: len(self.names)]
+
+    def _boxes(self, view: int, image: str) -> Boxes:
+        each, width, most = self.stores[view], self.widths[view], self.boxes[view]
+        refuse_missing(each.path, [image] if image not in each.images() else [])
+        features, geometry = each.boxes(image)
+        if features.shape[1] != width:
+            wrong = f"{features.shape[1]} features a box, where image {each.first} has {width}"
+        elif len(features) > most:
+            wrong = f"{len(features)} boxes, but data.max_boxes={most}"
+        elif (geometry is not None) != self.geometry[view]:
+            wrong = (
+                f"boxes without places, but image {each.first} has them"
+                if geometry is None
+                else f"boxes with places, but image {each.first} has none"
+            )
+        else:
+            return features, geometry
+        raise ValueError(f"{each.where(image)}: image {image}: {wrong}")
+
+
+def view_problem(key: str, path: Path) -> list[str]:
+    """A problem if `path` is not a folder with .npz files, or a file of a known format with something in it."""
+    if path.is_dir():
+        return [] if any(path.glob("*.npz")) else [f"{key}: no .npz file in this folder"]
+    if path.exists() and path.suffix not in ENDINGS:
+        return [f"{key}: unknown format; a folder of .npz files, or a file {', '.join(ENDINGS)}"]
+    return files.file_problem(key, path)
+
+
+def store(path: Path) -> "Store":
+    """The reader of one view's features. Raises ValueError for a path that is none."""
+    if problems := view_problem(f"features {path}", path):
+        raise ValueError(problems[0])
+    return (Folder if path.is_dir() else Tensors if path.suffix == ".safetensors" else Groups)(path)
+
+
+class Store(ABC):
+    """Features of images at one path."""
+
+    def __init__(self, path: Path):
+        self.path, self._opened = path, (None, None)
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_opened": (None, None)}
+
+    def opened(self):
+        """What `open` gave in this process: a loader's workers must not share one file with the main process."""
+        if self._opened[0] != os.getpid():
+            try:
+                self._opened = (os.getpid(), self.open())
+            except (OSError, ValueError) as error:
+                raise ValueError(f"{self.path}: cannot be read: {error}") from error
+        return self._opened[1]
+
+    @abstractmethod
+    def open(self):
+        """What reading needs: an open file, or an index."""
+
+    @abstractmethod
+    def images(self) -> Collection[str]:
+        """The ids of the images."""
+
+    @property
+    def first(self) -> str | None:
+        """The image that says what the others must be like; None where there is none."""
+        return next(iter(self.images()), None)
+
+    @abstractmethod
+    def arrays(self, image: str) -> Mapping[str, np.ndarray]:
+        """The arrays that there are of an image, by the names of _NAMES."""
+
+    def where(self, image: str) -> Path:
+        """The file with the features of this image."""
+        return self.path
+
+    def boxes(self, image: str) -> Boxes:
+        """Features, float32 (n, width), and geometry in [0, 1]. Raises ValueError, naming image and file, for features
+        or boxes that are not such."""
+        try:
+            arrays = self.arrays(image)
+        except Exception as error:  # on a damaged file the libraries raise zlib.error, NotImplementedError and others
+            raise ValueError(f"{self.where(image)}: image {image}: cannot be read: {error}") from error
+        try:
+            return _boxes(arrays)
+        except (_Wrong, ValueError, TypeError) as error:
+            said = error if isinstance(error, _Wrong) else f"cannot be read: {error}"
+            raise ValueError(f"{self.where(image)}: image {image}: {said}") from error
+
+
+class Folder(Store):
+    """.npz files."""
+
+    def open(self) -> dict[str, str]:
+        index = {}
+        for name in sorted(entry.name for entry in os.scandir(self.path) if entry.name.endswith(".npz")):
+            stem = name.removesuffix(".npz")
+            index[stem] = name
+            if coco := _COCO.fullmatch(stem):
+                index[str(int(coco[1]))] = name
+        return index
+
+    def images(self) -> Collection[str]:
+        return self.opened()
+
+    def where(self, image: str) -> Path:
+        return self.path / self.opened()[image]
+
+    def arrays(self, image: str) -> dict[str, np.ndarray]:
+        with np.load(self.where(image), allow_pickle=False) as found:
+            return _renamed(found)
+
+
+class Groups(Store):
+    """HDF5."""
+
+    def open(self):
+        try:
+            import h5py
+        except ImportError as error:
+            raise ValueError("h5py is not installed; pip install 'attnorm[vqa]', or h5py itself") from error
+        return h5py.File(self.path, "r")
+
+    def images(self) -> Collection[str]:
+        return self.opened()
+
+    def arrays(self, image: str) -> dict[str, np.ndarray]:
+        found = self.opened()[image]
+        if not hasattr(found, "keys"):
+            return _renamed({"features": found} | dict(found.attrs))
+        return _renamed(dict(found.attrs) | dict(found.items()))
+
+
+class Tensors(Store):
+    """Safetensors."""
+
+    def open(self):
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            file = safe_open(self.path, framework="pt")
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+        names = dict.fromkeys(file.keys())
+        return file, names, {name: None for name in names if not name.endswith(".boxes")}
+
+    def images(self) -> Collection[str]:
+        return self.opened()[2]
+
+    def arrays(self, image: str) -> dict[str, np.ndarray]:
+        file, names, _ = self.opened()
+        tensors = {"features": image, "boxes": f"{image}.boxes"}
+        return {ours: file.get_tensor(name).float().numpy() for ours, name in tensors.items() if name in names}
+
+
+class _Wrong(Exception):
+    """What is wrong with the features of an image."""
+
+
+def _renamed(found: Mapping) -> dict[str, np.ndarray]:
+    return {ours: np.asarray(found[name]) for ours, names in _NAMES.items() for name in names if name in found}
+
+
+def _boxes(arrays: Mapping[str, np.ndarray]) -> Boxes:
+    if "features" not in arrays:
+        raise _Wrong("no array 'features' or 'x'")
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
+        features, places = arrays["features"].astype(np.float32), arrays.get("boxes")
+    if features.ndim != 2:
+        raise _Wrong(f"the features have the shape {features.shape}, not (boxes, width) of one image")
+    if places is not None:
+        if places.ndim != 2 or places.shape[1] != 4:
+            raise _Wrong(f"the boxes have the shape {places.shape}, not (boxes, 4)")
+        if len(features) != len(places) == features.shape[1]:
+            features = features.T  # a widespread form of the bottom-up features is (width, boxes)
+        if len(features) != len(places):
+            raise _Wrong(f"features of {len(features)} boxes, but places of {len(places)}")
+    count = int(arrays.get("count", len(features)))
+    if not 0 <= count <= len(features):
+        raise _Wrong(f"{count} boxes are said to be there, but features of {len(features)}")
+    features = features[:count]
+    if not np.isfinite(features).all():
+        box = int((~np.isfinite(features)).any(1).argmax())
+        raise _Wrong(f"NaN or infinite features (box {box})")
+    return features, None if places is None else _shares(places[:count].astype(np.float32), arrays)
+
+
+def _shares(places: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Boxes in shares of the image's width and height."""
+    if "width" in arrays and "height" in arrays:
+        width, height = float(arrays["width"]), float(arrays["height"])
+        if not (width > 0 and height > 0):
+            raise _Wrong(f"the image is said to be {width:g} x {height:g} pixels")
+        places = places / np.array([width, height, width, height], np.float32)
+    if not ((places >= -0.01) & (places <= 1.01)).all():  # also NaN; detectors overshoot by a pixel
+        raise _Wrong("boxes outside the image; they are in pixels and image_w, image_h are missing or not the image's")
+    return places.clip(0.0, 1.0)

@@ -1,0 +1,216 @@
+"""Tables in files: JSON lines, CSV, TSV (each plain or gzipped) or parquet, read column by name and row by row.
+
+The ending decides the format: .jsonl or .json (one object a line), .csv (comma, quotes as spreadsheets write them),
+.tsv (tab, quotes are ordinary characters), each also with .gz; .parquet. In .csv and .tsv files a column may also be
+named by its number, from 0: then the file has no header, and its first line is a row like the others.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attnorm.data import validation as checks
+from attnorm.data.readers import text as files
+from attnorm.data.readers.bad_rows import BadRow
+
+Columns = Sequence[tuple[str, str | int]]  # (config key, name or number of the column)
+Cells = tuple[str, tuple[object, ...]]  # ("file:line", cells)
+Rows = Iterator[Cells | BadRow]
+
+csv.field_size_limit(1 << 27)  # characters; a bound, so that a quote that is never closed cannot fill the memory
+
+
+def read(path: Path, columns: Columns, encoding: str = files.UTF8) -> Rows:
+    """Stream these columns; a row that cannot be used comes as a BadRow. Raises ValueError, naming file and line, for
+    a column that is not there and for a file that cannot be read."""
+    return _reader(path)(path, columns, encoding)
+
+
+def problem(key: str, path: Path, encoding: str = files.UTF8, skip_bad: bool = False) -> list[str]:
+    """A problem if `path` has an unknown format, is not a file with something in it, or does not begin with text in
+    this encoding."""
+    if _reader(path) is None:
+        return [f"{key}: unknown format (allowed: {', '.join(READERS)}; text formats also with .gz)"]
+    if suffix(path) == ".parquet":
+        return files.file_problem(key, path)
+    return files.text_problem(key, path, encoding, skip_bad)
+
+
+def column_problems(columns: Columns, paths: Sequence[Path]) -> list[str]:
+    """Problems with how columns are named: with what is neither a name nor a number, with names and numbers mixed, with
+    numbers for files whose columns have names."""
+    problems, numbered = [], [is_number(column) for _, column in columns]
+    named = next((path for path in paths if suffix(path) in READERS and suffix(path) not in (".csv", ".tsv")), None)
+    for (key, column), number in zip(columns, numbered, strict=True):
+        if not number and not (isinstance(column, str) and column):
+            problems.append(f"{key}={column}: must be a column's name, or its number from 0 in .csv and .tsv files")
+        elif number and not all(numbered):
+            problems.append(f"{key}={column}: a number is for files without a header; give all columns by number")
+        elif number and named is not None:
+            problems.append(f"{key}={column}: a number is for .csv and .tsv files; name the column of {named}")
+    return problems
+
+
+def encoding_problems(encoding: object, paths: Sequence[Path]) -> list[str]:
+    """A problem if `encoding` is none, or if it was changed although no file has an encoding to choose."""
+    if problems := files.encoding_problem(encoding):
+        return problems
+    if files.is_utf8(encoding) or not paths or any(suffix(path) != ".parquet" for path in paths):
+        return []
+    return [f"data.encoding={encoding}: has no effect on parquet files, whose text is always UTF-8"]
+
+
+def is_number(column: object) -> bool:
+    """Whether this is the number of a column."""
+    return isinstance(column, int) and not isinstance(column, bool) and column >= 0
+
+
+def suffix(path: Path) -> str:
+    """The ending that decides the format, without .gz."""
+    return path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
+
+
+def _reader(path: Path):
+    found = suffix(path)
+    return None if found == ".parquet" and path.suffix == ".gz" else READERS.get(found)
+
+
+def text_cell(where: str, column: str | int, cell: object) -> str:
+    """The text of a cell, empty for null. Raises BadRow, opening with `where`, for anything that is not text."""
+    if cell is None:
+        return ""
+    if not isinstance(cell, str):
+        raise BadRow(f"{where}: {column} is {json.dumps(cell, default=str)[:80]}, not text")
+    if not cell.isascii():
+        try:
+            cell.encode("utf-8")  # JSON can spell half a character ("\ud83d"), which no file can hold
+        except UnicodeEncodeError as error:
+            raise BadRow(f"{where}: {column} holds half of a surrogate pair, which is not text") from error
+    return cell
+
+
+def missing_columns(where: str, wanted: Columns, there: Sequence[str]) -> None:
+    """Raise ValueError if a column of `wanted` is not in `there`, naming those that are."""
+    if problem := no_column(where, wanted, there):
+        raise ValueError(problem)
+
+
+def no_column(where: str, wanted: Columns, there: Sequence[str]) -> str:
+    """The sentence for the first column of `wanted` that is not in `there`; "" if all are."""
+    for key, name in wanted:
+        if name not in there:
+            return checks.unknown(f"{where}: {key}={name}: no such column", name, map(str, there))
+    return ""
+
+
+def _json_rows(path: Path, columns: Columns, encoding: str) -> Rows:
+    names = [name for _, name in columns]
+    for number, line in enumerate(files.path_lines(path, encoding), start=1):
+        if isinstance(line, BadRow):
+            yield line
+        elif line.strip():
+            try:
+                row = _json_object(line, str(path), number)
+                found = f"{path}:{number}", tuple(row[name] for name in names)
+            except BadRow as error:
+                found = error
+            except KeyError:
+                found = BadRow(no_column(f"{path}:{number}", columns, list(row)))
+            yield found
+
+
+def _json_object(line: str, name: str, number: int) -> dict:
+    row = files.parse_json(line, name, number)
+    if not isinstance(row, dict):
+        raise BadRow(f"{name}:{number}: a JSON object is expected on each line, not {type(row).__name__}")
+    return row
+
+
+def _csv_rows(path: Path, columns: Columns, encoding: str) -> Rows:
+    return _table_rows(path, columns, encoding, strict=True)
+
+
+def _tsv_rows(path: Path, columns: Columns, encoding: str) -> Rows:
+    return _table_rows(path, columns, encoding, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+class _Lines:
+    """The lines of a file for a csv.reader. A bad line is raised; the lines behind it can be read all the same."""
+
+    def __init__(self, path: Path, encoding: str):
+        self.lines, self.number = files.path_lines(path, encoding), 0
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self.lines)
+        self.number += 1
+        if isinstance(line, BadRow):
+            raise line
+        return line
+
+
+def _table_rows(path: Path, columns: Columns, encoding: str, **dialect) -> Rows:
+    lines = _Lines(path, encoding)
+    reader, width, places = csv.reader(lines, **dialect), None, []
+    while True:
+        first = lines.number + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except BadRow as error:
+            yield error
+            continue
+        except csv.Error as error:
+            began = f", in the row that begins in line {first}" if lines.number > first else ""
+            yield BadRow(f"{path}:{lines.number}: {error}{began}")
+            continue
+        if not row:
+            continue  # a blank line
+        where = f"{path}:{lines.number}"
+        if width is None:
+            width = len(row)
+            places = _places(where, columns, row)
+            if not is_number(columns[0][1]):
+                continue  # the header
+        if len(row) != width:  # too many, too: an unquoted comma would shift the columns silently
+            there = "the first row" if is_number(columns[0][1]) else "the header"
+            yield BadRow(f"{where}: {len(row)} fields where {there} has {width}")
+        else:
+            yield where, tuple(row[place] for place in places)
+
+
+def _places(where: str, columns: Columns, first: list[str]) -> list[int]:
+    """Where the columns are in a row, of which `first` is the header or, if they are numbered, the first one."""
+    if not is_number(columns[0][1]):
+        missing_columns(where, columns, first)
+        return [first.index(name) for _, name in columns]
+    for key, number in columns:
+        if number >= len(first):
+            raise ValueError(f"{where}: {key}={number}: no such column; there are {len(first)}, numbered from 0")
+    return [number for _, number in columns]
+
+
+def _parquet_rows(path: Path, columns: Columns, encoding: str) -> Rows:
+    """`encoding` is not for parquet, whose text is UTF-8."""
+    import pyarrow
+    from pyarrow import parquet
+
+    names, number = [name for _, name in columns], 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            missing_columns(str(path), columns, file.schema_arrow.names)
+            for batch in file.iter_batches(columns=list(dict.fromkeys(names))):
+                cells = (batch.column(batch.schema.get_field_index(name)).to_pylist() for name in names)
+                for row in zip(*cells, strict=True):
+                    number += 1
+                    yield f"{path}: row {number}", row
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        said = str(error).removeprefix(f"{path}: ")
+        raise ValueError(f"{path}: cannot be read as parquet after row {number}: {said}") from error
+
+
+READERS = {".jsonl": _json_rows, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _tsv_rows, ".parquet": _parquet_rows}

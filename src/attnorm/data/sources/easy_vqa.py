@@ -1,0 +1,138 @@
+"""easy-VQA (package easy-vqa): questions on images of one coloured shape, 64 x 64; and three views made of the pixels.
+
+Each view cuts an image into 6 x 6 cells, which are its boxes, and describes a cell by
+
+colours    the shares of its pixels in each of 4 x 4 x 4 colours (64)
+edges      how strong the brightness changes in each of 9 directions, in each of its 2 x 2 quarters (36), scaled to
+           norm 1 as in "Histograms of Oriented Gradients for Human Detection", Sec. 6.4, so that it weighs like colours
+patches    its brightness, averaged over 4 x 4 patches (16)
+"""
+
+import importlib.util
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from attnorm.data.arrow import progress
+from attnorm.data.cache import cached
+from attnorm.data.image_features import Arrays, VisualSource, write_arrays
+from attnorm.data.readers import text as files
+
+GRID = 6  # cells a side
+COLOURS, DIRECTIONS, QUARTERS, PATCHES = 4, 9, 2, 4
+FLAT = 0.01  # change of brightness a pixel, far below which a cell has no edge
+_PART = {"train": "train", "validation": "test"}  # of the package
+
+
+class EasyVqa(VisualSource):
+    """The questions of the installed package; its test part is the validation split."""
+
+    splits = tuple(_PART)
+
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """A split that there is none of; packages that are not installed."""
+        problems = [
+            f"data=easy_vqa: there is no {split} split (its test part is the validation split)"
+            for split in splits
+            if split not in _PART
+        ]
+        for module, package in (("easy_vqa", "easy-vqa"), ("PIL", "pillow")):
+            if importlib.util.find_spec(module) is None:
+                problems.append(f"data=easy_vqa: the package {package} is not installed; pip install {package}")
+        return problems
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of the questions."""
+        return files.digest(["easy_vqa", 1], _folder(split) / "questions.json")
+
+    def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
+        """Stream (id, image, question, answers, kind)."""
+        for number, (question, answer, image) in enumerate(_questions(split)):
+            kind = "yes/no" if answer in ("yes", "no") else "other"
+            yield f"{_PART[split]}-{number}", f"{_PART[split]}-{image}", question, json.dumps([answer]), kind
+
+    def views(self, split: str, cache_dir: str | Path) -> Arrays:
+        """The three views of a split's images."""
+        numbers = sorted({image for _, _, image in _questions(split)})
+        paths = [_folder(split) / "images" / f"{number}.png" for number in numbers]
+
+        def build(folder: Path) -> None:
+            images = [f"{_PART[split]}-{number}" for number in numbers]
+            places = cells()
+            views = (
+                [(describe(pixels), places) for describe in VIEWS.values()]
+                for pixels in map(_pixels, progress(paths, f"looking at {split}"))
+            )
+            widths = (COLOURS**3, DIRECTIONS * QUARTERS**2, PATCHES**2)
+            write_arrays(folder, list(VIEWS), widths, [GRID**2] * len(VIEWS), images, views)
+
+        return Arrays(cached(Path(cache_dir) / f"views-{files.digest(['easy_vqa', 2, numbers], *paths)}", build))
+
+
+def _folder(split: str) -> Path:
+    spec = importlib.util.find_spec("easy_vqa")
+    if spec is None:
+        raise ValueError("data=easy_vqa: the package easy-vqa is not installed; pip install easy-vqa")
+    return Path(spec.origin).parent / "data" / _PART[split]
+
+
+def _questions(split: str) -> list[tuple[str, str, int]]:
+    return [tuple(record) for record in json.loads((_folder(split) / "questions.json").read_text())]
+
+
+def _pixels(path: Path) -> np.ndarray:
+    """float (height, width, 3) in [0, 1]."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"), np.float32) / 255
+
+
+def cells() -> np.ndarray:
+    """float (36, 4): the cells' boxes, row by row."""
+    y, x = (axis.ravel() / GRID for axis in np.mgrid[:GRID, :GRID])
+    return np.stack([x, y, x + 1 / GRID, y + 1 / GRID], axis=1)
+
+
+def _blocks(values: np.ndarray, count: int) -> np.ndarray:
+    """The means over count x count equal parts: (height, width, ...) -> (count, count, ...). A part's pixels are those
+    whose middle lies in it; there must be as many pixels a side as parts."""
+    for axis in range(2):
+        size = values.shape[axis]
+        starts = np.ceil(np.arange(count) * size / count - 0.5).astype(int).clip(0)
+        sums = np.add.reduceat(values, starts, axis=axis)
+        shape = [-1 if i == axis else 1 for i in range(values.ndim)]
+        values = sums / np.diff([*starts, size]).reshape(shape)
+    return values
+
+
+def _by_cell(parts: np.ndarray, side: int) -> np.ndarray:
+    """(6 side, 6 side, k) -> (36, side * side * k): what belongs to a cell."""
+    return parts.reshape(GRID, side, GRID, side, -1).swapaxes(1, 2).reshape(GRID**2, -1)
+
+
+def colours(pixels: np.ndarray) -> np.ndarray:
+    """(height, width, 3) in [0, 1] -> (36, 64)."""
+    levels = np.minimum((pixels * COLOURS).astype(int), COLOURS - 1)
+    numbers = levels @ np.array([COLOURS**2, COLOURS, 1])
+    return _by_cell(_blocks(np.eye(COLOURS**3)[numbers], GRID), 1)
+
+
+def edges(pixels: np.ndarray) -> np.ndarray:
+    """(height, width, 3) in [0, 1] -> (36, 36)."""
+    down, right = np.gradient(pixels.mean(2))
+    turn = np.arctan2(down, right) % np.pi * DIRECTIONS / np.pi
+    bins = np.minimum(turn.astype(int), DIRECTIONS - 1)
+    strength = np.hypot(down, right)[..., None] * np.eye(DIRECTIONS)[bins]
+    found = _by_cell(_blocks(strength, GRID * QUARTERS), QUARTERS)
+    return found / np.sqrt(np.square(found).sum(1, keepdims=True) + FLAT**2)
+
+
+def patches(pixels: np.ndarray) -> np.ndarray:
+    """(height, width, 3) in [0, 1] -> (36, 16)."""
+    return _by_cell(_blocks(pixels.mean(2)[..., None], GRID * PATCHES), PATCHES)
+
+
+VIEWS = {"colours": colours, "edges": edges, "patches": patches}

@@ -1,0 +1,90 @@
+"""The Gigaword headline files of Rush et al. (2015): line i of the article file pairs with line i of the title file."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attnorm.data import validation as checks
+from attnorm.data.cleaning import read_unknown
+from attnorm.data.readers import text as files
+from attnorm.data.readers.bad_rows import BadRow, usable
+from attnorm.data.sources.base import SPLITS, Source
+from attnorm.data.sources.table_source import reading_settings
+
+FILES = {
+    "train": ("train.article.txt", "train.title.txt"),
+    "validation": ("valid.article.filter.txt", "valid.title.filter.txt"),
+    "test": ("input.txt", "task1_ref0.txt"),
+}
+
+
+class Rush(Source):
+    """Pairs from a folder `dir` of these files, each plain or .gz (the plain one is read where both are there).
+
+    The test files are needed only when the test split is asked for. The word UNK, which they have where the training
+    files have <unk>, is read as <unk>. encoding: of all files. skip_bad: leave out pairs with a line that is not text,
+    and log how many, instead of stopping.
+    """
+
+    splits = SPLITS
+
+    def __init__(self, *, dir: str, encoding: str = files.UTF8, skip_bad: bool = False):
+        self.dir, self.encoding, self.skip_bad = dir, encoding, skip_bad
+
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """The folder or all files that are missing or empty."""
+        return [
+            *files.encoding_problem(self.encoding),
+            *checks.flag("data.skip_bad", self.skip_bad),
+            *self._folder_problems(splits),
+        ]
+
+    def _folder_problems(self, splits: Sequence[str]) -> list[str]:
+        key = f"data.dir={self.dir}"
+        if not isinstance(self.dir, str) or not self.dir:
+            return [f"{key}: must be the folder of the headline files"]
+        if not Path(self.dir).is_dir():
+            return [f"{key}: no such folder"]
+        return [
+            problem
+            for split in splits
+            for path in self._paths(split)
+            for problem in files.text_problem(key, path, self.encoding, self.skip_bad)
+        ]
+
+    def clean(self, text: str, column: str) -> str:
+        """The word UNK is <unk>."""
+        return read_unknown(text)
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of the two files as they lie on disk, and of all settings that decide their rows."""
+        return files.digest(["rush", 2, *reading_settings(self.encoding, self.skip_bad)], *self._paths(split))
+
+    def rows(self, split: str) -> Iterator[tuple[str, str]]:
+        """Stream the pairs. Raises ValueError before the first one if the two files differ in length."""
+        articles, titles = self._paths(split)
+        counts = [files.count_lines(path, self.encoding) for path in (articles, titles)]
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"data.dir={self.dir}: {articles.name} has {counts[0]:,} lines but {titles.name} has {counts[1]:,}: "
+                "line i of one must pair with line i of the other"
+            )
+        if counts[0] == 0:
+            raise ValueError(f"data.dir={self.dir}: {articles.name} and {titles.name} are empty")
+        lines = zip(*(files.path_lines(path, self.encoding) for path in (articles, titles)), strict=True)
+        yield from usable(lines, _pair, self.skip_bad)
+
+    def _paths(self, split: str) -> tuple[Path, Path]:
+        """The two files of a split: the plain one, or its .gz where only that is there."""
+        plain = [Path(self.dir) / name for name in FILES[split]]
+        packed = [path.with_name(f"{path.name}.gz") for path in plain]
+        first, second = (p if p.exists() or not z.exists() else z for p, z in zip(plain, packed, strict=True))
+        return first, second
+
+
+def _pair(lines: tuple[str | BadRow, str | BadRow]) -> tuple[str, str]:
+    """The two lines without their ends. Raises BadRow if one of them is bad."""
+    for line in lines:
+        if isinstance(line, BadRow):
+            raise line
+    article, title = (line.rstrip("\r\n") for line in lines)
+    return article, title

@@ -1,0 +1,131 @@
+"""Datasets on the Hugging Face hub, or local folders of parquet files laid out like one; pairs from two columns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from attnorm.data import validation as checks
+from attnorm.data.readers import text as files
+from attnorm.data.readers.bad_rows import usable
+from attnorm.data.readers.tables import Cells, Columns, missing_columns, text_cell
+from attnorm.data.sources.base import SHORT, Source
+from attnorm.data.sources.table_source import reading_settings
+
+
+class HubSource(Source):
+    """Rows of some columns of texts of the dataset `path`, a name ("owner/name") or a folder.
+
+    `config_name` picks one of its configurations; `names` are its names for our splits (None: it has none); `columns`
+    are [(config key, column name)]. A folder is streamed from its files; a dataset from the hub is downloaded once and
+    memory-mapped. skip_bad: leave out rows with a cell that is not text, and log how many, instead of stopping.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        config_name: str | None,
+        names: Mapping[str, str | None],
+        columns: Columns,
+        skip_bad: bool,
+    ):
+        self.path, self.config_name = path, config_name
+        self.names, self.columns, self.skip_bad = names, columns, skip_bad
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have a name."""
+        return tuple(split for split, name in self.names.items() if name is not None)
+
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """Names that are not names; a folder that is not there or holds no parquet file."""
+        problems = checks.non_empty_text("data.path", self.path)
+        for key, name in self.columns:
+            problems += checks.non_empty_text(key, name)
+        for split in splits:
+            problems += checks.non_empty_text(f"data.{SHORT[split]}_split", self.names[split])
+        problems += checks.flag("data.skip_bad", self.skip_bad)
+        if not isinstance(self.path, str) or not self.path:
+            return problems
+        folder = Path(self.path)
+        if folder.is_dir():
+            if not self._files():
+                problems.append(f"data.path={self.path}: no parquet file in this folder")
+        elif self.path.count("/") > 1 or self.path.startswith((".", "~", "/")):  # a hub name is "name" or "owner/name"
+            problems.append(f"data.path={self.path}: no such folder, and not the name of a dataset on the hub")
+        return problems
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of the settings and of the folder's files, or of the revision that the hub gave."""
+        settings = ["hub", 1, self.config_name, self.names[split], *(name for _, name in self.columns)]
+        settings += reading_settings(files.UTF8, self.skip_bad)
+        if Path(self.path).is_dir():
+            # A file's name decides its split here, so names count.
+            names = [str(file.relative_to(self.path)) for file in self._files()]
+            return files.digest([*settings, names], *self._files())
+        return files.digest([*settings, self.path, self._load(split)._fingerprint])
+
+    def rows(self, split: str) -> Iterator[tuple[str, ...]]:
+        """Stream the rows. Raises ValueError for a split or column that is not there, or a hub out of reach."""
+        yield from usable(self._cells(split), self._texts, self.skip_bad)
+
+    def _cells(self, split: str) -> Iterator[Cells]:
+        from pyarrow import ArrowException
+
+        dataset = self._load(split)
+        missing_columns(f"data.path={self.path}", self.columns, dataset.column_names or list(dataset.features or ()))
+        names = [name for _, name in self.columns]
+        tables = dataset.select_columns(list(dict.fromkeys(names))).with_format("arrow").iter(batch_size=1000)
+        where, number = f"data.path={self.path}: {self.names[split]} row", 0
+        try:
+            for table in tables:
+                for cells in zip(*(table.column(name).to_pylist() for name in names), strict=True):
+                    number += 1
+                    yield f"{where} {number}", cells
+        except (OSError, UnicodeDecodeError, ArrowException) as error:
+            raise ValueError(f"{where} {number + 1} cannot be read: {error}") from error
+
+    def _texts(self, row: Cells) -> tuple[str, ...]:
+        where, cells = row
+        names = [name for _, name in self.columns]
+        return tuple(text_cell(where, *named) for named in zip(names, cells, strict=True))
+
+    def _files(self) -> list[Path]:
+        return sorted(Path(self.path).rglob("*.parquet"))
+
+    def _load(self, split: str):
+        import datasets
+
+        try:
+            return datasets.load_dataset(
+                self.path, self.config_name, split=self.names[split], streaming=Path(self.path).is_dir()
+            )
+        except ConnectionError as error:
+            raise ValueError(
+                f"data.path={self.path}: the hub cannot be reached and this dataset is not in the local cache; "
+                f"download it where there is a network, or use files: data=rush, data=pairs, data=text ({error})"
+            ) from error
+        except (datasets.exceptions.DatasetNotFoundError, OSError) as error:
+            raise ValueError(f"data.path={self.path}: {error}") from error
+        except (ValueError, RuntimeError) as error:  # a wrong split or configuration; a dataset that needs a script
+            raise ValueError(
+                f"data.path={self.path}, data.config_name={self.config_name}, "
+                f"data.{SHORT[split]}_split={self.names[split]}: {error}"
+            ) from error
+
+
+class Hub(HubSource):
+    """Pairs: `article` and `title` name the columns; `train_split`, `valid_split` and `test_split` the splits."""
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        config_name: str | None = None,
+        article: str = "article",
+        title: str = "title",
+        train_split: str | None = "train",
+        valid_split: str | None = "validation",
+        test_split: str | None = "test",
+        skip_bad: bool = False,
+    ):
+        names = {"train": train_split, "validation": valid_split, "test": test_split}
+        super().__init__(path, config_name, names, (("data.article", article), ("data.title", title)), skip_bad)

@@ -1,0 +1,92 @@
+"""Labelled texts, or pairs of texts, from one file a split: columns of a table, and the names that labels may have."""
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from attnorm.data import validation as checks
+from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import text as files
+from attnorm.data.readers.bad_rows import BadRow
+from attnorm.data.sources.table_source import TableSource
+
+
+class LabelledFiles(TableSource):
+    """`train`, `validation` and `test` are paths or None, in the formats of `table_files`.
+
+    text, second, label: names of columns; `second` None: single texts. labels: the names of the labels, in the order of
+    their numbers. A cell holds a label's name, or its number (from 0) where no name is itself a number. holdout: the
+    share of the rows of train that is the validation split where `validation` is None. encoding, skip_bad: those of
+    `TableSource`.
+    """
+
+    yields = "labelled"
+
+    def __init__(
+        self,
+        *,
+        train: str | None,
+        labels: Sequence[str],
+        validation: str | None = None,
+        test: str | None = None,
+        holdout: float = 0,
+        text: str | int = "text",
+        second: str | int | None = None,
+        label: str | int = "label",
+        encoding: str = files.UTF8,
+        skip_bad: bool = False,
+    ):
+        paths = {"train": train, "validation": validation, "test": test}
+        columns = [("data.text", text), ("data.second", second), ("data.label", label)]
+        if second is None:
+            del columns[1]
+        super().__init__(paths, columns, holdout, encoding, skip_bad)
+        self.labels = labels
+
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """What is wrong with the labels, with other options, and with the files."""
+        return label_problems(self.labels) + super().check(splits)
+
+    def settings(self, path: Path) -> list:
+        return ["labelled", 1, table_files.suffix(path), [name for _, name in self.columns], list(self.labels)]
+
+    def row(self, where: str, cells: tuple) -> tuple[str, str, str]:
+        """(text, second, label), second "" where texts are single. A label that is not one of `labels` is bad, too."""
+        *cells, label = cells
+        texts = self.texts(where, cells)
+        found = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
+        if found is None:
+            column, numbered = self.columns[-1][1], len(self.known) > len(self.labels)
+            raise BadRow(f"{where}: {column} is {_unknown(label, self.labels, numbered)}")
+        return texts[0], texts[1] if len(texts) > 1 else "", found
+
+    @cached_property
+    def known(self) -> dict[str, str]:
+        """What a cell may hold: the label that it means."""
+        numbers = {} if any(map(_is_number, self.labels)) else {str(i): name for i, name in enumerate(self.labels)}
+        return numbers | {name: name for name in self.labels}
+
+
+def label_problems(labels: object) -> list[str]:
+    """What is wrong with the names of the labels: not texts, fewer than two, one twice."""
+    if isinstance(labels, (str, bytes)) or not isinstance(labels, Sequence):
+        return [f"data.labels={labels}: must be the list of the labels' names, [negative,positive]"]
+    if not all(isinstance(name, str) and name for name in labels):
+        wrong = next(name for name in labels if not isinstance(name, str) or not name)
+        return [f"data.labels: {json.dumps(wrong, default=str)} is not a name; write numbers in quotes"]
+    if len(set(labels)) < len(labels):
+        twice = sorted({name for name in labels if list(labels).count(name) > 1})
+        return [f"data.labels: {', '.join(twice)} is there twice"]
+    return [] if len(labels) > 1 else [f"data.labels={list(labels)}: at least two labels are needed"]
+
+
+def _is_number(name: str) -> bool:
+    return name.strip().lstrip("+-").isdigit()
+
+
+def _unknown(label: object, labels: Sequence[str], numbered: bool) -> str:
+    """The sentence for a label that is not one of `labels`: all of them, and the nearest."""
+    said = "empty" if label in (None, "") else json.dumps(label, default=str)[:80]
+    also = f", or their numbers 0 to {len(labels) - 1}" if numbered else ""
+    return checks.unknown(f"{said}, which is not in data.labels{also}", label, labels)

@@ -1,0 +1,37 @@
+"""Pairs from one file a split: JSON lines, CSV, TSV (each plain or gzipped) or parquet, with two columns."""
+
+from pathlib import Path
+
+from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import text as files
+from attnorm.data.sources.table_source import TableSource
+
+
+class Pairs(TableSource):
+    """`train`, `validation` and `test` are paths or None; `article` and `title` name the columns.
+
+    holdout: the share of the rows of train that is the validation split where `validation` is None. The formats are
+    those of `table_files`, encoding and skip_bad those of `TableSource`. A null cell counts as empty text.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: str | None,
+        validation: str | None = None,
+        test: str | None = None,
+        holdout: float = 0,
+        article: str | int = "article",
+        title: str | int = "title",
+        encoding: str = files.UTF8,
+        skip_bad: bool = False,
+    ):
+        paths = {"train": train, "validation": validation, "test": test}
+        super().__init__(paths, (("data.article", article), ("data.title", title)), holdout, encoding, skip_bad)
+
+    def settings(self, path: Path) -> list:
+        return ["pairs", 1, table_files.suffix(path), *(name for _, name in self.columns)]
+
+    def row(self, where: str, cells: tuple) -> tuple[str, str]:
+        article, title = self.texts(where, cells)
+        return article, title

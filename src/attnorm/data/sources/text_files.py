@@ -1,0 +1,177 @@
+"""Documents from text files: a line, a paragraph or a file each, or a column of a table of texts."""
+
+import glob
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attnorm.data import validation as checks
+from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import text as files
+from attnorm.data.readers.bad_rows import BadRow, usable
+from attnorm.data.sources import holdout
+from attnorm.data.sources.base import Source
+from attnorm.data.sources.table_source import reading_settings
+
+DOCUMENTS = ("line", "paragraph", "file")
+OPTIONS = {"train": "files", "validation": "validation", "test": "test"}  # the option that names a split's files
+_NAMED = 10  # problems with files that are listed for an entry; the others are counted
+
+
+class TextFiles(Source):
+    """`files`, `validation` and `test` are a path or a list of them: files (plain or gzipped), folders (all files in
+    them, hidden ones not, sorted) and globs. A .jsonl, .json, .csv, .tsv or .parquet file has a document in each row,
+    in `column`; in other files each `document` is a "line", a "paragraph" (blank lines separate them) or the "file".
+
+    Where `validation` is None, the share `holdout` of the documents of `files`, evenly spread, is the validation
+    split, and train is the others. encoding: of all but parquet files. skip_bad: leave out lines and rows that cannot
+    be read, and log how many, instead of stopping.
+    """
+
+    yields = "documents"
+
+    def __init__(
+        self,
+        *,
+        files: str | Sequence[str],
+        validation: str | Sequence[str] | None = None,
+        test: str | Sequence[str] | None = None,
+        holdout: float = 0.05,
+        document: str = "line",
+        column: str | int = "text",
+        encoding: str = "utf-8",
+        skip_bad: bool = False,
+    ):
+        self.entries = {"train": files, "validation": validation, "test": test}
+        self.holdout, self.document, self.column = holdout, document, column
+        self.encoding, self.skip_bad = encoding, skip_bad
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have files, or a share of them."""
+        given = [split for split, entries in self.entries.items() if entries is not None]
+        return tuple(split for split in OPTIONS if split in given or (split == "validation" and self.holdout))
+
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """Impossible options; files that are missing, empty or not text; what nothing matches; a split without files;
+        files of one split that are also in train."""
+        problems = []
+        if self.document not in DOCUMENTS:
+            what = f"data.document={self.document}: no such kind of document"
+            problems.append(checks.unknown(what, self.document, DOCUMENTS))
+        paths = [path for split in splits if _usable(self._entries(split)) for path in self._paths(split)]
+        tables = [path for path in paths if _format(path) != "text"]
+        problems += table_files.column_problems([("data.column", self.column)], tables)
+        needed = "validation" in splits and self._held_out("validation")
+        problems += holdout.problems(self.holdout, needed, "files")
+        problems += table_files.encoding_problems(self.encoding, paths) + checks.flag("data.skip_bad", self.skip_bad)
+        own = [split for split in splits if split != "validation" or not self._held_out(split)]
+        if len(own) < len(splits) and "train" not in own:
+            own.append("train")  # the validation split lies in its files
+        for split in own:
+            problems += self._file_problems(split)
+        return problems
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of the files, of their formats and of what cuts them into documents."""
+        paths = self._paths(split)
+        share = [split, self.holdout] if self._held_out(split) else None
+        settings = ["text", 1, self.document, self.column, share, [_format(path) for path in paths]]
+        return files.digest([*settings, *reading_settings(self.encoding, self.skip_bad)], *paths)
+
+    def rows(self, split: str) -> Iterator[tuple[str]]:
+        """Stream the documents. Raises ValueError, naming file and line, for what cannot be read."""
+        documents = (document for path in self._paths(split) for document in self._read(path))
+        rows = usable(documents, self._row, self.skip_bad)
+        return holdout.part(rows, split, self.holdout, "data.files") if self._held_out(split) else rows
+
+    def _held_out(self, split: str) -> bool:
+        """Whether the split is a part of the documents of `files`."""
+        return self.entries["validation"] is None and split != "test"
+
+    def _read(self, path: Path) -> Iterator[str | table_files.Cells | BadRow]:
+        if _format(path) == "text":
+            return self._documents(files.path_lines(path, self.encoding))
+        return table_files.read(path, [("data.column", self.column)], self.encoding)
+
+    def _row(self, document: str | table_files.Cells) -> tuple[str]:
+        if isinstance(document, str):
+            return (document,)
+        where, (cell,) = document
+        return (table_files.text_cell(where, self.column, cell),)
+
+    def _documents(self, lines: Iterator[str | BadRow]) -> Iterator[str | BadRow]:
+        """The documents of a text file; of one with a bad line, what is left of it."""
+        document = []
+        for line in lines:
+            if isinstance(line, BadRow):
+                yield line
+            elif self.document == "line":
+                yield from [line] * bool(line.strip())
+            elif self.document == "file" or line.strip():
+                document.append(line)
+            elif document:
+                yield "".join(document)
+                document = []
+        if document:
+            yield "".join(document)
+
+    def _entries(self, split: str) -> list:
+        """What the option of the split names, one by one."""
+        entries = self.entries["train" if self._held_out(split) else split]
+        return list(entries) if isinstance(entries, (list, tuple)) else [entries]
+
+    def _paths(self, split: str) -> list[Path]:
+        """The files of the split, each once, in the order in which they are named."""
+        return list(dict.fromkeys(path for entry in self._entries(split) for path in _matching(entry)))
+
+    def _problem(self, key: str, path: Path) -> list[str]:
+        check = files.text_problem if _format(path) == "text" else table_files.problem
+        return check(key, path, self.encoding, self.skip_bad)
+
+    def _file_problems(self, split: str) -> list[str]:
+        option, entries = f"data.{OPTIONS[split]}", self._entries(split)
+        if entries in ([], [None]):
+            return [f"{option}={'[]' if entries == [] else 'null'}: the {split} split is asked for; name its files"]
+        problems = []
+        for entry in entries:
+            if not isinstance(entry, str) or not entry:
+                problems.append(f"{option}={entry}: must be a file, a folder or a glob, or a list of them")
+                continue
+            key, paths = f"{option}={entry}", _matching(entry)
+            found = [problem for path in paths for problem in self._problem(key, path)]
+            if split != "train" and _usable(self._entries("train")):
+                train = {path.resolve() for path in self._paths("train")}
+                found += [f"{key}: also in data.files: {path}" for path in paths if path.resolve() in train]
+            if not paths:
+                found.append(f"{key}: {_nothing(entry)}")
+            problems += found[:_NAMED]
+            if len(found) > _NAMED:
+                problems.append(f"{key}: {len(found) - _NAMED:,} more files with problems")
+        return problems
+
+
+def _usable(entries: list) -> bool:
+    return all(isinstance(entry, str) and entry for entry in entries)
+
+
+def _matching(entry: str) -> list[Path]:
+    """The files that an entry stands for, sorted."""
+    path = Path(entry)
+    if path.is_dir():
+        inside = (found.relative_to(path) for found in path.rglob("*") if found.is_file())
+        return sorted(path / found for found in inside if not any(part.startswith(".") for part in found.parts))
+    if path.exists():
+        return [path]
+    return sorted(found for found in map(Path, glob.glob(entry, recursive=True)) if found.is_file())
+
+
+def _nothing(entry: str) -> str:
+    if Path(entry).is_dir():
+        return "no file in this folder"
+    return "no file matches" if glob.has_magic(entry) else f"no such file: {entry}"
+
+
+def _format(path: Path) -> str:
+    """The ending of a table's format, or "text"."""
+    suffix = table_files.suffix(path)
+    return suffix if suffix in table_files.READERS else "text"

@@ -1,0 +1,12 @@
+"""The built-in headline corpus: made-up newswire in the form of Gigaword, lead sentence -> headline.
+
+    from attnorm.data.synthetic.newswire import pair, pairs
+    article, headline = pair("train", 0)
+
+Every country, person, company and club is invented. The text is a pure function of (split, index, seed); see
+`generate` for how a pair is drawn and `notation` for how to add an event kind in a few lines.
+"""
+
+from attnorm.data.synthetic.newswire.generate import EVENT_KINDS, SPLITS, Story, pair, pairs, story
+
+__all__ = ["EVENT_KINDS", "SPLITS", "Story", "pair", "pairs", "story"]

@@ -1,0 +1,120 @@
+"""Drawing stories: event, clause, frame and slot entries from one stream of random numbers, until the split fits."""
+
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import NamedTuple
+
+from attnorm.data.synthetic.newswire import (
+    events_business,
+    events_conflict,
+    events_nature,
+    events_politics,
+    events_sport,
+)
+from attnorm.data.synthetic.newswire.frames import ASIDES, DAYS, DESKS, FRAMES
+from attnorm.data.synthetic.newswire.notation import Event, Template, read_events
+
+_MODULES = (events_business, events_politics, events_conflict, events_nature, events_sport)
+_EVENTS: list[Event] = [event for module in _MODULES for event in read_events(module.EVENTS)]
+for _event in _EVENTS:
+    assert _event.desk in DESKS, f"{_event.name}: no desk {_event.desk!r} in frames"
+    assert _event.stories and _event.details, f"{_event.name}: an event needs stories and details"
+EVENT_KINDS: tuple[str, ...] = tuple(event.name for event in _EVENTS)
+
+# Of 100 checksum classes of headlines, those below the bound belong to the split.
+_BOUNDS = (("train", 92), ("validation", 96), ("test", 100))
+SPLITS: tuple[str, ...] = tuple(name for name, _ in _BOUNDS)
+# A slot is drawn anew when its headline form is taken; not for ever, as an event's own slot may have few entries.
+_TRIES = 50
+
+
+class Story(NamedTuple):
+    """One drawn story: its event kind, article (lead sentence) and headline, all lower case, tokens between spaces."""
+
+    event: str
+    article: str
+    headline: str
+
+
+class _Frame(NamedTuple):
+    """A frame as (text with %s, the parts that fill it in order: core, detail, who, lead, aside, on)."""
+
+    text: str
+    parts: tuple[str, ...]
+
+
+def _compile_frame(line: str) -> _Frame:
+    part = re.compile(r"\b(core|detail|who|lead|aside|on)\b")
+    return _Frame(part.sub("%s", line), tuple(part.findall(line)))
+
+
+_FRAMES = [_compile_frame(line) for line in FRAMES.strip().splitlines()]
+
+
+def _pick(random: Callable[[], float], entries: list) -> object:
+    """One entry, uniformly. Uses only `.random()`, whose stream Python documents as stable between versions."""
+    return entries[int(random() * len(entries))]
+
+
+def _fill(random: Callable[[], float], template: Template, values: dict, taken: set[str]) -> None:
+    """Draw the template's slots that have no value yet; no two slots of a story read the same in a headline."""
+    for slot, entries in template.slots:
+        if slot not in values:
+            for _ in range(_TRIES):
+                entry = _pick(random, entries)
+                if entry[1] not in taken:
+                    break
+            values[slot] = entry
+            taken.add(entry[1])
+
+
+def _split_of(headline: str) -> str:
+    """The split that a headline belongs to: a checksum decides, so that no headline can be in two splits."""
+    bucket = zlib.crc32(headline.encode("ascii")) % 100
+    return next(name for name, bound in _BOUNDS if bucket < bound)
+
+
+def story(split: str, index: int, seed: int = 0) -> Story:
+    """Story number `index` of a split, a pure function of its arguments on every machine and Python version.
+
+    Raises ValueError for a split that is not in SPLITS, or an index or seed that is not an integer >= 0.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"newswire split={split!r}: allowed are {', '.join(SPLITS)}")
+    for name, value in (("index", index), ("seed", seed)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ValueError(f"newswire {name}={value!r}: allowed are integers >= 0")
+    random = Random(f"newswire {seed} {split} {index}").random
+    while True:
+        event = _pick(random, _EVENTS)
+        core, headline_template = _pick(random, event.stories)
+        values, taken = {}, set()
+        _fill(random, core, values, taken)
+        headline = headline_template.render(values)
+        if _split_of(headline) == split:
+            return Story(event.name, _article(random, event, core, values, taken), headline)
+
+
+def _article(random: Callable[[], float], event: Event, core: Template, values: dict, taken: set[str]) -> str:
+    """The lead sentence: a frame around the clause `core`, whose slots are in `values`."""
+    desk = DESKS[event.desk]
+    frame = _pick(random, _FRAMES)
+    choices = {"detail": event.details, "who": desk.sources, "lead": desk.leads, "aside": ASIDES, "on": DAYS}
+    texts = []
+    for part in frame.parts:
+        template = core if part == "core" else _pick(random, choices[part])
+        _fill(random, template, values, taken)
+        texts.append(template.render(values))
+    return (frame.text % tuple(texts)).replace(" , .", " .")  # a source may end in an apposition
+
+
+def pair(split: str, index: int, seed: int = 0) -> tuple[str, str]:
+    """(article, headline) number `index` of a split; see `story`, which also tells the event kind."""
+    return story(split, index, seed)[1:]
+
+
+def pairs(split: str, count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
+    """The first `count` pairs of a split, one after the other. Raises ValueError as `story` does, at the first pair."""
+    return (pair(split, index, seed) for index in range(count))

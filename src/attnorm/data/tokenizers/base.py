@@ -1,0 +1,131 @@
+"""Tokenizers: one interface over sentencepiece and WordPiece, chosen by `tokenizer=<name>`.
+
+Text is cleaned before it comes here. The word `<unk>`, which published headline files contain, is one token, the same
+as the one that stands for what the vocabulary cannot spell, and is printed as `<unk>`.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from attnorm.data import validation as checks
+from attnorm.imports import find
+
+TOKENIZERS = {
+    "sentencepiece": "attnorm.data.tokenizers.sentencepiece:SentencePiece",
+    "wordpiece": "attnorm.data.tokenizers.wordpiece:WordPiece",
+}
+
+UNK = "<unk>"
+REMEMBERED = 1 << 18  # words; about 100 MB
+
+
+class Tokenizer(ABC):
+    """Texts to token ids and back. Tokenizers with equal bytes (`to_bytes`) encode equally."""
+
+    FILE: str  # the file that `save` writes, which tells `load_tokenizer` the kind
+    vocab_size: int
+    pad_id: int
+    bos_id: int
+    eos_id: int
+    unk_id: int
+    mask_id: int | None = None  # None: there is no mask token
+
+    @classmethod
+    @abstractmethod
+    def needs_training(cls, options: dict) -> bool:
+        """Whether `from_settings` with these options makes it from the train split."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, list[int]] = {}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text; no pad, bos or eos is added, and none is ever read from the text.
+
+        A text is encoded word by word (white space separates words), so each word is looked up rather than computed
+        when it comes again: several times faster on a corpus.
+        """
+        if isinstance(texts, str):
+            raise TypeError("encode takes a list of texts, not one text")
+        if len(self._words) > REMEMBERED:
+            self._words.clear()
+        split = [text.split() for text in texts]
+        new = sorted(set(chain.from_iterable(split)) - self._words.keys())
+        if new:
+            self._words.update(zip(new, self._encode_words(new), strict=True))
+            self._words[UNK] = [self.unk_id]
+        ids = self._words.__getitem__
+        return [list(chain.from_iterable(map(ids, words))) for words in split]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of one text, as `encode` gives them, and (start, end) of each in the characters of `text`.
+
+        Raises ValueError for a kind of tokenizer that cannot tell.
+        """
+        raise ValueError(f"tokenizer: a {type(self).__name__} cannot say where its tokens lie; use tokenizer=wordpiece")
+
+    @abstractmethod
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
+        """bool, in the shape of `ids`: False for pieces that continue a word, True for all else."""
+
+    @abstractmethod
+    def _encode_words(self, words: list[str]) -> list[list[int]]:
+        """The ids of single words, each for itself."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids: words separated by single spaces, pad, bos and eos dropped, unk written <unk>."""
+
+    @abstractmethod
+    def to_bytes(self) -> bytes:
+        """The content of `FILE`."""
+
+    @classmethod
+    @abstractmethod
+    def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "Tokenizer":
+        """The tokenizer whose `to_bytes` this is. Raises ValueError, opening with `name`, if it is none."""
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, draw: Callable[[int | None], Iterable[str]], **options: object) -> "Tokenizer":
+        """The tokenizer that the settings describe. `draw(n)` gives at most n cleaned sentences of the train split,
+        the same ones at each call."""
+
+    @classmethod
+    @abstractmethod
+    def check(cls, options: dict) -> list[str]:
+        """Problems with the values of the options of `from_settings` that can be seen before reading any data."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write `FILE` into the folder, which is made if need be."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / self.FILE).write_bytes(self.to_bytes())
+
+    def fingerprint(self) -> str:
+        """A hash of `to_bytes`."""
+        return hashlib.blake2b(self.to_bytes(), digest_size=16).hexdigest()
+
+    def __reduce__(self):
+        return type(self).from_bytes, (self.to_bytes(),)
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokenizer that was saved into `folder`, of whichever kind. Raises ValueError if there is none."""
+    kinds = [find("tokenizer", name, TOKENIZERS, Tokenizer) for name in TOKENIZERS]
+    for kind in kinds:
+        if (file := Path(folder) / kind.FILE).is_file():
+            return kind.from_bytes(file.read_bytes(), str(file))
+    raise ValueError(f"{folder}: no tokenizer here; one of {', '.join(kind.FILE for kind in kinds)} is expected")
+
+
+def check_tokenizer(name: str | None = None, **options: object) -> list[str]:
+    """All problems with the settings that can be seen before reading data, each starting with its config key."""
+    try:
+        kind = find("tokenizer", name, TOKENIZERS, Tokenizer)
+    except ValueError as error:
+        return [str(error)]
+    return checks.option_problems("tokenizer", name, kind.from_settings, options) or kind.check(options)

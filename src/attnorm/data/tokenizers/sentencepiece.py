@@ -1,0 +1,146 @@
+"""Subwords of sentencepiece (Kudo and Richardson, 2018), unigram or BPE, trained on the training split."""
+
+import io
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from attnorm.data import validation as checks
+from attnorm.data.tokenizers.base import UNK, Tokenizer
+
+log = logging.getLogger(__name__)
+
+MODEL_TYPES = ("unigram", "bpe")
+_SPACE = "▁"
+_PAD, _BOS, _EOS, _UNK = range(4)
+# sentencepiece keeps ▁ ▅ and NUL for itself: a word that holds one of them cannot be spelled.
+_RESERVED = re.compile("[▁▅\0]")
+_THREADS = 4  # the sums of the training depend on it, so it is fixed rather than the machine's
+_LONGEST = 1 << 24  # bytes of a sentence; sentencepiece leaves longer ones out without a word
+
+
+class SentencePiece(Tokenizer):
+    """Lossless on text like its training text: decode(encode(x)) == x for words of seen characters.
+
+    A word with a character that was not in the training text becomes one `<unk>`, as in the published headline files.
+    """
+
+    FILE = "sentencepiece.model"
+    pad_id, bos_id, eos_id, unk_id = _PAD, _BOS, _EOS, _UNK
+
+    def __init__(self, model: bytes):
+        import sentencepiece
+
+        super().__init__()
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.vocab_size = self._processor.get_piece_size()
+        pieces = [piece.replace(_SPACE, " ") for piece in map(self._processor.id_to_piece, range(self.vocab_size))]
+        self._pieces = ["", "", "", f" {UNK}", *pieces[4:]]
+        self._starts = np.array([i < 4 or piece.startswith(" ") for i, piece in enumerate(self._pieces)])
+
+    @classmethod
+    def train(cls, sentences: Iterable[str], *, model_type: str, vocab_size: int) -> "SentencePiece":
+        """Train on cleaned sentences; the same sentences in the same order give the same bytes.
+
+        Raises ValueError for a vocabulary that cannot hold every character; one larger than the sentences can fill
+        comes out smaller, which is logged.
+        """
+        import sentencepiece
+
+        characters: set[str] = set()
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=_without_unknown(sentences, characters),
+                model_writer=model,
+                model_type=model_type,
+                vocab_size=vocab_size,
+                pad_id=_PAD,
+                bos_id=_BOS,
+                eos_id=_EOS,
+                unk_id=_UNK,
+                pad_piece="<pad>",
+                unk_piece=UNK,
+                character_coverage=1.0,
+                normalization_rule_name="identity",  # the default rewrites characters, which no decoder can undo
+                hard_vocab_limit=False,
+                shuffle_input_sentence=False,
+                max_sentence_length=_LONGEST,
+                num_threads=_THREADS,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            least = len(characters | {" "}) + 4
+            if vocab_size < least:
+                raise ValueError(
+                    f"tokenizer.vocab_size={vocab_size}: too small for the {least - 4} characters of the training "
+                    f"text and 4 special tokens; the least that works is {least}"
+                ) from error
+            raise ValueError(f"tokenizer: sentencepiece could not train on this text: {error}") from error
+        tokenizer = cls(model.getvalue())
+        if tokenizer.vocab_size < vocab_size:
+            log.warning(
+                "tokenizer.vocab_size=%d: the training text fills no more than %d", vocab_size, tokenizer.vocab_size
+            )
+        return tokenizer
+
+    @classmethod
+    def from_settings(
+        cls,
+        draw: Callable[[int | None], Iterable[str]],
+        *,
+        model_type: str = "bpe",
+        vocab_size: int = 4000,
+        sample: int | None = 500_000,
+    ) -> "SentencePiece":
+        """Train on `sample` sentences (None: on all). Raises as `train` does."""
+        return cls.train(draw(sample), model_type=model_type, vocab_size=vocab_size)
+
+    @classmethod
+    def needs_training(cls, options: dict) -> bool:
+        return True
+
+    @classmethod
+    def check(cls, options: dict) -> list[str]:
+        """Wrong model type, sizes that are not positive whole numbers."""
+        problems = []
+        if (model_type := options.get("model_type", "bpe")) not in MODEL_TYPES:
+            problems.append(checks.unknown(f"tokenizer.model_type={model_type}: no such type", model_type, MODEL_TYPES))
+        problems += checks.whole_number("tokenizer.vocab_size", options.get("vocab_size", 4000))
+        if options.get("sample") is not None:
+            problems += checks.whole_number("tokenizer.sample", options["sample"])
+        return problems
+
+    @classmethod
+    def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "SentencePiece":
+        try:
+            return cls(content)
+        except RuntimeError as error:
+            raise ValueError(f"{name}: not a sentencepiece model: {error}") from error
+
+    def to_bytes(self) -> bytes:
+        return self._model
+
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
+        return self._starts[ids]
+
+    def _encode_words(self, words: list[str]) -> list[list[int]]:
+        encoded = self._processor.encode(words, out_type=int)
+        return [
+            [_UNK] if _UNK in ids or _RESERVED.search(word) else ids for word, ids in zip(words, encoded, strict=True)
+        ]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return " ".join("".join([self._pieces[int(id_)] for id_ in ids]).split())
+
+
+def _without_unknown(sentences: Iterable[str], characters: set[str]) -> Iterator[str]:
+    """The sentences without the words that are encoded as <unk>; fills `characters` with what is left."""
+    for sentence in sentences:
+        if UNK in sentence or _RESERVED.search(sentence):
+            sentence = " ".join(word for word in sentence.split() if word != UNK and not _RESERVED.search(word))
+        characters.update(sentence)
+        yield sentence

@@ -1,0 +1,191 @@
+"""BERT's WordPiece (Devlin et al., 2019): from an existing vocabulary, or trained on the training split."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from attnorm.data import validation as checks
+from attnorm.data.readers import text as files
+from attnorm.data.tokenizers.base import REMEMBERED, UNK, Tokenizer
+from attnorm.data.tokenizers.wordpiece_trainer import pipeline, train
+
+SPECIAL = {"pad_id": "[PAD]", "bos_id": "[CLS]", "eos_id": "[SEP]", "unk_id": "[UNK]"}
+MASK = "[MASK]"
+_NAMES = ("vocab.txt", "tokenizer.json")  # what is looked for in a folder, in this order
+
+# BERT splits at every punctuation mark and forgets where the spaces were. These put words together again the way the
+# published headlines write them: ##.# / u.s. / -lrb- / ca n't / the state 's / vice-president / --.
+_JOINS = [
+    (re.compile(r"(?<=#) (?=#)"), ""),
+    (re.compile(r"(?<=#) ([.:/-]) (?=#)"), r"\1"),
+    (re.compile(r"(?<=#) , (?=###(?!#))"), ","),
+    (re.compile(r"(?<!\S)(?:[^\W\d_] \. ){2,}"), lambda match: match[0].replace(" ", "") + " "),
+    (re.compile(r"(?<!\S)(?:[^\W\d_] \. )+[^\W\d_] \.(?!\S)"), lambda match: match[0].replace(" ", "")),
+    (re.compile(r"(?<!\S)- ([lr][rcs]b) -(?!\S)"), r"-\1-"),
+    (re.compile(r"(?<!\S)n ' t(?!\S)"), "n't"),
+    (re.compile(r"(?<!\S)' (s|re|ve|ll|d|m)(?!\S)"), r"'\1"),
+    (re.compile(r"(?<!\S)- -(?!\S)"), "--"),
+    (re.compile(r"(?<=[\w#]) - (?=[\w#])"), "-"),
+]
+
+
+class WordPiece(Tokenizer):
+    """[CLS] and [SEP] serve as bos and eos. Decoding is for people and for scores: spacing is restored by rule."""
+
+    FILE = "tokenizer.json"
+
+    def __init__(self, tokenizer, name: str = "tokenizer"):
+        """`tokenizer` is a tokenizers.Tokenizer. Raises ValueError, naming them, if special tokens are missing."""
+        super().__init__()
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True  # [SEP] in a text is ordinary letters, not the end of it
+        if missing := [token for token in SPECIAL.values() if tokenizer.token_to_id(token) is None]:
+            raise ValueError(f"{name}: the vocabulary has no {', '.join(missing)}")
+        self._tokenizer = tokenizer
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = map(tokenizer.token_to_id, SPECIAL.values())
+        self.mask_id = tokenizer.token_to_id(MASK)
+        vocabulary = tokenizer.get_vocab()
+        self.vocab_size = 1 + max(vocabulary.values())  # some files leave gaps between their ids
+        self._starts = np.ones(self.vocab_size, bool)
+        self._starts[[i for piece, i in vocabulary.items() if _continues(piece)]] = False
+        self._placed: dict[str, list[tuple[int, int, int]]] = {}  # word: (id, start, end) of its pieces
+
+    @classmethod
+    def from_settings(
+        cls,
+        draw: Callable[[int | None], Iterable[str]] | None = None,
+        *,
+        file: str | None = None,
+        vocab_size: int = 30_522,
+        sample: int | None = 500_000,
+        lowercase: bool | None = None,
+    ) -> "WordPiece":
+        """Read `file`, a vocab.txt (one piece a line), a tokenizer.json or a folder with one of them; without a file,
+        train `vocab_size` pieces on `sample` sentences (None: on all).
+
+        `lowercase` None does as the file says: a vocab.txt without capitals is lower-cased; trained: True. Raises
+        ValueError.
+        """
+        if file is None:
+            return cls(train(lambda: draw(sample), vocab_size=vocab_size, lowercase=lowercase is not False))
+        path, name = _resolve(file), f"tokenizer.file={file}"
+        if path.suffix == ".json":
+            return cls(_from_json(path.read_bytes(), name, lowercase), name)
+        return cls(_from_vocabulary(path, lowercase), name)
+
+    @classmethod
+    def needs_training(cls, options: dict) -> bool:
+        return options.get("file") is None
+
+    @classmethod
+    def check(cls, options: dict) -> list[str]:
+        """A file that is missing, empty or neither kind; sizes that are not positive whole numbers; a `lowercase` that
+        is not true, false or null."""
+        file, lowercase = options.get("file"), options.get("lowercase")
+        key = f"tokenizer.file={file}"
+        if file is None:
+            problems = checks.whole_number("tokenizer.vocab_size", options.get("vocab_size", 30_522))
+            if options.get("sample") is not None:
+                problems += checks.whole_number("tokenizer.sample", options["sample"])
+        elif not isinstance(file, str) or not file:
+            problems = [f"{key}: must name a vocab.txt or a tokenizer.json; null trains one"]
+        elif _resolve(file).is_dir():
+            problems = [f"{key}: no {' or '.join(_NAMES)} in this folder"]
+        elif Path(file).suffix not in (".txt", ".json") and not Path(file).is_dir():
+            problems = [f"{key}: must be a vocab.txt or a tokenizer.json, or a folder with one of them"]
+        else:
+            problems = files.file_problem(key, _resolve(file))
+        if lowercase not in (None, True, False):
+            problems.append(f"tokenizer.lowercase={lowercase}: must be true, false or null (as the file says)")
+        return problems
+
+    @classmethod
+    def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "WordPiece":
+        return cls(_from_json(content, name, None), name)
+
+    def to_bytes(self) -> bytes:
+        return self._tokenizer.to_str().encode()
+
+    def _encode_words(self, words: list[str]) -> list[list[int]]:
+        # One by one: encode_batch starts threads, which do not survive the fork of a data worker.
+        return [self._tokenizer.encode(word, add_special_tokens=False).ids for word in words]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        if len(self._placed) > REMEMBERED:
+            self._placed.clear()
+        ids, offsets = [], []
+        for match in re.finditer(r"\S+", text):
+            if (placed := self._placed.get(match[0])) is None:
+                placed = self._placed[match[0]] = self._place(match[0])
+            for piece, start, end in placed:
+                ids.append(piece)
+                offsets.append((match.start() + start, match.start() + end))
+        return ids, offsets
+
+    def _place(self, word: str) -> list[tuple[int, int, int]]:
+        if word == UNK:
+            return [(self.unk_id, 0, len(word))]
+        encoded = self._tokenizer.encode(word, add_special_tokens=False)
+        limits = [*(start for start, _ in encoded.offsets), len(word)][1:]  # where the next piece starts
+        placed = []
+        for piece, (start, end), limit in zip(encoded.ids, encoded.offsets, limits, strict=True):
+            while end < limit and unicodedata.combining(word[end]):  # a dropped accent belongs to its letter
+                end += 1
+            placed.append((piece, start, end))
+        return placed
+
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
+        return self._starts[ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        kept = [i for i in map(int, ids) if i not in (self.pad_id, self.bos_id, self.eos_id)]
+        tokens = [UNK if i == self.unk_id else self._tokenizer.id_to_token(i) or UNK for i in kept]
+        text = "".join(token[2:] if _continues(token) else f" {token}" for token in tokens)
+        text = " ".join(text.split())
+        for pattern, joined in _JOINS:
+            text = pattern.sub(joined, text)
+        return text
+
+
+def _continues(piece: str) -> bool:
+    return len(piece) > 2 and piece.startswith("##")
+
+
+def _resolve(file: str) -> Path:
+    """The file itself, or the one in the folder; the folder if it holds none."""
+    path = Path(file)
+    return next((path / name for name in _NAMES if (path / name).is_file()), path)
+
+
+def _from_vocabulary(file: Path, lowercase: bool | None):
+    pieces = [line.rstrip("\r\n") for line in files.read_lines(file)]
+    while pieces and not pieces[-1]:  # blank lines at the end
+        pieces.pop()
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    if len(vocabulary) < len(pieces):
+        twice = next(i for i, piece in enumerate(pieces) if vocabulary[piece] != i)
+        raise ValueError(f"{file}:{twice + 1}: {pieces[twice]!r} is in this vocabulary twice")
+    if lowercase is None:
+        lowercase = not any(p != p.lower() for p in vocabulary if not re.fullmatch(r"\[\w+\]", p))
+    return pipeline(vocabulary, lowercase)
+
+
+def _from_json(content: bytes, name: str, lowercase: bool | None):
+    from tokenizers import Tokenizer as Pipeline
+    from tokenizers import models, normalizers
+
+    try:
+        read = Pipeline.from_buffer(content)
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(f"{name}: not a tokenizer.json: {error}") from error
+    if not isinstance(read.model, models.WordPiece):
+        raise ValueError(f"{name}: this tokenizer is a {type(read.model).__name__}, not a WordPiece")
+    if lowercase is not None:
+        if not isinstance(read.normalizer, normalizers.BertNormalizer):
+            raise ValueError(f"tokenizer.lowercase={lowercase}: {name} has no BertNormalizer to tell; use null")
+        read.normalizer.lowercase = lowercase
+    return read

@@ -1,0 +1,81 @@
+"""A WordPiece vocabulary trained on text, the same for the same text, and BERT's pipeline around a vocabulary."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from attnorm.data.tokenizers.base import UNK
+
+log = logging.getLogger(__name__)
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # at ids 0 to 4
+_CHARACTERS = 1000  # the most frequent ones are spelled; words with others are [UNK]
+_LEAST_COUNT = 2  # of a piece of several characters
+
+
+def pipeline(vocabulary: Mapping[str, int], lowercase: bool):
+    """A tokenizers.Tokenizer as BERT has it: `lowercase` also drops accents."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    made = Tokenizer(models.WordPiece(dict(vocabulary), unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return made
+
+
+def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool):
+    """The pipeline with a vocabulary of `vocab_size` pieces for `sentences()`, which is read twice.
+
+    Raises ValueError for a vocabulary that cannot hold every character; one larger than the sentences can fill comes
+    out smaller, which is logged.
+    """
+    from tokenizers import trainers
+
+    trained = pipeline({}, lowercase)
+    beginning, continuing = _characters(sentences(), trained)
+    # The trainer numbers characters in the order of a hash table, and ties between pieces go by number. Listed as
+    # special tokens, they have their numbers before it begins.
+    first = [*SPECIAL, *beginning, *continuing]
+    if vocab_size < len(first):
+        raise ValueError(
+            f"tokenizer.vocab_size={vocab_size}: too small for the {len(first) - len(SPECIAL)} characters that begin "
+            f"and continue the words of the training text and {len(SPECIAL)} special tokens; the least that works is "
+            f"{len(first)}"
+        )
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=_LEAST_COUNT,
+        special_tokens=first,
+        initial_alphabet=beginning,
+        limit_alphabet=len(beginning),
+        show_progress=False,
+    )
+    trained.train_from_iterator(map(_without_unknown, sentences()), trainer)
+    vocabulary = trained.get_vocab()
+    if len(vocabulary) < vocab_size:
+        log.warning("tokenizer.vocab_size=%d: the training text fills no more than %d", vocab_size, len(vocabulary))
+    return pipeline(vocabulary, lowercase)  # in the trained one, each listed character is a special token
+
+
+def _characters(sentences: Iterable[str], pipeline) -> tuple[list[str], list[str]]:
+    """The characters of the words, sorted; and "##" with each one that continues a word."""
+    words = Counter()
+    for sentence in sentences:
+        words.update(sentence.split())
+    words.pop(UNK, None)
+    counts, continuing = Counter(), set()
+    for word, times in words.items():
+        for piece, _ in pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(word)):
+            for character in piece:
+                counts[character] += times
+            continuing.update(piece[1:])
+    kept = sorted(counts, key=lambda character: (-counts[character], character))[:_CHARACTERS]
+    if len(kept) < len(counts):
+        log.info("the vocabulary spells %d of %d characters; words with others are [UNK]", len(kept), len(counts))
+    return sorted(kept), [f"##{character}" for character in sorted(continuing.intersection(kept))]
+
+
+def _without_unknown(sentence: str) -> str:
+    if UNK not in sentence:
+        return sentence
+    return " ".join(word for word in sentence.split() if word != UNK)

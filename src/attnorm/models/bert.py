@@ -1,0 +1,51 @@
+"""Masked language modelling: an encoder, and scores of the tokens behind the masked places ("BERT", Sec. 3.1)."""
+
+from torch import Tensor, nn
+
+from attnorm.models.config import Shape
+from attnorm.models.encoder import Encoder
+from attnorm.models.initialize import initialize
+from attnorm.models.layers import ACTIVATIONS
+
+
+class Head(nn.Module):
+    """Linear, activation, LayerNorm, then a score for each token of the vocabulary, as BERT has it."""
+
+    def __init__(self, shape: Shape, vocab_size: int):
+        super().__init__()
+        self.transform, self.activation = nn.Linear(shape.width, shape.width), ACTIVATIONS[shape.activation]()
+        self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
+        self.output = nn.Linear(shape.width, vocab_size)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """states (..., W) -> scores (..., V)."""
+        return self.output(self.norm(self.activation(self.transform(states))))
+
+
+class MaskedLM(nn.Module):
+    """An encoder with a head that says which token stands at a place; with `shape.tied` the output matrix is the token
+    embedding, with a bias of its own.
+
+    attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`; those of the
+    encoder start bit-equal in every model that has one.
+    """
+
+    sites = Encoder.sites
+
+    def __init__(self, shape: Shape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
+        super().__init__()
+        self.shape, self.pad_id = shape, pad_id
+        self.encoder = Encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
+        self.head = Head(shape, vocab_size)
+        initialize(self, seed)
+        if shape.tied:
+            self.head.output.weight = self.encoder.embeddings.tokens.weight
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None, places: Tensor | None = None) -> Tensor:
+        """Scores of the tokens, from ids, int (B, N), padded; segments as `Encoder.forward` takes them.
+
+        places: bool (B, N), where scores are wanted -> (K, V), row by row in the order of the places, so that the other
+                places never cost V numbers each. None: everywhere, (B, N, V).
+        """
+        states = self.encoder(ids, ids != self.pad_id, segments)
+        return self.head(states if places is None else states[places])

@@ -1,0 +1,236 @@
+"""BERT as Hugging Face stores it, config.json and safetensors: read by our names, and written from our models."""
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from attnorm.attention.multihead import attention_layers
+from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.attention.scorers import ScaledDot
+from attnorm.models.bert import MaskedLM
+from attnorm.models.heads import Classifier, SpanModel
+from attnorm.models.layers import ACTIVATIONS
+
+SETTINGS = {  # of Shape: the key in config.json, and what BERT means where the key is not there
+    "width": ("hidden_size", 768),
+    "heads": ("num_attention_heads", 12),
+    "inner": ("intermediate_size", 3072),
+    "encoder_layers": ("num_hidden_layers", 12),
+    "activation": ("hidden_act", "gelu"),
+    "dropout": ("hidden_dropout_prob", 0.1),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+    "norm_eps": ("layer_norm_eps", 1e-12),
+    "types": ("type_vocab_size", 2),
+    "tied": ("tie_word_embeddings", True),
+}
+SIZES = {"positions_there": ("max_position_embeddings", 512), "vocab_size": ("vocab_size", 30522)}
+ALWAYS = {"positions": "learned", "norm": "post", "embedding_norm": True}  # of Shape: what every BERT has
+
+NAMES = {  # BERT's modules, without "bert.", and ours; {} is the number of a layer
+    "embeddings.word_embeddings": "encoder.embeddings.tokens",
+    "embeddings.position_embeddings": "encoder.embeddings.positions",
+    "embeddings.token_type_embeddings": "encoder.embeddings.types",
+    "embeddings.LayerNorm": "encoder.embeddings.norm",
+    "encoder.layer.{}.attention.self.query": "encoder.layers.{}.attention.query",
+    "encoder.layer.{}.attention.self.key": "encoder.layers.{}.attention.key",  # in our models one with value:
+    "encoder.layer.{}.attention.self.value": "encoder.layers.{}.attention.value",  # attention.key_value
+    "encoder.layer.{}.attention.output.dense": "encoder.layers.{}.attention.output",
+    "encoder.layer.{}.attention.output.LayerNorm": "encoder.layers.{}.attention_residual.norm",
+    "encoder.layer.{}.intermediate.dense": "encoder.layers.{}.feed_forward.0",
+    "encoder.layer.{}.output.dense": "encoder.layers.{}.feed_forward.2",
+    "encoder.layer.{}.output.LayerNorm": "encoder.layers.{}.feed_forward_residual.norm",
+    "pooler.dense": "pooler",
+    "cls.predictions.transform.dense": "head.transform",
+    "cls.predictions.transform.LayerNorm": "head.norm",
+    "cls.predictions.decoder": "head.output",
+    "qa_outputs": "spans",
+    "classifier": "classifier",
+}
+BACK = {ours: theirs for theirs, ours in NAMES.items()}
+BIAS, COPY = "cls.predictions.decoder.bias", "cls.predictions.bias"  # the second is not used where both are there
+OLD = {"gamma": "weight", "beta": "bias"}  # how the first BERTs call the parameters of a norm
+BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # 0, 1, 2, ...: nothing that was trained
+
+ARCHITECTURES = {
+    MaskedLM: "BertForMaskedLM",
+    SpanModel: "BertForQuestionAnswering",
+    Classifier: "BertForSequenceClassification",
+}
+EXPECTED = "there is no such file; expected is a folder with the config.json and model.safetensors of a BERT"
+
+
+def read_shape(folder: str | Path) -> dict:
+    """What config.json says of `Shape`, all but max_source; with it "positions_there", the length of the position
+    table, and "vocab_size". ValueError names everything that is not as in our encoder."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{path}: {EXPECTED}")
+    config = read_json(path)
+    if config.get("model_type") != "bert":
+        hint = "" if "model_type" in config else '; if it is one, write "model_type": "bert" into the file'
+        raise ValueError(f"{path}: model_type={config.get('model_type')!r}: only 'bert' can be read{hint}")
+    values = {name: config.get(key, default) for name, (key, default) in (SETTINGS | SIZES).items()}
+    problems = []
+    if values["activation"] not in ACTIVATIONS:
+        problems.append(f"hidden_act={values['activation']!r}: allowed are {', '.join(ACTIVATIONS)}")
+    if values["width"] % values["heads"]:
+        problems.append(f"hidden_size={values['width']}: no multiple of num_attention_heads={values['heads']}")
+    for key, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
+        if config.get(key, only) != only:
+            problems.append(f"{key}={config[key]!r}: allowed is {only!r}")
+    if problems:
+        raise ValueError("\n  ".join([f"{path}: not a BERT that our encoder can be:", *problems]))
+    return values | ALWAYS
+
+
+def read_weights(folder: str | Path) -> dict[str, Tensor]:
+    """The tensors of model.safetensors, or of the files that model.safetensors.index.json lists, in float32 and by our
+    names: "encoder.*", "head.*" (of masked language modelling), "pooler.*", "spans.*", "classifier.*".
+
+    With or without "bert." in front, with "gamma" and "beta" or "weight" and "bias". What nothing of ours stands for,
+    such as next-sentence prediction, keeps its name. ValueError for files of other kinds or without a BERT encoder.
+    """
+    tensors: dict[str, Tensor] = {}
+    for file in (files := weight_files(Path(folder))):
+        try:
+            with safe_open(file, framework="pt") as opened:
+                names = set(opened.keys()) - BUFFERS - {f"bert.{name}" for name in BUFFERS}
+                tensors |= {our_name(name): opened.get_tensor(name).float() for name in sorted(names)}
+        except (SafetensorError, OSError) as error:
+            hint = "is the download complete (in a git clone: git lfs pull)?"
+            raise ValueError(f"{file}: cannot be read as safetensors: {error}; {hint}") from error
+    if not any(name.startswith("encoder.layers.") for name in tensors):
+        raise ValueError(f"{files[0]}: no layer of a BERT encoder in it, but {', '.join(list(tensors)[:3])}, ...")
+    if COPY in tensors:
+        tensors.setdefault(our_name(BIAS), tensors.pop(COPY))
+    for key in [name for name in tensors if ".attention.key." in name]:
+        value = key.replace(".key.", ".value.")
+        if value not in tensors:
+            raise ValueError(f"{files[0]}: {key} is there, {value} is not; is the download complete?")
+        tensors[key.replace(".key.", ".key_value.")] = torch.cat([tensors.pop(key), tensors.pop(value)])
+    return tensors
+
+
+def read_json(path: Path) -> dict:
+    """The settings in a file; ValueError names it when there are none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected settings by name, {{...}}")
+    return found
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder; ValueError says which are missing, and what to do about one of pickles."""
+    whole, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    index = folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if index.is_file():
+        parts = read_json(index).get("weight_map")
+        if not isinstance(parts, dict) or not parts:
+            raise ValueError(f"{index}: expected a 'weight_map', the file that each tensor is in")
+        files = [folder / name for name in sorted(set(parts.values()))]
+        if missing := [str(file) for file in files if not file.is_file()]:
+            raise ValueError(f"{index}: names files that are not there: {', '.join(missing)}")
+        return files
+    if pickled.is_file():
+        raise ValueError(
+            f"{pickled}: only safetensors are read. Convert it, once:\n"
+            "python -c 'import torch, safetensors.torch as s; "
+            f't = torch.load("{pickled}", map_location="cpu", weights_only=True); '
+            f's.save_file({{n: x.clone(memory_format=torch.contiguous_format) for n, x in t.items()}}, "{whole}")\''
+        )
+    raise ValueError(f"{whole}: {EXPECTED}")
+
+
+def our_name(name: str) -> str:
+    """Our name of a tensor of BERT's; its own, without "bert.", where we have none."""
+    name = name.removeprefix("bert.")
+    module, _, parameter = name.rpartition(".")
+    ours = other_name(module, NAMES)
+    return name if ours is None else f"{ours}.{OLD.get(parameter, parameter)}"
+
+
+def other_name(module: str, names: dict[str, str]) -> str | None:
+    """The other name of a module, with the number of its layer; None where there is none."""
+    number = re.search(r"\blayers?\.(\d+)", module)
+    if number is None:
+        return names.get(module)
+    other = names.get(f"{module[: number.start(1)]}{{}}{module[number.end(1) :]}")
+    return other and other.format(number[1])
+
+
+@torch.no_grad()
+def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None:
+    """Writes config.json and model.safetensors, float32, for AutoModel of `transformers` and BertForMaskedLM,
+    BertForQuestionAnswering or BertForSequenceClassification.
+
+    ValueError lists what a BERT does not have: another normalizer than softmax, a prior, pre-norm, ...
+    """
+    architecture = ARCHITECTURES.get(type(model))
+    if architecture is None:
+        allowed = ", ".join(cls.__name__ for cls in ARCHITECTURES)
+        raise ValueError(f"{type(model).__name__} cannot be written as a BERT: allowed are {allowed}")
+    if problems := unlike_bert(model):
+        raise ValueError("\n  ".join(["this model cannot be written as a BERT:", *problems]))
+    tensors = {}
+    for name, parameter in model.named_parameters():  # a tied one comes once
+        parts = {name: parameter}
+        if ".key_value." in name:
+            key, value = parameter.chunk(2)
+            parts = {name.replace("key_value", "key"): key, name.replace("key_value", "value"): value}
+        tensors |= {their_name(name): part.float().cpu().clone() for name, part in parts.items()}
+    if BIAS in tensors:
+        tensors[COPY] = tensors[BIAS].clone()
+    shape = model.shape
+    if not shape.types:  # BERT has at least one
+        tensors["bert.embeddings.token_type_embeddings.weight"] = torch.zeros(1, shape.width)
+    config = {
+        "model_type": "bert",
+        "architectures": [architecture],
+        **{key: getattr(shape, name) for name, (key, _) in SETTINGS.items()},
+        "type_vocab_size": max(shape.types, 1),
+        "max_position_embeddings": shape.max_source,
+        "position_embedding_type": "absolute",
+        "vocab_size": model.encoder.embeddings.tokens.num_embeddings,
+        "pad_token_id": model.pad_id,
+    }
+    if isinstance(model, Classifier):
+        config["id2label"] = {str(label): f"LABEL_{label}" for label in range(model.classifier.out_features)}
+        config["label2id"] = {name: int(label) for label, name in config["id2label"].items()}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def their_name(name: str) -> str:
+    """BERT's name of one of our tensors."""
+    module, _, parameter = name.rpartition(".")
+    theirs = other_name(module, BACK)
+    prefix = "bert." if theirs.startswith(("embeddings.", "encoder.", "pooler.")) else ""
+    return f"{prefix}{theirs}.{parameter}"
+
+
+def unlike_bert(model: MaskedLM | SpanModel | Classifier) -> list[str]:
+    """What a model has that BERT has not."""
+    problems = [
+        f"model.{key}={getattr(model.shape, key)}: allowed is {value}"
+        for key, value in ALWAYS.items()
+        if getattr(model.shape, key) != value
+    ]
+    for name, layer in attention_layers(model).items():
+        for kind, part, allowed in (("normalizer", layer.normalizer, Softmax), ("scorer", layer.scorer, ScaledDot)):
+            if type(part) is not allowed:
+                problems.append(f"{name}: {kind} {type(part).__name__}: allowed is {allowed.__name__}")
+    if model.encoder.prior is not None:
+        problems.append(f"attention.prior.encoder={list(model.encoder.prior.priors)}: allowed is []")
+    return problems

@@ -1,0 +1,65 @@
+"""MCAN: the question attends to itself; the boxes attend to one another and to the question, layer by layer."""
+
+from torch import Tensor, nn
+
+from attnorm.attention.build import build_site_prior
+from attnorm.attention.masking import Mask
+from attnorm.models.encoder import Encoder, site_log_prior
+from attnorm.models.layers import DecoderLayer
+from attnorm.models.vqa.base import Answerer
+from attnorm.models.vqa.config import VisualShape
+from attnorm.models.vqa.fusion import View
+from attnorm.models.vqa.pooling import Pool
+
+
+class MCAN(Answerer):
+    """scores = C norm(A q + B v): q pools the question's states, v those of the boxes that the question guided.
+
+    "Deep Modular Co-Attention Networks", Sec. 3-4, its encoder-decoder form: `layers` of self-attention over the
+    question (site "encoder"), then as many for the boxes of `Fusion`, each with self-attention and with attention to
+    the question's last states (both at the site "guided"). Ours has learned positions in the question, and a GRU where
+    the paper has an LSTM. Without boxes, B v is left out. The rest as in `Answerer`.
+    """
+
+    sites = {"fusion": False, "encoder": False, "guided": False}  # noqa: RUF012
+
+    def build(self, shape: VisualShape, attention: dict, answers: int) -> None:
+        layers, width, hidden = shape.transformer(), shape.width, shape.hidden
+        self.encoder = Encoder(layers, attention, self.words)
+        self.question_pool, self.question = Pool(width), nn.Linear(width, hidden)
+        if self.fusion is not None:
+            self.guided = nn.ModuleList(
+                DecoderLayer(layers, attention, "guided", "guided") for _ in range(shape.layers)
+            )
+            self.last_norm = nn.LayerNorm(width, layers.norm_eps) if shape.norm == "pre" else nn.Identity()
+            facts = {"heads": shape.heads, "bidirectional": True, "width": width}
+            self.prior = build_site_prior(attention, "guided", positions=self.fusion.boxes, **facts)
+            self.cross_prior = build_site_prior(attention, "guided", positions=shape.max_question, **facts)
+            self.pool, self.image = Pool(width), nn.Linear(width, hidden)
+        self.norm, self.classifier = nn.LayerNorm(hidden), nn.Linear(hidden, answers)
+
+    @classmethod
+    def uses(cls, settings: dict) -> set[str]:
+        """The encoder always, guided where there are boxes, fusion where it is attention."""
+        fusion = settings.get("fusion")
+        used = {"fusion": fusion == "attention", "encoder": True, "guided": fusion != "none"}
+        return {site for site, yes in used.items() if yes}
+
+    def answer(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
+        real = ids != self.pad_id
+        states = self.encoder(ids, real)
+        joint, weights = self.question(self.question_pool(states, real)[0]), None
+        if self.fusion is not None:
+            boxes, present = self.fusion(views)
+            image, weights = self.pool(self.guide(boxes, present, states, real), present)
+            joint = joint + self.image(image)
+        return self.classifier(self.norm(joint)), weights
+
+    def guide(self, boxes: Tensor, present: Tensor, question: Tensor, real: Tensor) -> Tensor:
+        """boxes (B, M, W), present (B, M), the question's states (B, T, W), real (B, T) -> boxes (B, M, W)."""
+        mask, cross_mask = Mask(queries=present, keys=present), Mask(queries=present, keys=real)
+        log_prior = site_log_prior(self.prior, boxes.shape[1], 0, boxes, mask)
+        cross_log_prior = site_log_prior(self.cross_prior, boxes.shape[1], 0, question, cross_mask)
+        for layer in self.guided:
+            boxes = layer(boxes, question, mask, cross_mask, log_prior, cross_log_prior, None)
+        return self.last_norm(boxes)

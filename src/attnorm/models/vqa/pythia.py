@@ -1,0 +1,46 @@
+"""Pythia: one look of the question at the boxes, then both joined by a product."""
+
+from torch import Tensor, nn
+
+from attnorm.models.encoder import Encoder
+from attnorm.models.vqa.base import Answerer
+from attnorm.models.vqa.config import VisualShape
+from attnorm.models.vqa.fusion import View
+from attnorm.models.vqa.pooling import Pool, TopDown
+
+
+class Pythia(Answerer):
+    """scores = D relu(C (relu(A q) * relu(B v))): q the question, v the boxes that it attends to.
+
+    "Pythia v0.1", Sec. 2, after "Bottom-Up and Top-Down Attention": q pools the states of a GRU (or of a transformer
+    encoder) and is normed, v is top-down attention over the boxes of `Fusion`. Without boxes, B v is left out; an image
+    whose boxes are all absent has v = 0. The rest as in `Answerer`.
+    """
+
+    sites = {"fusion": False, "encoder": False}  # noqa: RUF012
+
+    def build(self, shape: VisualShape, attention: dict, answers: int) -> None:
+        width, hidden = shape.width, shape.hidden
+        self.encoder = Encoder(shape.transformer(), attention, self.words) if shape.question == "transformer" else None
+        self.pool, self.norm, self.question = Pool(width), nn.LayerNorm(width), nn.Linear(width, hidden)
+        if self.fusion is not None:
+            self.top_down, self.image = TopDown(width, hidden, shape.dropout), nn.Linear(width, hidden)
+        self.hidden, self.classifier = nn.Linear(hidden, hidden), nn.Linear(hidden, answers)
+        self.dropout = nn.Dropout(shape.dropout)
+
+    @classmethod
+    def uses(cls, settings: dict) -> set[str]:
+        """Fusion where it is attention, the encoder where it reads the question."""
+        used = {"fusion": settings.get("fusion") == "attention", "encoder": settings.get("question") == "transformer"}
+        return {site for site, yes in used.items() if yes}
+
+    def answer(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
+        real = ids != self.pad_id
+        states = self.words(ids) if self.encoder is None else self.encoder(ids, real)
+        question = self.norm(self.pool(states, real)[0])  # without it the two products below stay near 0 for long
+        joint, weights = self.question(question).relu(), None
+        if self.fusion is not None:
+            image, weights = self.top_down(question, *self.fusion(views))
+            joint = joint * self.image(image).relu()
+        hidden = self.hidden(self.dropout(joint)).relu()
+        return self.classifier(self.dropout(hidden)), weights

@@ -1,0 +1,91 @@
+"""Labelled texts as BERT reads them (Devlin et al., 2019, figure 4): [CLS] text [SEP], and of a pair: second [SEP]."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from attnorm.data import validation as checks
+from attnorm.data.featurizer import Layout, list_lengths
+from attnorm.data.sampler import Part, pad
+from attnorm.data.sources.labelled_files import label_problems
+from attnorm.tasks.squad.windows import second_part
+
+
+class Labelled(Layout):
+    """One row a text or pair. What is longer than `max_length` tokens, specials included, is cut: of a pair the longer
+    text first, of equal ones the second. labels: the names, whose order gives the numbers. Raises ValueError for a
+    length that leaves no room for both texts, and for labels that are none."""
+
+    kind = "labelled"
+
+    def __init__(self, max_length: int, labels: Sequence[str]):
+        if problems := checks.whole_number("model.max_source", max_length, least=5) + label_problems(labels):
+            raise ValueError("\n".join(problems))
+        self.max_length, self.labels = max_length, list(labels)
+
+    def settings(self) -> list:
+        return ["labelled", 1, self.max_length, self.labels]
+
+    def columns(self) -> dict:
+        """ids; `first`, the tokens of the first part with [CLS] and [SEP]; label, its number."""
+        import pyarrow as pa
+
+        return {"ids": pa.list_(pa.int32()), "first": pa.int32(), "label": pa.int32()}
+
+    def encode(self, texts, first, tokenizer):
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        if unknown := sorted(set(texts["label"]) - numbers.keys()):
+            raise ValueError(checks.unknown(f"label {unknown[0]!r} is not in data.labels", unknown[0], self.labels))
+        table = {"ids": [], "first": [], "label": [numbers[name] for name in texts["label"]]}
+        truncated = 0
+        encoded = (tokenizer.encode(texts[column]) for column in ("text", "second"))
+        for ids, second, text in zip(*encoded, texts["second"], strict=True):
+            specials = 3 if text else 2
+            kept = keep(len(ids), len(second), self.max_length - specials)
+            truncated += kept != (len(ids), len(second))
+            row = [tokenizer.bos_id, *ids[: kept[0]], tokenizer.eos_id]
+            table["first"].append(len(row))
+            table["ids"].append([*row, *second[: kept[1]], tokenizer.eos_id] if text else row)
+        counts = Counter(texts["label"])
+        return table, {"truncated": truncated} | {f"label {name}": counts[name] for name in self.labels}
+
+    def lengths(self, ids) -> np.ndarray:
+        return list_lengths(ids, "ids").astype(np.int32)[:, None]
+
+    def weights(self, ids) -> np.ndarray:
+        return np.ones(len(ids), np.int64)
+
+    def describe(self, counts) -> str:
+        shares = ", ".join(f"{name} {counts[f'label {name}'] / counts['kept']:.1%}" for name in self.labels)
+        return (
+            f"{counts['kept']:,} rows ({counts['empty']:,} empty skipped, {counts['truncated']:,} truncated; {shares})"
+        )
+
+
+def keep(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of two sequences fit `room` when the longer one, of equal ones the second, loses its last."""
+    kept = min(second, max(room // 2, room - first))
+    return min(first, room - kept), kept
+
+
+class LabelledBatches(Dataset):
+    """`Part` -> tensors, padded to the longest of the part. rows: a table of `Labelled`."""
+
+    def __init__(self, rows, pad_id: int):
+        self.rows, self.pad_id = rows, pad_id
+
+    def __getitem__(self, part: Part) -> dict[str, Tensor]:
+        """ids, int64 (B, N); types (B, N), 1 in the second text; labels (B,); rows (B,); divisor () rows of the
+        update."""
+        table = self.rows[part.rows]
+        return {
+            "ids": pad(table["ids"], self.pad_id),
+            "types": second_part(table["first"], table["ids"]).long(),
+            "labels": torch.tensor(table["label"]),
+            "rows": torch.tensor(part.rows),
+            "divisor": torch.tensor(part.divisor),
+        }

@@ -1,0 +1,64 @@
+"""From articles to headlines: what training, `eval.py` and `generate.py` share."""
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnorm.data.sampler import cut_by_tokens, pad
+from attnorm.models.generation import Decoding, SpecialTokens, generate
+from attnorm.models.seq2seq import Seq2Seq
+
+
+def special_tokens(tokenizer: Any) -> SpecialTokens:
+    """The special ids of a tokenizer, as decoding wants them."""
+    return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+
+
+def target_logits(model: Seq2Seq, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Scores (tokens, V) of a batch's real target tokens, and those tokens: padding costs no vocabulary row."""
+    labels = batch["target"][:, 1:]  # (B, T)
+    real = labels != model.pad_id
+    states = model(batch["source"], batch["target"][:, :-1])  # (B, T, W)
+    return model.logits(states[real]), labels[real]
+
+
+def summed_loss(model: Seq2Seq, batch: dict[str, Tensor]) -> tuple[float, int]:
+    """Negative log likelihood (nats) of a batch's target tokens, summed, and their number."""
+    logits, labels = target_logits(model, batch)
+    return F.cross_entropy(logits.float(), labels, reduction="sum").item(), len(labels)
+
+
+def cut(encoded: list[list[int]], positions: int) -> list[list[int]]:
+    """Token ids without special tokens, cut so that the end token still has one of the model's positions."""
+    return [ids[: positions - 1] for ids in encoded]
+
+
+def write_headlines(
+    model: Seq2Seq,
+    tokenizer: Any,
+    sources: list[list[int]],
+    decoding: Decoding,
+    batch_tokens: int,
+    progress: Callable[[list], Iterable] = iter,
+) -> list[str]:
+    """One headline for each article, in their order.
+
+    sources: token ids without special tokens. Articles are decoded in batches of like lengths that hold about
+    `batch_tokens` tokens over all beams; the result does not depend on it. `progress` wraps the list of batches.
+    """
+    if not sources:
+        return []
+    special, device = special_tokens(tokenizer), model.tokens.weight.device
+    lengths = np.array([(len(ids) + 1, decoding.max_length) for ids in sources])
+    order = np.argsort(lengths[:, 0], kind="stable")
+    cuts = cut_by_tokens(lengths[order], batch_tokens // decoding.beam_size)
+    headlines = [""] * len(sources)
+    for rows in progress([order[start:stop].tolist() for start, stop in pairwise(cuts)]):
+        source = pad([[*sources[row], special.eos] for row in rows], special.pad).to(device)
+        for row, ids in zip(rows, generate(model, source, special, decoding), strict=True):
+            headlines[row] = tokenizer.decode(ids)
+    return headlines

@@ -1,0 +1,76 @@
+"""ROUGE by the package rouge-score, and the lead-8 baseline."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from attnorm.data.readers.text import read_lines
+
+METRICS = ("rouge1", "rouge2", "rougeL")
+NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+PARTS = {"": "fmeasure", "_recall": "recall", "_precision": "precision"}  # by the ending of a metric's name
+
+
+class Rouge:
+    """Mean ROUGE-1, -2 and -L in percent, by rouge-score, with or without its Porter stemmer."""
+
+    def __init__(self, stemmer: bool):
+        from rouge_score.rouge_scorer import RougeScorer
+
+        self.stemmer = stemmer
+        self.scorer = RougeScorer(list(METRICS), use_stemmer=stemmer)
+
+    def sums(self, headlines: Iterable[str], titles: Iterable[str]) -> dict[str, float]:
+        """The F1 of each headline against its title, summed: divide by their number for the mean."""
+        sums = self._sums(headlines, ((title,) for title in titles))
+        return {metric: sums[metric] for metric in METRICS}
+
+    def __call__(self, headlines: list[str], titles: list[str]) -> dict[str, float]:
+        """Mean F1 in percent; raises ValueError when the numbers of headlines and titles differ."""
+        return {metric: value / len(titles) for metric, value in self.sums(headlines, titles).items()}
+
+    def detailed(self, texts: Iterable[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+        """Mean F1, recall and precision of texts that may have several references each: rouge1, rouge1_recall, ...
+
+        Of several references, the one with the best F1 counts, for each of ROUGE-1, -2 and -L by itself, as rouge-score
+        does it. Raises ValueError when the numbers of texts and references differ.
+        """
+        return {metric: value / len(references) for metric, value in self._sums(texts, references).items()}
+
+    def _sums(self, texts: Iterable[str], references: Iterable[Sequence[str]]) -> dict[str, float]:
+        sums = {f"{metric}{ending}": 0.0 for ending in PARTS for metric in METRICS}
+        for text, golds in zip(texts, references, strict=True):
+            for metric, score in self.scorer.score_multi(golds, text).items():
+                for ending, part in PARTS.items():
+                    sums[f"{metric}{ending}"] += 100.0 * getattr(score, part)
+        return sums
+
+    def describe(self) -> str:
+        """What a reader of the numbers has to know."""
+        stemmer = "with Porter stemmer" if self.stemmer else "without stemmer"
+        kept = "it keeps letters and digits only: '#' is dropped, 'UNK' matches '<unk>'"
+        return f"ROUGE F1 by rouge-score, {stemmer}; {kept}"
+
+
+def read_texts(path: str | Path) -> list[str]:
+    """The lines of a file, plain or gzipped, without their line ends. Raises ValueError for what is not UTF-8."""
+    return [line.rstrip("\r\n") for line in read_lines(Path(path))]
+
+
+def read_references(paths: Sequence[str | Path], predictions: str | Path, count: int) -> list[tuple[str, ...]]:
+    """The references of each line, one from each file. Raises ValueError for a file that has not `count` lines, which
+    is what the file `predictions` has."""
+    files = [read_texts(path) for path in paths]
+    for path, lines in zip(paths, files, strict=True):
+        if len(lines) != count:
+            raise ValueError(f"{predictions} has {count:,} lines, but {path} has {len(lines):,}")
+    return list(zip(*files, strict=True))
+
+
+def rouge_line(scores: dict[str, float]) -> str:
+    """'ROUGE-1/2/L 31.2 / 12.1 / 29.8'."""
+    return "ROUGE-1/2/L " + " / ".join(f"{scores[metric]:.1f}" for metric in METRICS)
+
+
+def lead(article: str, words: int = 8) -> str:
+    """The first words of the article: the baseline that a headline has to beat."""
+    return " ".join(article.split()[:words])

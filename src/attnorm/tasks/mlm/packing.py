@@ -1,0 +1,97 @@
+"""Documents as blocks of token ids: each in [CLS] ... [SEP], cut to what the model can read, several to a block."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnorm.data import validation as checks
+from attnorm.data.featurizer import Layout, list_lengths
+from attnorm.tasks.mlm.masking import masked_count
+
+
+class Blocks(Layout):
+    """Rows of at most `max_length` tokens, special ones included; a longer document is cut into pieces.
+
+    packed: pieces share a block, each of them whole, as many as fit (best fit decreasing among the documents that are
+    encoded together). share: of the tokens that are hidden, for the weights of rows; it does not change the ids.
+
+    Columns: ids, and documents, the lengths of the pieces in the block. Raises ValueError for a length in which no
+    token fits.
+    """
+
+    kind = "documents"
+
+    def __init__(self, max_length: int, packed: bool, share: float):
+        if problems := checks.whole_number("max_length", max_length, least=3):
+            raise ValueError("\n".join(problems))
+        self.max_length, self.packed, self.share = max_length, packed, share
+
+    def settings(self) -> list:
+        return ["blocks", 1, self.max_length, self.packed]
+
+    def columns(self) -> dict:
+        import pyarrow as pa
+
+        return dict.fromkeys(("ids", "documents"), pa.list_(pa.int32()))
+
+    def encode(self, texts, first, tokenizer):
+        inner = self.max_length - 2
+        documents = tokenizer.encode(texts["text"])
+        pieces = [
+            [tokenizer.bos_id, *ids[start : start + inner], tokenizer.eos_id]
+            for ids in documents
+            for start in range(0, len(ids), inner)
+        ]
+        lengths = [len(piece) for piece in pieces]
+        blocks = best_fit(lengths, self.max_length) if self.packed else [[number] for number in range(len(pieces))]
+        counts = {
+            "documents": len(documents),
+            "wordless": sum(not ids for ids in documents),
+            "cut": sum(len(ids) > inner for ids in documents),
+            "blocks": len(blocks),
+            "tokens": sum(lengths),
+        }
+        columns = {
+            "ids": [[token for number in block for token in pieces[number]] for block in blocks],
+            "documents": [[lengths[number] for number in block] for block in blocks],
+        }
+        return columns, counts
+
+    def lengths(self, ids) -> np.ndarray:
+        return list_lengths(ids, "ids").astype(np.int32)[:, None]
+
+    def weights(self, ids) -> np.ndarray:
+        return masked_count(list_lengths(ids, "ids") - 2 * list_lengths(ids, "documents"), self.share)
+
+    def describe(self, counts) -> str:
+        full = counts["tokens"] / max(1, counts["blocks"] * self.max_length)
+        return (
+            f"{counts['documents']:,} documents in {counts['blocks']:,} blocks of {self.max_length} tokens, {full:.1%} "
+            f"full ({counts['empty'] + counts['wordless']:,} empty skipped, {counts['cut']:,} cut into pieces)"
+        )
+
+
+def best_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
+    """Numbers 0, 1, ... of things of these lengths in bins of size `room`: the longest first, each into the fullest bin
+    that still has room for it. Bins and what is in them keep the order of the numbers. No length exceeds `room`."""
+    bins: list[list[int]] = []
+    by_space: dict[int, list[int]] = {}  # what is left: bins
+    spaces: list[int] = []  # the keys of by_space, in order
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        place = bisect_left(spaces, lengths[number])
+        if place == len(spaces):
+            left, found = room, len(bins)
+            bins.append([])
+        else:
+            left = spaces[place]
+            found = by_space[left].pop()
+            if not by_space[left]:
+                del by_space[left], spaces[place]
+        bins[found].append(number)
+        left -= lengths[number]
+        if left not in by_space:
+            by_space[left] = []
+            spaces.insert(bisect_left(spaces, left), left)
+        by_space[left].append(found)
+    return sorted(sorted(numbers) for numbers in bins)

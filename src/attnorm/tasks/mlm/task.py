@@ -1,0 +1,37 @@
+"""Masked language modelling: documents in blocks, a BERT-shaped encoder, scores at the hidden tokens only."""
+
+from collections.abc import Callable, Iterator
+
+from attnorm.data.preprocess import Split
+from attnorm.models.bert import MaskedLM
+from attnorm.tasks.bert import BertRecipe
+from attnorm.tasks.mlm.masking import MaskedBatches, Masking
+from attnorm.tasks.mlm.module import MaskedLMTask
+from attnorm.tasks.mlm.packing import Blocks
+
+
+class MaskedLanguageModel(BertRecipe):
+    """task=mlm."""
+
+    kind, counts, head = "documents", "documents", MaskedLM
+
+    def layout(self) -> Blocks:
+        task = self.cfg["task"]
+        return Blocks(self.cfg["model"]["max_source"], task["packed"], task["share"])
+
+    def masking(self) -> Masking:
+        """What is hidden, and what stands in its place."""
+        return Masking(**{name: self.cfg["task"][name] for name in Masking.__dataclass_fields__})
+
+    def task(self, model: MaskedLM, tokenizer, validation: Split) -> MaskedLMTask:
+        return MaskedLMTask(model, tokenizer, self.optim())
+
+    def batches(self, split: Split) -> MaskedBatches:
+        return MaskedBatches(split.rows, split.tokenizer, self.masking(), self.cfg["seed"])
+
+    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
+        yield from super().problems(sound)
+        if sound(*(f"task.{name}" for name in Masking.__dataclass_fields__)):
+            yield from Masking.check({name: self.cfg["task"][name] for name in Masking.__dataclass_fields__}, "task")
+        if self.cfg["tokenizer"].get("name") == "sentencepiece":
+            yield "tokenizer=sentencepiece: it has no mask token; task=mlm needs tokenizer=wordpiece"

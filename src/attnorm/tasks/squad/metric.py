@@ -1,0 +1,199 @@
+"""Exact match and F1 of answers, by the rules of SQuAD 1.1 (Rajpurkar et al., 2016) and 2.0 (2018).
+
+Answers are compared normalized: lower case, without the marks of `string.punctuation`, without the words a, an, the,
+single spaces. For the tokens P of the prediction and G of a gold answer, as bags,
+
+    F1 = 2 |P n G| / (|P| + |G|)
+
+The best over the gold answers counts. The two official scripts differ in answers that are empty when normalized:
+
+    1.1 (every question has an answer, and there are no odds): such a gold answer counts as any other. F1 is 0 if P or G
+        is empty.
+    2.0 (some questions have none): such a gold answer does not count. A question without gold answers has the empty
+        one. F1 is 1 if P and G are both empty.
+
+As in the 2.0 script, a question has an answer if its list of answers is not empty. If the odds of no answer exceed a
+threshold, the prediction counts as empty.
+"""
+
+import json
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from attnorm.data.readers.text import read_json
+from attnorm.data.sources.squad import read_questions
+from attnorm.tasks.matching import NAMED, counted, listed, matched
+
+Reference = tuple[str, Sequence[str]]  # (id, gold answers), no answers: impossible
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize(answer: str) -> str:
+    """What is compared of an answer."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, gold: str) -> float:
+    """1.0 if the normalized answers are equal, else 0.0."""
+    return float(normalize(prediction) == normalize(gold))
+
+
+def token_f1(prediction: str, gold: str) -> float:
+    """F1 of the tokens of the normalized answers, in [0, 1]."""
+    predicted, wanted = normalize(prediction).split(), normalize(gold).split()
+    if not predicted or not wanted:
+        return float(predicted == wanted)
+    common = (Counter(predicted) & Counter(wanted)).total()
+    return 2.0 * common / (len(predicted) + len(wanted))
+
+
+def score(
+    predictions: Mapping[str, str],
+    references: Sequence[Reference],
+    null_odds: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """`exact` and `f1` in percent of the `total` questions. Of these, `missing` have no prediction and score 0, as in
+    the 1.1 script (the 2.0 script fails). `extra` predictions and odds, for other questions, are ignored as in both.
+
+    If some questions are impossible, also HasAns_ and NoAns_ exact, f1, total of the questions with and without an
+    answer. With `null_odds` (id -> odds or probability of no answer), answers whose odds are above `threshold` count as
+    empty, and best_exact, best_exact_thresh, best_f1, best_f1_thresh say what the best threshold would have given; give
+    answers there that are not yet emptied by a threshold. Raises ValueError, naming them, for predicted questions
+    without odds, and for predictions of which none is for a question of the references.
+    """
+    gold = dict(references)
+    if not gold:
+        raise ValueError("there are no questions to score")
+    if len(gold) < len(references):
+        twice = [name for name, count in Counter(name for name, _ in references).items() if count > 1]
+        raise ValueError(f"the references have questions twice: {listed(twice)}")
+    predictions, counts = matched(predictions, gold)
+    exact, f1 = (dict.fromkeys(gold, 0.0) for _ in range(2))
+    judge = _judge_1 if all(gold.values()) and null_odds is None else _judge_2
+    for name, prediction in predictions.items():
+        exact[name], f1[name] = judge(prediction, gold[name])
+    if null_odds is None:
+        return _means(exact, f1, gold) | counts
+    if without := [name for name in predictions if name not in null_odds]:
+        raise ValueError(f"{counted(len(without), 'question')} with a prediction but no null odds: {listed(without)}")
+    odds = {name: value for name, value in null_odds.items() if name in predictions}
+    emptied = [_emptied(scores, gold, odds, threshold) for scores in (exact, f1)]
+    results = _means(*emptied, gold) | counts
+    for metric, scores in (("exact", exact), ("f1", f1)):
+        best, at = best_threshold(predictions, scores, gold, odds)
+        results |= {f"best_{metric}": best, f"best_{metric}_thresh": at}
+    return results
+
+
+def _judge_1(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 by the rules of 1.1."""
+    f1 = max(token_f1(prediction, answer) for answer in answers) if normalize(prediction) else 0.0
+    return max(exact_match(prediction, answer) for answer in answers), f1
+
+
+def _judge_2(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 by the rules of 2.0."""
+    answers = [answer for answer in answers if normalize(answer)] or [""]
+    return tuple(max(metric(prediction, answer) for answer in answers) for metric in (exact_match, token_f1))
+
+
+def _emptied(scores: dict[str, float], gold: dict, odds: dict[str, float], threshold: float) -> dict[str, float]:
+    """The scores when answers whose odds of none are above the threshold are empty."""
+    return scores | {name: float(not gold[name]) for name, value in odds.items() if value > threshold}
+
+
+def _means(exact: dict[str, float], f1: dict[str, float], gold: dict[str, Sequence[str]]) -> dict[str, float]:
+    parts = {"": list(gold)}
+    if not all(gold.values()):
+        parts["HasAns_"] = [name for name, answers in gold.items() if answers]
+        parts["NoAns_"] = [name for name, answers in gold.items() if not answers]
+    results = {}
+    for part, names in parts.items():
+        if names:
+            results[f"{part}exact"] = 100.0 * sum(exact[name] for name in names) / len(names)
+            results[f"{part}f1"] = 100.0 * sum(f1[name] for name in names) / len(names)
+            results[f"{part}total"] = len(names)
+    return results
+
+
+def best_threshold(
+    predictions: Mapping[str, str],
+    scores: Mapping[str, float],
+    gold: Mapping[str, Sequence[str]],
+    odds: Mapping[str, float],
+) -> tuple[float, float]:
+    """The best mean score (percent) over thresholds on the odds, and the smallest one that gives it.
+
+    As the official script does it: from "no question is answered" (threshold 0.0), answers are let in one by one in
+    the order of their odds. scores: id -> score of its answer; all of `gold` are counted, those without odds as wrong.
+    """
+    current = best = float(sum(not gold[name] for name in odds))
+    threshold = 0.0
+    for name in sorted(odds, key=odds.__getitem__):
+        current += scores[name] if gold[name] else -float(bool(predictions[name]))
+        if current > best:
+            best, threshold = current, odds[name]
+    return 100.0 * best / len(gold), threshold
+
+
+def references(texts) -> list[tuple[str, list[str]]]:
+    """(id, gold answers) of each row of a table of questions, as `data.corpus.prepare` makes it."""
+    table = texts.select_columns(["id", "answers"])[:]
+    return [(name, json.loads(cell)["texts"]) for name, cell in zip(table["id"], table["answers"], strict=True)]
+
+
+def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
+    """(id, gold answers) of each question of an official file. Raises ValueError naming the bad records."""
+    questions, bad = read_questions(Path(path), answers_in_context=False)
+    if bad:
+        listed = "; ".join(map(str, bad[:NAMED]))
+        raise ValueError(f"{path}: {len(bad):,} bad records: {listed}{'; ...' * (len(bad) > NAMED)}")
+    return [(question.id, question.texts) for question in questions]
+
+
+def read_predictions(path: str | Path) -> dict[str, str]:
+    """id -> answer, from a JSON object. Raises ValueError for what is none, or holds what is not text."""
+    return _read_mapping(Path(path), _text, "text", '{"question id": "answer", ...}')
+
+
+def read_null_odds(path: str | Path) -> dict[str, float]:
+    """id -> odds (or probability) of no answer, from a JSON object. Raises ValueError as `read_predictions` does, also
+    for NaN and for numbers that are too large for a float."""
+    return _read_mapping(Path(path), _number, "a number", '{"question id": 0.5, ...}')
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _read_mapping(path: Path, convert: Callable[[object], object], called: str, form: str) -> dict:
+    """The JSON object in a file with each value converted; `convert` gives None for what is not `called` so."""
+    content = read_json(path, unique_keys=True)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: one JSON object {form} is expected, not {_called(content)}")
+    converted = {name: convert(value) for name, value in content.items()}
+    for name, value in converted.items():
+        if value is None:
+            raise ValueError(
+                f"{path}: {listed([name])} has {json.dumps(content[name])[:60]}, not {called}; {form} is expected"
+            )
+    return converted
+
+
+def _called(value: object) -> str:
+    return {list: "a list", str: "a text"}.get(type(value)) or json.dumps(value)[:60]

@@ -1,0 +1,96 @@
+"""Reading comprehension ("BERT", Sec. 4.2, 4.3): where in a text the answer to a question starts and ends."""
+
+from itertools import islice
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnorm.models.heads import SpanModel
+from attnorm.optim import Optim
+from attnorm.tasks.module import Task
+from attnorm.tasks.squad.metric import references, score
+from attnorm.tasks.squad.spans import Spans
+
+SHOWN = 5  # samples
+
+
+class SpanTask(Task):
+    """Mean of the cross-entropies of start and end over windows; exact match and F1 of the answers.
+
+    rows, texts: the validation windows and the questions they were made from. null_threshold: how much better the score
+    of no answer has to be for an empty one; None: there always is an answer.
+    """
+
+    monitor, better = "val/f1", "max"
+    counted = ("loss", "windows")
+
+    def __init__(
+        self,
+        model: SpanModel,
+        tokenizer,
+        optim: Optim,
+        rows,
+        texts,
+        *,
+        n_best: int,
+        max_answer: int,
+        null_threshold: float | None,
+    ):
+        super().__init__(model, tokenizer, optim)
+        self.rows, self.texts, self.null_threshold = rows, texts, null_threshold
+        self.search = {"n_best": n_best, "max_answer": max_answer}
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Scores (B, N, 2) of start and end, -inf at padding."""
+        padding = batch["ids"] == self.tokenizer.pad_id
+        return self.model(batch["ids"], batch["types"]).float().masked_fill(padding[..., None], -torch.inf)
+
+    def loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
+        return self._loss(self(batch), batch), len(batch["rows"])
+
+    def _loss(self, scores: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        targets = torch.stack([batch["starts"], batch["ends"]], dim=1)  # (B, 2); 0, [CLS], where there is no answer
+        return F.cross_entropy(scores, targets, reduction="sum") / 2
+
+    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
+        return (batch["ids"] != self.tokenizer.pad_id).sum()
+
+    def begin_validation(self) -> None:
+        super().begin_validation()
+        self.spans = Spans(self.rows, self.texts, **self.search)
+        self.found = [self.spans.found]
+
+    def judge(self, batch: dict[str, Tensor]) -> dict[str, float]:
+        scores = self(batch)
+        self.spans.add(batch["rows"].tolist(), *scores.unbind(-1))
+        return {"loss": self._loss(scores, batch).item(), "windows": len(batch["rows"])}
+
+    def results(self) -> dict[str, float]:
+        """loss (nats), exact and f1 in percent, over the questions of which a window was judged."""
+        everywhere = Spans(self.rows, self.texts, **self.search)
+        for found in self.found:  # one a rank: windows of a question may have been judged by several
+            everywhere.merge(found)
+        self.spans = everywhere
+        answers, odds = everywhere.answers()
+        gold = [reference for reference in references(self.texts) if reference[0] in answers]
+        with_null = {} if self.null_threshold is None else {"null_odds": odds, "threshold": self.null_threshold}
+        found = score(answers, gold, **with_null)
+        self._show(gold)
+        kept = {name: value for name, value in found.items() if not name.endswith(("total", "missing", "extra"))}
+        return {"loss": self.totals["loss"] / self.totals["windows"], **kept}
+
+    def _show(self, gold: list[tuple[str, list[str]]]) -> None:
+        answers, _ = self.spans.answers(self.null_threshold)
+        questions = dict(zip(self.texts["id"], self.texts["question"], strict=True))
+        self.samples = [
+            {
+                "question": questions[name],
+                "gold": " | ".join(dict.fromkeys(texts)) or "(none)",
+                "answer": answers[name] or "(none)",
+            }
+            for name, texts in islice(gold, SHOWN)
+        ]
+
+    def line(self, metrics: dict[str, float]) -> str:
+        return f"exact match {metrics['exact']:.1f}  F1 {metrics['f1']:.1f}"

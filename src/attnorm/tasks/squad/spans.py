@@ -1,0 +1,118 @@
+"""Answers from the scores of their first and last tokens (Devlin et al., 2019, sections 4.2 and 4.3).
+
+    answer = argmax over windows, i <= j < i + max_answer of   start_i + end_j
+    null   = min over windows of                               start_[CLS] + end_[CLS]
+    no answer where                                            null - max > threshold
+
+i and j are tokens of the context, i one that has the most context in this window. The `n_best` best i of a window are
+tried with its `n_best` best j.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnorm.data import validation as checks
+
+
+class Found(NamedTuple):
+    """The best answer to a question so far. score -inf: no window had a valid one. start, end: its characters."""
+
+    score: float
+    null: float
+    window: int
+    start: int
+    end: int
+
+
+class Spans:
+    """Collects the scores of windows, in any order, and gives an answer to each question that had one among them.
+
+    windows: the table of ids of `data.windows.Windows`; texts: the table of texts it was made from; max_answer: the
+    longest answer in tokens. Raises ValueError for numbers below 1.
+    """
+
+    def __init__(self, windows, texts, *, n_best: int = 20, max_answer: int = 30):
+        if problems := checks.whole_number("task.n_best", n_best) + checks.whole_number("task.max_answer", max_answer):
+            raise ValueError("\n".join(problems))
+        self.windows = windows.select_columns(["question", "example", "starts", "ends", "context_best"])
+        self.texts, self.n_best, self.max_answer = texts, n_best, max_answer
+        self.found: dict[int, Found] = {}  # by row of the texts
+
+    def add(self, rows: Sequence[int], start: Tensor, end: Tensor) -> None:
+        """The scores (B, N) of the windows in these rows. Raises ValueError where they are not finite."""
+        table = self.windows[list(rows)]
+        start, end = start.detach().float().cpu(), end.detach().float().cpu()
+        may_start, may_end = _places(table, start.shape[1])
+        used = may_end | (torch.arange(start.shape[1]) == 0)
+        if not (torch.isfinite(start) & torch.isfinite(end) | ~used).all():
+            raise ValueError(f"the scores of windows {', '.join(map(str, list(rows)[:8]))} ... are not all finite")
+        best = [values.tolist() for values in best_spans(start, end, may_start, may_end, self.n_best, self.max_answer)]
+        nulls = (start[:, 0] + end[:, 0]).tolist()
+        for at, (score, first, last) in enumerate(zip(*best, strict=True)):
+            begin = stop = 0
+            if score > -torch.inf:
+                begin = table["starts"][at][first - table["question"][at]]
+                stop = table["ends"][at][last - table["question"][at]]
+            self._keep(table["example"][at], Found(score, nulls[at], int(rows[at]), begin, stop))
+
+    def merge(self, found: Mapping[int, Found]) -> None:
+        """Add what another one has `found` in other windows of the same tables: on another device, say."""
+        for example, other in found.items():
+            self._keep(example, Found(*other))
+
+    def _keep(self, example: int, new: Found) -> None:
+        old = self.found.get(example, new)
+        better = max(old, new, key=lambda one: (one.score, -one.window))  # whatever order they came in
+        self.found[example] = better._replace(null=min(old.null, new.null))
+
+    def answers(self, null_threshold: float | None = None) -> tuple[dict[str, str], dict[str, float]]:
+        """id -> answer, and id -> null odds: the score of no answer minus the answer's.
+
+        The answer is a piece of the context as it is written. It is empty where the odds are above `null_threshold`
+        (None: never), and where no window had a valid one (odds inf).
+        """
+        examples = sorted(self.found)
+        rows = self.texts.select_columns(["id", "context"])[examples]
+        answers, odds = {}, {}
+        for name, context, example in zip(rows["id"], rows["context"], examples, strict=True):
+            best = self.found[example]
+            odds[name] = best.null - best.score
+            none = null_threshold is not None and odds[name] > null_threshold
+            answers[name] = "" if none else context[best.start : best.end]
+        return answers, odds
+
+
+def best_spans(
+    start: Tensor, end: Tensor, may_start: Tensor, may_end: Tensor, n_best: int, max_answer: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best span of each row: its score (B,), -inf where there is none, its first and its last place (B,).
+
+    start, end: scores (B, N); may_start, may_end: bool (B, N), where a span may begin and end. Of equal ones, the one
+    with the better start, then the earlier.
+    """
+    kept = min(n_best, start.shape[1])
+    starts, first = _best(start, may_start, kept)  # (B, K)
+    ends, last = _best(end, may_end, kept)
+    length = last[:, None, :] - first[:, :, None] + 1  # (B, K, K)
+    scores = starts[:, :, None] + ends[:, None, :]
+    scores = scores.masked_fill((length < 1) | (length > max_answer), -torch.inf).flatten(1)
+    score, place = scores.max(1)
+    return score, first.gather(1, place[:, None] // kept)[:, 0], last.gather(1, place[:, None] % kept)[:, 0]
+
+
+def _best(scores: Tensor, allowed: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """The best scores and their places, (B, kept) each; sorted, for topk does not say which of equals it takes."""
+    values, places = scores.masked_fill(~allowed, -torch.inf).sort(dim=1, descending=True, stable=True)
+    return values[:, :kept], places[:, :kept]
+
+
+def _places(table: Mapping[str, list], width: int) -> tuple[Tensor, Tensor]:
+    """Where answers may start and end, bool (B, width) each."""
+    may_start, may_end = torch.zeros(2, len(table["question"]), width, dtype=torch.bool)
+    for at, (question, best) in enumerate(zip(table["question"], table["context_best"], strict=True)):
+        may_start[at, question : question + len(best)] = torch.tensor(best, dtype=torch.bool)
+        may_end[at, question : question + len(best)] = True
+    return may_start, may_end

@@ -1,0 +1,200 @@
+"""Questions as BERT reads them (Devlin et al., 2019, section 4.2): [CLS] question [SEP] part of the context [SEP].
+
+As in the code published with it, a context that is too long for one row is read through windows that start `stride`
+tokens apart, and a token in several of them is judged in the one where it has the most context, max over windows of
+    min(tokens to its left, tokens to its right) + length / 100,        the first of equals.
+"""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from attnorm.data import validation as checks
+from attnorm.data.featurizer import Layout, cut, list_lengths
+from attnorm.data.sampler import Part, pad
+
+NAMED = 10  # impossible questions that a message names
+
+
+class Windows(Layout):
+    """A row for each window of each question.
+
+    max_length: tokens of a row, specials included; max_query: of a question, what is longer is cut; stride: from the
+    start of a window to that of the next. no_answer: whether questions may be impossible. Raises ValueError where these
+    leave tokens out.
+    """
+
+    kind = "questions"
+
+    def __init__(self, max_length: int, max_query: int, stride: int, no_answer: bool):
+        problems = checks.whole_number("model.max_source", max_length, least=5)
+        problems += checks.whole_number("task.max_query", max_query) + checks.whole_number("task.stride", stride)
+        if not problems and max_query + 4 > max_length:
+            problems.append(
+                f"task.max_query={max_query}: with [CLS] and two [SEP] it leaves no token of "
+                f"model.max_source={max_length} to the context"
+            )
+        elif not problems and stride > (room := max_length - max_query - 3):
+            problems.append(
+                f"task.stride={stride}: tokens between two windows would never be read; at most {room} "
+                f"(model.max_source={max_length} - task.max_query={max_query} - 3)"
+            )
+        if problems:
+            raise ValueError("\n".join(problems))
+        self.max_length, self.max_query, self.stride, self.no_answer = max_length, max_query, stride, no_answer
+
+    def settings(self) -> list:
+        return ["windows", 1, self.max_length, self.max_query, self.stride, self.no_answer]
+
+    def columns(self) -> dict:
+        """ids, and where what is: `question`, tokens of the first part with [CLS] and [SEP]; `example`, the row of the
+        texts; `first`, the number of the window's first token in its context; `starts` and `ends`, the characters of
+        the context that each of the window's context tokens covers; `start` and `end`, the answer's first and last
+        token in the window, 0 where the window does not hold all of it; `context_best`, one bool a context token."""
+        import pyarrow as pa
+
+        number, numbers = pa.int32(), pa.list_(pa.int32())
+        return {
+            "ids": numbers,
+            "question": number,
+            "example": number,
+            "first": number,
+            "starts": numbers,
+            "ends": numbers,
+            "start": number,
+            "end": number,
+            "context_best": pa.list_(pa.bool_()),
+        }
+
+    def encode(self, texts, first, tokenizer):
+        answers = [json.loads(cell) for cell in texts["answers"]]
+        if not self.no_answer:
+            self._refuse_impossible(texts["id"], answers)
+        questions, truncated = cut(tokenizer.encode(texts["question"]), self.max_query)
+        context_tokens = lru_cache(maxsize=8)(lambda context: _tokens(context, tokenizer))  # questions share contexts
+        table = {name: [] for name in self.columns()}
+        counts = {"windows": 0, "truncated": truncated, "impossible": 0, "unfit": 0}
+        for row, question in enumerate(questions):
+            head = [tokenizer.bos_id, *question, tokenizer.eos_id]
+            ids, starts, ends = context_tokens(texts["context"][row])
+            answer = _answer_tokens(answers[row], starts, ends)
+            room = self.max_length - len(head) - 1
+            firsts = window_starts(len(ids), room, self.stride)
+            best = most_context(firsts, room, len(ids))
+            fits = False
+            for number, begin in enumerate(firsts):
+                here = slice(begin, min(begin + room, len(ids)))
+                start, end = _inside(answer, here, len(head))
+                fits |= end > 0
+                table["ids"].append([*head, *ids[here], tokenizer.eos_id])
+                table["question"].append(len(head))
+                table["example"].append(first + row)
+                table["first"].append(begin)
+                table["starts"].append(starts[here].tolist())
+                table["ends"].append(ends[here].tolist())
+                table["start"].append(start)
+                table["end"].append(end)
+                table["context_best"].append(best[number, here].tolist())
+            counts["windows"] += len(firsts)
+            counts["impossible"] += not answers[row]["texts"]
+            counts["unfit"] += bool(answers[row]["texts"]) and not fits
+        return table, counts
+
+    def _refuse_impossible(self, ids: list[str], answers: list[dict]) -> None:
+        impossible = [name for name, answer in zip(ids, answers, strict=True) if not answer["texts"]]
+        if impossible:
+            more = f" and {len(impossible) - NAMED:,} or more others" if len(impossible) > NAMED else ""
+            raise ValueError(
+                f"task.no_answer=false: there are questions without an answer ({', '.join(impossible[:NAMED])}{more}); "
+                "use task.no_answer=true"
+            )
+
+    def lengths(self, ids) -> np.ndarray:
+        return list_lengths(ids, "ids").astype(np.int32)[:, None]
+
+    def weights(self, ids) -> np.ndarray:
+        return np.ones(len(ids), np.int64)
+
+    def describe(self, counts) -> str:
+        parts = [f"{counts['windows']:,} windows", f"{counts['truncated']:,} questions truncated"]
+        if self.no_answer:
+            parts.append(f"{counts['impossible']:,} without an answer")
+        parts.append(f"{counts['unfit']:,} answers fit no window")
+        return f"{counts['kept']:,} questions ({', '.join(parts)})"
+
+
+def window_starts(tokens: int, room: int, stride: int) -> list[int]:
+    """The first token of each window: one every `stride` until one reaches the end. There is always one."""
+    starts = [0]
+    while starts[-1] + room < tokens:
+        starts.append(starts[-1] + stride)
+    return starts
+
+
+def most_context(firsts: Sequence[int], room: int, tokens: int) -> np.ndarray:
+    """bool (windows, tokens): whether the token has the most context in this window."""
+    first = np.asarray(firsts)[:, None]
+    length = np.minimum(room, tokens - first)
+    left = np.arange(tokens) - first  # (windows, tokens)
+    context = np.minimum(left, length - 1 - left)
+    context = np.where(context >= 0, 100 * context + length, -1)  # a hundred times the formula: whole numbers
+    return context.argmax(0) == np.arange(len(firsts))[:, None]
+
+
+def _tokens(context: str, tokenizer) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Ids of a context, and the characters [start, end) of each."""
+    ids, offsets = tokenizer.encode_with_offsets(context)
+    starts, ends = np.array(offsets, np.int32).reshape(-1, 2).T
+    return ids, starts, ends
+
+
+def _answer_tokens(answers: dict, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
+    """First and last context token that overlaps the first answer; None where there is none."""
+    if not answers["texts"]:
+        return None
+    begin = answers["starts"][0]
+    first = int(np.searchsorted(ends, begin, side="right"))
+    last = int(np.searchsorted(starts, begin + len(answers["texts"][0]), side="left")) - 1
+    return (first, last) if first <= last else None
+
+
+def _inside(answer: tuple[int, int] | None, window: slice, question: int) -> tuple[int, int]:
+    """The answer's tokens counted in the row, if the window holds all of them; else [CLS] twice."""
+    if answer is None or answer[0] < window.start or answer[1] >= window.stop:
+        return 0, 0
+    return answer[0] - window.start + question, answer[1] - window.start + question
+
+
+class WindowBatches(Dataset):
+    """`Part` -> tensors, padded to the longest of the part. rows: a table of `Windows`."""
+
+    def __init__(self, rows, pad_id: int):
+        self.rows, self.pad_id = rows.select_columns(["ids", "question", "start", "end"]), pad_id
+
+    def __getitem__(self, part: Part) -> dict[str, Tensor]:
+        """ids, int64 (B, N); types (B, N), 1 in the second part; real_context, bool (B, N), the context's tokens;
+        starts, ends (B,), the answer's first and last token, 0 for [CLS]; rows (B,); divisor () rows of the update."""
+        table = self.rows[part.rows]
+        ids, types = pad(table["ids"], self.pad_id), second_part(table["question"], table["ids"])
+        last = torch.tensor([len(row) - 1 for row in table["ids"]])[:, None]  # the closing [SEP]
+        return {
+            "ids": ids,
+            "types": types.long(),
+            "real_context": types & (torch.arange(ids.shape[1]) < last),
+            "starts": torch.tensor(table["start"]),
+            "ends": torch.tensor(table["end"]),
+            "rows": torch.tensor(part.rows),
+            "divisor": torch.tensor(part.divisor),
+        }
+
+
+def second_part(first: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tensor:
+    """bool (B, N): the tokens behind the first part, whose lengths are `first`; padding is not among them."""
+    lengths = torch.tensor([len(sequence) for sequence in sequences])[:, None]
+    places = torch.arange(int(lengths.max()))
+    return (places >= torch.tensor(first)[:, None]) & (places < lengths)

@@ -1,0 +1,173 @@
+"""Answers to questions on images: how the official VQA evaluation compares them, and the list a model chooses from.
+
+Accuracy of an answer (Antol et al., 2015, section 4), where m of the ten annotators gave it: the mean over the ten
+subsets that leave one annotator out of
+
+    min(1, annotators of the subset who gave the answer / 3)      = 0, 0.3, 0.6, 0.9, 1, ... for m = 0, 1, 2, 3, 4, ...
+
+Where the ten agree, an answer has to be theirs, character by character. Where they do not, theirs and the given one are
+normalized first, as the evaluation server does it. (The older script beside the data set normalizes the given answer
+always, and of the annotators' the punctuation only.)
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import text as files
+from attnorm.data.readers.text import read_json
+
+MARKS = ';/[]"{}()=+\\_-><@`,?!'
+ARTICLES = {"a", "an", "the"}
+NUMBERS = {"none": "0"} | {
+    word: str(number)
+    for number, word in enumerate(
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"],
+    )
+}
+# A word is restored when it is one of these with just one apostrophe missing.
+_CONTRACTIONS = """
+    ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't haven't he'd he'd've
+    he's how'd how'll how's isn't it'd it'd've it'll ma'am mightn't mightn't've might've mustn't must've needn't not've
+    o'clock oughtn't 'ow's'at shan't she'd've should've shouldn't shouldn't've somebody'd've somebody'll somebody's
+    someone'd someone'd've someone'll someone's something'd something'd've something'll that's there'd there'd've
+    there're there's they'd they'd've they'll they're they've 'twas wasn't we'd've we've weren't what'll what're what's
+    what've when's where'd where's where've who'd who'd've who'll who's who've why'll why're why's won't would've
+    wouldn't wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're you've
+"""
+RESTORED = (
+    {"somebody'd": "somebodyd"}
+    | {  # the first as the official list has it
+        word[:place] + word[place + 1 :]: word
+        for word in _CONTRACTIONS.split()
+        for place, mark in enumerate(word)
+        if mark == "'"
+    }
+)
+_DIGITS_COMMA = re.compile(r"\d,\d")
+_PERIOD = re.compile(r"\.(?!\d)")
+_MOST_PERIODS = 32  # the official script passes re.UNICODE, which is 32, where the count goes
+
+
+def strip(answer: str) -> str:
+    """The answer without line ends, tabs and outer blanks, which is what is compared where the annotators agree."""
+    return answer.replace("\n", " ").replace("\t", " ").strip()
+
+
+@lru_cache(maxsize=1 << 16)  # few answers make up most of a data set
+def normalize(answer: str) -> str:
+    """What is compared of an answer where the annotators do not agree.
+
+    Each of `MARKS` vanishes where the answer has it next to a blank somewhere, and every one of them vanishes where it
+    has a comma between digits; otherwise a blank takes its place. Periods vanish but before a digit. Then, in lower
+    case and word by word: number words up to ten become digits, articles go, contractions get their apostrophe back.
+    """
+    text = strip(answer)
+    joined, bare = text, _DIGITS_COMMA.search(text)
+    for mark in MARKS:
+        if mark in text:
+            alone = bare or f"{mark} " in text or f" {mark}" in text
+            joined = joined.replace(mark, "" if alone else " ")
+    words = (NUMBERS.get(word, word) for word in _PERIOD.sub("", joined, count=_MOST_PERIODS).lower().split())
+    return " ".join(RESTORED.get(word, word) for word in words if word not in ARTICLES)
+
+
+def compared(answers: Sequence[str]) -> tuple[list[str], bool]:
+    """The annotators' answers as they are compared, and whether they were normalized, as a given one must be then."""
+    stripped = [strip(answer) for answer in answers]
+    if len(set(stripped)) == 1:
+        return stripped, False
+    return [normalize(answer) for answer in stripped], True
+
+
+def credit(matches: int, annotators: int) -> float:
+    """The accuracy of an answer that `matches` of the annotators gave. A single annotator is simply right."""
+    if annotators == 1:
+        return float(matches)
+    thirds = matches * min(3, matches - 1) + (annotators - matches) * min(3, matches)
+    return thirds / (3 * annotators)
+
+
+def accuracy(answer: str, answers: Sequence[str]) -> float:
+    """The accuracy, in [0, 1], of an answer where the annotators gave `answers`."""
+    given, normalized = compared(answers)
+    return credit(given.count(normalize(answer) if normalized else strip(answer)), len(given))
+
+
+def tally(answers: Sequence[str]) -> str:
+    """'yes (8), no (2)', the most frequent first; one annotator's answer as it stands."""
+    counts = Counter(answers).most_common()
+    return answers[0] if len(answers) == 1 else ", ".join(f"{text} ({count})" for text, count in counts)
+
+
+class AnswerList:
+    """The answers that a model chooses from; their order gives the numbers. Raises ValueError, opening with `where`,
+    for an empty list, an answer that is no text, and one that is there twice."""
+
+    def __init__(self, texts: Sequence[str], where: str = "answer list"):
+        if not texts:
+            raise ValueError(f"{where}: no answers")
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):  # "" may be one: the widespread list of 3,129 has it
+                raise ValueError(f"{where}: answer {number} is {json.dumps(text, default=str)[:60]}, not text")
+        if twice := [text for text, count in Counter(texts).items() if count > 1]:
+            raise ValueError(f"{where}: there twice: {', '.join(map(repr, twice[:10]))}")
+        self.texts = list(texts)
+        # Where the annotators agree an answer counts as it stands, elsewhere normalized: several may then be the same.
+        self._plain, self._normalized = defaultdict(list), defaultdict(list)
+        for number, text in enumerate(texts):
+            self._plain[strip(text)].append(number)
+            self._normalized[normalize(text)].append(number)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "AnswerList":
+        """From a file: .json (also .gz), a list of answers or an object answer -> number from 0; or one a line."""
+        path = Path(path)
+        if problems := files.file_problem("answer list", path):
+            raise ValueError(problems[0])
+        if table_files.suffix(path) != ".json":
+            return cls([line.rstrip("\r\n") for line in files.read_lines(path)], str(path))
+        content = read_json(path)
+        if isinstance(content, dict):
+            numbers = list(content.values())
+            if any(type(number) is not int for number in numbers) or sorted(numbers) != list(range(len(numbers))):
+                raise ValueError(f"{path}: the numbers of {len(numbers):,} answers must be 0 to {len(numbers) - 1}")
+            content = sorted(content, key=content.__getitem__)
+        if not isinstance(content, list):
+            raise ValueError(f"{path}: a list of answers, or an object answer -> number, is expected")
+        return cls(content, str(path))
+
+    @classmethod
+    def build(cls, questions: Iterable[Sequence[str]], min_count: int) -> "AnswerList":
+        """Of each question's annotators the most frequent answer, as it is compared; those of at least `min_count`
+        questions, the most frequent first. Raises ValueError where there is none."""
+        counts = Counter(Counter(compared(answers)[0]).most_common(1)[0][0] for answers in questions if answers)
+        kept = sorted((-count, text) for text, count in counts.items() if count >= min_count and text)
+        if not kept:
+            raise ValueError(f"task.min_count={min_count}: no answer is that of so many questions; lower it")
+        return cls([text for _, text in kept])
+
+    def write(self, path: str | Path) -> None:
+        """A JSON list, which `read` reads."""
+        Path(path).write_text(json.dumps(self.texts, ensure_ascii=False), encoding="utf-8")
+
+    def targets(self, answers: Sequence[str]) -> tuple[list[int], list[float]]:
+        """The numbers of the answers that are not wrong where the annotators gave `answers`, and their accuracies."""
+        if not answers:
+            return [], []
+        given, normalized = compared(answers)
+        known = self._normalized if normalized else self._plain
+        credits = {
+            number: credit(count, len(given))
+            for text, count in Counter(given).items()
+            for number in known.get(text, ())
+        }
+        numbers = sorted(credits)
+        return numbers, [credits[number] for number in numbers]

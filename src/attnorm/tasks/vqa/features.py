@@ -1,0 +1,102 @@
+"""Questions on images as rows of ids: the question, and how good each answer of a list is for it."""
+
+import json
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from attnorm.data import validation as checks
+from attnorm.data.featurizer import Layout, cut, list_lengths
+from attnorm.data.image_features import Views
+from attnorm.data.sampler import Part, pad
+from attnorm.tasks.vqa.answers import AnswerList
+
+TENTHS = 10  # accuracies are whole tenths, or 1 of a single annotator: counts stay whole numbers
+
+
+class Visual(Layout):
+    """A row a question: its tokens and the end token, at most `max_question` of them, what is longer being cut; the
+    answers of the list that are not wrong, with their accuracies."""
+
+    kind = "visual"
+
+    def __init__(self, max_question: int, answers: AnswerList):
+        if problems := checks.whole_number("model.max_question", max_question, least=2):
+            raise ValueError("\n".join(problems))
+        self.max_question, self.answers = max_question, answers
+
+    def settings(self) -> list:
+        return ["visual", 1, self.max_question, self.answers.texts]
+
+    def columns(self) -> dict:
+        """ids; answers, their numbers in the list; scores, their accuracies in (0, 1]."""
+        import pyarrow as pa
+
+        return {"ids": pa.list_(pa.int32()), "answers": pa.list_(pa.int32()), "scores": pa.list_(pa.float32())}
+
+    def encode(self, texts, first, tokenizer):
+        questions, truncated = cut(tokenizer.encode(texts["question"]), self.max_question - 1)
+        given = [json.loads(cell) for cell in texts["answers"]]
+        targets = [self.answers.targets(answers) for answers in given]
+        table = {
+            "ids": [[*ids, tokenizer.eos_id] for ids in questions],
+            "answers": [numbers for numbers, _ in targets],
+            "scores": [scores for _, scores in targets],
+        }
+        counts = {
+            "truncated": truncated,
+            "answered": sum(bool(answers) for answers in given),
+            "known": sum(bool(numbers) for numbers, _ in targets),
+            "best": sum(round(TENTHS * max(scores, default=0.0)) for _, scores in targets),
+        }
+        return table, counts
+
+    def lengths(self, ids) -> np.ndarray:
+        return list_lengths(ids, "ids").astype(np.int32)[:, None]
+
+    def weights(self, ids) -> np.ndarray:
+        return np.ones(len(ids), np.int64)
+
+    def describe(self, counts) -> str:
+        head = f"{counts['kept']:,} questions ({counts['empty']:,} empty skipped, {counts['truncated']:,} truncated"
+        if not counts["answered"]:
+            return f"{head}, without answers)"
+        known, best = (counts[name] / counts["answered"] for name in ("known", "best"))
+        return f"{head}; {known:.1%} have an answer in the list of {len(self.answers):,}, best {best / TENTHS:.1%})"
+
+
+class VisualBatches(Dataset):
+    """`Part` -> tensors, padded to the longest question of the part.
+
+    rows: a table of `Visual`; texts: the split's texts, row by row; views: of their images, or None for the questions
+    alone. Raises ValueError, naming them, for images that the views do not have.
+    """
+
+    def __init__(self, rows, texts, views: Views | None, pad_id: int, n_answers: int):
+        self.rows, self.views, self.pad_id, self.n_answers = rows, views, pad_id, n_answers
+        self.images = texts.select_columns(["image"])
+        if views is not None:
+            views.check(_unique(self.images))
+
+    def __getitem__(self, part: Part) -> dict[str, Tensor]:
+        """ids, int64 (B, T); targets, float (B, n_answers), the accuracy of each answer; rows (B,); divisor () rows of
+        the update. Of view i: view{i} (B, M, width), present{i} bool (B, M), geometry{i} (B, M, 4) where it has one."""
+        table = self.rows[part.rows]
+        targets = torch.zeros(len(part.rows), self.n_answers)
+        for row, numbers, scores in zip(targets, table["answers"], table["scores"], strict=True):
+            row[numbers] = torch.tensor(scores)
+        batch = {"ids": pad(table["ids"], self.pad_id), "targets": targets}
+        if self.views is not None:
+            for number, (features, present, geometry) in enumerate(self.views.read(self.images[part.rows]["image"])):
+                batch |= {f"view{number}": features, f"present{number}": present}
+                if geometry is not None:
+                    batch[f"geometry{number}"] = geometry
+        return batch | {"rows": torch.tensor(part.rows), "divisor": torch.tensor(part.divisor)}
+
+
+def _unique(images) -> Iterable[str]:
+    """The images of a table, each once, in order; batch by batch, as there may be hundreds of thousands of rows."""
+    return dict.fromkeys(name for batch in images.iter(10_000) for name in batch["image"])

@@ -1,0 +1,120 @@
+"""The official accuracy of visual question answering (Antol et al., 2015; VQA v2: Goyal et al., 2017).
+
+    accuracy = mean over questions of the accuracy of the answer, in percent,        see `attnorm.tasks.vqa.answers`
+
+over all questions, over those of each answer type ("yes/no", "number", "other") and of each question type (the first
+words, "what color is the"), each rounded to two digits. Results are files as the official evaluation takes them:
+[{"question_id": 1, "answer": "yes"}, ...].
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from attnorm.data.readers.text import read_json
+from attnorm.data.sources.vqa_v2 import read_annotations
+from attnorm.tasks.matching import counted, listed, matched
+from attnorm.tasks.vqa.answers import accuracy
+
+DIGITS = 2
+FORM = '[{"question_id": 1, "answer": "yes"}, ...]'
+
+
+class Reference(NamedTuple):
+    """A question to be scored: answers are the annotators'; a type is "" where it is not known."""
+
+    id: str
+    answers: Sequence[str]
+    answer_type: str = ""
+    question_type: str = ""
+
+
+def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> dict:
+    """`accuracy` in percent of the `total` questions; `answer_types` and `question_types`: the accuracy of each type
+    that is known. `missing` questions have no prediction and score 0, and `extra` predictions, for other questions, are
+    ignored; the official evaluation refuses results with any of either.
+
+    predictions: id -> answer. Raises ValueError, naming them, for ids that are twice among the references, for
+    references without an annotator's answer, for a prediction that is not text, and for predictions of which none is
+    for a question of the references.
+    """
+    gold = {it.id: it for it in references}
+    if not gold:
+        raise ValueError("there are no questions to score")
+    if len(gold) < len(references):
+        ids = [it.id for it in references]
+        raise ValueError(f"the references have questions twice: {listed(sorted({i for i in ids if ids.count(i) > 1}))}")
+    if without := [it.id for it in references if not it.answers]:
+        raise ValueError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")
+    for name, given in predictions.items():
+        if not isinstance(given, str):
+            raise ValueError(f"the answer to question {name} is {_shown(given)}, not text")
+    predictions, counts = matched(predictions, gold)
+    scores = {it.id: accuracy(predictions[it.id], it.answers) if it.id in predictions else 0.0 for it in references}
+    return {
+        "accuracy": _percent(scores.values()),
+        "answer_types": _by_type(scores, {it.id: it.answer_type for it in references}),
+        "question_types": _by_type(scores, {it.id: it.question_type for it in references}),
+        "total": len(gold),
+        **counts,
+    }
+
+
+def _by_type(scores: Mapping[str, float], types: Mapping[str, str]) -> dict[str, float]:
+    groups = defaultdict(list)
+    for name, type_ in types.items():
+        groups[type_].append(scores[name])
+    return {type_: _percent(groups[type_]) for type_ in sorted(groups) if type_}
+
+
+def _percent(scores: Iterable[float]) -> float:
+    scores = list(scores)
+    return round(100.0 * sum(scores) / len(scores), DIGITS)
+
+
+def references(texts) -> list[Reference]:
+    """Of a table of questions on images, as `data.corpus.prepare` makes it; it knows no question types."""
+    table = texts.select_columns(["id", "answers", "kind"])[:]
+    return [Reference(*row) for row in zip(table["id"], map(json.loads, table["answers"]), table["kind"], strict=True)]
+
+
+def read_references(path: str | Path) -> list[Reference]:
+    """Of an official annotation file. Raises ValueError naming the bad records."""
+    return [Reference(it.id, it.answers, it.answer_type, it.question_type) for it in read_annotations(Path(path))]
+
+
+def read_predictions(path: str | Path) -> dict[str, str]:
+    """id -> answer, from a result file. Raises ValueError, naming the record, for anything else."""
+    content = read_json(Path(path), unique_keys=True)
+    if not isinstance(content, list):
+        raise ValueError(f"{path}: a JSON list {FORM} is expected, not {_shown(content)}")
+    predictions = {}
+    for number, record in enumerate(content):
+        where = f"{path}: record {number}"
+        if not isinstance(record, dict) or not {"question_id", "answer"} <= record.keys():
+            raise ValueError(f"{where} is {_shown(record)}; {FORM} is expected")
+        name, given = record["question_id"], record["answer"]
+        if isinstance(name, bool) or not isinstance(name, (int, str)):
+            raise ValueError(f"{where}: question_id is {_shown(name)}, not a number or text")
+        if not isinstance(given, str):
+            raise ValueError(f"{where}: the answer to question {name} is {_shown(given)}, not text")
+        if str(name) in predictions:
+            raise ValueError(f"{where}: question {name} is answered twice")
+        predictions[str(name)] = given
+    return predictions
+
+
+def results(predictions: Mapping[str, str]) -> str:
+    """The result file of predictions, id -> answer. Ids that are whole numbers are written as such."""
+    records = [{"question_id": _number(name), "answer": given} for name, given in predictions.items()]
+    return json.dumps(records, ensure_ascii=False)
+
+
+def _number(name: str) -> int | str:
+    return int(name) if name.isascii() and name.isdigit() and str(int(name)) == name else name
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, default=str)[:60]

@@ -1,0 +1,191 @@
+"""Visual question answering: questions, views of images, an answer of a list, the official accuracy."""
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from attnorm.data.cache import cached
+from attnorm.data.image_features import Views
+from attnorm.data.preprocess import Split
+from attnorm.data.readers.text import digest, read_json
+from attnorm.errors import ConfigError, RunError
+from attnorm.imports import find
+from attnorm.models import MODELS
+from attnorm.models.vqa.config import VisualShape
+from attnorm.tasks.results import Scores
+from attnorm.tasks.task import NOT_SHAPE, Recipe, build_settings
+from attnorm.tasks.vqa.answers import AnswerList
+from attnorm.tasks.vqa.features import Visual, VisualBatches
+from attnorm.tasks.vqa.metric import references, results, score
+from attnorm.tasks.vqa.module import VqaTask
+
+FILE = "answers.json"
+
+
+class VisualQuestions(Recipe):
+    """task=vqa. The answer list, and the sizes of the views, are facts of the training data: a run folder keeps them in
+    answers.json."""
+
+    models, kind, counts = ("pythia", "mcan"), "visual", "questions"
+
+    def __init__(self, cfg: dict):
+        super().__init__(cfg)
+        self._answers: AnswerList | None = None
+        self._sizes: tuple[list[int], list[int]] | None = None
+
+    @staticmethod
+    def completed(cfg: dict) -> dict:
+        """Without features there is nothing to fuse."""
+        if cfg["data"].get("name") == "vqa_v2" and not cfg["data"].get("features"):
+            return {**cfg, "model": {**cfg["model"], "fusion": "none"}}
+        return cfg
+
+    def notes(self) -> str:
+        alone = self.cfg["model"]["fusion"] == "none"
+        views = "the question alone (model.fusion=none)" if alone else f"boxes a view: {self.sizes()[1]}"
+        sites = find("model", self.cfg["model"]["name"], MODELS, nn.Module).sites_of(self.cfg["model"])
+        idle = "" if sites else "; no site for a normalizer in this model"
+        return f"{len(self.answers()):,} answers; {views}{idle}"
+
+    def data_fingerprints(self, splits: dict[str, Split]) -> dict[str, str]:
+        """The questions, the views of their images and the answers to choose from."""
+        questions, views = super().data_fingerprints(splits), self.views("train")
+        named = [] if views is None else [views.names, views.widths, views.boxes]
+        return {name: digest([of_split, named, self.answers().texts]) for name, of_split in questions.items()}
+
+    def save(self, folder: Path) -> None:
+        widths, boxes = self.sizes()
+        kept = {"answers": self.answers().texts, "widths": widths, "boxes": boxes}
+        (folder / FILE).write_text(json.dumps(kept, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        path = folder / FILE
+        try:
+            kept = read_json(path)
+            self._answers, self._sizes = AnswerList(kept["answers"], str(path)), (kept["widths"], kept["boxes"])
+            sizes = [size for found in self._sizes for size in found]
+            if len(self._sizes[0]) != len(self._sizes[1]) or not all(type(size) is int and size > 0 for size in sizes):
+                raise ValueError(f"{path}: expected as many widths as boxes, positive whole numbers")
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{path}: expected an object with answers, widths and boxes") from error
+        except (ValueError, OSError, RecursionError) as error:
+            raise RunError(str(error)) from error
+
+    def answers(self) -> AnswerList:
+        """Those in the file task.answers, or those that most annotators gave to at least task.min_count questions of
+        the training split. Raises ValueError, naming the key, where there are none."""
+        if self._answers is None:
+            given = self.cfg["task"]["answers"]
+            try:
+                self._answers = AnswerList.read(given or self._frequent_answers())
+            except ValueError as error:
+                raise ValueError(f"task.answers: {error}" if given else str(error)) from error
+        return self._answers
+
+    def _frequent_answers(self) -> Path:
+        """The file in the cache with the answers of the training split."""
+        source, limit, least = self.source(), self.cfg["data"]["max_train"], self.cfg["task"]["min_count"]
+
+        def build(folder: Path) -> None:
+            given = (json.loads(answers) for *_, answers, _ in islice(source.rows("train"), limit))
+            AnswerList.build(given, least).write(folder / FILE)
+
+        name = f"answers-{digest([source.fingerprint('train'), limit, least])}"
+        return cached(self.cache() / name, build) / FILE
+
+    def views(self, split: str) -> Views | None:
+        """Those views of a split's images that are used; None for the question alone."""
+        fusion = self.cfg["model"]["fusion"]
+        if fusion == "none":
+            return None
+        views = self.source().views(split, self.cache())
+        return views.first(1) if fusion == "single" else views
+
+    def sizes(self) -> tuple[list[int], list[int]]:
+        """Widths and most boxes of the views that are used. Raises ValueError for views that do not say where their
+        boxes are, where that counts."""
+        if self._sizes is None:
+            views = self.views("train")
+            if views is not None and self.cfg["model"]["geometry"] and not all(views.geometry):
+                name = views.names[views.geometry.index(False)]
+                raise ValueError(f"model.geometry=true: {name} does not say where boxes are; use model.geometry=false")
+            self._sizes = ([], []) if views is None else (list(views.widths), list(views.boxes))
+        return self._sizes
+
+    def layout(self) -> Visual:
+        return Visual(self.cfg["model"]["max_question"], self.answers())
+
+    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
+        longest, data = self.cfg["model"]["max_question"], self.cfg["data"]
+        if sound("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
+            yield f"data.batch_tokens={data['batch_tokens']}: a question can have {longest} tokens; type more"
+        if sound("model.fusion", "model.question", "model.heads", "model.fusion_heads", "model.width"):
+            try:
+                self.shape()
+            except ConfigError as error:
+                yield from error.problems
+            except ValueError as error:
+                if not str(error).startswith("heads="):  # that one is every model's
+                    yield f"model.{error}"
+        given = data["features"] if isinstance(data.get("features"), list) else []
+        paths = (f"data.features[{number}]" for number in range(len(given)))
+        if given and sound("model.fusion", "model.geometry", "data.features", "data.max_boxes", *paths):
+            if self.cfg["model"]["fusion"] == "attention" and len(given) < 2:
+                yield "model.fusion=attention: needs 2 views or more, data.features has 1; use model.fusion=single"
+                return
+            try:
+                self.sizes()
+            except ValueError as error:
+                yield str(error)
+
+    def unread(self) -> dict[str, str]:
+        model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
+        keys = {}
+        if model["name"] == "pythia" and model["question"] == "gru":
+            keys |= dict.fromkeys(("model.layers", "model.heads", "model.inner", "model.norm"), transformer)
+        if model["fusion"] != "attention":
+            keys["model.fusion_heads"] = "model.fusion=attention"
+        if model["fusion"] == "none":
+            keys["model.geometry"] = "model.fusion=single, concat or attention"
+        return keys
+
+    def shape(self) -> VisualShape:
+        return build_settings(VisualShape, "model", self.cfg, NOT_SHAPE)
+
+    def model(self, tokenizer) -> torch.nn.Module:
+        cls = find("model", self.cfg["model"]["name"], MODELS, nn.Module)
+        vocabulary, (widths, boxes) = (tokenizer.vocab_size, tokenizer.pad_id), self.sizes()
+        answers = len(self.answers())
+        return cls(self.shape(), self.cfg["attention"], *vocabulary, answers, widths, boxes, seed=self.cfg["seed"])
+
+    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> VqaTask:
+        return VqaTask(model, tokenizer, self.optim(), validation.texts, self.answers().texts)
+
+    def batches(self, split: Split) -> VisualBatches:
+        views, tokenizer = self.views(split.name), split.tokenizer
+        if views is not None and views.widths != self.sizes()[0]:
+            found = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
+            made = ", ".join(map(str, self.sizes()[0]))
+            raise ValueError(f"data: the views have so many features a box ({found}), the model was made for {made}")
+        return VisualBatches(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
+
+    def score(self, task: VqaTask, split: Split) -> Scores:
+        """The official accuracy, overall and by answer type, where the questions have annotations; the answers as the
+        official evaluation takes them."""
+        scores = super().score(task, split)
+        predictions, gold = task.predictions(), references(split.texts)
+        scores.files = {".results.json": results(predictions) + "\n"}
+        if not any(reference.answers for reference in gold):
+            scores.metrics, scores.note = {}, "the questions have no annotations: answers are written, not scored"
+            return scores
+        found = score(predictions, gold)
+        scores.metrics = {"accuracy": found["accuracy"], **found["answer_types"], "loss": scores.metrics["loss"]}
+        common = AnswerList.build((reference.answers for reference in gold), min_count=1).texts[0]
+        always = score(dict.fromkeys(predictions, common), gold)
+        scores.baselines = {f"always {common}": {"accuracy": always["accuracy"], **always["answer_types"]}}
+        scores.note = "official VQA accuracy: leave-one-out over the annotators, answers normalised where they differ"
+        return scores

@@ -1,0 +1,102 @@
+"""Stopping a run in good order: by a signal, or because its time is up."""
+
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Timer
+
+from attnorm.errors import Interrupted
+from attnorm.training.callbacks.checkpointing import LAST, validates_now
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class GracefulStop(pl.Callback):
+    """Turns SIGTERM and SIGINT into `Interrupted`, and saves last.ckpt first if the run is training.
+
+    It is used both as a context manager around the whole run and as a callback of its trainer. Before and after
+    training, when there is nothing to save, a signal raises at once. During training the update in progress is
+    finished and saved; all ranks have to agree on the update, because they save together. A second SIGINT raises at
+    once in any case. Processes forked from this one, such as data workers, ignore the signals.
+
+    checkpoints: the folder of last.ckpt.
+    """
+
+    def __init__(self, checkpoints: Path):
+        self.checkpoints = checkpoints
+        self.training = False
+        self.received = self.saved_for = self.step = 0
+        self.owner = os.getpid()
+        self.previous: dict[int, object] = {}
+
+    def __enter__(self) -> "GracefulStop":
+        self.previous = {number: signal.getsignal(number) for number in SIGNALS}
+        self._install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+
+    def _install(self) -> None:
+        for number in SIGNALS:
+            signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.owner:
+            return
+        second_interrupt = self.received and number == signal.SIGINT
+        self.received = number
+        if not self.training or second_interrupt:
+            raise self._interrupted(number)
+
+    def _interrupted(self, number: int) -> Interrupted:
+        return Interrupted(number, signal.Signals(number).name)
+
+    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        self.owner = os.getpid()  # a rank that was forked from the process that made this object
+        self._install()  # Lightning has wrapped the handler of SIGTERM in one that does not save
+        self.training, self.step = True, trainer.global_step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: object) -> None:
+        if trainer.global_step == self.step:
+            return  # gradients of the update in progress would be lost
+        self.step, received = trainer.global_step, self.received
+        if trainer.world_size > 1:
+            received = int(trainer.strategy.reduce(torch.tensor(received, device=task.device), reduce_op="max"))
+        if received and not self.saved_for:
+            if not validates_now(trainer):  # otherwise the validation saves, and a resumed run does not miss it
+                trainer.save_checkpoint(self.checkpoints / f"{LAST}.ckpt")
+            self.saved_for = received
+
+    def on_train_batch_start(self, *_: object) -> None:
+        if self.saved_for:  # only now, so that this update's metrics have been logged
+            raise self._interrupted(self.saved_for)
+
+    def on_exception(self, *_: object) -> None:
+        self.training = False
+
+    def on_train_end(self, *_: object) -> None:
+        self.training = False
+        if stopped_by := self.saved_for or self.received:  # a signal during the last update or its validation
+            raise self._interrupted(stopped_by)
+
+
+class TimeLimit(Timer):
+    """`trainer.max_time`: ends training after the update in which the time is up.
+
+    Lightning's own timer can end it between two accumulated batches, whose gradients would then be lost.
+    """
+
+    def __init__(self, duration: str):
+        super().__init__(duration=duration, interval="step", verbose=False)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, task: pl.LightningModule, outputs: object, batch: object, index: int
+    ) -> None:
+        if (index + 1) % trainer.accumulate_grad_batches == 0:
+            super().on_train_batch_end(trainer, task, outputs, batch, index)

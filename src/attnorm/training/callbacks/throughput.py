@@ -1,0 +1,41 @@
+"""Counting the tokens that a run trains on."""
+
+import time
+
+import pytorch_lightning as pl
+from torch import Tensor
+
+from attnorm.tasks.module import Task
+
+
+class Throughput(pl.Callback):
+    """Real training tokens (no padding; source + target of a pair) a second on this device, validation not counted."""
+
+    def __init__(self):
+        self.tokens: Tensor | int = 0
+        self.seconds, self.since = 0.0, None
+
+    def on_train_batch_start(self, *_) -> None:
+        if self.since is None:
+            self.since = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, task: Task, outputs, batch: dict, *_) -> None:
+        self.tokens = self.tokens + task.tokens(batch)
+
+    def on_validation_start(self, *_) -> None:
+        self._pause()
+
+    def on_train_end(self, *_) -> None:
+        self._pause()
+
+    def on_exception(self, *_) -> None:
+        self._pause()
+
+    def _pause(self) -> None:
+        if self.since is not None:
+            self.seconds += time.perf_counter() - self.since
+            self.since = None
+
+    def per_second(self) -> float | None:
+        """Tokens a second so far; None before the first pause."""
+        return round(float(self.tokens) / self.seconds, 1) if self.seconds else None

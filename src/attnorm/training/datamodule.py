@@ -1,0 +1,88 @@
+"""What a run is filed under, what it records, and its loaders."""
+
+from copy import copy
+from functools import cached_property
+
+import pytorch_lightning as pl
+
+from attnorm.config.validate import model_attention
+from attnorm.data.preprocess import Split
+from attnorm.data.sampler import ResumableLoader, TokenBatches
+from attnorm.errors import ConfigError
+from attnorm.tasks.task import Recipe
+
+
+def record_of(cfg: dict) -> dict:
+    """The configuration that a run keeps: only the attention sites that its model has."""
+    return {**cfg, "attention": model_attention(cfg)}
+
+
+def max_steps(cfg: dict) -> int | None:
+    """The limit of updates: trainer.max_steps, or task.max_steps when the trainer has no limit at all."""
+    trainer = cfg["trainer"]
+    return trainer["max_steps"] or (None if trainer["max_epochs"] else cfg["task"]["max_steps"])
+
+
+class RunData(pl.LightningDataModule):
+    """Loaders over the tokenized splits; ranks and accumulation are known when Lightning asks for them."""
+
+    def __init__(self, recipe: Recipe, splits: dict[str, Split]):
+        super().__init__()
+        self.recipe, self.cfg, self.splits = recipe, recipe.cfg, splits
+
+    def planned_updates(self) -> int:
+        """The number of updates that max_steps, max_epochs and limit_train_batches ask for.
+
+        Like everything about training batches it depends on the number of devices, so a trainer has to be attached.
+        """
+        trainer = self.cfg["trainer"]
+        if trainer["fast_dev_run"]:
+            return int(trainer["fast_dev_run"])
+        ends = [max_steps(self.cfg), trainer["max_epochs"] and trainer["max_epochs"] * self.updates_per_epoch()]
+        return min(end for end in ends if end)
+
+    def updates_per_epoch(self) -> int:
+        """Updates in one pass over the training data, or over the part of it that limit_train_batches leaves.
+
+        Raises ConfigError if that part is smaller than one update.
+        """
+        sampler, limit = self.train_sampler, self.cfg["trainer"]["limit_train_batches"]
+        updates = len(sampler) // sampler.pieces
+        if limit is None:
+            return updates
+        limited = limit // sampler.pieces if isinstance(limit, int) else int(updates * limit)
+        if limited == 0:
+            size = f"an epoch has {updates:,} updates, and an update takes {sampler.pieces} of these batches"
+            raise ConfigError([f"trainer.limit_train_batches={limit}: less than one update; {size}"])
+        return min(updates, limited)
+
+    def padding_share(self) -> float:
+        """The share of padding in the training batches."""
+        return self.train_sampler.padding()
+
+    @cached_property
+    def train_sampler(self) -> TokenBatches:
+        """The batches of rank 0; there are as many on every rank."""
+        pieces, ranks = self.trainer.accumulate_grad_batches, self.trainer.world_size
+        return self._sampler("train", seed=self.cfg["seed"], pieces=pieces, ranks=ranks)
+
+    def train_dataloader(self) -> ResumableLoader:
+        sampler = copy(self.train_sampler)
+        sampler.rank = self.trainer.global_rank  # known only here: forked processes inherit the sampler of their parent
+        return self._loader("train", sampler)
+
+    def val_dataloader(self) -> ResumableLoader:
+        ranks = {"rank": self.trainer.global_rank, "ranks": self.trainer.world_size}
+        return self._loader("validation", self._sampler("validation", shuffle=False, **ranks))
+
+    def fixed_batch(self) -> dict:
+        """The first validation batch, the same whenever it is asked for."""
+        sampler = self._sampler("validation", shuffle=False)
+        return self.recipe.batches(self.splits["validation"])[next(iter(sampler))]
+
+    def _sampler(self, name: str, **order) -> TokenBatches:
+        split = self.splits[name]
+        return TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, **order)
+
+    def _loader(self, name: str, sampler: TokenBatches) -> ResumableLoader:
+        return ResumableLoader(self.recipe.batches(self.splits[name]), sampler, self.cfg["data"]["num_workers"])
