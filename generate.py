@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from attnorm.cli.train import run_door
+from attnorm.cli.commands import run_door
 
 if __name__ == "__main__":
     sys.exit(run_door(Path(__file__).parent.resolve() / "conf", "generate"))

@@ -15,7 +15,8 @@ def batches(cfg: dict, table, beams: int) -> list:
     """Padded articles, int (B, N), in batches as `attnorm.tasks.headlines.generate.write_headlines` makes them."""
     import numpy as np
 
-    from attnorm.data.sampler import cut_by_tokens, pad
+    from attnorm.data.featurizer import pad
+    from attnorm.data.sampler import cut_by_tokens
 
     lengths = np.array([(len(ids) + 1, LENGTH) for ids in table["source"]])
     order = np.argsort(lengths[:, 0], kind="stable")

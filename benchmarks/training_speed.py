@@ -136,7 +136,8 @@ def measure_training(args: argparse.Namespace) -> None:
     """Prints the training speed of both, and whether ours is at least the peer's."""
     import torch
 
-    from attnorm.data.sampler import PairBatches, TokenBatches
+    from attnorm.data.sampler import TokenBatches
+    from attnorm.tasks.headlines.features import PairBatches
 
     rows, reached = [], {}
     for size in args.model:
@@ -173,10 +174,10 @@ def measure_bucketing(args: argparse.Namespace) -> None:
     import numpy as np
     import torch
 
-    from attnorm.data.featurizer import PairLayout
     from attnorm.data.preprocess import prepare
-    from attnorm.data.sampler import PairBatches, Part, TokenBatches
+    from attnorm.data.sampler import Part, TokenBatches
     from attnorm.data.sources.base import build_source
+    from attnorm.tasks.headlines.features import PairBatches, PairLayout
 
     cfg = timing.configure("model=tiny", "tokenizer.vocab_size=4000")
     with tempfile.TemporaryDirectory() as cache_dir:

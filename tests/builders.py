@@ -4,7 +4,7 @@ import zlib
 
 import torch
 
-from attnorm.data.sampler import pad
+from attnorm.data.featurizer import pad
 from attnorm.models.config import Shape
 from attnorm.models.generation import SpecialTokens
 from attnorm.models.seq2seq import Seq2Seq

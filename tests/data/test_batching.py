@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnorm.data.sampler import PairBatches, Part, ResumableLoader, TokenBatches, cut_by_tokens, pad
+from attnorm.data.featurizer import pad
+from attnorm.data.loader import ResumableLoader
+from attnorm.data.sampler import Part, TokenBatches, cut_by_tokens
+from attnorm.tasks.headlines.features import PairBatches
 
 PAD, BOS, EOS = 0, 1, 2
 BUDGET = 400

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from builders import BOS, EOS, PAD, SPECIAL, random_words, rough_model
 from torch.testing import assert_close
 
-from attnorm.data.sampler import PairBatches, TokenBatches
+from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
 from attnorm.optim import Optim
+from attnorm.tasks.headlines.features import PairBatches
 from attnorm.tasks.headlines.generate import cut, special_tokens, summed_loss, target_logits, write_headlines
 from attnorm.tasks.headlines.module import HeadlineTask
 from attnorm.tasks.headlines.rouge import Rouge, lead

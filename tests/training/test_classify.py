@@ -14,7 +14,8 @@ from attnorm.cli import train as front
 from attnorm.data.sampler import Part
 from attnorm.tasks.classification.module import ClassifyTask
 from attnorm.tasks.task import recipe_of
-from attnorm.training.train import load_weights, train
+from attnorm.training.run_folder import load_weights
+from attnorm.training.train import train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 FILES = {*runs.FILES, "tokenizer.json", "samples/validation.labels.jsonl"}

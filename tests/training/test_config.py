@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from attnorm.cli import train as front
+from attnorm.config import resolve
 from attnorm.config import validate as config
 from attnorm.config.schema import RULES
 from attnorm.data.sources.gigaword import FILES
@@ -484,7 +485,7 @@ def test_any_other_trainer_key_passes_through():
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_runs_are_filed_under_what_was_resolved(changes, label):
-    assert config.run_label(runs.tiny(*changes)) == label
+    assert resolve.run_label(runs.tiny(*changes)) == label
     folder = runs.composed(*changes, hydra=True).hydra.run.dir
     assert folder.startswith(f"logs/gigaword/{label}/")
     assert "=" not in folder

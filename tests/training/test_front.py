@@ -16,6 +16,7 @@ import pytest
 import runs
 from omegaconf import OmegaConf
 
+from attnorm.cli import errors
 from attnorm.cli import evaluate as doors
 from attnorm.cli import train as front
 from attnorm.config.schema import SHARED_DATA_KEYS
@@ -136,7 +137,7 @@ def test_users_errors_are_messages(monkeypatch, capsys, error, code, message):
     def job():
         raise error
 
-    assert front.exit_code(job, runs.CONF) == code
+    assert errors.exit_code(job, runs.CONF) == code
     printed = capsys.readouterr().err
     assert printed.startswith(message)
     assert "Traceback" not in printed
@@ -150,7 +151,7 @@ def test_tracebacks_are_shown_on_request(monkeypatch):
         raise front.ConfigError(["a"])
 
     with pytest.raises(front.ConfigError):
-        front.exit_code(job, runs.CONF)
+        errors.exit_code(job, runs.CONF)
     assert os.environ["HYDRA_FULL_ERROR"] == "1"
 
 
@@ -162,7 +163,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, error):
         raise error
 
     with pytest.raises(type(error), match="ours"):
-        front.exit_code(job, runs.CONF)
+        errors.exit_code(job, runs.CONF)
 
 
 @pytest.mark.parametrize("door", ["eval", "generate"])

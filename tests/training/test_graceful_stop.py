@@ -8,9 +8,10 @@ import signal
 import pytest
 import runs
 
+from attnorm.cli import errors
 from attnorm.cli import train as front
 from attnorm.tasks.task import Recipe
-from attnorm.training.callbacks import checkpointing as checkpoints
+from attnorm.training.callbacks import rng_state
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.graceful_stop import TimeLimit
 from attnorm.training.run_folder import claim_folder
@@ -36,12 +37,12 @@ def code_of(folder, *overrides: str) -> int:
         runs.tiny_run(folder, *BUSY, *overrides)
         return 0
 
-    return front.exit_code(job, runs.CONF)
+    return errors.exit_code(job, runs.CONF)
 
 
 MOMENTS = {
     "before the data are read": (Recipe, "splits"),
-    "when the trainer starts": (checkpoints.RandomStreams, "on_fit_start"),
+    "when the trainer starts": (rng_state.RandomStreams, "on_fit_start"),
     "before the first update": (callbacks.Throughput, "on_train_batch_start"),
     "while it is scored": (Recipe, "judged"),
 }

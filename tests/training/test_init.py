@@ -19,6 +19,7 @@ from attnorm.data.sampler import Part
 from attnorm.errors import ConfigError
 from attnorm.models.load_weights import read_weights
 from attnorm.tasks.task import recipe_of
+from attnorm.training import warm_start
 from attnorm.training.loggers import read_csv
 from attnorm.training.train import train
 
@@ -105,7 +106,7 @@ def test_every_tensor_of_the_encoder_is_that_of_the_folder(bert, task):
     tokenizer = recipe.splits()["train"].tokenizer
     model, untouched = recipe.model(tokenizer), recipe.model(tokenizer).state_dict()
     theirs = read_weights(bert)
-    filled = init.start(model, str(bert))
+    filled = warm_start.start(model, str(bert))
     state = model.state_dict()
     wanted = {name: value for name, value in theirs.items() if name.startswith("encoder.")}
     if task == "mlm":
@@ -221,7 +222,7 @@ def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, r
         recipe = recipe_of(runs.tiny(f"model.init={start}", *typed, task="mlm"))
         split = recipe.splits()["validation"]
         model = recipe.model(split.tokenizer).double()
-        init.start(model, str(start))
+        warm_start.start(model, str(start))
         losses[name] = recipe.judged(recipe.task(model, split.tokenizer, split), split)["loss"]
         [first] = val_losses(folder)
         assert first == pytest.approx(losses[name], rel=1e-5)

@@ -14,7 +14,8 @@ from attnorm.data.sampler import Part
 from attnorm.errors import ConfigError
 from attnorm.tasks.mlm.module import MaskedLMTask
 from attnorm.tasks.task import recipe_of
-from attnorm.training.train import load_weights, train
+from attnorm.training.run_folder import load_weights
+from attnorm.training.train import train
 
 EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 EPOCHS = ("attention=hnas", "data.train_size=12", "task.max_steps=10", "task.validations=2")  # validates after 5 and 10

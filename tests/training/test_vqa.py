@@ -20,7 +20,8 @@ from attnorm.tasks.task import recipe_of
 from attnorm.tasks.vqa.module import VqaTask, views_of
 from attnorm.training import console
 from attnorm.training.loggers import read_csv
-from attnorm.training.train import load_weights, train
+from attnorm.training.run_folder import load_weights
+from attnorm.training.train import train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 TRAINED = ("task.max_steps=30", "task.validations=5", "callbacks.attention_every=0")  # long enough for some answers

@@ -14,7 +14,7 @@ from attnorm.tasks.task import recipe_of
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks.attention_stats import AttentionWatch, layer_label
 from attnorm.training.loggers import read_csv
-from attnorm.training.train import load_weights
+from attnorm.training.run_folder import load_weights
 
 TWO = ("model.encoder_layers=2", "callbacks.attention_every=1", "task.max_steps=3")
 

@@ -4,7 +4,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from attnorm.config.run_config import read_config
-from attnorm.training.callbacks.attention_stats import ATTENTION_FILE, HYBRID_FILE
+from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
+from attnorm.training.callbacks.hybrid_weights import HYBRID_FILE
 from attnorm.training.loggers import read_csv
 
 

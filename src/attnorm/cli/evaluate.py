@@ -1,33 +1,16 @@
 """`eval.py` and `generate.py`: what they do with a run folder."""
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
+from attnorm import progress
 from attnorm.attention.build import check_attention
 from attnorm.cli.score_predictions import METRICS, OF_FILES, score_file
 from attnorm.config.overrides import Rerun, changed, open_run, read_command, read_run
+from attnorm.config.resolve import model_attention, model_sites, run_label
 from attnorm.config.run_config import Recorded
-from attnorm.config.schema import integer
-from attnorm.config.validate import (
-    check_data,
-    check_together,
-    check_values,
-    model_attention,
-    model_sites,
-    run_label,
-)
-from attnorm.data.arrow import cleaned
-from attnorm.data.readers import text as files
-from attnorm.data.readers.bad_rows import BadRow
+from attnorm.config.validate import check_data, check_together, check_values
 from attnorm.data.sources.base import Source
 from attnorm.errors import ConfigError
-from attnorm.tasks.headlines.generate import cut, write_headlines
-from attnorm.tasks.headlines.task import Headlines
 from attnorm.tasks.task import recipe_of
 from attnorm.training import console
 from attnorm.training.environment import write_json
@@ -68,40 +51,7 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     }
     write_json(run / f"{name}.json", record)
     console.show_scores(scores, run_label(cfg))
-    console.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
-
-
-def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
-    """Writes one headline per line for one article per line, in order, as soon as a chunk of them is done."""
-    console.quiet_libraries()
-    command = read_command(arguments, defaults)
-    run, source, chunk = Path(command.settings["run"]), str(command.settings["input"]), command.settings["chunk"]
-    if not integer(1).accepts(chunk):
-        raise ConfigError([f"chunk={chunk}: allowed are {integer(1).allowed}"])
-    trained, cfg = configurations(run, command, conf)
-    sound(cfg, ())
-    if source != "-" and (problem := unreadable(Path(source))):
-        raise ConfigError([f"input={source}: {problem}; - reads standard input"])
-    recipe = recipe_of(cfg, run)
-    if not isinstance(recipe, Headlines):
-        raise ConfigError([f"run={run}: task={cfg['task']['name']} writes no headlines"])
-    tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
-    decoding, data, of_source = recipe.decoding(), cfg["data"], cleaner(trained, cfg)
-    cleaning = {"lowercase": data["lowercase"], "digits": data["digits"]}
-    total = count_lines(Path(source)) if Path(source).is_file() else None
-    with console.bar("headlines", stderr=True) as progress, input_lines(source) as lines:
-        bar = progress.add_task("", total=total, note="")
-        for articles in chunks(lines, chunk):
-            texts = [cleaned(article, "article", of_source, **cleaning) for article in articles]
-            written = [number for number, text in enumerate(texts) if text]  # an empty line stays empty
-            sources = cut(tokenizer.encode([texts[number] for number in written]), cfg["model"]["max_source"])
-            headlines = [""] * len(articles)
-            if written:
-                found = write_headlines(model, tokenizer, sources, decoding, data["batch_tokens"])
-                for number, headline in zip(written, found, strict=True):
-                    headlines[number] = headline
-            print("\n".join(headlines), flush=True)
-            progress.advance(bar, len(articles))
+    progress.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
 
 
 def cleaner(trained: dict, cfg: dict) -> Source:
@@ -139,44 +89,3 @@ def free_name(run: Path, stem: str) -> str:
         number += 1
         name = f"{stem}_{number}"
     return name
-
-
-def unreadable(path: Path) -> str:
-    """Why articles cannot be read from `path`, which may also be a pipe; "" if they can."""
-    if not path.exists():
-        return "no such file"
-    if path.is_dir():
-        return "this is a folder"
-    return "" if os.access(path, os.R_OK) else "no permission to read it"
-
-
-@contextmanager
-def input_lines(source: str) -> Iterator[Iterator[str]]:
-    """The lines of a file or of standard input ("-"), UTF-8, plain or gzipped. Raises ValueError, naming file and line,
-    at one that is not text."""
-
-    def good(file: BinaryIO) -> Iterator[str]:
-        for line in files.lines(files.unpacked(file), f"input={source}"):
-            if isinstance(line, BadRow):
-                raise line
-            yield line
-
-    if source == "-":
-        yield good(sys.stdin.buffer)
-    else:
-        with open(source, "rb") as file:
-            yield good(file)
-
-
-def chunks(items: Iterator[str], size: int) -> Iterator[list[str]]:
-    """Lists of at most `size` items."""
-    while chunk := list(islice(items, size)):
-        yield chunk
-
-
-def count_lines(path: Path) -> int | None:
-    """How many lines the progress bar has to expect; None where that shows only as they are read."""
-    try:
-        return files.count_lines(path)
-    except ValueError:
-        return None

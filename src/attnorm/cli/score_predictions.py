@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from attnorm import progress
 from attnorm.config.overrides import Rerun
 from attnorm.config.schema import FLAG, is_number
 from attnorm.data.sources.vqa_v2 import joined, read_questions
@@ -53,7 +54,7 @@ def lines(settings: dict) -> Scores:
         raise ValueError(f"{path}: there are no lines to score")
     golds = rouge.read_references(paths, path, len(texts))
     scorer = rouge.Rouge(settings["stemmer"])
-    found = scorer.detailed(console.tracked(texts, "ROUGE"), golds)
+    found = scorer.detailed(progress.tracked(texts, "ROUGE"), golds)
     best = f"; the best F1 over {len(paths)} references counts" if len(paths) > 1 else ""
     return Scores(Path(path).name, "texts", len(texts), found, note=scorer.describe() + best)
 

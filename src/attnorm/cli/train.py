@@ -1,11 +1,7 @@
 """What the front doors share: Hydra's errors with the nearest name, users' errors without a traceback."""
 
-import os
-import re
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
@@ -13,15 +9,12 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
+from attnorm.cli.errors import exit_code, explain
 from attnorm.config.arguments import readable
-from attnorm.config.trust import keep_off_path
-from attnorm.errors import ConfigError, Interrupted
-from attnorm.imports import nearest
+from attnorm.errors import ConfigError
 
 
 def register_resolvers() -> None:
@@ -29,7 +22,7 @@ def register_resolvers() -> None:
 
     def label(*, _root_: DictConfig) -> str:
         from attnorm.attention.build import check_attention
-        from attnorm.config.validate import model_attention, model_sites, run_label
+        from attnorm.config.resolve import model_attention, model_sites, run_label
         from attnorm.tasks.task import completed
 
         groups = ("attention", "model", "data", "task")
@@ -122,46 +115,6 @@ def train_in(run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str
         remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
 
-def run_door(conf: Path, name: str) -> int:
-    """`eval.py` and `generate.py`: their settings are those of conf/<name>.yaml; the rest changes the run's config."""
-    arguments = sys.argv[1:]
-    if not arguments or {"--help", "-h"} & set(arguments):
-        print((conf / f"{name}.yaml").read_text(), end="")
-        return 0
-
-    def job() -> int:
-        for argument in arguments:
-            if argument.startswith("run="):  # before anything else is imported
-                keep_off_path(argument.removeprefix("run=").strip("'\""))
-        with quiet_ends():
-            from attnorm.cli import evaluate as doors
-
-            defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
-            {"eval": doors.evaluate, "generate": doors.generate}[name](arguments, defaults, conf)
-        return 0
-
-    return exit_code(job, conf)
-
-
-@contextmanager
-def quiet_ends() -> Iterator[None]:
-    """Exits without a traceback: with code 143 on SIGTERM, also while libraries are being imported, and with code 141
-    (128 + SIGPIPE) when the reader of standard output has closed it. (`exit_code` returns 130 on SIGINT.)"""
-
-    def stop(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except BrokenPipeError:
-        # What is still in the buffer must go somewhere when Python flushes it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> dict:
     """The configuration as plain values; raises ConfigError with all its problems. overrides: what was typed."""
     missing = sorted(OmegaConf.missing_keys(cfg))
@@ -177,90 +130,6 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
     return plain
-
-
-def exit_code(job: Callable[[], int], conf: Path) -> int:
-    """Runs a job and returns its exit code; what a user got wrong is a message and 2, a signal is 128 + its number.
-
-    With HYDRA_FULL_ERROR=1 in the environment every error shows its traceback.
-    """
-    typed = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # lets Hydra's exceptions through to here, to add the nearest name
-    try:
-        return job()
-    except Exception as error:
-        if typed == "1":
-            raise
-        return explain(error, conf)
-    except Interrupted as stopped:
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            advice = "to resume, repeat the command with ckpt_path=<run folder>/checkpoints/last.ckpt"
-            print(f"{stopped}; {advice}", file=sys.stderr)
-        return 128 + stopped.signal_number
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        os.environ.pop("HYDRA_FULL_ERROR")
-        if typed is not None:
-            os.environ["HYDRA_FULL_ERROR"] = typed
-
-
-def explain(error: Exception, conf: Path) -> int:
-    """Says what a user got wrong and returns the exit code; an error that is ours is raised again."""
-    if isinstance(error, ConfigError):
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 2
-    if isinstance(error, (HydraException, OmegaConfBaseException)):
-        print(f"error: {in_our_words(str(error), conf)}", file=sys.stderr)
-        return 2
-    if not is_users(error):
-        raise error
-    print(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)", file=sys.stderr)
-    return 1
-
-
-def is_users(error: Exception) -> bool:
-    """Whether the message alone says what to do: bad data, a full disk, a loss that left the numbers."""
-    return isinstance(error, (ValueError, OSError)) or type(error).__name__ == "NonFiniteLoss"
-
-
-def in_our_words(message: str, conf: Path) -> str:
-    """What Hydra said, and what was meant where that can be told."""
-    found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
-    if found and (owners := known_keys(conf).get(found[1])):  # Hydra would advise to append the key
-        return f"{message.splitlines()[0]}\n{found[1]} is a key of {' and '.join(owners)}."
-    return "\n".join(filter(None, [message, near_key(message, found and found[1], conf)]))
-
-
-def near_key(message: str, key: str | None, conf: Path) -> str:
-    """A line with the name nearest to the one that Hydra did not find, or ''."""
-    if found := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", message):
-        group, name = found.groups()
-        return nearest(name, (file.stem for file in (conf / group).glob("*.yaml"))).strip()
-    if not key:
-        return ""
-    groups = [] if "." in key else [folder.name for folder in conf.iterdir() if folder.is_dir()]
-    return nearest(key, [name for name in (*known_keys(conf), *groups) if not name.startswith("hydra")]).strip()
-
-
-def known_keys(conf: Path) -> dict[str, list[str]]:
-    """Every key of every file in conf/, as it is typed, and the choices that it comes with, such as data=vqa_v2."""
-
-    def keys(node, prefix: str):
-        for name, value in node.items():
-            if name != "defaults":
-                yield f"{prefix}{name}"
-                if isinstance(value, dict):
-                    yield from keys(value, f"{prefix}{name}.")
-
-    found: dict[str, list[str]] = {}
-    for file in sorted(conf.rglob("*.yaml")):
-        content = OmegaConf.to_container(OmegaConf.load(file)) or {}
-        is_global = file.parent == conf or "@package _global_" in file.read_text()
-        for key in keys(content, "" if is_global else f"{file.parent.name}."):
-            found.setdefault(key, []).extend([] if is_global else [f"{file.parent.name}={file.stem}"])
-    return dict(sorted(found.items()))
 
 
 def remove_if_empty(folder: Path) -> None:

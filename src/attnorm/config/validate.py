@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from torch import nn
 
-from attnorm.attention.build import attention_label, check_attention, short_name
+from attnorm.attention.build import check_attention
+from attnorm.config.resolve import model_attention, model_sites, other_sites
 from attnorm.config.schema import RULES, leaves
 from attnorm.data.sources.base import SOURCES, Source, build_source
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.errors import CheckpointError
 from attnorm.imports import find, nearest
-from attnorm.models import MODELS
 from attnorm.tasks.task import recipe_of, source_settings
 from attnorm.training.resume import changed_settings
 
@@ -31,49 +30,6 @@ OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Traine
     "check_val_every_n_epoch": "use trainer.val_check_interval (in batches) or task.validations",
     "reload_dataloaders_every_n_epochs": "the order of examples changes every epoch already",
 }
-
-
-def model_sites(cfg: dict) -> dict[str, bool]:
-    """The attention sites that the configured model uses, each with whether it is autoregressive."""
-    cls = find("model", cfg["model"]["name"], MODELS, nn.Module)
-    return cls.sites_of(cfg["model"]) if hasattr(cls, "sites_of") else cls.sites
-
-
-def run_label(cfg: dict) -> str:
-    """The label that a run is filed under: its attention; without the attention that fuses, the fusion too."""
-    sites, fusion = model_sites(cfg), cfg["model"].get("fusion", "attention")
-    parts = [] if fusion == "attention" else [fusion]
-    return "_".join(parts + ([attention_label(model_attention(cfg), sites)] if sites else []))
-
-
-def other_sites(cfg: dict) -> set[str]:
-    """The sites that only other models have: conf/attention/*.yaml names them all."""
-    every = {site for name in MODELS for site in find("model", name, MODELS, nn.Module).sites}
-    return every - model_sites(cfg).keys()
-
-
-def model_attention(cfg: dict) -> dict:
-    """The attention tables without the sites that only other models have."""
-    others = other_sites(cfg)
-
-    def kept(table: dict) -> dict:
-        return {key: value for key, value in table.items() if key not in others}
-
-    tables = {key: kept(cfg["attention"][key]) for key in ("prior", "scorer")}
-    mine, theirs = kept(cfg["attention"]) | tables, names_in(cfg["attention"])
-    options = cfg["attention"]["options"]
-    if isinstance(options, dict):  # attention=hnas also sets options of hnas at a site that only other models have
-        unread = theirs - names_in(mine)
-        mine["options"] = {name: value for name, value in options.items() if name not in unread}
-    return mine
-
-
-def names_in(attention: dict) -> set[str]:
-    """The names of the parts that stand in the attention tables."""
-    scorers, priors = attention["scorer"].values(), attention["prior"].values()
-    sites = [value for value in attention.values() if isinstance(value, str)]
-    listed = [name for names in priors if isinstance(names, list) for name in names]
-    return {short_name(name) for name in (*sites, *scorers, *listed)}
 
 
 def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:

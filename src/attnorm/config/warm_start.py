@@ -2,17 +2,14 @@
 
 from pathlib import Path
 
-import torch
-
 from attnorm.config.run_config import read_config
 from attnorm.config.schema import RULES
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError
 from attnorm.models.bert_checkpoint import weight_files
-from attnorm.models.load_weights import Filled, fill, read_shape, read_weights
-from attnorm.training.callbacks.checkpointing import BEST, read_checkpoint
-from attnorm.training.integrity import listed, not_finite, parameters_of
+from attnorm.models.load_weights import read_shape
+from attnorm.training.callbacks.checkpointing import BEST
 
 FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
 SHAPE = (  # what the weights decide
@@ -65,18 +62,6 @@ def complete(cfg: dict) -> dict:
     if "vocab_size" in model:
         shape["vocab_size"] = pieces
     return {**cfg, "model": {**model, **shape}, "tokenizer": tokenizer}
-
-
-def start(model: torch.nn.Module, init: str) -> Filled:
-    """Puts the weights of `model.init` into a model; raises ConfigError where they do not fit."""
-    try:
-        folder = folder_of(init)
-        tensors = parameters_of(read_checkpoint(best_of(folder))) if is_run(folder) else read_weights(folder)
-        if broken := not_finite(tensors):
-            raise ValueError(f"the weights are not finite: {listed(broken)}")
-        return fill(model, tensors)
-    except ValueError as error:
-        raise ConfigError([f"model.init={init}: {error}"]) from error
 
 
 def resumed(cfg: dict) -> Path | None:
@@ -144,19 +129,3 @@ def check_weights(folder: Path) -> None:
 def best_of(folder: Path) -> Path:
     """The best checkpoint of a run."""
     return folder / "checkpoints" / f"{BEST}.ckpt"
-
-
-def describe(filled: Filled, init: str) -> str:
-    """What was loaded, what starts anew and what was left, a few lines for the screen."""
-
-    def listed(names: list[str]) -> str:
-        groups = dict.fromkeys(".".join(part for part in name.split(".") if not part.isdigit()) for name in names)
-        shown = list(groups)
-        return ", ".join(shown[:12]) + ", ..." * (len(shown) > 12)
-
-    lines = [f"{len(filled.loaded):,} tensors from {init}"]
-    if filled.missing:
-        lines.append(f"  not there, start anew ({len(filled.missing)}): {listed(filled.missing)}")
-    if filled.unused:
-        lines.append(f"  there, not used ({len(filled.unused)}): {listed(filled.unused)}")
-    return "\n".join(lines)

@@ -5,10 +5,11 @@ splits = prepare(source, {"name": "sentencepiece", "vocab_size": 800}, PairLayou
                  lowercase=True, digits=True, max_rows={}, cache_dir=".cache")
 """
 
-from attnorm.data.featurizer import Layout, PairLayout
+from attnorm.data.featurizer import Layout
 from attnorm.data.preprocess import Split, describe, prepare
 from attnorm.data.sources.base import SOURCES, Source, build_source
 from attnorm.data.tokenizers.base import TOKENIZERS, Tokenizer, check_tokenizer, load_tokenizer
+from attnorm.tasks.headlines.features import PairLayout
 
 __all__ = [
     "SOURCES",

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -57,39 +60,16 @@ def cut(sequences: Sequence[Sequence[int]], limit: int) -> tuple[list[Sequence[i
     return [sequence[:limit] for sequence in sequences], sum(len(sequence) > limit for sequence in sequences)
 
 
-class PairLayout(Layout):
-    """One row a pair: source and target without special tokens, cut so that the one that each gets still fits.
+def pad(sequences: list[list[int]], pad_id: int) -> Tensor:
+    """Lists of ids as one int64 tensor (B, longest)."""
+    table = np.full((len(sequences), max(map(len, sequences))), pad_id, dtype=np.int64)
+    for row, ids in zip(table, sequences, strict=True):
+        row[: len(ids)] = ids
+    return torch.from_numpy(table)
 
-    max_source, max_target: in tokens, specials included.
-    """
 
-    kind = "pairs"
-
-    def __init__(self, max_source: int, max_target: int):
-        self.limits = {"source": max_source - 1, "target": max_target - 1}
-
-    def settings(self) -> list:
-        return ["pairs", *self.limits.values()]
-
-    def columns(self) -> dict:
-        import pyarrow as pa
-
-        return dict.fromkeys(self.limits, pa.list_(pa.int32()))
-
-    def encode(self, texts, first, tokenizer):
-        ids, counts = {}, {}
-        for column, (side, limit) in zip(texts.values(), self.limits.items(), strict=True):
-            ids[side], counts[f"truncated_{side}"] = cut(tokenizer.encode(column), limit)
-        return ids, counts
-
-    def lengths(self, ids) -> np.ndarray:
-        return np.stack([list_lengths(ids, side) + 1 for side in self.limits], axis=1).astype(np.int32)
-
-    def weights(self, ids) -> np.ndarray:
-        return list_lengths(ids, "target") + 1
-
-    def describe(self, counts) -> str:
-        return (
-            f"{counts['kept']:,} pairs ({counts['empty']:,} empty skipped, {counts['truncated_source']:,} articles and "
-            f"{counts['truncated_target']:,} headlines truncated)"
-        )
+def second_part(first: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tensor:
+    """bool (B, N): the tokens behind the first part, whose lengths are `first`; padding is not among them."""
+    lengths = torch.tensor([len(sequence) for sequence in sequences])[:, None]
+    places = torch.arange(int(lengths.max()))
+    return (places >= torch.tensor(first)[:, None]) & (places < lengths)

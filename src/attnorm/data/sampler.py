@@ -1,13 +1,10 @@
 """Batches of rows: grouped by length, cut by a token budget, in an order that only (seed, epoch) decides."""
 
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Sampler
 
 
 @dataclass(frozen=True)
@@ -116,84 +113,3 @@ def cut_by_tokens(lengths: np.ndarray, batch_tokens: int, at_least: int = 1) -> 
     if len(cuts) > 2 and cuts[-1] - cuts[-2] < at_least:
         del cuts[-2]
     return cuts
-
-
-class PairBatches(Dataset):
-    """`Part` -> tensors, padded to the longest of the part.
-
-    rows: a table with columns source and target, lists of token ids without special tokens.
-    """
-
-    def __init__(self, rows, pad_id: int, bos_id: int, eos_id: int):
-        self.rows, self.pad_id, self.bos_id, self.eos_id = rows, pad_id, bos_id, eos_id
-
-    def __getitem__(self, part: Part) -> dict[str, Tensor]:
-        """source, int64 (B, N), ends with the end token; target (B, T + 1) begins and ends; rows (B,) row numbers;
-        divisor () target tokens of the whole update."""
-        table = self.rows[part.rows]
-        return {
-            "source": pad([[*ids, self.eos_id] for ids in table["source"]], self.pad_id),
-            "target": pad([[self.bos_id, *ids, self.eos_id] for ids in table["target"]], self.pad_id),
-            "rows": torch.tensor(part.rows),
-            "divisor": torch.tensor(part.divisor),
-        }
-
-
-def pad(sequences: list[list[int]], pad_id: int) -> Tensor:
-    """Lists of ids as one int64 tensor (B, longest)."""
-    table = np.full((len(sequences), max(map(len, sequences))), pad_id, dtype=np.int64)
-    for row, ids in zip(table, sequences, strict=True):
-        row[: len(ids)] = ids
-    return torch.from_numpy(table)
-
-
-def _ignore_signals(worker: int) -> None:
-    """A signal to the whole process group is for the main process to handle: its update still needs these batches."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
-class ResumableLoader(DataLoader):
-    """A DataLoader over parts that knows how many it has handed out, so that a run stopped in mid-epoch goes on with
-    the next batch instead of the epoch's first."""
-
-    def __init__(self, batches: Dataset, sampler: TokenBatches, num_workers: int = 0):
-        super().__init__(
-            batches,
-            sampler=sampler,
-            batch_size=None,
-            num_workers=num_workers,
-            persistent_workers=num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
-            worker_init_fn=_ignore_signals,
-            generator=torch.Generator(),  # of its own: making an iterator must not draw from the model's random stream
-        )
-        self.handed_out = 0
-        self.resume: dict[str, int] | None = None
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        resume, self.resume = self.resume, None
-        if resume is not None and resume["epoch"] == self.sampler.epoch:
-            self.sampler.start = resume["handed_out"]
-        self.handed_out = self.sampler.start
-        for batch in super().__iter__():
-            self.handed_out += 1
-            yield batch
-
-    def state_dict(self) -> dict[str, int]:
-        """The epoch and the batches handed out in it."""
-        if self.resume is not None:  # loaded, and nothing handed out since
-            return dict(self.resume)
-        return {"epoch": self.sampler.epoch, "handed_out": self.handed_out, "pieces": self.sampler.pieces}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration, if it is of the same epoch, starts behind the batches handed out.
-
-        Raises ValueError when an update was cut into another number of pieces.
-        """
-        if state["pieces"] != self.sampler.pieces:
-            raise ValueError(
-                f"trainer.accumulate_grad_batches={self.sampler.pieces}: the checkpoint's epoch was begun with "
-                f"{state['pieces']}; go on with that"
-            )
-        self.resume = dict(state)

@@ -18,10 +18,10 @@ from attnorm.errors import ConfigError
 from attnorm.imports import find
 from attnorm.models.config import Shape
 from attnorm.optim import Optim
+from attnorm.progress import tracked
 from attnorm.tasks import RECIPES
 from attnorm.tasks.module import Task
 from attnorm.tasks.results import Scores
-from attnorm.training.console import tracked
 
 
 class Recipe(ABC):

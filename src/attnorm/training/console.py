@@ -4,19 +4,15 @@ import logging
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
-import pytorch_lightning as pl
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from attnorm.progress import console
 from attnorm.tasks.results import NAMES, Scores
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
-console = Console(highlight=False, soft_wrap=True)
 
 
 def quiet_libraries() -> None:
@@ -58,78 +54,6 @@ def show_ending(run: Path, summary: dict) -> None:
         resumed = "" if summary["finished"] else "; to continue it, repeat the command with ckpt_path=<last checkpoint>"
         console.print(f"{why}{resumed}", markup=False)
     console.print(f"run folder: {run}", markup=False)
-
-
-def bar(label: str, stderr: bool = False) -> Progress:
-    """A progress bar that shows on a terminal and keeps silent elsewhere."""
-    where = Console(stderr=True) if stderr else console
-    return Progress(
-        TextColumn(label),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=where,
-        disable=not where.is_terminal,
-        transient=True,
-    )
-
-
-def tracked(items: list, label: str) -> Iterable:
-    """Iterates under a progress bar."""
-    with bar(label) as progress:
-        task = progress.add_task("", total=len(items), note="")
-        for item in items:
-            yield item
-            progress.advance(task)
-
-
-class ProgressLine(pl.Callback):
-    """The bar over all updates of the run, and one line a validation with a sample headline."""
-
-    def __init__(self, samples_folder: Path, samples: int, show: bool):
-        self.folder, self.samples, self.show = samples_folder, samples, show
-        self.bar: Progress | None = None
-
-    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        if self.show and trainer.is_global_zero:
-            self.bar = bar("training")
-            self.bar.start()
-            total = trainer.datamodule.planned_updates()
-            self.line = self.bar.add_task("", total=total, completed=trainer.global_step, note="")
-
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:
-        if self.bar is not None:
-            loss = trainer.progress_bar_metrics.get("train/loss")
-            self.bar.update(self.line, completed=trainer.global_step, note="" if loss is None else f"loss {loss:.3f}")
-
-    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        if not trainer.is_global_zero or trainer.sanity_checking:
-            return
-        found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        console.print(f"step {trainer.global_step:>6,}  val loss {found['loss']:.3f}  {task.line(found)}")
-        self._show_samples(trainer.global_step, task.samples[: self.samples])
-
-    def _show_samples(self, step: int, samples: list) -> None:
-        if not samples:
-            return
-        text = "\n\n".join("\n".join(f"{label:<10}{line}" for label, line in sample.items()) for sample in samples)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / f"step_{step:06d}.txt").write_text(text + "\n")
-        for label, line in list(samples[0].items())[1:]:
-            console.print(f"[dim]{label:>18}[/] {escape(line)}")
-
-    def on_train_end(self, *_) -> None:
-        self._stop()
-
-    def on_exception(self, *_) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
 
 
 def show_samples(samples: list[dict[str, str]]) -> None:

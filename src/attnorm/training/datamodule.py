@@ -5,9 +5,10 @@ from functools import cached_property
 
 import pytorch_lightning as pl
 
-from attnorm.config.validate import model_attention
+from attnorm.config.resolve import model_attention
+from attnorm.data.loader import ResumableLoader
 from attnorm.data.preprocess import Split
-from attnorm.data.sampler import ResumableLoader, TokenBatches
+from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError
 from attnorm.tasks.task import Recipe
 

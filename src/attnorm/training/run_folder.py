@@ -13,10 +13,11 @@ from attnorm.training import integrity
 from attnorm.training import loggers as tracking
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks import checkpointing as checkpoints
+from attnorm.training.callbacks import hybrid_weights
 from attnorm.training.environment import describe_environment, write_json
 
 CONFIG = "config.yaml"
-CSV_FILES = ("metrics.csv", watching.HYBRID_FILE, watching.ATTENTION_FILE)
+CSV_FILES = ("metrics.csv", hybrid_weights.HYBRID_FILE, watching.ATTENTION_FILE)
 OF_RANK_0 = "ATTNORM_RUN_FOLDER"  # tells the processes that rank 0 starts which folder it claimed
 
 
@@ -76,3 +77,11 @@ def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
         if source.exists() and source.resolve() != target.resolve():
             target.parent.mkdir(exist_ok=True)
             checkpoints.replace_by_copy(source, target)
+
+
+def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:
+    """Puts a checkpoint's parameters into the model and returns the update they are from. Raises CheckpointError."""
+    content = checkpoints.read_checkpoint(checkpoint)
+    integrity.check_fit(model, content, checkpoint)
+    model.load_state_dict(integrity.parameters_of(content))
+    return content["global_step"]

@@ -8,23 +8,23 @@ import pytorch_lightning as pl
 import torch
 
 from attnorm.attention.multihead import attention_layers
-from attnorm.config import warm_start as init
-from attnorm.config.validate import run_label
+from attnorm.config.resolve import run_label
 from attnorm.data.preprocess import describe
 from attnorm.errors import ConfigError
 from attnorm.tasks.module import Task
 from attnorm.tasks.results import Scores
 from attnorm.tasks.task import Recipe, recipe_of
-from attnorm.training import baselines, console, integrity
+from attnorm.training import baselines, console, warm_start
 from attnorm.training import datamodule as assemble
 from attnorm.training import loggers as tracking
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks import checkpointing as checkpoints
+from attnorm.training.callbacks import hybrid_weights, progress, rng_state
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
 from attnorm.training.environment import peak_memory, write_json
 from attnorm.training.resume import RunRecord, deciding
-from attnorm.training.run_folder import resume_history, start_record
+from attnorm.training.run_folder import load_weights, resume_history, start_record
 
 
 def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
@@ -82,8 +82,8 @@ def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
                 warnings = baselines.warnings_of(scores, cfg, steps, updates, data.updates_per_epoch())
                 summary |= {"validation": scores.record(), "warnings": warnings}
                 show_result(run, label, scores, cfg["callbacks"]["samples"])
-                if (run / watching.HYBRID_FILE).exists():
-                    console.show_hybrid_weights(tracking.read_csv(run / watching.HYBRID_FILE))
+                if (run / hybrid_weights.HYBRID_FILE).exists():
+                    console.show_hybrid_weights(tracking.read_csv(run / hybrid_weights.HYBRID_FILE))
                 console.show_warnings(warnings)
             failed = False
     except BaseException as error:
@@ -107,9 +107,9 @@ def first_model(recipe: Recipe, tokenizer, show: bool) -> torch.nn.Module:
     """The model before its first update: from the weights that `model.init` names, unless a checkpoint follows."""
     model, start = recipe.model(tokenizer), recipe.cfg["model"].get("init")
     if start and not recipe.cfg["ckpt_path"]:
-        filled = init.start(model, start)
+        filled = warm_start.start(model, start)
         if show:
-            console.show_lines(init.describe(filled, start))
+            console.show_lines(warm_start.describe(filled, start))
     return model
 
 
@@ -118,10 +118,10 @@ def build_trainer(cfg: dict, run: Path, task: Task, loggers: list, own: list[pl.
     settings, options = dict(cfg["trainer"]), cfg["callbacks"]
     folder = run / "checkpoints"
     used = [
-        checkpoints.RandomStreams(cfg["seed"]),
-        watching.HybridCurve(run, options["hybrid_every"]),
+        rng_state.RandomStreams(cfg["seed"]),
+        hybrid_weights.HybridCurve(run, options["hybrid_every"]),
         watching.AttentionWatch(run, options["attention_every"]),
-        console.ProgressLine(run / "samples", options["samples"], options["progress"]),
+        progress.ProgressLine(run / "samples", options["samples"], options["progress"]),
     ]
     if settings["max_time"] is not None:
         used.append(TimeLimit(settings["max_time"]))
@@ -191,14 +191,6 @@ def best_value(trainer: pl.Trainer) -> float | None:
     """The best value of the monitored metric; None after training in forked processes, which keep it to themselves."""
     value = trainer.checkpoint_callback.best_model_score
     return None if value is None else float(value)
-
-
-def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:
-    """Puts a checkpoint's parameters into the model and returns the update they are from. Raises CheckpointError."""
-    content = checkpoints.read_checkpoint(checkpoint)
-    integrity.check_fit(model, content, checkpoint)
-    model.load_state_dict(integrity.parameters_of(content))
-    return content["global_step"]
 
 
 def describe_parts(cfg: dict, model: torch.nn.Module, splits: dict, data: assemble.RunData) -> dict:

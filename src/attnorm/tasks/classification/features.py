@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Layout, list_lengths
-from attnorm.data.sampler import Part, pad
+from attnorm.data.featurizer import Layout, list_lengths, pad, second_part
+from attnorm.data.sampler import Part
 from attnorm.data.sources.labelled_files import label_problems
-from attnorm.tasks.squad.windows import second_part
 
 
 class Labelled(Layout):

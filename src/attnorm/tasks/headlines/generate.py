@@ -8,7 +8,8 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnorm.data.sampler import cut_by_tokens, pad
+from attnorm.data.featurizer import pad
+from attnorm.data.sampler import cut_by_tokens
 from attnorm.models.generation import Decoding, SpecialTokens, generate
 from attnorm.models.seq2seq import Seq2Seq
 

@@ -3,17 +3,16 @@
 import time
 from collections.abc import Callable, Iterator
 
-from attnorm.data.featurizer import PairLayout
 from attnorm.data.preprocess import Split
-from attnorm.data.sampler import PairBatches
 from attnorm.models.generation import Decoding
 from attnorm.models.seq2seq import Seq2Seq
+from attnorm.progress import tracked
+from attnorm.tasks.headlines.features import PairBatches, PairLayout
 from attnorm.tasks.headlines.generate import write_headlines
 from attnorm.tasks.headlines.module import HeadlineTask, sample
 from attnorm.tasks.headlines.rouge import Rouge, lead
 from attnorm.tasks.results import Scores
 from attnorm.tasks.task import Recipe, build_settings
-from attnorm.training.console import tracked
 
 
 class Headlines(Recipe):

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attnorm.data.sampler import Part, pad
+from attnorm.data.featurizer import pad
+from attnorm.data.sampler import Part
 from attnorm.data.tokenizers.base import Tokenizer
 
 _TRIES = 16  # places that are tried for a span before all that are left are listed

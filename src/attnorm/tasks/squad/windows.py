@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Layout, cut, list_lengths
-from attnorm.data.sampler import Part, pad
+from attnorm.data.featurizer import Layout, cut, list_lengths, pad, second_part
+from attnorm.data.sampler import Part
 
 NAMED = 10  # impossible questions that a message names
 
@@ -191,10 +191,3 @@ class WindowBatches(Dataset):
             "rows": torch.tensor(part.rows),
             "divisor": torch.tensor(part.divisor),
         }
-
-
-def second_part(first: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tensor:
-    """bool (B, N): the tokens behind the first part, whose lengths are `first`; padding is not among them."""
-    lengths = torch.tensor([len(sequence) for sequence in sequences])[:, None]
-    places = torch.arange(int(lengths.max()))
-    return (places >= torch.tensor(first)[:, None]) & (places < lengths)

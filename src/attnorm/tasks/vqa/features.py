@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Layout, cut, list_lengths
+from attnorm.data.featurizer import Layout, cut, list_lengths, pad
 from attnorm.data.image_features import Views
-from attnorm.data.sampler import Part, pad
+from attnorm.data.sampler import Part
 from attnorm.tasks.vqa.answers import AnswerList
 
 TENTHS = 10  # accuracies are whole tenths, or 1 of a single annotator: counts stay whole numbers

@@ -6,12 +6,11 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from attnorm.attention.multihead import attention_layers, entropy, observe, smallest_column_mass
-from attnorm.attention.normalizers.hnas import HNAS
+from attnorm.attention.multihead import entropy, observe, smallest_column_mass
 from attnorm.tasks.module import Task
 from attnorm.training.loggers import CsvTable
 
-HYBRID_FILE, ATTENTION_FILE = "hybrid_weights.csv", "attention.csv"
+ATTENTION_FILE = "attention.csv"
 
 
 def layer_label(name: str) -> str:
@@ -40,35 +39,6 @@ class EveryUpdates(pl.Callback):
     def look(self, trainer: pl.Trainer, task: pl.LightningModule, batch: dict) -> None:
         """What a subclass does; on the first rank only."""
         raise NotImplementedError
-
-
-class HybridCurve(EveryUpdates):
-    """Logs every layer's hybrid weight, from step 0 on, to the logger and to hybrid_weights.csv."""
-
-    def __init__(self, run: Path, every: int):
-        super().__init__(every)
-        self.file = run / HYBRID_FILE
-
-    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        self.hybrids = {
-            layer_label(name): layer.normalizer
-            for name, layer in attention_layers(task.model).items()
-            if isinstance(layer.normalizer, HNAS)
-        }
-        self.table = CsvTable(self.file)
-        if trainer.ckpt_path is None and trainer.is_global_zero:
-            self.look(trainer, task, {})
-
-    def look(self, trainer: pl.Trainer, task: pl.LightningModule, batch: dict) -> None:
-        metrics = {}
-        for label, hybrid in self.hybrids.items():
-            weights = hybrid.hybrid_weight().tolist()
-            for head, weight in enumerate(weights):
-                row = {"step": trainer.global_step, "layer": label, "head": head if len(weights) > 1 else ""}
-                self.table.append({**row, "weight": f"{weight:.6f}"})
-            metrics[f"hybrid/{label}"] = sum(weights) / len(weights)
-        if metrics:
-            log_now(trainer, metrics)
 
 
 class AttentionWatch(EveryUpdates):

@@ -1,0 +1,54 @@
+"""`eval.py` and `generate.py` from the command line."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from attnorm.cli.errors import exit_code
+from attnorm.config.trust import keep_off_path
+
+
+def run_door(conf: Path, name: str) -> int:
+    """`eval.py` and `generate.py`: their settings are those of conf/<name>.yaml; the rest changes the run's config."""
+    arguments = sys.argv[1:]
+    if not arguments or {"--help", "-h"} & set(arguments):
+        print((conf / f"{name}.yaml").read_text(), end="")
+        return 0
+
+    def job() -> int:
+        for argument in arguments:
+            if argument.startswith("run="):  # before anything else is imported
+                keep_off_path(argument.removeprefix("run=").strip("'\""))
+        with quiet_ends():
+            from attnorm.cli import evaluate as doors
+            from attnorm.cli import generate
+
+            defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
+            {"eval": doors.evaluate, "generate": generate.generate}[name](arguments, defaults, conf)
+        return 0
+
+    return exit_code(job, conf)
+
+
+@contextmanager
+def quiet_ends() -> Iterator[None]:
+    """Exits without a traceback: with code 143 on SIGTERM, also while libraries are being imported, and with code 141
+    (128 + SIGPIPE) when the reader of standard output has closed it. (`exit_code` returns 130 on SIGINT.)"""
+
+    def stop(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except BrokenPipeError:
+        # What is still in the buffer must go somewhere when Python flushes it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,98 @@
+"""Turning errors into messages and exit codes."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attnorm.errors import ConfigError, Interrupted
+from attnorm.imports import nearest
+
+
+def exit_code(job: Callable[[], int], conf: Path) -> int:
+    """Runs a job and returns its exit code; what a user got wrong is a message and 2, a signal is 128 + its number.
+
+    With HYDRA_FULL_ERROR=1 in the environment every error shows its traceback.
+    """
+    typed = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # lets Hydra's exceptions through to here, to add the nearest name
+    try:
+        return job()
+    except Exception as error:
+        if typed == "1":
+            raise
+        return explain(error, conf)
+    except Interrupted as stopped:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            advice = "to resume, repeat the command with ckpt_path=<run folder>/checkpoints/last.ckpt"
+            print(f"{stopped}; {advice}", file=sys.stderr)
+        return 128 + stopped.signal_number
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if typed is not None:
+            os.environ["HYDRA_FULL_ERROR"] = typed
+
+
+def explain(error: Exception, conf: Path) -> int:
+    """Says what a user got wrong and returns the exit code; an error that is ours is raised again."""
+    if isinstance(error, ConfigError):
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
+        print(f"error: {in_our_words(str(error), conf)}", file=sys.stderr)
+        return 2
+    if not is_users(error):
+        raise error
+    print(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)", file=sys.stderr)
+    return 1
+
+
+def is_users(error: Exception) -> bool:
+    """Whether the message alone says what to do: bad data, a full disk, a loss that left the numbers."""
+    return isinstance(error, (ValueError, OSError)) or type(error).__name__ == "NonFiniteLoss"
+
+
+def in_our_words(message: str, conf: Path) -> str:
+    """What Hydra said, and what was meant where that can be told."""
+    found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
+    if found and (owners := known_keys(conf).get(found[1])):  # Hydra would advise to append the key
+        return f"{message.splitlines()[0]}\n{found[1]} is a key of {' and '.join(owners)}."
+    return "\n".join(filter(None, [message, near_key(message, found and found[1], conf)]))
+
+
+def near_key(message: str, key: str | None, conf: Path) -> str:
+    """A line with the name nearest to the one that Hydra did not find, or ''."""
+    if found := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", message):
+        group, name = found.groups()
+        return nearest(name, (file.stem for file in (conf / group).glob("*.yaml"))).strip()
+    if not key:
+        return ""
+    groups = [] if "." in key else [folder.name for folder in conf.iterdir() if folder.is_dir()]
+    return nearest(key, [name for name in (*known_keys(conf), *groups) if not name.startswith("hydra")]).strip()
+
+
+def known_keys(conf: Path) -> dict[str, list[str]]:
+    """Every key of every file in conf/, as it is typed, and the choices that it comes with, such as data=vqa_v2."""
+
+    def keys(node, prefix: str):
+        for name, value in node.items():
+            if name != "defaults":
+                yield f"{prefix}{name}"
+                if isinstance(value, dict):
+                    yield from keys(value, f"{prefix}{name}.")
+
+    found: dict[str, list[str]] = {}
+    for file in sorted(conf.rglob("*.yaml")):
+        content = OmegaConf.to_container(OmegaConf.load(file)) or {}
+        is_global = file.parent == conf or "@package _global_" in file.read_text()
+        for key in keys(content, "" if is_global else f"{file.parent.name}."):
+            found.setdefault(key, []).extend([] if is_global else [f"{file.parent.name}={file.stem}"])
+    return dict(sorted(found.items()))

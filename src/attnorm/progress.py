@@ -1,0 +1,33 @@
+"""The console, and progress bars on it."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def bar(label: str, stderr: bool = False) -> Progress:
+    """A progress bar that shows on a terminal and keeps silent elsewhere."""
+    where = Console(stderr=True) if stderr else console
+    return Progress(
+        TextColumn(label),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=where,
+        disable=not where.is_terminal,
+        transient=True,
+    )
+
+
+def tracked(items: list, label: str) -> Iterable:
+    """Iterates under a progress bar."""
+    with bar(label) as progress:
+        task = progress.add_task("", total=len(items), note="")
+        for item in items:
+            yield item
+            progress.advance(task)

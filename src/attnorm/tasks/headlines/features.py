@@ -1,0 +1,75 @@
+"""Pairs of texts as rows of token ids, and rows as padded batches."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+from torch.utils.data import Dataset
+
+from attnorm.data.featurizer import Layout, cut, list_lengths, pad
+from attnorm.data.sampler import Part
+
+
+class PairBatches(Dataset):
+    """`Part` -> tensors, padded to the longest of the part.
+
+    rows: a table with columns source and target, lists of token ids without special tokens.
+    """
+
+    def __init__(self, rows, pad_id: int, bos_id: int, eos_id: int):
+        self.rows, self.pad_id, self.bos_id, self.eos_id = rows, pad_id, bos_id, eos_id
+
+    def __getitem__(self, part: Part) -> dict[str, Tensor]:
+        """source, int64 (B, N), ends with the end token; target (B, T + 1) begins and ends; rows (B,) row numbers;
+        divisor () target tokens of the whole update."""
+        table = self.rows[part.rows]
+        return {
+            "source": pad([[*ids, self.eos_id] for ids in table["source"]], self.pad_id),
+            "target": pad([[self.bos_id, *ids, self.eos_id] for ids in table["target"]], self.pad_id),
+            "rows": torch.tensor(part.rows),
+            "divisor": torch.tensor(part.divisor),
+        }
+
+
+class PairLayout(Layout):
+    """One row a pair: source and target without special tokens, cut so that the one that each gets still fits.
+
+    max_source, max_target: in tokens, specials included.
+    """
+
+    kind = "pairs"
+
+    def __init__(self, max_source: int, max_target: int):
+        self.limits = {"source": max_source - 1, "target": max_target - 1}
+
+    def settings(self) -> list:
+        return ["pairs", *self.limits.values()]
+
+    def columns(self) -> dict:
+        import pyarrow as pa
+
+        return dict.fromkeys(self.limits, pa.list_(pa.int32()))
+
+    def encode(self, texts, first, tokenizer):
+        ids, counts = {}, {}
+        for column, (side, limit) in zip(texts.values(), self.limits.items(), strict=True):
+            ids[side], counts[f"truncated_{side}"] = cut(tokenizer.encode(column), limit)
+        return ids, counts
+
+    def lengths(self, ids) -> np.ndarray:
+        return np.stack([list_lengths(ids, side) + 1 for side in self.limits], axis=1).astype(np.int32)
+
+    def weights(self, ids) -> np.ndarray:
+        return list_lengths(ids, "target") + 1
+
+    def describe(self, counts) -> str:
+        return (
+            f"{counts['kept']:,} pairs ({counts['empty']:,} empty skipped, {counts['truncated_source']:,} articles and "
+            f"{counts['truncated_target']:,} headlines truncated)"
+        )
