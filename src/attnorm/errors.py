@@ -1,4 +1,4 @@
-"""What a user got wrong, or what stopped a run: shown as a message, without a traceback."""
+"""Errors that are shown as a message without a traceback, and the interruption of a run by a signal."""
 
 
 class ConfigError(ValueError):

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from attnorm.data import PairLayout, describe, prepare
 from attnorm.data import arrow as tables
+from attnorm.data import describe, prepare
 from attnorm.data.cache import cached
 from attnorm.data.cleaning import clean
 from attnorm.data.sources.base import KINDS, Source, build_source
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
+from attnorm.tasks.headlines.features import PairLayout
 
 REUTERS = Path(__file__).parents[3] / "shared/data/headlines/reuters"
 WORDS = ["The", "U.S.", "grew", "3.5", "%", "in", "1986", ",", "officials", "said", "Tuesday", "."]
@@ -340,7 +341,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     code = (
         "import datasets, sys\n"
         "from pathlib import Path\n"
-        "from attnorm.data import PairLayout, tables\n"
+        "from attnorm.data import arrow as tables\n"
+        "from attnorm.tasks.headlines.features import PairLayout\n"
         "from attnorm.data.sources.base import KINDS\n"
         "from attnorm.data.tokenizers.sentencepiece import SentencePiece\n"
         "def anonymous():\n"

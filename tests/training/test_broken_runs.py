@@ -14,10 +14,10 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from attnorm.config.integrity import COMPANIONS
 from attnorm.config.run_config import read_config
 from attnorm.config.trust import keep_off_path
 from attnorm.errors import ConfigError, RunError
-from attnorm.training.integrity import COMPANIONS
 
 EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.attention.normalizers.hnas import HNAS\n"
 
@@ -95,7 +95,7 @@ def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, att
 
 NOT_CLASSES = {  # trusted or of attnorm, but not what is expected there
     "a module": ("attention.encoder", "attnorm.training.environment:subprocess"),
-    "a function": ("attention.encoder", "attnorm.training.callbacks.checkpointing:sync_folder"),
+    "a function": ("attention.encoder", "attnorm.config.checkpoint_files:sync_folder"),
     "another class": ("attention.encoder", "attnorm.attention.scorers:Dot"),
     "the base class": ("attention.encoder", "attnorm.attention.normalizers.base:Normalizer"),
     "a dotted attribute": ("attention.encoder", "attnorm.training.environment:subprocess.run"),

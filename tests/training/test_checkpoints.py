@@ -8,14 +8,8 @@ import pytest
 import runs
 import torch
 
+from attnorm.config.checkpoint_files import AtomicCheckpointIO, read_checkpoint, replace_by_copy, sweep_unfinished
 from attnorm.errors import CheckpointError, ConfigError
-from attnorm.training.callbacks import checkpointing as checkpoints
-from attnorm.training.callbacks.checkpointing import (
-    AtomicCheckpointIO,
-    read_checkpoint,
-    replace_by_copy,
-    sweep_unfinished,
-)
 
 OLD, NEW = ({"state_dict": {"w": fill(1000)}, "global_step": 1} for fill in (torch.zeros, torch.ones))
 
@@ -120,7 +114,7 @@ def test_a_copy_that_fails_leaves_the_target_as_it_was(monkeypatch, tmp_path):
     (tmp_path / "source").write_bytes(b"new")
     (tmp_path / "target").write_bytes(b"old")
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.os, "replace", disk_full)
+        patch.setattr(os, "replace", disk_full)
         with pytest.raises(OSError, match="No space left"):
             replace_by_copy(tmp_path / "source", tmp_path / "target")
     assert (tmp_path / "target").read_bytes() == b"old"

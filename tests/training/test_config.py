@@ -18,7 +18,6 @@ from attnorm.config.schema import RULES
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire
 from attnorm.errors import ConfigError
-from attnorm.training import datamodule as assemble
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
@@ -493,8 +492,8 @@ def test_runs_are_filed_under_what_was_resolved(changes, label):
 
 def test_only_the_sites_of_the_model_are_recorded():
     cfg = runs.tiny("attention=hnas")
-    assert {*cfg["attention"]} - {*assemble.record_of(cfg)["attention"]} == {"fusion", "guided"}
-    encoder = assemble.record_of(runs.plain("attention=hnas", "task=mlm"))["attention"]
+    assert {*cfg["attention"]} - {*resolve.record_of(cfg)["attention"]} == {"fusion", "guided"}
+    encoder = resolve.record_of(runs.plain("attention=hnas", "task=mlm"))["attention"]
     tables = {"prior": {"encoder": []}, "scorer": {"encoder": "scaled_dot"}, "options": cfg["attention"]["options"]}
     assert encoder == {"encoder": "hnas", **tables}
 
@@ -506,7 +505,7 @@ def test_options_of_what_stands_only_where_other_models_have_a_site_are_left_out
     assert config.check(runs.plain("task=mlm", f"attention={attention}")) == []
     alone = ["task=vqa", "model.fusion=single", f"attention={attention}"]
     assert config.check(runs.plain(*alone)) == []
-    record = assemble.record_of(runs.plain(*alone))["attention"]
+    record = resolve.record_of(runs.plain(*alone))["attention"]
     assert record == {"prior": {}, "scorer": {}, "options": {}}
     [problem] = config.check(runs.plain(*alone, "+attention.options.entmax.alpha=1.2"))
     assert problem.startswith("attention.options.entmax: no site uses 'entmax'")
@@ -526,4 +525,4 @@ def test_a_site_that_only_other_models_have_is_refused_where_it_was_typed(monkey
 )
 def test_the_tasks_limit_counts_only_where_the_trainer_has_none(steps, epochs, task, expected):
     limits = {"trainer": {"max_steps": steps, "max_epochs": epochs}, "task": {"max_steps": task}}
-    assert assemble.max_steps(limits) == expected
+    assert resolve.max_steps(limits) == expected

@@ -17,12 +17,12 @@ import runs
 from omegaconf import OmegaConf
 
 from attnorm.cli import errors
-from attnorm.cli import evaluate as doors
+from attnorm.cli import generate as generate_command
 from attnorm.cli import train as front
-from attnorm.config.schema import SHARED_DATA_KEYS
 from attnorm.data import build_source, load_tokenizer
 from attnorm.data.sources.newswire import Newswire
-from attnorm.tasks.headlines import task as gigaword
+from attnorm.tasks.headlines import task as headlines
+from attnorm.tasks.task import SHARED_DATA_KEYS
 from attnorm.training import console
 
 HEAVY = ("torch", "pytorch_lightning", "datasets", "transformers", "matplotlib")
@@ -655,7 +655,7 @@ def test_eval_and_generate_clean_articles_alike_whatever_the_run_was_trained_on(
     if trained_on == "rush":
         cfg.data = {name: cfg.data[name] for name in SHARED_DATA_KEYS} | {"name": "rush", "dir": str(rush_folder)}
     OmegaConf.save(cfg, run / "config.yaml")
-    for module in (doors, gigaword):
+    for module in (generate_command, headlines):
         monkeypatch.setattr(module, "write_headlines", lambda model, tokenizer, sources, *_: list(map(str, sources)))
     data = () if trained_on == "rush" else ("data=rush", f"data.dir={rush_folder}")
     opened = (f"run={run}", "trust_code=true")

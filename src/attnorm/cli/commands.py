@@ -25,11 +25,11 @@ def run_door(conf: Path, name: str) -> int:
             if argument.startswith("run="):  # before anything else is imported
                 keep_off_path(argument.removeprefix("run=").strip("'\""))
         with quiet_ends():
-            from attnorm.cli import evaluate as doors
-            from attnorm.cli import generate
+            from attnorm.cli.evaluate import evaluate
+            from attnorm.cli.generate import generate
 
             defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
-            {"eval": doors.evaluate, "generate": generate.generate}[name](arguments, defaults, conf)
+            {"eval": evaluate, "generate": generate}[name](arguments, defaults, conf)
         return 0
 
     return exit_code(job, conf)

@@ -1,4 +1,4 @@
-"""`eval.py` and `generate.py`: what they do with a run folder."""
+"""`eval.py`: scores a run folder, or a file of predictions."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the front doors share: Hydra's errors with the nearest name, users' errors without a traceback."""
+"""`train.py`: composes a configuration, checks it and trains, once or once per job of a sweep."""
 
 import sys
 from collections.abc import Sequence

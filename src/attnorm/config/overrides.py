@@ -1,4 +1,4 @@
-"""Opening a run folder again: its own configuration, never today's defaults; only what is typed changes."""
+"""Opening a run folder: its own configuration, never today's defaults, with what was typed on top."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +10,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from attnorm.config.arguments import escaped, readable
+from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint
+from attnorm.config.integrity import check_companions, check_fit, parameters_of
 from attnorm.config.run_config import FILE, Recorded, read_config
-from attnorm.config.schema import SHARED_DATA_KEYS, leaves
+from attnorm.config.schema import leaves
 from attnorm.config.trust import check_names, keep_off_path
 from attnorm.data.tokenizers.base import TOKENIZERS, Tokenizer
 from attnorm.errors import ConfigError, RunError
 from attnorm.imports import find, nearest
-from attnorm.tasks.task import recipe_of
-from attnorm.training.callbacks.checkpointing import BEST, LAST, read_checkpoint
-from attnorm.training.integrity import check_companions, check_fit, parameters_of
+from attnorm.tasks.task import SHARED_DATA_KEYS, recipe_of
 
 CHANGEABLE = (  # what a finished run can be scored with anew
     *("data", "decoding", "paths"),

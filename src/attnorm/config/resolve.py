@@ -48,3 +48,14 @@ def names_in(attention: dict) -> set[str]:
     sites = [value for value in attention.values() if isinstance(value, str)]
     listed = [name for names in priors if isinstance(names, list) for name in names]
     return {short_name(name) for name in (*sites, *scorers, *listed)}
+
+
+def record_of(cfg: dict) -> dict:
+    """The configuration that a run keeps: only the attention sites that its model has."""
+    return {**cfg, "attention": model_attention(cfg)}
+
+
+def max_steps(cfg: dict) -> int | None:
+    """The limit of updates: trainer.max_steps, or task.max_steps when the trainer has no limit at all."""
+    trainer = cfg["trainer"]
+    return trainer["max_steps"] or (None if trainer["max_epochs"] else cfg["task"]["max_steps"])

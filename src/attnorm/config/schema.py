@@ -172,7 +172,6 @@ RULES: dict[str, Rule] = {
     "data.batch_tokens": integer(1),
     "data.num_workers": integer(0),
 }
-SHARED_DATA_KEYS = [key[5:] for key in RULES if key.startswith("data.") and key != "data.name"]  # whatever the source
 
 
 def leaves(cfg: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:

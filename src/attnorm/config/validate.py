@@ -1,4 +1,4 @@
-"""Checking a configuration: every problem of it, in the user's words, before any data is read."""
+"""Checking a configuration: all problems together, before any data are read."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -9,13 +9,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from attnorm.attention.build import check_attention
 from attnorm.config.resolve import model_attention, model_sites, other_sites
+from attnorm.config.resume import changed_settings
 from attnorm.config.schema import RULES, leaves
 from attnorm.data.sources.base import SOURCES, Source, build_source
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.errors import CheckpointError
 from attnorm.imports import find, nearest
 from attnorm.tasks.task import recipe_of, source_settings
-from attnorm.training.resume import changed_settings
 
 OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Trainer itself, and what to use instead
     "logger": "use logger=csv|wandb|tensorboard",

@@ -1,7 +1,8 @@
-"""`model.init`: a model that starts from weights that were trained before, BERT's or those of an earlier run."""
+"""`model.init`: which weights a model starts from, and the shape and tokenizer that they imply."""
 
 from pathlib import Path
 
+from attnorm.config.checkpoint_files import BEST
 from attnorm.config.run_config import read_config
 from attnorm.config.schema import RULES
 from attnorm.data.tokenizers.base import check_tokenizer
@@ -9,7 +10,6 @@ from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError
 from attnorm.models.bert_checkpoint import weight_files
 from attnorm.models.load_weights import read_shape
-from attnorm.training.callbacks.checkpointing import BEST
 
 FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
 SHAPE = (  # what the weights decide

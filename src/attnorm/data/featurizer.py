@@ -1,4 +1,4 @@
-"""How the texts of a split are laid out as rows of token ids: what a task trains on."""
+"""From texts to rows of token ids: the interface that each task implements, and what implementations share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Layout(ABC):
     """What a layout must offer. A batch of texts comes as columns by name, and so do the ids that it becomes; the rows
     of one need not be those of the other."""
 
-    kind: str  # of the source's rows, of `sources.KINDS`
+    kind: str  # of the source's rows, of `sources.base.KINDS`
 
     @abstractmethod
     def settings(self) -> list:

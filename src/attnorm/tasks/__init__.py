@@ -1,4 +1,4 @@
-"""One recipe a task: how a configuration becomes data, model, loss and scores."""
+"""The tasks by name: each has a folder with its data features, LightningModule, metric and task class."""
 
 RECIPES = {
     "gigaword": "attnorm.tasks.headlines.task:Headlines",

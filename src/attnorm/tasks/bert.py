@@ -1,4 +1,4 @@
-"""What the recipes of a BERT-shaped encoder share: rows of one sequence, for a model that reads `max_source` tokens."""
+"""What the tasks that train a BERT-shaped encoder share: rows of one sequence of at most `max_source` tokens."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""What a recipe is: the parts of one task, made from a configuration, for `training.run`, `eval.py` and the checks."""
+"""The base class of every task: it builds the parts of a run (data, model, loss, scores) from a configuration."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import Dataset
 
-from attnorm.config.schema import SHARED_DATA_KEYS
 from attnorm.data import validation as checks
 from attnorm.data.featurizer import Layout
 from attnorm.data.preprocess import Split, prepare
@@ -25,7 +24,7 @@ from attnorm.tasks.results import Scores
 
 
 class Recipe(ABC):
-    """One task. With `training.run` the only place that knows data and models both.
+    """One task. With `training.train` the only place that knows both data and models.
 
     models: the names of `MODELS` that it trains. kind: of `KINDS`, what its data source has to yield. counts: what a
     split consists of, in a person's words.
@@ -134,6 +133,9 @@ class Recipe(ABC):
         return Scores(split.name, self.counts, len(split.texts), self.judged(task, split), samples=task.samples)
 
 
+SHARED_DATA_KEYS = (  # keys of `data` that every source shares: cleaning and batching
+    *("lowercase", "digits", "max_train", "max_valid", "max_test", "batch_tokens", "num_workers"),
+)
 NOT_SHAPE = ("name", "init", "vocab_size")  # keys of `model` that are no part of its shape
 
 

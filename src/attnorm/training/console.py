@@ -1,4 +1,4 @@
-"""What a person sees: a progress bar, one line a validation, sample headlines, a table at the end."""
+"""What a person sees: the configuration, the plan, sample outputs, and the closing tables."""
 
 import logging
 import os
@@ -17,6 +17,8 @@ WIDE = 6  # metrics that a table has side by side; more of them stand one below 
 
 def quiet_libraries() -> None:
     """Keeps what libraries say to developers out of a user's run; errors still show."""
+    import pytorch_lightning  # noqa: F401 - it sets the levels of its loggers when it is imported
+
     for name in ("pytorch_lightning", "lightning_fabric", "datasets", "absl", "torch.distributed"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric|torch.utils.data|torch.optim")

@@ -1,27 +1,16 @@
-"""What a run is filed under, what it records, and its loaders."""
+"""The loaders of a run, and how many updates they give."""
 
 from copy import copy
 from functools import cached_property
 
 import pytorch_lightning as pl
 
-from attnorm.config.resolve import model_attention
+from attnorm.config.resolve import max_steps
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError
 from attnorm.tasks.task import Recipe
-
-
-def record_of(cfg: dict) -> dict:
-    """The configuration that a run keeps: only the attention sites that its model has."""
-    return {**cfg, "attention": model_attention(cfg)}
-
-
-def max_steps(cfg: dict) -> int | None:
-    """The limit of updates: trainer.max_steps, or task.max_steps when the trainer has no limit at all."""
-    trainer = cfg["trainer"]
-    return trainer["max_steps"] or (None if trainer["max_epochs"] else cfg["task"]["max_steps"])
 
 
 class RunData(pl.LightningDataModule):

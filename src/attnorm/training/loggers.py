@@ -1,4 +1,4 @@
-"""Where metrics go: metrics.csv in the run folder always, wandb or TensorBoard beside it when asked."""
+"""Where metrics go: always to metrics.csv in the run folder, and to wandb or TensorBoard on request."""
 
 import csv
 import netrc

@@ -8,16 +8,16 @@ import pytorch_lightning as pl
 import torch
 import yaml
 
-from attnorm.training import datamodule as assemble
-from attnorm.training import integrity
-from attnorm.training import loggers as tracking
-from attnorm.training.callbacks import attention_stats as watching
-from attnorm.training.callbacks import checkpointing as checkpoints
-from attnorm.training.callbacks import hybrid_weights
+from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace_by_copy, sweep_unfinished
+from attnorm.config.integrity import check_fit, parameters_of
+from attnorm.config.resolve import record_of
+from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
+from attnorm.training.callbacks.hybrid_weights import HYBRID_FILE
 from attnorm.training.environment import describe_environment, write_json
+from attnorm.training.loggers import continue_history
 
 CONFIG = "config.yaml"
-CSV_FILES = ("metrics.csv", hybrid_weights.HYBRID_FILE, watching.ATTENTION_FILE)
+CSV_FILES = ("metrics.csv", HYBRID_FILE, ATTENTION_FILE)
 OF_RANK_0 = "ATTNORM_RUN_FOLDER"  # tells the processes that rank 0 starts which folder it claimed
 
 
@@ -55,9 +55,9 @@ def _holds(folder: Path, checkpoint: Path) -> bool:
 def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
     """Writes the configuration and the environment of a run, with the overrides that were typed for it."""
     run.mkdir(parents=True, exist_ok=True)
-    (run / CONFIG).write_text(yaml.safe_dump(assemble.record_of(cfg), sort_keys=False, allow_unicode=True))
+    (run / CONFIG).write_text(yaml.safe_dump(record_of(cfg), sort_keys=False, allow_unicode=True))
     write_json(run / "environment.json", describe_environment() | {"overrides": overrides})
-    checkpoints.sweep_unfinished(run / "checkpoints")
+    sweep_unfinished(run / "checkpoints")
 
 
 def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
@@ -66,22 +66,22 @@ def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
     The resumed run then has a checkpoint before it saves one, and also if it has no update left to make. Raises
     CheckpointError for a checkpoint, or a best.ckpt beside it, that is not of this model.
     """
-    content = checkpoints.read_checkpoint(checkpoint)
-    integrity.check_fit(model, content, checkpoint)
-    best = checkpoint.with_name(f"{checkpoints.BEST}.ckpt")
+    content = read_checkpoint(checkpoint)
+    check_fit(model, content, checkpoint)
+    best = checkpoint.with_name(f"{BEST}.ckpt")
     if best.exists():
-        integrity.check_fit(model, checkpoints.read_checkpoint(best), best)
-    tracking.continue_history(checkpoint.parent.parent, run, content["global_step"], CSV_FILES)
-    for source, name in ((checkpoint, checkpoints.LAST), (best, checkpoints.BEST)):
+        check_fit(model, read_checkpoint(best), best)
+    continue_history(checkpoint.parent.parent, run, content["global_step"], CSV_FILES)
+    for source, name in ((checkpoint, LAST), (best, BEST)):
         target = run / "checkpoints" / f"{name}.ckpt"
         if source.exists() and source.resolve() != target.resolve():
             target.parent.mkdir(exist_ok=True)
-            checkpoints.replace_by_copy(source, target)
+            replace_by_copy(source, target)
 
 
 def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:
     """Puts a checkpoint's parameters into the model and returns the update they are from. Raises CheckpointError."""
-    content = checkpoints.read_checkpoint(checkpoint)
-    integrity.check_fit(model, content, checkpoint)
-    model.load_state_dict(integrity.parameters_of(content))
+    content = read_checkpoint(checkpoint)
+    check_fit(model, content, checkpoint)
+    model.load_state_dict(parameters_of(content))
     return content["global_step"]

@@ -8,42 +8,47 @@ import pytorch_lightning as pl
 import torch
 
 from attnorm.attention.multihead import attention_layers
-from attnorm.config.resolve import run_label
+from attnorm.config.checkpoint_files import BEST, LAST, AtomicCheckpointIO, read_checkpoint, replace_by_copy
+from attnorm.config.resolve import record_of, run_label
+from attnorm.config.resume import deciding
 from attnorm.data.preprocess import describe
 from attnorm.errors import ConfigError
 from attnorm.tasks.module import Task
 from attnorm.tasks.results import Scores
 from attnorm.tasks.task import Recipe, recipe_of
-from attnorm.training import baselines, console, warm_start
-from attnorm.training import datamodule as assemble
-from attnorm.training import loggers as tracking
-from attnorm.training.callbacks import attention_stats as watching
-from attnorm.training.callbacks import checkpointing as checkpoints
-from attnorm.training.callbacks import hybrid_weights, progress, rng_state
-from attnorm.training.callbacks import throughput as callbacks
+from attnorm.training import console, warm_start
+from attnorm.training.baselines import warnings_of
+from attnorm.training.callbacks.attention_stats import AttentionWatch
+from attnorm.training.callbacks.checkpointing import BestAndLast
 from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
+from attnorm.training.callbacks.hybrid_weights import HYBRID_FILE, HybridCurve
+from attnorm.training.callbacks.progress import ProgressLine
+from attnorm.training.callbacks.rng_state import RandomStreams
+from attnorm.training.callbacks.run_record import RunRecord
+from attnorm.training.callbacks.throughput import Throughput
+from attnorm.training.datamodule import RunData
 from attnorm.training.environment import peak_memory, write_json
-from attnorm.training.resume import RunRecord, deciding
+from attnorm.training.loggers import build_loggers, finish_loggers, read_csv
 from attnorm.training.run_folder import load_weights, resume_history, start_record
 
 
 def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
     """Trains, keeps the best model by the task's metric, scores it, and returns what summary.json says.
 
-    cfg: resolved, plain, and found sound by `config.check`. run: the run folder, made here. overrides: what was typed
-    for this run, for its record. Whatever stops the run (an exception, a signal) is written into summary.json before it
-    is raised again.
+    cfg: resolved, plain, and without a problem for `validate.check`. run: the run folder, made here. overrides: what
+    was typed for this run, for its record. Whatever stops the run (an exception, a signal) is written into summary.json
+    before it is raised again.
     """
     started = time.perf_counter()
     console.quiet_libraries()
     label, recipe = run_label(cfg), recipe_of(cfg)
-    throughput, loggers, failed = callbacks.Throughput(), [], True
+    throughput, loggers, failed = Throughput(), [], True
     summary = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
     summary |= {"overrides": list(overrides), "finished": False}
     first = pl.utilities.rank_zero_only.rank == 0
     if first:
         start_record(cfg, run, list(overrides))
-        console.show_config(assemble.record_of(cfg))
+        console.show_config(record_of(cfg))
     try:
         with GracefulStop(run / "checkpoints") as stop:
             splits = recipe.splits()
@@ -54,11 +59,11 @@ def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
                 console.show_lines(describe(splits, recipe.layout()), recipe.notes())
             model = first_model(recipe, tokenizer, show=first)
             task = recipe.task(model, tokenizer, splits["validation"])
-            loggers = tracking.build_loggers(cfg, run, label) if first else []
+            loggers = build_loggers(cfg, run, label) if first else []
             trainer = build_trainer(cfg, run, task, loggers, [throughput, stop])
-            data = assemble.RunData(recipe, splits)
+            data = RunData(recipe, splits)
             updates = set_length(trainer, data)
-            record = RunRecord(deciding(assemble.record_of(cfg)), recipe.data_fingerprints(splits), tokenizer, updates)
+            record = RunRecord(deciding(record_of(cfg)), recipe.data_fingerprints(splits), tokenizer, updates)
             trainer.callbacks.insert(0, record)
             if cfg["ckpt_path"]:
                 record.check(Path(cfg["ckpt_path"]), task.optim)
@@ -72,18 +77,18 @@ def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
             if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
                 keep_best(run / "checkpoints")
             # processes that were forked for training do not tell their parent how far they came
-            steps = trainer.global_step or checkpoints.read_checkpoint(run / "checkpoints/last.ckpt")["global_step"]
+            steps = trainer.global_step or read_checkpoint(run / "checkpoints/last.ckpt")["global_step"]
             summary |= {"steps": steps, "epochs": round(steps / data.updates_per_epoch(), 2)}
             summary |= ending(trainer, steps, updates)
             if trainer.is_global_zero and not cfg["trainer"]["fast_dev_run"]:
-                best = load_weights(task.model, run / "checkpoints" / f"{checkpoints.BEST}.ckpt")
+                best = load_weights(task.model, run / "checkpoints" / f"{BEST}.ckpt")
                 scores = recipe.score(task.to(trainer.strategy.root_device), splits["validation"])
                 summary |= {"monitor": task.monitor, "best_value": best_value(trainer), "best_step": best}
-                warnings = baselines.warnings_of(scores, cfg, steps, updates, data.updates_per_epoch())
+                warnings = warnings_of(scores, cfg, steps, updates, data.updates_per_epoch())
                 summary |= {"validation": scores.record(), "warnings": warnings}
                 show_result(run, label, scores, cfg["callbacks"]["samples"])
-                if (run / hybrid_weights.HYBRID_FILE).exists():
-                    console.show_hybrid_weights(tracking.read_csv(run / hybrid_weights.HYBRID_FILE))
+                if (run / HYBRID_FILE).exists():
+                    console.show_hybrid_weights(read_csv(run / HYBRID_FILE))
                 console.show_warnings(warnings)
             failed = False
     except BaseException as error:
@@ -96,7 +101,7 @@ def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
             "wall_seconds": round(time.perf_counter() - started, 1),
         }
         if first:
-            tracking.finish_loggers(loggers, failed=failed)
+            finish_loggers(loggers, failed=failed)
             write_json(run / "summary.json", summary)
     if first:
         console.show_ending(run, summary)
@@ -118,10 +123,10 @@ def build_trainer(cfg: dict, run: Path, task: Task, loggers: list, own: list[pl.
     settings, options = dict(cfg["trainer"]), cfg["callbacks"]
     folder = run / "checkpoints"
     used = [
-        rng_state.RandomStreams(cfg["seed"]),
-        hybrid_weights.HybridCurve(run, options["hybrid_every"]),
-        watching.AttentionWatch(run, options["attention_every"]),
-        progress.ProgressLine(run / "samples", options["samples"], options["progress"]),
+        RandomStreams(cfg["seed"]),
+        HybridCurve(run, options["hybrid_every"]),
+        AttentionWatch(run, options["attention_every"]),
+        ProgressLine(run / "samples", options["samples"], options["progress"]),
     ]
     if settings["max_time"] is not None:
         used.append(TimeLimit(settings["max_time"]))
@@ -129,12 +134,12 @@ def build_trainer(cfg: dict, run: Path, task: Task, loggers: list, own: list[pl.
         used.append(pl.callbacks.EarlyStopping(task.monitor, mode=task.better, patience=options["patience"]))
     used += own
     if not settings["fast_dev_run"]:
-        used.append(checkpoints.BestAndLast(folder, task.monitor, task.better))
+        used.append(BestAndLast(folder, task.monitor, task.better))
     return pl.Trainer(
         **settings | {"max_steps": -1, "val_check_interval": 1},  # both are known once the trainer is: `set_length`
         logger=loggers or False,
         callbacks=used,
-        plugins=[checkpoints.AtomicCheckpointIO()],
+        plugins=[AtomicCheckpointIO()],
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=not settings["fast_dev_run"],
@@ -144,7 +149,7 @@ def build_trainer(cfg: dict, run: Path, task: Task, loggers: list, own: list[pl.
     )
 
 
-def set_length(trainer: pl.Trainer, data: assemble.RunData) -> int:
+def set_length(trainer: pl.Trainer, data: RunData) -> int:
     """Tells the trainer how many updates to make and when to validate; returns the number of updates.
 
     Both depend on how many devices the trainer has found. Lightning must not compute them itself: it would build the
@@ -180,11 +185,11 @@ def keep_best(folder: Path) -> None:
 
     Raises ConfigError if the run has saved nothing at all.
     """
-    last, best = (folder / f"{name}.ckpt" for name in (checkpoints.LAST, checkpoints.BEST))
+    last, best = (folder / f"{name}.ckpt" for name in (LAST, BEST))
     if not last.exists():
         raise ConfigError(["trainer.max_time: was reached before the first update, so there is no model to score"])
     if not best.exists():
-        checkpoints.replace_by_copy(last, best)
+        replace_by_copy(last, best)
 
 
 def best_value(trainer: pl.Trainer) -> float | None:
@@ -193,7 +198,7 @@ def best_value(trainer: pl.Trainer) -> float | None:
     return None if value is None else float(value)
 
 
-def describe_parts(cfg: dict, model: torch.nn.Module, splits: dict, data: assemble.RunData) -> dict:
+def describe_parts(cfg: dict, model: torch.nn.Module, splits: dict, data: RunData) -> dict:
     """Data set, sizes and padding, for summary.json."""
     return {
         "data": {"name": cfg["data"]["name"], **{name: split.counts for name, split in splits.items()}},

@@ -2,11 +2,11 @@
 
 import torch
 
+from attnorm.config.checkpoint_files import read_checkpoint
+from attnorm.config.integrity import listed, not_finite, parameters_of
 from attnorm.config.warm_start import best_of, folder_of, is_run
 from attnorm.errors import ConfigError
 from attnorm.models.load_weights import Filled, fill, read_weights
-from attnorm.training.callbacks.checkpointing import read_checkpoint
-from attnorm.training.integrity import listed, not_finite, parameters_of
 
 
 def start(model: torch.nn.Module, init: str) -> Filled:

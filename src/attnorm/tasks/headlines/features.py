@@ -1,15 +1,8 @@
 """Pairs of texts as rows of token ids, and rows as padded batches."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 from torch.utils.data import Dataset
 
 from attnorm.data.featurizer import Layout, cut, list_lengths, pad

@@ -1,4 +1,4 @@
-"""What is watched while a model trains: hybrid weights, and how its attention spreads over keys."""
+"""Entropy and column mass of every attention head while a model trains."""
 
 from pathlib import Path
 

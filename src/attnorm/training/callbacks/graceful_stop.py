@@ -9,8 +9,9 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Timer
 
+from attnorm.config.checkpoint_files import LAST
 from attnorm.errors import Interrupted
-from attnorm.training.callbacks.checkpointing import LAST, validates_now
+from attnorm.training.callbacks.checkpointing import validates_now
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

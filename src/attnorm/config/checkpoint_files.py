@@ -1,0 +1,177 @@
+"""Checkpoint files: written atomically with a checksum, and read only if they are intact."""
+
+import os
+import pickle
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+from torch import Tensor
+
+from attnorm.config.integrity import companions, listed, not_finite, seal, verify
+from attnorm.errors import CheckpointError
+
+BEST = "best"
+
+
+LAST = "last"
+
+
+UNFINISHED = ".unfinished"
+
+
+RECORD = "run"  # what `resume.RunRecord` stores
+
+
+FOR_RESUME = {  # what Lightning restores, besides the parameters
+    "pytorch-lightning_version": str,
+    "epoch": int,
+    "loops": dict,
+    "callbacks": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    RECORD: dict,
+}
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target, flushes to disk, then renames: the old checkpoint survives until the new is whole."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Raises OSError, naming the file and what survives, when the disk is full or the folder not writable."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(path.name + UNFINISHED)
+        try:
+            with open(unfinished, "w+b") as file:
+                beside = {"companions": companions(path.parent.parent)} if "state_dict" in checkpoint else {}
+                torch.save({**checkpoint, **beside}, file)
+                seal(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+            sync_folder(path.parent)
+        except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
+            unfinished.unlink(missing_ok=True)
+            kept = intact(path.parent)
+            survives = f"still good in that folder: {', '.join(kept)}" if kept else "there was none before"
+            raise OSError(f"could not save the checkpoint {path}: {root_cause(error)} ({survives})") from error
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """`read_checkpoint`, whatever else is asked for. Forked processes also hand over bare parameters this way."""
+        path = Path(path)
+        with naming_the_intact(path):
+            content = load_verified(path)
+            bare = isinstance(content, dict) and "state_dict" not in content
+            return content if bare else checked(content, path)
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The OSError behind a failed write, such as a full disk, of which torch itself reports only file positions."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    return next((it for it in reversed(chain) if isinstance(it, OSError)), error)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint, on the CPU. Only plain values and tensors are read, so no code in it can run.
+
+    Its checksum is verified, and the parameters have to be finite. Raises CheckpointError, in one line that also says
+    which other checkpoint of the folder can be used.
+    """
+    with naming_the_intact(path):
+        return checked(load_verified(path), path)
+
+
+def read_resumable(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint that has all that a run is resumed from. Raises CheckpointError for any other."""
+    content = read_checkpoint(path)
+    missing = [key for key, kind in FOR_RESUME.items() if not isinstance(content.get(key), kind)]
+    if missing:
+        raise CheckpointError(f"{path}: cannot be resumed from: it has no {', '.join(missing)}")
+    return content
+
+
+@contextmanager
+def naming_the_intact(path: Path) -> Iterator[None]:
+    """Adds to a CheckpointError about a file which other checkpoints of its folder are intact."""
+    try:
+        yield
+    except CheckpointError as error:
+        others = [name for name in intact(path.parent) if name != path.name]
+        raise CheckpointError(f"{error} (intact in that folder: {', '.join(others) or 'none'})") from error
+
+
+def intact(folder: Path) -> list[str]:
+    """Which of last.ckpt and best.ckpt can be read."""
+    names = []
+    for name in (f"{LAST}.ckpt", f"{BEST}.ckpt"):
+        try:
+            checked(load_verified(folder / name), folder / name)
+        except CheckpointError:
+            continue
+        names.append(name)
+    return names
+
+
+def load_verified(path: Path) -> Any:
+    """What torch.save put into a file. Raises CheckpointError for a damaged file, and one with code in it."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    try:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch says to developers about unusual files
+            verify(file)
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # torch would advise to load it anyway
+        raise CheckpointError(f"{path}: not a checkpoint of a run: it holds more than tensors and values") from error
+    except Exception as error:  # a file of anyone's can fail in any way, and torch has no error class of its own
+        reason = str(error).splitlines()[0] if str(error) and "weights_only" not in str(error) else type(error).__name__
+        raise CheckpointError(f"{path}: damaged, or not a checkpoint of a run: {reason}") from error
+
+
+def checked(content: Any, path: Path) -> dict[str, Any]:
+    """The content of `path`, if it has parameters, all of them finite, and the update that they are from."""
+    state = content.get("state_dict") if isinstance(content, dict) else None
+    if not isinstance(state, dict) or type(content.get("global_step")) is not int:
+        raise CheckpointError(f"{path}: not a checkpoint of a run: expected a state_dict and a global_step")
+    if not all(type(name) is str and isinstance(tensor, Tensor) for name, tensor in state.items()):
+        raise CheckpointError(f"{path}: not a checkpoint of a run: its state_dict holds more than tensors by name")
+    try:
+        broken = not_finite(state)
+    except (RuntimeError, ValueError) as error:  # kinds of tensors that no model has
+        raise CheckpointError(f"{path}: not a checkpoint of a run: {str(error).splitlines()[0]}") from error
+    if broken:
+        raise CheckpointError(f"{path}: the parameters are not finite: {listed(broken)}")
+    return content
+
+
+def replace_by_copy(source: Path, target: Path) -> None:
+    """Makes `target` a copy of `source`, whole at any moment."""
+    unfinished = target.with_name(target.name + UNFINISHED)
+    shutil.copyfile(source, unfinished)
+    os.replace(unfinished, target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sweep_unfinished(folder: Path) -> None:
+    """Removes what a killed save left behind."""
+    for leftover in folder.glob(f"*{UNFINISHED}"):
+        leftover.unlink()
