@@ -1,9 +1,14 @@
 """Stopping: every signal at any moment gives its exit code, time limits say so, and a sweep ends with its job."""
 
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import runs
@@ -104,6 +109,46 @@ def test_time_that_is_up_before_the_first_update_is_said(monkeypatch, tmp_path, 
     assert code_of(tmp_path, "trainer.max_time=00:00:00:50") == 2
     assert "error: trainer.max_time: was reached before the first update" in capsys.readouterr().err
     assert runs.summary_of(tmp_path)["finished"] is False
+
+
+def living(group: int) -> list[str]:
+    """The processes of a process group that have not ended."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # ended in the meantime
+            name, _, fields = file.read_text().rpartition(")")
+            state, _, process_group, *_ = fields.split()
+            if int(process_group) == group and state != "Z":
+                found.append(name)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see which processes are alive")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_ranks_stops_them_without_a_traceback(tmp_path, number):
+    """As a terminal or a cluster sends it, to every process of the group."""
+    typed = ("trainer=ddp", *runs.tiny_overrides(), "trainer.devices=2", "task.max_steps=5000", "task.validations=1")
+    process = subprocess.Popen(
+        [sys.executable, str(runs.ROOT / "train.py"), *typed, f"paths.log_dir={tmp_path}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    ends = time.monotonic() + 100
+    while not any("train/loss" in file.read_text() for file in tmp_path.rglob("metrics.csv")):
+        assert time.monotonic() < ends and process.poll() is None
+        time.sleep(0.2)
+    os.killpg(process.pid, number)
+    _, printed = process.communicate(timeout=60)
+    assert (process.returncode, printed.count("stopped by")) == (128 + number, 1)
+    assert "Traceback" not in printed
+    ends = time.monotonic() + 30
+    while left := living(process.pid):
+        assert time.monotonic() < ends, left  # a rank was left behind
+        time.sleep(0.2)
 
 
 # sweeps
