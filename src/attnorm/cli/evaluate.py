@@ -13,6 +13,7 @@ from attnorm.data.sources.base import Source
 from attnorm.errors import ConfigError
 from attnorm.tasks.task import recipe_of
 from attnorm.training import console
+from attnorm.training.baselines import unbeaten
 from attnorm.training.environment import write_json
 
 SPLITS = ("validation", "test")
@@ -51,6 +52,7 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     }
     write_json(run / f"{name}.json", record)
     console.show_scores(scores, run_label(cfg))
+    console.show_warnings(unbeaten(scores))
     progress.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
 
 
