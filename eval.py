@@ -1,9 +1,8 @@
 """Scores a run: python eval.py run=<run folder> [split=test]"""
 
 import sys
-from pathlib import Path
 
-from attnorm.cli.commands import run_door
+from attnorm.cli.main import run
 
 if __name__ == "__main__":
-    sys.exit(run_door(Path(__file__).parent.resolve() / "conf", "eval"))
+    sys.exit(run("eval", sys.argv[1:]))

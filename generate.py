@@ -1,9 +1,8 @@
 """Writes headlines: python generate.py run=<run folder> input=<file or ->"""
 
 import sys
-from pathlib import Path
 
-from attnorm.cli.commands import run_door
+from attnorm.cli.main import run
 
 if __name__ == "__main__":
-    sys.exit(run_door(Path(__file__).parent.resolve() / "conf", "generate"))
+    sys.exit(run("generate", sys.argv[1:]))

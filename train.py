@@ -1,9 +1,8 @@
 """Trains one model on one task with one attention normalizer: python train.py attention=hnas task=gigaword"""
 
 import sys
-from pathlib import Path
 
-from attnorm.cli.train import run_train
+from attnorm.cli.main import run
 
 if __name__ == "__main__":
-    sys.exit(run_train(Path(__file__).parent.resolve() / "conf"))
+    sys.exit(run("train", sys.argv[1:]))

@@ -21,7 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from attnorm.cli import commands
+from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.errors import Interrupted
 from attnorm.training.callbacks import throughput as callbacks
@@ -339,7 +339,7 @@ def call(monkeypatch, door: str, *arguments: str) -> int:
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     GlobalHydra.instance().clear()
     try:
-        return front.run_train(CONF) if door == "train" else commands.run_door(CONF, door)
+        return main.run(door, list(arguments))
     finally:
         GlobalHydra.instance().clear()
 

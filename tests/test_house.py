@@ -24,6 +24,7 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "config": {"tasks", "models", "data", "attention", "optim"},
     "training": {"config", "tasks", "models", "data", "attention", "optim"},
     "analysis": {"training", "config", "tasks", "models", "data", "attention"},
+    "__main__": {"cli"},
     "cli": {"analysis", "training", "config", "tasks", "models", "data", "attention"},
 }
 FOREIGN = {  # libraries that a floor does without

@@ -13,9 +13,8 @@ from attnorm.cli.errors import exit_code
 from attnorm.config.trust import keep_off_path
 
 
-def run_door(conf: Path, name: str) -> int:
+def run_door(conf: Path, name: str, arguments: list[str]) -> int:
     """`eval.py` and `generate.py`: their settings are those of conf/<name>.yaml; the rest changes the run's config."""
-    arguments = sys.argv[1:]
     if not arguments or {"--help", "-h"} & set(arguments):
         print((conf / f"{name}.yaml").read_text(), end="")
         return 0

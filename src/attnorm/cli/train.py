@@ -36,8 +36,8 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("attention_label", label, replace=True)
 
 
-def run_train(conf: Path) -> int:
-    """`train.py`: composes the configuration from the command line, checks it, trains. Returns the exit code.
+def run_train(conf: Path, arguments: Sequence[str]) -> int:
+    """`train.py`: composes the configuration from its arguments, checks it and trains. Returns the exit code.
 
     With -m, a job that fails does not stop the others, and a signal stops them all.
     """
@@ -45,7 +45,7 @@ def run_train(conf: Path) -> int:
     errors: list[Exception] = []
     failed: dict[int, int] = {}  # exit codes by job
     typed = sys.argv
-    arguments = readable(typed[1:], multirun=not {"-m", "--multirun"}.isdisjoint(typed))
+    arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> float | None:

@@ -1,0 +1,40 @@
+"""The command `attnorm <verb> ...`, which is also `python -m attnorm <verb> ...`."""
+
+import os
+import sys
+from pathlib import Path
+
+from attnorm.imports import nearest
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+VERBS = {
+    "train": "train one model on one task with one attention normalizer",
+    "eval": "score a run folder, or a file of predictions",
+    "generate": "write headlines for articles with the model of a run folder",
+}
+
+
+def main() -> int:
+    """Runs the verb that was typed and returns the exit code."""
+    verb, *arguments = sys.argv[1:] or ["--help"]
+    if verb in ("-h", "--help"):
+        listed = "\n".join(f"  {name:<10}{purpose}" for name, purpose in VERBS.items())
+        print(f"usage: attnorm <verb> [key=value ...]\n\n{listed}\n\nattnorm <verb> --help shows the keys of a verb.")
+        return 0
+    if verb not in VERBS:
+        print(f"error: {verb}: no such verb; allowed are {', '.join(VERBS)}.{nearest(verb, VERBS)}", file=sys.stderr)
+        return 2
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # an installed command does not find modules of the user's otherwise
+    return run(verb, arguments)
+
+
+def run(verb: str, arguments: list[str]) -> int:
+    """Runs a verb with its arguments and returns the exit code."""
+    if verb == "train":
+        from attnorm.cli.train import run_train
+
+        return run_train(CONF, arguments)
+    from attnorm.cli.commands import run_door
+
+    return run_door(CONF, verb, arguments)

@@ -1,0 +1,63 @@
+"""The installed command: the same verbs as the scripts, from any folder, with conf/ shipped inside the package."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import runs
+
+from attnorm.cli import main
+
+NORMALIZER = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
+
+
+def test_the_package_ships_the_configuration():
+    assert main.CONF.is_dir() and main.CONF.resolve() == runs.CONF.resolve()
+    assert (runs.ROOT / "src/attnorm/conf").is_symlink()
+
+
+@pytest.mark.parametrize("typed", [(), ("--help",)])
+def test_without_a_verb_the_verbs_are_shown(monkeypatch, capsys, typed):
+    monkeypatch.setattr(sys, "argv", ["attnorm", *typed])
+    assert main.main() == 0
+    printed = capsys.readouterr().out
+    assert all(f"  {verb} " in printed for verb in main.VERBS)
+
+
+def test_a_wrong_verb_is_answered_with_the_nearest(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["attnorm", "trian", "seed=1"])
+    assert main.main() == 2
+    assert capsys.readouterr().err == (
+        "error: trian: no such verb; allowed are train, eval, generate. Did you mean 'train'?\n"
+    )
+
+
+def test_the_command_trains_and_scores_from_any_folder_with_a_module_of_that_folder(tmp_path):
+    (tmp_path / "mine.py").write_text(NORMALIZER)
+    typed = (*runs.tiny_overrides(), "task.max_steps=1", "attention.encoder=mine:Mine", "paths.log_dir=out")
+    ended = runs.command("-m", "attnorm", "train", *typed, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    [summary] = tmp_path.rglob("summary.json")
+    run = summary.parent.relative_to(tmp_path)
+    ended = runs.command("-m", "attnorm", "eval", f"run={run}", "trust_code=true", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert runs.command("-m", "attnorm", "eval", f"run={run}", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_configuration(tmp_path):
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(runs.ROOT)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if built.returncode and "setuptools" in built.stderr:
+        pytest.skip("setuptools cannot be had here, so no wheel can be built")
+    assert built.returncode == 0, built.stderr
+    [wheel] = Path(tmp_path).glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    shipped = {name.removeprefix("attnorm/conf/") for name in names if name.startswith("attnorm/conf/")}
+    assert shipped == {str(file.relative_to(runs.CONF)) for file in runs.CONF.rglob("*.yaml")}
