@@ -17,8 +17,10 @@ def _ignore_signals(worker: int) -> None:
 
 
 class ResumableLoader(DataLoader):
-    """A DataLoader over parts that knows how many it has handed out, so that a run stopped in mid-epoch goes on with
-    the next batch instead of the epoch's first."""
+    """A DataLoader that knows how many batches it has handed out.
+
+    A run that was stopped in the middle of an epoch resumes with the next batch instead of the first one of the epoch.
+    """
 
     def __init__(self, batches: Dataset, sampler: TokenBatches, num_workers: int = 0):
         super().__init__(
@@ -57,6 +59,6 @@ class ResumableLoader(DataLoader):
         if state["pieces"] != self.sampler.pieces:
             raise ValueError(
                 f"trainer.accumulate_grad_batches={self.sampler.pieces}: the checkpoint's epoch was begun with "
-                f"{state['pieces']}; go on with that"
+                f"{state['pieces']}; resume with that value"
             )
         self.resume = dict(state)
