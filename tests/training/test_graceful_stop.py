@@ -61,7 +61,11 @@ def test_a_signal_gives_its_exit_code_at_any_moment(monkeypatch, tmp_path, capsy
     assert code_of(tmp_path) == 128 + number
     summary = runs.summary_of(tmp_path)
     assert (summary["finished"], summary["why"]) == (False, f"Interrupted: stopped by {number.name}")
-    assert f"stopped by {number.name}; to resume" in capsys.readouterr().err
+    last = tmp_path / "checkpoints/last.ckpt"
+    saved = moment in ("before the first update", "while it is scored")  # the first one waits for the update
+    end = f"; to resume, repeat the command with ckpt_path={last}" if saved else " before a checkpoint was saved"
+    assert last.exists() == saved
+    assert capsys.readouterr().err == f"stopped by {number.name}{end}\n"
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
 
 

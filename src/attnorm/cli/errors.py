@@ -29,8 +29,8 @@ def exit_code(job: Callable[[], int], conf: Path) -> int:
         return explain(error, conf)
     except Interrupted as stopped:
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            advice = "to resume, repeat the command with ckpt_path=<run folder>/checkpoints/last.ckpt"
-            print(f"{stopped}; {advice}", file=sys.stderr)
+            resume = f"; to resume, repeat the command with ckpt_path={stopped.checkpoint}"
+            print(f"{stopped}{resume if stopped.checkpoint else ' before a checkpoint was saved'}", file=sys.stderr)
         return 128 + stopped.signal_number
     except KeyboardInterrupt:
         return 130

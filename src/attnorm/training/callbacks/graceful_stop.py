@@ -56,7 +56,8 @@ class GracefulStop(pl.Callback):
             raise self._interrupted(number)
 
     def _interrupted(self, number: int) -> Interrupted:
-        return Interrupted(number, signal.Signals(number).name)
+        last = self.checkpoints / f"{LAST}.ckpt"
+        return Interrupted(number, signal.Signals(number).name, last if last.exists() else None)
 
     def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         self.owner = os.getpid()  # a rank that was forked from the process that made this object
