@@ -54,8 +54,8 @@ def test_a_wheel_holds_the_configuration(tmp_path):
         text=True,
         timeout=300,
     )
-    if built.returncode and "setuptools" in built.stderr:
-        pytest.skip("setuptools cannot be had here, so no wheel can be built")
+    if "No matching distribution found for setuptools" in built.stderr:
+        pytest.skip("no package index, so setuptools cannot be installed to build a wheel")
     assert built.returncode == 0, built.stderr
     [wheel] = Path(tmp_path).glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
