@@ -48,7 +48,7 @@ class Side(NamedTuple):
 
 def configure(size: str, attention: str, args: argparse.Namespace) -> dict:
     """The configuration of masked language modelling, with this vocabulary and these texts."""
-    overrides = [f"model={size}", f"attention={attention}", f"model.vocab_size={args.vocabulary}"]
+    overrides = [f"model={size}", f"attention={attention}", f"tokenizer.vocab_size={args.vocabulary}"]
     cfg = timing.configure("task=mlm", *overrides, f"data={'text' if args.text else 'newswire_text'}")
     cfg["data"] |= {"files": args.text} if args.text else {}
     cfg["data"] |= {"batch_tokens": args.batch_tokens} if args.batch_tokens else {}

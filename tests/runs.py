@@ -52,12 +52,12 @@ TINY = (
     "task.rouge_pairs=6",
     "decoding.beam_size=2",
     "decoding.max_length=6",
-    "callbacks.samples=2",
-    "callbacks.hybrid_every=1",
-    "callbacks.attention_every=2",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
     "trainer.accelerator=cpu",
     "trainer.log_every_n_steps=1",
-    "optim.lr=1.0e-2",
+    "optimizer.lr=1.0e-2",
 )
 ENCODER = (  # of the tasks that train a BERT-shaped encoder
     "model.width=16",
@@ -65,16 +65,16 @@ ENCODER = (  # of the tasks that train a BERT-shaped encoder
     "model.inner=32",
     "model.encoder_layers=1",
     "model.max_source=64",
-    "model.vocab_size=300",
+    "tokenizer.vocab_size=300",
     "data.batch_tokens=1000",
     "task.max_steps=4",
     "task.validations=2",
-    "callbacks.samples=2",
-    "callbacks.hybrid_every=1",
-    "callbacks.attention_every=2",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
     "trainer.accelerator=cpu",
     "trainer.log_every_n_steps=1",
-    "optim.lr=1.0e-2",
+    "optimizer.lr=1.0e-2",
 )
 VISUAL = (  # of the task that asks questions about images
     "task=vqa",
@@ -91,12 +91,12 @@ VISUAL = (  # of the task that asks questions about images
     "task.min_count=2",
     "task.max_steps=4",
     "task.validations=2",
-    "callbacks.samples=2",
-    "callbacks.hybrid_every=1",
-    "callbacks.attention_every=2",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
     "trainer.accelerator=cpu",
     "trainer.log_every_n_steps=1",
-    "optim.lr=1.0e-2",
+    "optimizer.lr=1.0e-2",
 )
 SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
@@ -265,7 +265,8 @@ def tiny(*overrides: str, task: str = "gigaword") -> dict:
 
 def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
     """Trains `tiny(*overrides)` into `folder`; returns its summary."""
-    return train(tiny(*overrides, task=task), folder)
+    train(tiny(*overrides, task=task), folder)
+    return summary_of(folder)
 
 
 def finished_run(task: str = "gigaword") -> Path:

@@ -56,7 +56,7 @@ def test_without_its_promise_it_fails_as_the_page_shows(folder, capsys):
 def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder, monkeypatch):
     typed = COMMANDS[1]
     assert "+attention.options.Power.p=2" in typed
-    few = ("task.validations=1", "callbacks.attention_every=0")
+    few = ("task.validations=1", "callbacks.attention_stats.every_n_steps=0")
     ended = runs.command(
         str(runs.ROOT / "train.py"),
         *arguments(typed),

@@ -148,7 +148,7 @@ def test_a_main_command_runs(monkeypatch, tmp_path, typed):
     monkeypatch.chdir(tmp_path)
     few = ["attention=softmax,hnas", "seed=1,2"] if "hparams_search" in typed else []
     arguments = [re.sub("softmax,dnas,hnas", "softmax,hnas", word).replace("1,2,3", "1,2") for word in arguments]
-    tiny = ["trainer.max_steps=2", "callbacks.attention_every=0", "task.validations=1"]
+    tiny = ["trainer.max_steps=2", "callbacks.attention_stats.every_n_steps=0", "task.validations=1"]
     assert runs.call(monkeypatch, "train", *arguments, *runs.tiny_overrides(), *few, *tiny) == 0
     assert len(list(tmp_path.rglob("summary.json"))) == (4 if "-m" in arguments else 1)
 

@@ -14,14 +14,14 @@ from stages import ROOT, spread, stage, table
 
 SIZES = {  # overrides of pretraining, of SQuAD, of MNLI
     "small": (
-        ["model=bert_tiny", "task.max_steps=1200", "optim.lr=3e-3", "data.batch_tokens=2048"],
-        ["model.max_source=128", "task.max_query=32", "task.stride=64", "task.max_steps=250", "optim.lr=1e-3"],
-        ["task.max_steps=400", "optim.lr=1e-3"],
+        ["model=bert_tiny", "task.max_steps=1200", "optimizer.lr=3e-3", "data.batch_tokens=2048"],
+        ["model.max_source=128", "task.max_query=32", "task.stride=64", "task.max_steps=250", "optimizer.lr=1e-3"],
+        ["task.max_steps=400", "optimizer.lr=1e-3"],
     ),
     "full": (
-        ["model=bert_base", "trainer=gpu", "task.max_steps=1000000", "optim.lr=1e-4", "data.batch_tokens=131072"],
-        ["trainer=gpu", "trainer.max_epochs=2", "optim.lr=3e-5", "data.batch_tokens=12288"],
-        ["trainer=gpu", "trainer.max_epochs=3", "optim.lr=2e-5", "data.batch_tokens=8192"],
+        ["model=bert_base", "trainer=gpu", "task.max_steps=1000000", "optimizer.lr=1e-4", "data.batch_tokens=131072"],
+        ["trainer=gpu", "trainer.max_epochs=2", "optimizer.lr=3e-5", "data.batch_tokens=12288"],
+        ["trainer=gpu", "trainer.max_epochs=3", "optimizer.lr=2e-5", "data.batch_tokens=8192"],
     ),
 }
 SLICES = {  # of the small version: rows of train and validation

@@ -1,14 +1,60 @@
-"""Errors that are shown as a message without a traceback, and the interruption of a run by a signal."""
+"""Errors that are shown as a message without a traceback, and the interruption of a run by a signal.
 
+`UserError` and its subclasses are for what a user got wrong. Any other exception is a bug and keeps its traceback.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
 
+_UNSET = object()
 
-class ConfigError(ValueError):
+
+class Problem(str):
+    """One thing that is wrong with a configuration: a sentence that starts with the key, and the key itself.
+
+    Problem("model.dropout", "must be below 1", 1.5) reads "model.dropout=1.5: must be below 1".
+    """
+
+    __slots__ = ("key",)
+    key: str
+
+    def __new__(cls, key: str, message: str, value: object = _UNSET) -> "Problem":
+        shown = {True: "true", False: "false", None: "null"}.get(value, value) if _is_constant(value) else value
+        problem = super().__new__(cls, f"{key}: {message}" if value is _UNSET else f"{key}={shown}: {message}")
+        problem.key = key
+        return problem
+
+    @classmethod
+    def about(cls, key: str, sentence: str) -> "Problem":
+        """A problem whose sentence is complete as it is."""
+        problem = super().__new__(cls, sentence)
+        problem.key = key
+        return problem
+
+
+def _is_constant(value: object) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def key_of(problem: str) -> str:
+    """The key of a problem; "" for a plain sentence."""
+    return getattr(problem, "key", "")
+
+
+class UserError(Exception):
+    """Something that a user got wrong. The message says what to do."""
+
+
+class ConfigError(UserError, ValueError):
     """Every problem of a configuration at once."""
 
-    def __init__(self, problems: list[str]):
-        self.problems = problems
-        super().__init__("\n".join(problems))
+    def __init__(self, problems: Iterable[str]):
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class DataError(UserError, ValueError):
+    """Data that cannot be used. The message names the file and the line, or the config key."""
 
 
 class RunError(ConfigError):

@@ -39,6 +39,22 @@ def find(kind: str, name: str, table: Mapping[str, str], base: type | None = Non
     return found
 
 
+def locate(path: str) -> Any:
+    """The object behind a dotted path, "package.module.Class" or "package.module:Class".
+
+    Raises ValueError for anything but such a path, and for one that cannot be imported, with the import's own error.
+    """
+    module_name, _, name = path.rpartition(":" if ":" in path else ".")
+    if not all(part.isidentifier() for part in (*module_name.split("."), name)):
+        raise ValueError("a dotted path has the form package.module.Class")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"cannot import {module_name}: {error}") from error
+    except AttributeError as error:
+        raise ValueError(f"{module_name} has no {name}") from error
+
+
 def is_concrete(found: object, base: type) -> bool:
     """Whether an object is a class that extends `base` and leaves no abstract method."""
     return isinstance(found, type) and issubclass(found, base) and found is not base and not inspect.isabstract(found)

@@ -1,8 +1,9 @@
-"""Optimizer and schedule: which parameters decay, which learn faster, how the learning rate moves."""
+"""Optimizer and learning-rate schedule: conf/optimizer/*.yaml and conf/scheduler/*.yaml, built for a model."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -10,46 +11,52 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from attnorm.attention.normalizers.hnas import HNAS
+from attnorm.errors import ConfigError, Problem
+from attnorm.parts import class_of, names_of, options_of
+from attnorm.schema import Count, NonNegative, Positive, Share, build, option_problems, parameters
 
-OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
-SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the decay that is done -> share of the learning rate
+DECAYS: dict[str, Callable[[float], float]] = {  # share of the decay that is done -> share of the learning rate
     "constant": lambda done: 1.0,
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
 }
 
 
-@dataclass(frozen=True)
-class Optim:
-    """conf/optim/*.yaml.
+def warmup_decay(
+    optimizer: Optimizer,
+    *,
+    total_steps: int,
+    decay: Literal["constant", "linear", "cosine"] = "linear",
+    warmup: Share = 0.1,
+    min_lr_ratio: Share = 0.0,
+) -> LambdaLR:
+    """A linear warm-up over the share `warmup` of all updates, then a decay to `min_lr_ratio` times the peak."""
+    rising = round(warmup * total_steps)
 
-    hybrid_lr_factor: the hybrid weights learn at `lr` times this. Adam moves a parameter by about its learning rate a
-    step, whatever its gradient, so at the rate of the matrices a mixing weight would hardly leave its start.
-    warmup: share of all updates, in [0, 1); floor: the schedule ends at this share of `lr`.
+    def factor(step: int) -> float:
+        if step < rising:
+            return (step + 1) / (rising + 1)
+        done = min(1.0, (step - rising) / max(1, total_steps - rising))
+        return min_lr_ratio + (1.0 - min_lr_ratio) * DECAYS[decay](done)
+
+    return LambdaLR(optimizer, factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParamGroups:
+    """Options of the group `optimizer` that are read here, to set up parameter groups.
+
+    lr, weight_decay: the optimizer gets them as well; matrices decay, norms, biases and hybrid weights do not.
+    hybrid_lr_factor: hybrid weights learn at `lr` times this. Adam moves a parameter by about its learning rate per
+                      step, whatever its gradient, so at the rate of the matrices a mixing weight would hardly move.
     """
 
-    name: str
-    lr: float
-    weight_decay: float
-    betas: tuple[float, float]
-    eps: float
-    hybrid_lr_factor: float
-    schedule: str
-    warmup: float
-    floor: float
+    lr: Positive
+    weight_decay: NonNegative = 0.0
+    hybrid_lr_factor: Positive = 1.0
 
-    def build(self, model: nn.Module, total_steps: int, fused: bool) -> tuple[Optimizer, LambdaLR]:
-        """The optimizer of a model and its schedule over `total_steps` updates."""
-        optimizer = OPTIMIZERS[self.name](
-            self.groups(model), lr=self.lr, betas=tuple(self.betas), eps=self.eps, fused=fused
-        )
-        hybrids = [module for module in model.modules() if isinstance(module, HNAS)]
-        if hybrids:
-            optimizer.register_step_post_hook(lambda *_: [hybrid.project_() for hybrid in hybrids])
-        return optimizer, LambdaLR(optimizer, lambda step: self.factor(step, total_steps))
-
-    def groups(self, model: nn.Module) -> list[dict]:
-        """Matrices decay; norms, biases and hybrid weights do not; hybrid weights learn at their own rate."""
+    def of(self, model: nn.Module) -> list[dict]:
+        """The parameter groups of a model: "decay", "no_decay" and "hybrid", those of them that have parameters."""
         hybrids = {id(module.hybrid) for module in model.modules() if isinstance(module, HNAS)}
         kinds: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "hybrid": []}
         for parameter in model.parameters():
@@ -63,10 +70,102 @@ class Optim:
         }
         return [{"params": params, "name": kind, **settings[kind]} for kind, params in kinds.items() if params]
 
-    def factor(self, step: int, total_steps: int) -> float:
-        """The learning rate of update `step` (from 0) as a share of `lr`: linear warm-up, then the schedule."""
-        warmup = round(self.warmup * total_steps)
-        if step < warmup:
-            return (step + 1) / (warmup + 1)
-        done = min(1.0, (step - warmup) / max(1, total_steps - warmup))
-        return self.floor + (1.0 - self.floor) * SCHEDULES[self.schedule](done)
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerTiming:
+    """Options of the group `scheduler` that Lightning reads: when the scheduler steps, and which metric it watches."""
+
+    interval: Literal["step", "epoch"] = "step"
+    frequency: Count = 1
+    monitor: str | None = None
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """The settings of the groups `optimizer` and `scheduler`.
+
+    The scheduler gets `total_steps`, the number of updates of the run, if it has such a parameter.
+    """
+
+    optimizer: Mapping[str, Any]
+    scheduler: Mapping[str, Any]
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the two groups."""
+        found: list[Problem] = []
+        try:
+            optimizer, options = class_of("optimizer", self.optimizer), options_of(self.optimizer)
+            ours = {name: value for name, value in options.items() if name in names_of(ParamGroups)}
+            found += option_problems("optimizer", ParamGroups, ours)
+            theirs = {name: value for name, value in options.items() if name != "hybrid_lr_factor"}
+            found += option_problems("optimizer", optimizer, theirs, facts=("params",))
+            found += [] if found else self._refusals()
+        except ConfigError as error:
+            found += error.problems
+        try:
+            scheduler, options = class_of("scheduler", self.scheduler), options_of(self.scheduler)
+            timing = {name: value for name, value in options.items() if name in names_of(SchedulerTiming)}
+            found += option_problems("scheduler", SchedulerTiming, timing)
+            theirs = options_of(self.scheduler, names_of(SchedulerTiming))
+            found += option_problems("scheduler", scheduler, theirs, facts=("optimizer", "total_steps"))
+        except ConfigError as error:
+            found += error.problems
+        return found
+
+    def _refusals(self) -> list[Problem]:
+        """What the optimizer's class itself says of the values, tried on a single parameter."""
+        options = options_of(self.optimizer, ("hybrid_lr_factor",))
+
+        def refusal(some: Mapping[str, Any]) -> str | None:
+            try:
+                self._optimizer([nn.Parameter(torch.zeros(1, 1))], {"lr": options["lr"], **some})
+            except Exception as error:  # of many kinds, with the same meaning: this value is not accepted
+                return str(error).strip().splitlines()[0]
+            return None
+
+        if (reason := refusal(options)) is None:
+            return []
+        alone = ((name, value, refusal({name: value})) for name, value in options.items())
+        named = [Problem(f"optimizer.{name}", why, value) for name, value, why in alone if why is not None]
+        return named or [Problem("optimizer", reason)]
+
+    def _optimizer(self, parameters_or_groups: list, options: Mapping[str, Any]) -> Optimizer:
+        options = {name: tuple(it) if isinstance(it, list) else it for name, it in options.items()}
+        return class_of("optimizer", self.optimizer)(parameters_or_groups, **options)
+
+    def build(self, model: nn.Module, total_steps: int, fused: bool) -> dict[str, Any]:
+        """The optimizer of a model and its schedule over `total_steps` updates, as Lightning wants them.
+
+        fused: whether the optimizer may use a fused kernel, if its class has one.
+        """
+        options = options_of(self.optimizer, ("hybrid_lr_factor",))
+        groups = {name: self.optimizer[name] for name in names_of(ParamGroups) if name in self.optimizer}
+        if "fused" in parameters(class_of("optimizer", self.optimizer)):
+            options = {"fused": fused, **options}
+        optimizer = self._optimizer(ParamGroups(**groups).of(model), options)
+        hybrids = [module for module in model.modules() if isinstance(module, HNAS)]
+        if hybrids:
+            optimizer.register_step_post_hook(lambda *_: [hybrid.project_() for hybrid in hybrids])
+        timing = {name: self.scheduler[name] for name in names_of(SchedulerTiming) if name in self.scheduler}
+        when = {name: value for name, value in vars(SchedulerTiming(**timing)).items() if value is not None}
+        scheduler = self._scheduler(optimizer, total_steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "strict": False, **when}}
+
+    def _scheduler(self, optimizer: Optimizer, total_steps: int) -> Any:
+        maker, options = class_of("scheduler", self.scheduler), options_of(self.scheduler, names_of(SchedulerTiming))
+        return build("scheduler", maker, options, optimizer=optimizer, total_steps=total_steps)
+
+    def learning_rates(self, total_steps: int, count: int) -> list[float]:
+        """The shares of the peak learning rate that the first `count` of `total_steps` updates are made with."""
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        scheduler, rates = self._scheduler(optimizer, total_steps), []
+        for _ in range(count):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+        return rates
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether learning rates depend on how many updates a run has."""
+        return "total_steps" in parameters(class_of("scheduler", self.scheduler))

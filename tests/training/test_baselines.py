@@ -68,7 +68,7 @@ def test_what_to_type_raises_the_limits_that_count(limits, steps, epoch, typed):
 def test_a_run_that_stopped_early_needs_another_remedy():
     [warning] = baselines.warnings_of(scores({"f1": 1.0}, b={"f1": 2.0}), cfg(), 300, 800, 100)
     assert "before the 800 planned updates, after 300 updates = 3.0 epochs" in warning
-    assert "callbacks.patience" in warning and "max_steps" not in warning
+    assert "callbacks.early_stopping.patience" in warning and "max_steps" not in warning
 
 
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify", "vqa"])

@@ -25,7 +25,7 @@ FILES = {*runs.FILES, "tokenizer.json", "samples/validation.labels.jsonl"}
 def learned(tmp_path_factory):
     """A run that has learned something."""
     folder = tmp_path_factory.mktemp("learned") / "run"
-    typed = ("task.max_steps=30", "task.validations=5", "callbacks.attention_every=0")
+    typed = ("task.max_steps=30", "task.validations=5", "callbacks.attention_stats.every_n_steps=0")
     runs.tiny_run(folder, *typed, task="classify")
     return folder
 

@@ -26,7 +26,7 @@ NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml", "hparams_search/attention.y
 if importlib.util.find_spec("easy_vqa") is None:
     NOT_CHOSEN.add("data/easy_vqa.yaml")  # refused without the package
 VISUAL = [f"{split}_{file}" for split in ("train", "validation") for file in ("questions", "annotations")]
-SELF_EXPLAINED = {"model.encoder_layers", "model.decoder_layers", "optim.betas", "optim.eps", "logger.project"}
+SELF_EXPLAINED = {"model.encoder_layers", "model.decoder_layers", "optimizer.betas", "optimizer.eps", "logger.wandb.project"}
 
 
 def name_of(file):
@@ -221,7 +221,7 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
     wrong = {
         "seed": "x",
         "model.dropout": 1.0,
-        "optim.lr": 0,
+        "optimizer.lr": 0,
         "trainer.max_steps": 0,
         "data.train_size": 0,
         "tokenizer.model_type": "bpee",
@@ -229,7 +229,7 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
         "attention.encoder": "hnass",
         "decoding.beam_size": 0,
         "task.rouge_pairs": 1001,
-        "callbacks.patience": 0,
+        "callbacks.early_stopping.patience": 0,
     }
     problems = refused(*(f"{key}={value}" for key, value in wrong.items()))
     assert len(problems) == len(wrong)
@@ -244,13 +244,13 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
         ("seed=4294967296", "to 4294967295"),
         ("seed=1.0", "whole numbers"),
         ("seed=true", "whole numbers"),
-        ("optim.lr=fast", "numbers above 0"),
-        ("optim.lr=.nan", "numbers above 0"),
-        ("optim.lr=inf", "numbers above 0"),
-        ("optim.weight_decay=-0.1", "numbers from 0"),
+        ("optimizer.lr=fast", "numbers above 0"),
+        ("optimizer.lr=.nan", "numbers above 0"),
+        ("optimizer.lr=inf", "numbers above 0"),
+        ("optimizer.weight_decay=-0.1", "numbers from 0"),
         ("model.dropout=1", "numbers from 0 and below 1"),
-        ("optim.betas=[0.9]", r"two of [0, 1)"),
-        ("optim.betas=[0.9,1.0]", r"two of [0, 1)"),
+        ("optimizer.betas=[0.9]", r"two of [0, 1)"),
+        ("optimizer.betas=[0.9,1.0]", r"two of [0, 1)"),
         ("model.tied=1", "true, false"),
         ("model.norm=middle", "pre, post"),
         ("trainer.max_epochs=0", "null or whole numbers from 1"),
@@ -275,8 +275,8 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
     "change",
     [
         "seed=0",
-        "optim.lr=1",
-        "optim.betas=[0,0.5]",
+        "optimizer.lr=1",
+        "optimizer.betas=[0,0.5]",
         "model.dropout=0",
         "trainer.devices=auto",
         "trainer.precision=bf16-mixed",
@@ -287,7 +287,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
         "trainer.max_time=00:01:00:00",
         "trainer.deterministic=warn",
         "tags=[a,b]",
-        "callbacks.attention_every=0",
+        "callbacks.attention_stats.every_n_steps=0",
     ],
 )
 def test_values_that_are_allowed_are_accepted(change):
@@ -421,7 +421,7 @@ def test_a_leak_is_refused_in_so_many_words():
         (("+trainer.max_stps=3",), "Did you mean 'max_steps'?"),
         (("+data.trian_size=3",), "train_size"),
         (("+tokenizer.vocab_sise=3",), "vocab_size"),
-        (("+optim.lrr=3",), "Did you mean 'optim.lr'?"),
+        (("+optim.lrr=3",), "Did you mean 'optimizer.lr'?"),
         (("attention.encoder=test_config:Nothing",), "cannot import"),
         (("attention.encoder=nowhere:Nothing",), "No module named 'nowhere'"),
     ],

@@ -83,7 +83,7 @@ def test_doors_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys, 
         (("seed=x",), "error: seed=x: allowed are whole numbers"),
         (("trainer.max_steps=0", "seed=x"), "error: trainer.max_steps=0"),
         (("seed=1=2",), "error: "),
-        (("~optim.lr",), "error: ~optim.lr: this key cannot be removed; set a value with optim.lr=<value>"),
+        (("~optimizer.lr",), "error: ~optimizer.lr: this key cannot be removed; set a value with optimizer.lr=<value>"),
         (("~logger",), "error: ~logger: this key cannot be removed"),
         (("+trainer.benchmark=3",), "error: trainer.benchmark=3: "),
         (("attention.encoder=[dnas]",), "error: attention.encoder"),
@@ -100,9 +100,9 @@ def test_a_wrong_command_ends_with_2_and_a_message_and_leaves_no_folder(
 
 def test_every_problem_has_a_line_of_its_own(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    printed = refused(monkeypatch, capsys, "train", "seed=x", "optim.lr=0", "data.train_size=0")
+    printed = refused(monkeypatch, capsys, "train", "seed=x", "optimizer.lr=0", "data.train_size=0")
     assert [line.partition("=")[0] for line in printed.splitlines()] == [
-        "error: optim.lr",
+        "error: optimizer.lr",
         "error: seed",
         "error: data.train_size",
     ]

@@ -35,7 +35,7 @@ SIZES = {  # none of them the tiny ones
     "layer_norm_eps": 1e-3,
     "hidden_act": "relu",
 }
-STILL = ("task.max_steps=1", "optim.lr=1.0e-12", "optim.hybrid_lr_factor=1", "model.dropout=0")
+STILL = ("task.max_steps=1", "optimizer.lr=1.0e-12", "optimizer.hybrid_lr_factor=1", "model.dropout=0")
 TASKS = ("mlm", "squad", "classify", "gigaword")
 
 
@@ -217,7 +217,7 @@ def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, r
     losses = {}
     for name, typed in (("softmax", ()), ("hnas", hybrid), ("dnas", ("attention=dnas",))):
         folder = tmp_path / name
-        still = (*STILL, "trainer.precision=64-true", "callbacks.attention_every=0")
+        still = (*STILL, "trainer.precision=64-true", "callbacks.attention_stats.every_n_steps=0")
         runs.tiny_run(folder, f"model.init={start}", *typed, *still, task="mlm")
         recipe = recipe_of(runs.tiny(f"model.init={start}", *typed, task="mlm"))
         split = recipe.splits()["validation"]

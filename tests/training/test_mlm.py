@@ -98,7 +98,7 @@ def test_the_scores_are_those_of_the_full_output_row_by_row():
 
 
 def test_training_lowers_the_loss(tmp_path):
-    summary = runs.tiny_run(tmp_path, "task.max_steps=60", "callbacks.attention_every=0", task="mlm")
+    summary = runs.tiny_run(tmp_path, "task.max_steps=60", "callbacks.attention_stats.every_n_steps=0", task="mlm")
     losses = list(runs.logged(tmp_path, "val/loss").values())
     assert losses[-1] < losses[0] < math.log(300) + 0.2
     assert losses[-1] < math.log(300) - 0.4
@@ -106,7 +106,7 @@ def test_training_lowers_the_loss(tmp_path):
 
 
 def test_a_first_loss_is_about_that_of_guessing(tmp_path):
-    runs.tiny_run(tmp_path, "task.max_steps=1", "optim.lr=1.0e-9", task="mlm")
+    runs.tiny_run(tmp_path, "task.max_steps=1", "optimizer.lr=1.0e-9", task="mlm")
     assert runs.logged(tmp_path, "train/loss")[1] == pytest.approx(math.log(300), abs=0.7)
 
 

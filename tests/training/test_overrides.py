@@ -82,7 +82,7 @@ def test_a_name_without_a_file_is_text_too(name):
     [
         "seed=1",
         "seed=1,2,3",
-        "optim.lr=1e-3",
+        "optimizer.lr=1e-3",
         "tags=[a,b]",
         "data.features=[a,'b (1)']",
         "attention.options={hnas: {start: 0.5}}",

@@ -128,9 +128,9 @@ def refused(*overrides: str, folder: Path, task: str = "gigaword") -> list[str]:
     ("change", "had"),
     [
         ("seed=2", "1"),
-        ("optim.lr=0.1", "0.01"),
-        ("optim.schedule=constant", "linear"),
-        ("optim.betas=[0.9,0.99]", r"\[0.9, 0.98\]"),
+        ("optimizer.lr=0.1", "0.01"),
+        ("scheduler.decay=constant", "linear"),
+        ("optimizer.betas=[0.9,0.99]", r"\[0.9, 0.98\]"),
         ("data.batch_tokens=900", "1000"),
         ("data.train_size=50", "60"),
         ("data.corpus_seed=3", "0"),
@@ -158,7 +158,7 @@ def test_a_setting_that_decides_the_training_has_to_be_that_of_the_run(monkeypat
 
 @pytest.mark.parametrize(
     "change",
-    ["trainer.max_steps=15", "callbacks.samples=1", "data.num_workers=1", "task.rouge_pairs=3", "tags=[again]"],
+    ["trainer.max_steps=15", "callbacks.progress.samples=1", "data.num_workers=1", "task.rouge_pairs=3", "tags=[again]"],
 )
 def test_what_does_not_decide_the_training_may_change(change):
     run = uninterrupted(*SHORT, *LENGTHS["both"])
@@ -198,7 +198,7 @@ def test_other_data_under_the_same_name_are_refused(tmp_path):
 def test_a_longer_run_is_refused_if_its_learning_rates_would_have_been_others(tmp_path):
     run = uninterrupted(*SHORT, "trainer.max_steps=14")
     [problem] = refused(*SHORT, "trainer.max_steps=20", last(run), folder=tmp_path)
-    assert problem.startswith("optim.schedule=linear: ") and "20 updates" in problem and "14" in problem
+    assert problem.startswith("scheduler.decay=linear: ") and "20 updates" in problem and "14" in problem
 
 
 def test_a_shorter_run_than_the_checkpoint_is_refused(tmp_path):

@@ -171,7 +171,7 @@ def test_the_last_validation_loss_is_that_of_the_summary():
 
 def test_the_hybrid_curve_starts_at_a_half_and_has_every_layer_at_every_look_and_moves(tmp_path):
     runs.tiny_run(
-        tmp_path, "attention=hnas_prefix", "model.encoder_layers=2", "callbacks.hybrid_every=2", "task.max_steps=5"
+        tmp_path, "attention=hnas_prefix", "model.encoder_layers=2", "callbacks.learned_scalars.every_n_steps=2", "task.max_steps=5"
     )
     rows = read_csv(tmp_path / "hybrid_weights.csv")
     layers = ["encoder/0", "encoder/1", "decoder/0", "decoder/0/cross"]
@@ -250,8 +250,8 @@ def test_validations_count_updates_under_accumulation(tmp_path):
 
 
 def test_training_stops_when_validations_stop_improving(tmp_path):
-    still = ("optim.lr=1.0e-30", "optim.hybrid_lr_factor=1", "task.max_steps=12", "task.validations=12")
-    summary = runs.tiny_run(tmp_path, *still, "callbacks.patience=3")
+    still = ("optimizer.lr=1.0e-30", "optimizer.hybrid_lr_factor=1", "task.max_steps=12", "task.validations=12")
+    summary = runs.tiny_run(tmp_path, *still, "callbacks.early_stopping.patience=3")
     assert summary["steps"] == 4  # the first sets the best, three more do not improve it
     assert summary["finished"] is True
     assert summary["best_step"] == 1
@@ -326,10 +326,10 @@ def test_the_same_seed_gives_bit_equal_parameters_and_another_seed_others(tmp_pa
 @pytest.mark.parametrize(
     "setting",
     [
-        "callbacks.attention_every=0",
-        "callbacks.attention_every=1",
-        "callbacks.hybrid_every=3",
-        "callbacks.samples=0",
+        "callbacks.attention_stats.every_n_steps=0",
+        "callbacks.attention_stats.every_n_steps=1",
+        "callbacks.learned_scalars.every_n_steps=3",
+        "callbacks.progress.samples=0",
         "task.rouge_pairs=0",
         "task.validations=4",
         "data.num_workers=1",
@@ -350,7 +350,7 @@ def test_column_mass_is_logged_as_finite_numbers_or_not_at_all(tmp_path):
     looks = [[float(row[column]) for column in columns] for row in rows if row[columns[0]]]
     assert len(looks) == 3
     assert torch.tensor(looks).isfinite().all()
-    runs.tiny_run(tmp_path, "attention=hnas", "callbacks.attention_every=0", "task.max_steps=2")
+    runs.tiny_run(tmp_path, "attention=hnas", "callbacks.attention_stats.every_n_steps=0", "task.max_steps=2")
     assert "column_mass" not in (tmp_path / "metrics.csv").read_text()
     assert not (tmp_path / "attention.csv").exists()
 
@@ -433,7 +433,7 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
     "interval", [4, 3, 10], ids=["ended on a validation", "ended between validations", "ended before any"]
 )
 def test_a_finished_run_can_be_made_longer(tmp_path, interval):
-    overrides = (*EPOCHS[:2], "optim.schedule=constant", "optim.warmup=0", f"trainer.val_check_interval={interval}")
+    overrides = (*EPOCHS[:2], "scheduler.decay=constant", "scheduler.warmup=0", f"trainer.val_check_interval={interval}")
     runs.tiny_run(tmp_path / "first", *overrides, "trainer.max_steps=4")
     longer = (*overrides, "trainer.max_steps=8")
     runs.tiny_run(tmp_path / "second", *longer, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")

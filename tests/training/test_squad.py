@@ -23,7 +23,7 @@ from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-TRAINED = ("task.max_steps=9", "task.validations=3", "callbacks.attention_every=0")  # long enough for some answers
+TRAINED = ("task.max_steps=9", "task.validations=3", "callbacks.attention_stats.every_n_steps=0")  # long enough for some answers
 IMPOSSIBLE = 4  # of the 12 validation questions
 FILES = {*runs.FILES, "tokenizer.json", "samples/validation.predictions.json"}
 
@@ -169,7 +169,7 @@ def test_patience_waits_for_f1(monkeypatch, tmp_path):
         return original(self, name, planned.get(name, value), *arguments, **options)
 
     monkeypatch.setattr(SpanTask, "log", log)
-    summary = runs.tiny_run(tmp_path, "task.validations=4", "callbacks.patience=1", task="squad")
+    summary = runs.tiny_run(tmp_path, "task.validations=4", "callbacks.early_stopping.patience=1", task="squad")
     assert (summary["steps"], summary["best_step"]) == (4, 4)
 
 

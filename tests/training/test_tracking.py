@@ -151,7 +151,7 @@ def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, mode, 
     monkeypatch.setattr("pytorch_lightning.loggers.WandbLogger", lambda **settings: made.update(settings))
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
-    cfg = runs.tiny("logger=wandb", f"logger.mode={mode}", "tags=[a]", "seed=3")
+    cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={mode}", "tags=[a]", "seed=3")
     tracking.build_loggers(cfg, nobody, "hnas")
     assert made["offline"] is offline
     assert made["name"] == "gigaword hnas seed 3"

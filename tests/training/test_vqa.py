@@ -24,7 +24,7 @@ from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-TRAINED = ("task.max_steps=30", "task.validations=5", "callbacks.attention_every=0")  # long enough for some answers
+TRAINED = ("task.max_steps=30", "task.validations=5", "callbacks.attention_stats.every_n_steps=0")  # long enough for some answers
 FILES = {*runs.FILES, "answers.json", "sentencepiece.model", "samples/validation.results.json"}
 WIDTHS, BOXES = [48, 64, 40], [36, 36, 36]  # of the views of the built-in scenes
 
@@ -172,7 +172,7 @@ def test_arms_share_parameters_and_batches_bit_for_bit(monkeypatch, tmp_path):
     arms |= {name: (f"model.fusion={name}",) for name in ("single", "concat", "none")}
     arms["seed"] = ("seed=2",)
     for arm, typed in arms.items():
-        short = ("task.max_steps=3", "task.validations=1", "callbacks.attention_every=0")
+        short = ("task.max_steps=3", "task.validations=1", "callbacks.attention_stats.every_n_steps=0")
         runs.tiny_run(tmp_path / arm, *typed, *short, task="vqa")
     (rows, first), others = seen["softmax"], {arm: seen[arm] for arm in arms if arm not in ("softmax", "seed")}
     for arm, (its_rows, its) in others.items():

@@ -25,7 +25,7 @@ def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
     and questions that are not there.
     """
     cfg = read_run(run)
-    if cfg["task"]["name"] != "vqa":
+    if recipe_of(cfg).interface != "vqa":
         raise ValueError(f"{run}: a run of task={cfg['task']['name']}; boxes are those of task=vqa")
     tokenizer, model, _ = open_run(run, cfg, "best")
     recipe = recipe_of(cfg, run)

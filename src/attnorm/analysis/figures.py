@@ -127,7 +127,7 @@ def least_mass(run: Path, site: str | None) -> dict[int, float]:
             least[step] = min(mass, least.get(step, mass))
     if not least:
         sites = ", ".join(dict.fromkeys(row["layer"].partition("/")[0] for row in watched))
-        nothing = "; is it a run with attention, and with callbacks.attention_every > 0?"
+        nothing = "; is it a run with attention, and with callbacks.attention_stats.every_n_steps > 0?"
         where = f" at {site}, but at {sites}" if watched else nothing
         raise ValueError(f"{run}: no attention was watched{where}")
     return least

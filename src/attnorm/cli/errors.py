@@ -1,5 +1,6 @@
 """Turning errors into messages and exit codes."""
 
+import errno
 import os
 import re
 import sys
@@ -10,8 +11,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnorm.errors import ConfigError, Interrupted
+from attnorm.errors import ConfigError, Interrupted, UserError
 from attnorm.imports import nearest
+
+OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
 
 
 def exit_code(job: Callable[[], int], conf: Path) -> int:
@@ -41,34 +44,34 @@ def exit_code(job: Callable[[], int], conf: Path) -> int:
 
 
 def explain(error: Exception, conf: Path) -> int:
-    """Says what a user got wrong and returns the exit code; an error that is ours is raised again."""
+    """Says what a user got wrong and returns the exit code; a bug is raised again, with its traceback."""
     if isinstance(error, ConfigError):
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 2
     if isinstance(error, (HydraException, OmegaConfBaseException)):
-        print(f"error: {in_our_words(str(error), conf)}", file=sys.stderr)
+        print(f"error: {explain_hydra_error(str(error), conf)}", file=sys.stderr)
         return 2
-    if not is_users(error):
+    if not is_user_error(error):
         raise error
     print(f"error: {error}\n(HYDRA_FULL_ERROR=1 in the environment shows where)", file=sys.stderr)
     return 1
 
 
-def is_users(error: Exception) -> bool:
-    """Whether the message alone says what to do: bad data, a full disk, a loss that left the numbers."""
-    return isinstance(error, (ValueError, OSError)) or type(error).__name__ == "NonFiniteLoss"
+def is_user_error(error: Exception) -> bool:
+    """Whether the message alone says what to do: bad data, a loss that is not finite, a full disk, no permission."""
+    return isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in OF_THE_MACHINE)
 
 
-def in_our_words(message: str, conf: Path) -> str:
+def explain_hydra_error(message: str, conf: Path) -> str:
     """What Hydra said, and what was meant where that can be told."""
     found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
     if found and (owners := known_keys(conf).get(found[1])):  # Hydra would advise to append the key
         return f"{message.splitlines()[0]}\n{found[1]} is a key of {' and '.join(owners)}."
-    return "\n".join(filter(None, [message, near_key(message, found and found[1], conf)]))
+    return "\n".join(filter(None, [message, suggest_key(message, found and found[1], conf)]))
 
 
-def near_key(message: str, key: str | None, conf: Path) -> str:
+def suggest_key(message: str, key: str | None, conf: Path) -> str:
     """A line with the name nearest to the one that Hydra did not find, or ''."""
     if found := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", message):
         group, name = found.groups()

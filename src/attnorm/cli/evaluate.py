@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from attnorm import progress
-from attnorm.attention.build import check_attention
 from attnorm.cli.score_predictions import METRICS, OF_FILES, score_file
 from attnorm.config.overrides import Rerun, changed, open_run, read_command, read_run
-from attnorm.config.resolve import model_attention, model_sites, run_label
+from attnorm.config.resolve import run_label
 from attnorm.config.run_config import Recorded
-from attnorm.config.validate import check_data, check_together, check_values
+from attnorm.config.validate import check_parts
 from attnorm.data.sources.base import Source
 from attnorm.errors import ConfigError
+from attnorm.parts import TARGET
 from attnorm.tasks.task import recipe_of
 from attnorm.training import console
 from attnorm.training.baselines import unbeaten
@@ -36,7 +36,7 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     if split not in SPLITS:
         raise ConfigError([f"split={split}: allowed are {', '.join(SPLITS)}"])
     trained, cfg = configurations(run, command, conf)
-    sound(cfg, (split,))
+    check(cfg, (split,))
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
     recipe = recipe_of(cfg, run)
     data = recipe.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
@@ -61,7 +61,7 @@ def cleaner(trained: dict, cfg: dict) -> Source:
 
     trained: the configuration that the run was trained with; cfg: the one that is asked for now.
     """
-    same = cfg["data"]["name"] == trained["data"]["name"]
+    same = cfg["data"][TARGET] == trained["data"][TARGET]
     return recipe_of(cfg if same else trained).source()
 
 
@@ -71,16 +71,9 @@ def configurations(run: Path, command: Rerun, conf: Path) -> tuple[Recorded, Rec
     return recorded, changed(recorded, command.typed, conf)
 
 
-def sound(cfg: dict, splits: tuple[str, ...]) -> None:
+def check(cfg: dict, splits: tuple[str, ...]) -> None:
     """Raises ConfigError with every problem of a run's configuration as it was changed."""
-    problems = list(check_values(cfg))
-    wrong = {problem.partition("=")[0] for problem in problems}
-    if "model.name" not in wrong:
-        problems += check_attention(model_attention(cfg), model_sites(cfg))
-    if splits and wrong.isdisjoint(("data.name", "task.name")):
-        problems += check_data(cfg, splits)
-    problems += check_together(cfg, wrong)
-    if problems:
+    if problems := check_parts(cfg, splits):
         raise ConfigError(problems)
 
 

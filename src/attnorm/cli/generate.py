@@ -8,14 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from attnorm.cli.evaluate import cleaner, configurations, sound
+from attnorm.cli.evaluate import check, cleaner, configurations
 from attnorm.config.overrides import open_run, read_command
-from attnorm.config.schema import integer
 from attnorm.data.arrow import cleaned
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError
 from attnorm.progress import bar
+from attnorm.schema import Count, value_problems
 from attnorm.tasks.headlines.generate import cut, write_headlines
 from attnorm.tasks.headlines.task import Headlines
 from attnorm.tasks.task import recipe_of
@@ -27,10 +27,10 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     console.quiet_libraries()
     command = read_command(arguments, defaults)
     run, source, chunk = Path(command.settings["run"]), str(command.settings["input"]), command.settings["chunk"]
-    if not integer(1).accepts(chunk):
-        raise ConfigError([f"chunk={chunk}: allowed are {integer(1).allowed}"])
+    if problems := value_problems("chunk", chunk, Count):
+        raise ConfigError(problems)
     trained, cfg = configurations(run, command, conf)
-    sound(cfg, ())
+    check(cfg, ())
     if source != "-" and (problem := unreadable(Path(source))):
         raise ConfigError([f"input={source}: {problem}; - reads standard input"])
     recipe = recipe_of(cfg, run)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from attnorm import progress
 from attnorm.config.overrides import Rerun
-from attnorm.config.schema import FLAG, is_number
 from attnorm.data.sources.vqa_v2 import joined, read_questions
-from attnorm.errors import ConfigError
+from attnorm.errors import ConfigError, DataError
+from attnorm.schema import Number, value_problems
 from attnorm.tasks.headlines import rouge
 from attnorm.tasks.results import Scores
 from attnorm.tasks.squad import metric as squad_metric
@@ -51,7 +51,7 @@ def lines(settings: dict) -> Scores:
     paths = references if isinstance(references, list) else [references]
     texts = rouge.read_texts(path)
     if not texts:
-        raise ValueError(f"{path}: there are no lines to score")
+        raise DataError(f"{path}: there are no lines to score")
     golds = rouge.read_references(paths, path, len(texts))
     scorer = rouge.Rouge(settings["stemmer"])
     found = scorer.detailed(progress.tracked(texts, "ROUGE"), golds)
@@ -64,7 +64,7 @@ def _of(settings: dict, score: Callable[[], dict]) -> dict:
     try:
         return score()
     except ValueError as error:
-        raise ValueError(f"{settings['predictions']}, {settings['references']}: {error}") from error
+        raise DataError(f"{settings['predictions']}, {settings['references']}: {error}") from error
 
 
 def _questions(settings: dict, found: dict, note: str) -> Scores:
@@ -101,8 +101,8 @@ def score_file(command: Rerun, of_runs: tuple[str, ...]) -> None:
             problems += file_problems(key, settings[key], name, metric.several and key == "references")
         elif key == "null_threshold":
             problems += threshold_problems(settings[key], key in command.asked, settings["null_odds"])
-        elif not FLAG.accepts(settings[key]):
-            problems.append(f"{key}={settings[key]}: allowed are {FLAG.allowed}")
+        else:
+            problems += value_problems(key, settings[key], bool)
     if problems:
         raise ConfigError(problems)
     console.show_scores(metric.score(settings), name)
@@ -120,8 +120,8 @@ def file_problems(key: str, value: object, metric: str, several: bool) -> list[s
 
 def threshold_problems(threshold: object, typed: bool, odds: str | None) -> list[str]:
     """What is wrong with null_threshold: that it is no number, or was typed without the odds that it is for."""
-    if not is_number(threshold):
-        return [f"null_threshold={threshold}: allowed are numbers"]
+    if problems := value_problems("null_threshold", threshold, Number):
+        return list(problems)
     if typed and odds is None:
         return [f"null_threshold={threshold}: it says which null_odds are too high; type null_odds=<file> too"]
     return []

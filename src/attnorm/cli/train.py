@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import hydra
@@ -14,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from attnorm.cli.errors import exit_code, explain
 from attnorm.config.arguments import readable
-from attnorm.errors import ConfigError
+from attnorm.errors import ConfigError, Problem
 
 
 def register_resolvers() -> None:
@@ -23,13 +24,13 @@ def register_resolvers() -> None:
     def label(*, _root_: DictConfig) -> str:
         from attnorm.attention.build import check_attention
         from attnorm.config.resolve import model_attention, model_sites, run_label
-        from attnorm.tasks.task import completed
 
         groups = ("attention", "model", "data", "task")
-        cfg = completed({key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups})
+        cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups}
         try:
+            cfg = completed(cfg)
             attention, sites = model_attention(cfg), model_sites(cfg)
-        except ValueError:
+        except ConfigError:
             return "unknown"
         return "unknown" if check_attention(attention, sites) else run_label(cfg)
 
@@ -44,7 +45,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     register_resolvers()
     errors: list[Exception] = []
     failed: dict[int, int] = {}  # exit codes by job
-    typed = sys.argv
+    typed, started = sys.argv, f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
     arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
@@ -58,7 +59,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
             number = int(hydra_cfg.job.num) + 1
             print(f"job {number}/{count_jobs(hydra_cfg, arguments)}: {' '.join(overrides)}", flush=True)
         try:
-            return train_in(run, cfg, multirun, overrides)
+            return train_in(run, cfg, multirun, overrides, f"sweep {started}" if multirun else None)
         except Exception as error:
             if multirun:
                 failed[number] = explain(error, conf)  # raises a bug again, which Hydra reports after the last job
@@ -90,8 +91,10 @@ def count_jobs(hydra_cfg: DictConfig, arguments: Sequence[str]) -> int:
     return len(jobs)
 
 
-def train_in(run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str]) -> float | None:
-    """Checks the configuration, trains, and draws the curves, also of a run that was stopped.
+def train_in(
+    run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str], group: str | None = None
+) -> float | None:
+    """Checks the configuration and trains. group: the sweep that the run belongs to.
 
     Returns the best value of the metric that the task monitors.
     """
@@ -100,17 +103,11 @@ def train_in(run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str
     quiet_libraries()
     try:
         checked = check_composed(cfg, multirun, overrides)
-        from pytorch_lightning.utilities import rank_zero_only
-
         from attnorm.analysis.figures import draw_run
         from attnorm.training.run_folder import claim_folder
         from attnorm.training.train import train
 
-        claimed = claim_folder(run, checked["ckpt_path"])
-        try:
-            return train(checked, claimed, overrides).get("best_value")
-        finally:
-            rank_zero_only(draw_run)(claimed)
+        return train(checked, claim_folder(run, checked["ckpt_path"]), overrides, draw=draw_run, group=group)
     finally:
         remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
@@ -119,17 +116,26 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
     """The configuration as plain values; raises ConfigError with all its problems. overrides: what was typed."""
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
-        raise ConfigError([f"{key}: has to be given, as {key}=<value>" for key in missing])
-    from attnorm.config.validate import check, removed
+        raise ConfigError([Problem(key, f"has to be given, as {key}=<value>") for key in missing])
+    from attnorm.config.resolve import with_defaults
+    from attnorm.config.validate import check
     from attnorm.config.warm_start import complete
-    from attnorm.tasks.task import completed
 
-    if problems := removed(overrides):
-        raise ConfigError(problems)
-    plain = complete(completed(OmegaConf.to_container(cfg, resolve=True)))
+    plain = complete(completed(with_defaults(OmegaConf.to_container(cfg, resolve=True))))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
     return plain
+
+
+def completed(cfg: dict) -> dict:
+    """The configuration with what follows from it for its task; as it is if there is no such task."""
+    from attnorm.parts import class_of
+    from attnorm.tasks.task import Recipe
+
+    try:
+        return class_of("task", cfg["task"], Recipe).completed(cfg)
+    except ConfigError:
+        return cfg
 
 
 def remove_if_empty(folder: Path) -> None:

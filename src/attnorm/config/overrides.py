@@ -12,18 +12,17 @@ from omegaconf import OmegaConf
 from attnorm.config.arguments import escaped, readable
 from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint
 from attnorm.config.integrity import check_companions, check_fit, parameters_of
+from attnorm.config.resolve import leaves
 from attnorm.config.run_config import FILE, Recorded, read_config
-from attnorm.config.schema import leaves
 from attnorm.config.trust import check_names, keep_off_path
-from attnorm.data.tokenizers.base import TOKENIZERS, Tokenizer
-from attnorm.errors import ConfigError, RunError
-from attnorm.imports import find, nearest
-from attnorm.tasks.task import SHARED_DATA_KEYS, recipe_of
+from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
+from attnorm.errors import ConfigError, DataError, Problem, RunError
+from attnorm.imports import nearest
+from attnorm.parts import class_of, names_of
+from attnorm.tasks.task import CleaningConfig, DataConfig, Recipe, recipe_of
 
-CHANGEABLE = (  # what a finished run can be scored with anew
-    *("data", "decoding", "paths"),
-    *("task.stemmer", "task.n_best", "task.max_answer", "task.null_threshold"),
-)
+CHANGEABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
+SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
 PATHS = ("run", "input", "predictions", "references", "questions", "null_odds")  # settings that are taken as typed
 
 
@@ -49,11 +48,10 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> Rerun:
             as_typed = key in PATHS and value is not None and not isinstance(value, (str, list))
             settings[key] = override.input_line.partition("=")[2] if as_typed else value
             asked.add(key)
-        elif any(key == allowed or key.startswith(f"{allowed}.") for allowed in CHANGEABLE):
+        elif "." in key or key in CHANGEABLE:
             typed.append((key, value))
         else:
-            allowed = [*defaults, *CHANGEABLE]
-            problems.append(f"{key}: cannot be set here; what can: {', '.join(allowed)}." + nearest(key, allowed))
+            problems.append(cannot_be_set(key, [*defaults, *CHANGEABLE]))
     for key, value in settings.items():
         if value == "???" or (value in (None, "") and defaults[key] == "???"):
             problems.append(f"{key}: has to be given, as {key}=<value>")
@@ -84,9 +82,12 @@ def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Rec
     """The run's configuration with what was typed. `data=<source>` takes that source's file from conf/data, but keeps
     how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
     cfg, problems = OmegaConf.create(escaped(recorded.plain())), []
+    allowed = [*CHANGEABLE, *class_of("task", recorded["task"], Recipe).scoring]
     for key, value in sorted(typed, key=lambda change: "." in change[0]):  # groups first
-        if key == "data":
-            kept = {name: cfg.data[name] for name in SHARED_DATA_KEYS if name in cfg.data}
+        if not any(key == it or key.startswith(f"{it}.") for it in allowed):
+            problems.append(cannot_be_set(key, allowed))
+        elif key == "data":
+            kept = {name: cfg.data[name] for name in SHARED if name in cfg.data}
             cfg.data = {**compose_group(conf, "data", value), **kept}
         elif "." not in key:
             problems.append(f"{key}={value}: type single keys here, such as {key}.<name>=<value>")
@@ -98,6 +99,11 @@ def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Rec
     if problems or missing:
         raise ConfigError(problems + missing)
     return Recorded({**plain(cfg), "ckpt_path": None}, recorded.path)  # nothing is resumed here
+
+
+def cannot_be_set(key: str, allowed: list[str]) -> Problem:
+    """The problem with a key that an evaluation cannot change."""
+    return Problem(key, f"cannot be set here; what can: {', '.join(allowed)}.{nearest(key, allowed)}")
 
 
 def plain(cfg) -> dict:
@@ -133,11 +139,6 @@ def open_run(run: Path, cfg: dict, checkpoint: str) -> tuple[Tokenizer, torch.nn
 def read_tokenizer(run: Path, cfg: dict) -> Tokenizer:
     """The tokenizer that a run was trained with. Raises RunError if its file is missing or cannot be read."""
     try:
-        kind = find("tokenizer", cfg["tokenizer"]["name"], TOKENIZERS, Tokenizer)
-        if not (run / kind.FILE).is_file():
-            raise ValueError(f"{run / kind.FILE}: missing; a run of tokenizer={cfg['tokenizer']['name']} has it")
-        if not (content := (run / kind.FILE).read_bytes()):
-            raise ValueError(f"{run / kind.FILE}: the file is empty")
-        return kind.from_bytes(content, str(run / kind.FILE))
-    except (ValueError, OSError) as error:
+        return tokenizer_class(cfg["tokenizer"]).load(run)
+    except (DataError, OSError) as error:
         raise RunError(str(error).splitlines()[0]) from error

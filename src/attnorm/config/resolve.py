@@ -1,15 +1,21 @@
 """What follows from a configuration: the attention sites of its model, and the label of its run."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
 from torch import nn
 
 from attnorm.attention.build import attention_label, short_name
-from attnorm.imports import find
-from attnorm.models import MODELS
+from attnorm.config.choices import choices
+from attnorm.errors import ConfigError
+from attnorm.parts import class_of
+from attnorm.tasks.task import CleaningConfig, DataConfig, StartConfig, TaskConfig
 
 
 def model_sites(cfg: dict) -> dict[str, bool]:
     """The attention sites that the configured model uses, each with whether it is autoregressive."""
-    cls = find("model", cfg["model"]["name"], MODELS, nn.Module)
+    cls = class_of("model", cfg["model"], nn.Module)
     return cls.sites_of(cfg["model"]) if hasattr(cls, "sites_of") else cls.sites
 
 
@@ -22,7 +28,12 @@ def run_label(cfg: dict) -> str:
 
 def other_sites(cfg: dict) -> set[str]:
     """The sites that only other models have: conf/attention/*.yaml names them all."""
-    every = {site for name in MODELS for site in find("model", name, MODELS, nn.Module).sites}
+    every: set[str] = set()
+    for settings in choices("model").values():
+        try:
+            every |= class_of("model", settings, nn.Module).sites.keys()
+        except ConfigError:
+            continue  # a file that builds on another one
     return every - model_sites(cfg).keys()
 
 
@@ -55,7 +66,34 @@ def record_of(cfg: dict) -> dict:
     return {**cfg, "attention": model_attention(cfg)}
 
 
+def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the defaults of the keys that the program reads itself, so that each of them is there.
+
+    Groups that are missing altogether, such as an empty `logger`, become empty.
+    """
+    own = {"task": (TaskConfig,), "data": (DataConfig, CleaningConfig), "model": (StartConfig,)}
+    full = {group: cfg.get(group) or {} for group in ("callbacks", "logger", "trainer", "paths")} | cfg
+    for group, classes in own.items():
+        defaults = {it.name: it.default for cls in classes for it in fields(cls) if it.default is not MISSING}
+        full[group] = {**defaults, **(cfg.get(group) or {})}
+    return full
+
+
 def max_steps(cfg: dict) -> int | None:
-    """The limit of updates: trainer.max_steps, or task.max_steps when the trainer has no limit at all."""
-    trainer = cfg["trainer"]
-    return trainer["max_steps"] or (None if trainer["max_epochs"] else cfg["task"]["max_steps"])
+    """The limit of updates: trainer.max_steps, or task.max_steps if the trainer has no limit at all."""
+    steps, epochs = (limit(cfg["trainer"].get(key)) for key in ("max_steps", "max_epochs"))
+    return steps or (None if epochs else cfg["task"]["max_steps"])
+
+
+def limit(value: int | None) -> int | None:
+    """A limit of the trainer; None for null and -1, which both mean that there is none."""
+    return None if value in (None, -1) else value
+
+
+def leaves(cfg: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """('trainer.max_steps', value) for every value of a nested dict."""
+    for key, value in cfg.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

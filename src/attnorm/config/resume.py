@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.config.checkpoint_files import RECORD, read_resumable
-from attnorm.config.schema import leaves
-from attnorm.errors import CheckpointError
+from attnorm.config.resolve import leaves
+from attnorm.errors import CheckpointError, Problem
+from attnorm.parts import TARGET, class_of
+from attnorm.tasks.task import Recipe
 
 FREE = (  # groups and keys that may change: how long, where and how fast a run trains, and what is shown of it
-    *("ckpt_path", "tags", "paths", "logger", "callbacks", "decoding", "trainer", "model.init", "tokenizer.file"),
-    *("task.max_steps", "task.validations", "task.rouge_pairs", "task.stemmer", "task.n_best", "task.max_answer"),
-    *("task.null_threshold", "data.num_workers", "data.max_test", "data.test_size"),
+    *("ckpt_path", "tags", "paths", "logger", "callbacks", "trainer", "model.init", "tokenizer.file"),
+    *("task.max_steps", "task.validations", "data.num_workers", "data.max_test", "data.test_size"),
 )
-
-
 NOT_FREE = ("precision", "gradient_clip_val", "gradient_clip_algorithm", "limit_train_batches")  # keys of the trainer
 
 
@@ -23,13 +22,16 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
 
     Texts in `data`, such as paths, are left out: files may have moved, and their content is compared once it is read.
     """
-    kept = {key: value for key, value in leaves(dict(record)) if not key.startswith(tuple(f"{free}." for free in FREE))}
-    kept = {
-        key: value
-        for key, value in kept.items()
-        if key not in FREE and not (key.startswith("data.") and key != "data.name" and isinstance(value, (str, list)))
-    }
+    task = class_of("task", record["task"], Recipe)
+    free = (*FREE, *task.scoring, *task.monitoring)
+    kept = {key: value for key, value in leaves(record) if not any(_is_in(key, group) for group in free)}
+    moved = [key for key, value in kept.items() if key.startswith("data.") and isinstance(value, (str, list))]
+    kept = {key: value for key, value in kept.items() if key not in moved or key == f"data.{TARGET}"}
     return kept | {f"trainer.{name}": record["trainer"][name] for name in NOT_FREE if name in record["trainer"]}
+
+
+def _is_in(key: str, group: str) -> bool:
+    return key == group or key.startswith(f"{group}.")
 
 
 CONTENT = {"settings": dict, "data": dict, "tokenizer": str, "updates": int}  # of a record
@@ -50,11 +52,11 @@ def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for key in sorted(before.keys() | now.keys()):
         if key not in before:
-            yield f"{key}={now[key]}: the run being resumed does not have this key"
+            yield Problem(key, "the run being resumed does not have this key", now[key])
         elif key not in now:
-            yield f"{key}: the run being resumed has {before[key]}"
+            yield Problem(key, f"the run being resumed has {before[key]}")
         elif before[key] != now[key]:
-            yield f"{key}={now[key]}: the run being resumed has {before[key]}"
+            yield Problem(key, f"the run being resumed has {before[key]}", now[key])
 
 
 def explained(problems: list[str], checkpoint: Path) -> list[str]:

@@ -6,12 +6,11 @@ from typing import Any
 
 import yaml
 
-from attnorm.config.schema import RULES
 from attnorm.errors import RunError
 
 FILE = "config.yaml"
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
-GROUPS = ("attention", *dict.fromkeys(key.partition(".")[0] for key in RULES if "." in key))
+GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
 TABLES = ("prior", "scorer")  # of attention
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both build plain values only
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attnorm.errors import ConfigError
+from attnorm.errors import ConfigError, Problem
+from attnorm.parts import TARGET
 
+IMPORTED = ("task", "model", "data", "tokenizer")  # never optimizer, scheduler, callbacks or loggers
 VARIABLE = "ATTNORM_TRUST"  # top-level packages, separated by commas
 
 
@@ -25,25 +27,26 @@ def check_names(config: dict, trust_code: bool = False) -> None:
     if trust_code:
         return
     problems = []
-    for key, name in dotted_paths(config):
-        package = name.partition(":")[0].partition(".")[0]
+    for key, path in dotted_paths(config):
+        package = path.partition(":")[0].partition(".")[0]
         if package not in trusted_packages():
-            problems.append(
-                f"{key}={name!r}: this run folder names code outside attnorm, and importing it runs it. If you trust "
-                f"it, add {package!r} to the environment variable {VARIABLE}, or type trust_code=true"
+            message = (
+                "this run folder names code outside attnorm, and importing it runs it. If you trust it, add "
+                f"{package!r} to the environment variable {VARIABLE}, or type trust_code=true"
             )
+            problems.append(Problem(key, message, repr(path)))
     if problems:
         raise ConfigError(problems)
 
 
 def dotted_paths(config: dict) -> Iterator[tuple[str, str]]:
-    """(key, 'package.module:Class') for each value that is looked up by name and is not a plain name: the `name` of
-    every group, and everything under attention, options included."""
-    for group, settings in config.items():
-        if group == "attention":
-            yield from texts_with_colon(settings, "attention")
-        elif isinstance(settings, dict):
-            yield from texts_with_colon(settings.get("name"), f"{group}.name")
+    """(key, dotted path) for each class that evaluating a run imports: `_target_` of task, model, data source and
+    tokenizer, and everything under attention, options included."""
+    for group in IMPORTED:
+        settings = config.get(group)
+        if isinstance(settings, dict) and isinstance(path := settings.get(TARGET), str):
+            yield f"{group}.{TARGET}", path
+    yield from texts_with_colon(config.get("attention"), "attention")
 
 
 def texts_with_colon(value: Any, key: str) -> Iterator[tuple[str, str]]:

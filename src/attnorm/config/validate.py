@@ -1,220 +1,262 @@
-"""Checking a configuration: all problems together, before any data are read."""
+"""Checking a configuration: all problems together, before any data is read.
 
-import inspect
-from collections.abc import Iterator, Sequence
+Each part checks its own keys: a key is valid if and only if the part that is configured takes it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from pydantic import Field
+from torch import nn
 
 from attnorm.attention.build import check_attention
+from attnorm.config.check_trainer import check_trainer
+from attnorm.config.choices import choices
+from attnorm.config.components import component_problems
 from attnorm.config.resolve import model_attention, model_sites, other_sites
 from attnorm.config.resume import changed_settings
-from attnorm.config.schema import RULES, leaves
-from attnorm.data.sources.base import SOURCES, Source, build_source
+from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import check_tokenizer
-from attnorm.errors import CheckpointError
-from attnorm.imports import find, nearest
-from attnorm.tasks.task import recipe_of, source_settings
+from attnorm.errors import CheckpointError, ConfigError, Problem, key_of
+from attnorm.imports import nearest
+from attnorm.optim import Optimization
+from attnorm.parts import class_of, names_of, options_of
+from attnorm.schema import Text, option_problems
+from attnorm.tasks.task import (
+    CleaningConfig,
+    DataConfig,
+    Recipe,
+    StartConfig,
+    build_source,
+    model_options,
+    recipe_of,
+    source_options,
+)
 
-OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Trainer itself, and what to use instead
-    "logger": "use logger=csv|wandb|tensorboard",
-    "callbacks": "use the callbacks.* keys",
-    "plugins": "checkpoints are always written atomically",
-    "enable_progress_bar": "use callbacks.progress",
-    "enable_checkpointing": "a run always keeps its best and last checkpoint",
-    "enable_model_summary": "the number of parameters is always shown",
-    "use_distributed_sampler": "batches are shared among devices already",
-    "default_root_dir": "use paths.log_dir",
-    "overfit_batches": "use debug=overfit or data.max_train",
-    "check_val_every_n_epoch": "use trainer.val_check_interval (in batches) or task.validations",
-    "reload_dataloaders_every_n_epochs": "the order of examples changes every epoch already",
-}
+GROUPS = (  # of keys, besides those that a task declares
+    *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
+    *("trainer", "callbacks", "logger", "paths"),
+)
+MODEL_FACTS = (
+    "attention",
+    "seed",
+    "vocab_size",
+    "pad_id",
+)  # what a task tells a model; others may be added by the task
 
 
-def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:
-    """One message for each key that was typed and that changes nothing: attention sites that the model does not have,
-    keys that nothing reads as the others are set, and keys of the model that its first weights or the data decide."""
-    others, sites, problems = other_sites(cfg), ", ".join(model_sites(cfg)) or "none as it is set", []
-    recipe, model = recipe_of(cfg), cfg["model"]
-    unread = recipe.unread() if model["name"] in recipe.models else {}
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Keys at the top level.
+
+    seed:      of parameters, dropout and the order of examples.
+    tags:      words to find the run by.
+    ckpt_path: the checkpoint to resume from.
+    """
+
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)]
+    tags: list[str]
+    ckpt_path: Text | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathsConfig:
+    """The keys of `paths`: run folders go to `log_dir`, prepared data to `cache_dir`."""
+
+    log_dir: Text
+    cache_dir: Text
+
+
+class Problems(list[str]):
+    """The problems found so far."""
+
+    def is_valid(self, *keys: str) -> bool:
+        """Whether none of these keys, or of the keys in these groups, has a problem."""
+        wrong = set(map(key_of, self))
+        return not any(it == key or it.startswith(f"{key}.") for it in wrong for key in keys)
+
+    def add(self, group: str, problems: Iterable[str]) -> None:
+        """Adds problems; those that are plain sentences are about `group`."""
+        self.extend(it if key_of(it) else Problem.about(group, it) for it in problems)
+
+    def attempt(self, group: str, action: Callable[[], Any]) -> Any:
+        """The result of `action`; None, with its problems added, if it raises ConfigError."""
+        try:
+            return action()
+        except ConfigError as error:
+            self.add(group, error.problems)
+            return None
+
+
+def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[str] = ()) -> list[str]:
+    """Every problem of a composed configuration; empty if it can be trained.
+
+    overrides: what was typed, "key=value".
+    """
+    found = check_parts(cfg, ("train", "validation"))
+    if found.is_valid("model", "task", "data"):
+        found += ineffective_overrides(cfg, overrides)
+    found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()
+    found += component_problems(cfg)
+    found += check_trainer(cfg["trainer"], multirun)
+    if found.is_valid("trainer", "data"):
+        found += check_update_size(cfg)
+    found += check_resume(cfg, found)
+    return found
+
+
+def check_parts(cfg: Mapping[str, Any], splits: Sequence[str]) -> Problems:
+    """Problems of what a finished run is evaluated with: task, model, attention, data, tokenizer, and all together.
+
+    splits: those that the data source has to have; with none, its files are not looked at.
+    """
+    found = Problems()
+    task = found.attempt("task", lambda: class_of("task", cfg["task"], Recipe))
+    model = found.attempt("model", lambda: class_of("model", cfg["model"], nn.Module))
+    found += check_top_level(cfg, task)
+    found += option_problems("paths", PathsConfig, cfg["paths"])
+    if task:
+        found += option_problems("task", task.Config, options_of(cfg["task"]))
+        for name, config in task.groups.items():
+            found += option_problems(name, config, cfg.get(name) or {})
+    if model:
+        found += check_model(cfg["model"], model)
+        found.add("attention", check_attention(model_attention(cfg), model_sites(cfg)))
+    found += check_data(cfg, splits, task)
+    found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
+    if task and model:
+        found += check_together(cfg, task, model, found)
+    return found
+
+
+def check_top_level(cfg: Mapping[str, Any], task: type[Recipe] | None) -> Iterator[Problem]:
+    """Problems of seed, tags and ckpt_path, and keys that nothing reads."""
+    names, groups = names_of(RunConfig), (*GROUPS, *(task.groups if task else ()))
+    yield from option_problems("", RunConfig, {key: value for key, value in cfg.items() if key in names})
+    for key in cfg:
+        if key not in names and key not in groups and (task or not isinstance(cfg[key], dict)):
+            yield Problem(key, f"nothing reads this key.{nearest(key, (*names, *groups))}")
+
+
+def check_model(settings: Mapping[str, Any], cls: type) -> list[Problem]:
+    """Problems with the keys of `model`."""
+    ours = {key: value for key, value in settings.items() if key in names_of(StartConfig)}
+    problems = option_problems("model", StartConfig, ours)
+    if hasattr(cls, "Config"):
+        return problems + option_problems("model", cls.Config, model_options(settings))
+    return problems + option_problems("model", cls, model_options(settings), MODEL_FACTS)
+
+
+def check_data(cfg: Mapping[str, Any], splits: Sequence[str], task: type[Recipe] | None) -> Problems:
+    """Problems of `data`: the shared keys, the source's own, missing files, and rows that the task cannot use."""
+    found, settings = Problems(), cfg["data"]
+    source = found.attempt("data", lambda: class_of("data", settings, Source))
+    shared = {key: value for key, value in settings.items() if key in names_of(DataConfig)}
+    found += option_problems("data", DataConfig, shared)
+    if source is None:
+        return found
+    found += check_cleaning(settings, source)
+    own = option_problems("data", source, source_options(settings))
+    found += own
+    if task is not None and source.schema != task.schema:
+        message = f"yields {source.schema.name}, but this task needs {task.schema.name}; use {fitting_sources(task)}"
+        found.append(Problem("data", f"{source.__name__} {message}"))
+    elif not own and splits:
+        found.add("data", found.attempt("data", lambda: build_source(settings).check(splits)) or [])
+    return found
+
+
+def check_cleaning(settings: Mapping[str, Any], source: type[Source]) -> list[Problem]:
+    """Problems with data.lowercase and data.digits, which have no effect on rows that may not be cleaned."""
+    cleaning = {key: value for key, value in settings.items() if key in names_of(CleaningConfig)}
+    if source.schema.cleaned:
+        return option_problems("data", CleaningConfig, cleaning)
+    message = f"has no effect, since the texts of {source.__name__} must not be changed"
+    return [Problem(f"data.{key}", message, value) for key, value in cleaning.items() if value is not False]
+
+
+def fitting_sources(task: type[Recipe]) -> str:
+    """The files of conf/data whose source a task can use."""
+    fitting = []
+    for name, settings in choices("data").items():
+        try:
+            if class_of("data", settings, Source).schema == task.schema:
+                fitting.append(f"data={name}")
+        except ConfigError:
+            continue  # a file that others build on
+    return ", ".join(fitting) or "a source of your own"
+
+
+def check_together(cfg: Mapping[str, Any], task: type[Recipe], model: type, found: Problems) -> Iterator[Problem]:
+    """Values of model, data and task that are valid alone and not together."""
+    settings = cfg["model"]
+    width, heads = settings.get("width"), settings.get("heads")
+    if width and heads and found.is_valid("model.width", "model.heads") and width % heads:
+        yield Problem("model.width", f"not a multiple of model.heads={heads}", width)
+    interface = getattr(model, "interface", None)
+    if interface != task.interface:
+        fitting = [f"model={name}" for name, it in choices("model").items() if interface_of(it) == task.interface]
+        message = f"has the interface {interface!r}, but this task trains models with {task.interface!r}"
+        yield Problem("model", f"{model.__name__} {message}; use {', '.join(fitting) or 'a model of your own'}")
+    else:
+        yield from recipe_of(dict(cfg)).problems(found.is_valid)
+
+
+def interface_of(settings: Mapping[str, Any]) -> str | None:
+    """The interface of the model in a file of conf/model; None for a file that builds on another one."""
+    try:
+        return class_of("model", settings, nn.Module).interface
+    except ConfigError:
+        return None
+
+
+def ineffective_overrides(cfg: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Problem]:
+    """Keys that were typed and change nothing: sites that the model does not have, keys that have no effect with the
+    other settings, and keys of the model that its pretrained weights or the data decide."""
+    others, sites = other_sites(cfg), ", ".join(model_sites(cfg)) or "none with these settings"
+    ignored, model = recipe_of(dict(cfg)).ignored_keys(), cfg["model"]
     typed = {it.key_or_group: it for it in OverridesParser.create().parse_overrides(list(overrides))}  # the last counts
     for key, override in typed.items():
         group, *rest = key.split(".")
         if group == "attention" and rest and rest[-1] in others:
-            problems.append(f"{key}: the model has no such site; it has {sites}")
-        elif key in unread:
-            problems.append(f"{override.input_line}: nothing reads it as the rest is set; it is for {unread[key]}")
+            yield Problem(key, f"the model has no such site; it has {sites}")
+        elif key in ignored:
+            yield Problem(key, f"has no effect with these settings; it is for {ignored[key]}", override.value())
         elif group == "model" and len(rest) == 1 and rest[0] in model and not override.is_delete():
             value, now = override.value(), model[rest[0]]
             if value != now and "${" not in str(value):
-                by = "model.init decides" if model.get("init") else "the data decide"
-                problems.append(f"{override.input_line}: {by} it, it is {now}")
-    return problems
+                by = "model.init fixes" if model.get("init") else "the data fix"
+                yield Problem(key, f"ignored: {by} it at {now}", value)
 
 
-def removed(overrides: Sequence[str]) -> list[str]:
-    """One message for each `~key` that was typed: the code reads every key of the files, so none can be taken away."""
-    optional = {"experiment", "hparams_search", "debug"}
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    keys = [it.key_or_group for it in parsed if it.is_delete()]
-    return [
-        f"~{key}: this key cannot be removed; set a value with {key}=<value>" for key in keys if key not in optional
-    ]
-
-
-def tokenizer_settings(cfg: dict) -> dict[str, Any]:
-    """The options of the tokenizer."""
-    return {key: value for key, value in cfg["tokenizer"].items() if key != "name"}
-
-
-def check(cfg: dict, multirun: bool = False, overrides: Sequence[str] = ()) -> list[str]:
-    """Every problem of a resolved configuration, one message each; empty when it can run.
-
-    overrides: what was typed, "key=value".
-    """
-    problems = [*check_values(cfg)]
-
-    def named(group: str) -> bool:  # the rest of a group is looked at by what its name stands for
-        return not any(problem.startswith(f"{group}.name") for problem in problems)
-
-    if named("model"):
-        problems += check_attention(model_attention(cfg), model_sites(cfg))
-        problems += typed_in_vain(cfg, overrides) if named("task") else []
-    if named("data") and named("task"):
-        problems += check_data(cfg, ("train", "validation"))
-    if named("tokenizer"):
-        problems += check_tokenizer(cfg["tokenizer"]["name"], **tokenizer_settings(cfg))
-    wrong = {problem.partition("=")[0] for problem in problems}
-    return [*problems, *check_together(cfg, wrong), *check_training(cfg, multirun, wrong)]
-
-
-def check_values(cfg: dict) -> Iterator[str]:
-    """Each key against its rule; a key without one is read by nothing."""
-    import pytorch_lightning as pl
-
-    lightning = inspect.signature(pl.Trainer).parameters
-    for key, value in leaves(cfg):
-        group, _, name = key.partition(".")
-        if key in RULES:
-            if not RULES[key].accepts(value):
-                yield f"{key}={value}: allowed are {RULES[key].allowed}"
-        elif group == "trainer" and name in OWN_TRAINER_KEYS:
-            yield f"{key}: {OWN_TRAINER_KEYS[name]}"
-        elif group == "trainer" and name not in lightning:
-            yield f"{key}: pytorch_lightning.Trainer has no such argument." + nearest(name, lightning)
-        elif group not in ("trainer", "data", "tokenizer", "attention"):  # the last three: by the code that reads them
-            yield f"{key}: nothing reads this key." + nearest(key, [k for k, _ in leaves(cfg) if k in RULES])
-    for group in ("data", "tokenizer"):
-        if "name" not in cfg[group]:
-            yield f"{group}.name: not set, so this file is no {group} to use; choose another {group}=<file>"
-
-
-def check_data(cfg: dict, splits: tuple[str, ...]) -> list[str]:
-    """Problems of `data`: its source, the source's options, files that are missing, a kind the task cannot use."""
-    name, needed = cfg["data"]["name"], recipe_of(cfg).kind
-    try:
-        source = build_source(name, **source_settings(cfg))
-    except ValueError as error:
-        return str(error).splitlines()
-    if source.yields != needed:
-        fitting = [other for other in SOURCES if find("data", other, SOURCES, Source).yields == needed]
-        return [
-            f"data={name}: it yields {source.yields}, task={cfg['task']['name']} needs {needed}; "
-            f"sources that fit: {', '.join(fitting)}"
-        ]
-    return source.check(splits)
-
-
-def check_trainer(trainer: dict) -> Iterator[str]:
-    """Intervals that would end in the middle of an update, and whatever Lightning itself refuses."""
-    import pytorch_lightning as pl
-
-    pieces = trainer["accumulate_grad_batches"]
-    for key in ("val_check_interval", "limit_train_batches"):
-        batches = trainer[key]
-        if isinstance(batches, int) and batches % pieces:
-            near = max(pieces, round(batches / pieces) * pieces)
-            yield (
-                f"trainer.{key}={batches}: counts batches and must be a multiple of "
-                f"trainer.accumulate_grad_batches={pieces}, so that it ends with an update; the nearest is {near}"
-            )
-
-    def refusal(settings: dict) -> str | None:
-        try:
-            pl.Trainer(**settings, logger=False, enable_checkpointing=False, enable_progress_bar=False)
-        except Exception as error:  # of many kinds, with the same meaning: this value is not accepted
-            return str(error).strip().splitlines()[0]
-        return None
-
-    known = inspect.signature(pl.Trainer).parameters.keys() - OWN_TRAINER_KEYS.keys()
-    known -= {"max_steps", "val_check_interval"}  # null is a value of ours
-    known -= {"deterministic"}  # acts on the whole process
-    asked = {key: value for key, value in trainer.items() if key in known}
-    if (reason := refusal(asked)) is not None:
-        alone = [(key, value, refusal({key: value})) for key, value in asked.items()]
-        named = [f"trainer.{key}={value}: {found}" for key, value, found in alone if found is not None]
-        yield from named or [f"trainer: {reason}"]
-
-
-def check_parts(cfg: dict) -> Iterator[str]:
-    """Fewer training rows than an update is divided into, as far as the configuration tells."""
-    devices, pieces = cfg["trainer"]["devices"], cfg["trainer"]["accumulate_grad_batches"]
-    known = {key: cfg["data"].get(key) for key in ("train_size", "max_train")}
-    limits = {key: value for key, value in known.items() if isinstance(value, int) and not isinstance(value, bool)}
-    if not limits or not isinstance(devices, int):
+def check_update_size(cfg: Mapping[str, Any]) -> Iterator[Problem]:
+    """Updates that would be divided into more parts than the training data has rows."""
+    trainer, data = cfg["trainer"], cfg["data"]
+    pieces, devices = trainer.get("accumulate_grad_batches") or 1, trainer.get("devices")
+    devices = len(devices) if isinstance(devices, list) else devices
+    limits = {key: data[key] for key in ("train_size", "max_train") if isinstance(data.get(key), int)}
+    if not limits or not isinstance(devices, int) or devices < 1:
         return
     key = min(limits, key=limits.__getitem__)
     if limits[key] < devices * pieces:
-        yield (
-            f"trainer.accumulate_grad_batches={pieces}: an update is divided into {devices * pieces} parts (times "
-            f"trainer.devices={devices}), but data.{key}={limits[key]} gives fewer rows than that"
+        message = (
+            f"an update is divided into {devices * pieces} parts (times trainer.devices={devices}), but "
+            f"data.{key}={limits[key]} gives fewer rows than that"
         )
+        yield Problem("trainer.accumulate_grad_batches", message, pieces)
 
 
-def check_together(cfg: dict, wrong: set[str]) -> Iterator[str]:
-    """Values of model, data and task that are sound alone and not together; `wrong` keys are not compared."""
-    model = cfg["model"]
-
-    def sound(*keys: str) -> bool:
-        return wrong.isdisjoint(keys)
-
-    if sound("model.width", "model.heads") and model["width"] % model["heads"]:
-        yield f"model.width={model['width']}: not a multiple of model.heads={model['heads']}"
-    if sound("task.name", "model.name"):
-        recipe, task = recipe_of(cfg), cfg["task"]["name"]
-        if model["name"] in recipe.models:
-            yield from recipe.problems(sound)
-        else:
-            fitting = " or ".join(recipe.models)
-            yield f"model.name={model['name']}: task={task} trains {fitting}; choose another model=<file>"
-
-
-def check_training(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
-    """What keeps a configuration from being trained here: the trainer's keys, and a checkpoint of another run."""
-    import torch
-
-    trainer = cfg["trainer"]
-
-    def sound(*keys: str) -> bool:
-        return wrong.isdisjoint(keys)
-
-    if trainer["accelerator"] in ("gpu", "cuda") and not torch.cuda.is_available():
-        yield f"trainer.accelerator={trainer['accelerator']}: torch sees no GPU here; use trainer=auto or trainer=cpu"
-    elif sound(*(f"trainer.{key}" for key in trainer)):
-        yield from check_trainer(trainer)
-        if sound("data.train_size", "data.max_train"):
-            yield from check_parts(cfg)
-    single = trainer["devices"] in (1, "1") and trainer["strategy"] in ("auto", "single_device")
-    if multirun and not single:
-        yield (
-            f"trainer.devices={trainer['devices']} with -m: every device's process would start a sweep of its own; "
-            "sweep with one device, or start one process a run"
-        )
-    if sound("ckpt_path") and cfg["ckpt_path"] is not None and not Path(cfg["ckpt_path"]).is_file():
-        yield f"ckpt_path={cfg['ckpt_path']}: no such file"
-    elif sound("ckpt_path", "model.name") and cfg["ckpt_path"] is not None:
-        try:
-            yield from changed_settings({**cfg, "attention": model_attention(cfg)}, Path(cfg["ckpt_path"]))
-        except CheckpointError as error:
-            yield f"ckpt_path={error}"
+def check_resume(cfg: Mapping[str, Any], found: Problems) -> list[str]:
+    """What keeps a run from resuming `ckpt_path`: no such file, a damaged one, or one of another run."""
+    path = cfg.get("ckpt_path")
+    if not isinstance(path, str) or not found.is_valid("ckpt_path", "model._target_"):
+        return []
+    if not Path(path).is_file():
+        return [Problem("ckpt_path", "no such file", path)]
+    try:
+        return changed_settings({**cfg, "attention": model_attention(cfg)}, Path(path))
+    except CheckpointError as error:
+        return [Problem.about("ckpt_path", f"ckpt_path={error}")]

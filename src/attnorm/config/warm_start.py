@@ -4,14 +4,17 @@ from pathlib import Path
 
 from attnorm.config.checkpoint_files import BEST
 from attnorm.config.run_config import read_config
-from attnorm.config.schema import RULES
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.data.tokenizers.wordpiece import WordPiece
-from attnorm.errors import ConfigError
+from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.models.bert_checkpoint import weight_files
+from attnorm.models.config import Shape
 from attnorm.models.load_weights import read_shape
+from attnorm.parts import TARGET
+from attnorm.schema import parameters, value_problems
 
 FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
+WORDPIECE = f"{WordPiece.__module__}.{WordPiece.__qualname__}"
 SHAPE = (  # what the weights decide
     *("width", "heads", "inner", "encoder_layers", "positions", "norm", "embedding_norm", "norm_eps", "types"),
     *("activation", "tied"),
@@ -30,7 +33,7 @@ def complete(cfg: dict) -> dict:
         return cfg
     key = f"model.init={model['init']}"
     if "encoder_layers" not in model:
-        raise ConfigError([f"{key}: model.name={model.get('name')} cannot start from trained weights"])
+        raise ConfigError([Problem.about("model.init", f"{key}: this model cannot start from trained weights")])
     try:
         folder = resumed(cfg)
         if folder is None:
@@ -39,8 +42,8 @@ def complete(cfg: dict) -> dict:
         there = shape_of(folder)
     except ValueError as error:
         raise ConfigError([f"{key}: {error}"]) from error
-    if tokenizer.get("name") != "wordpiece" or tokenizer.get("file") is None:
-        tokenizer = {"name": "wordpiece", "file": str(folder), "lowercase": tokenizer.get("lowercase")}
+    if tokenizer.get(TARGET) != WORDPIECE or tokenizer.get("file") is None:
+        tokenizer = {TARGET: WORDPIECE, "file": str(folder), "lowercase": tokenizer.get("lowercase")}
     problems = []
     for name in ("max_source", "max_target"):
         most, asked = there["positions_there"], model.get(name)
@@ -59,8 +62,6 @@ def complete(cfg: dict) -> dict:
     shape = {name: there[name] for name in SHAPE if name in there}
     if "decoder_layers" in model:
         shape["decoder_layers"] = there.get("decoder_layers") or shape["encoder_layers"]
-    if "vocab_size" in model:
-        shape["vocab_size"] = pieces
     return {**cfg, "model": {**model, **shape}, "tokenizer": tokenizer}
 
 
@@ -74,9 +75,9 @@ def resumed(cfg: dict) -> Path | None:
 
 def pieces_of(tokenizer: dict) -> int:
     """How many pieces a tokenizer that is read from a file has. Raises ValueError for what is none."""
-    if problems := check_tokenizer(**tokenizer):
-        raise ValueError("\n".join(problems))
-    return WordPiece.from_settings(file=tokenizer["file"], lowercase=tokenizer["lowercase"]).vocab_size
+    if problems := check_tokenizer(tokenizer):
+        raise ConfigError(problems)
+    return WordPiece.from_settings(file=tokenizer["file"], lowercase=tokenizer.get("lowercase")).vocab_size
 
 
 def folder_of(init: str) -> Path:
@@ -85,14 +86,14 @@ def folder_of(init: str) -> Path:
     if folder.is_dir():
         return folder
     if init.count("/") > 1 or init.startswith((".", "~", "/")):  # a hub name is "name" or "owner/name"
-        raise ValueError("no such folder, and not the name of a model on the hub")
+        raise DataError("no such folder, and not the name of a model on the hub")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(init, allow_patterns=list(FILES)))
     except Exception as error:  # of many kinds: no such model, no network, no permission
         reason, *_ = str(error).strip().splitlines() or [repr(error)]
-        raise ValueError(f"no such folder, and the hub does not give it: {reason}") from error
+        raise DataError(f"no such folder, and the hub does not give it: {reason}") from error
 
 
 def is_run(folder: Path) -> bool:
@@ -105,13 +106,14 @@ def shape_of(folder: Path) -> dict:
     if not is_run(folder):
         return read_shape(folder)
     model = read_config(folder)["model"]
-    for name, value in model.items():
-        if (rule := RULES.get(f"model.{name}")) is not None and not rule.accepts(value):
-            raise ValueError(f"config.yaml: model.{name}={value}: allowed are {rule.allowed}")
     if "encoder_layers" not in model:
-        raise ValueError(f"a run of model.name={model['name']}, which has no encoder to start from")
+        raise DataError(f"a run of {model.get(TARGET)}, which has no encoder to start from")
+    known = parameters(Shape)
+    for name in model.keys() & known.keys():
+        for problem in value_problems(f"config.yaml: model.{name}", model[name], known[name].annotation):
+            raise DataError(problem)
     if not (folder / WordPiece.FILE).is_file():
-        raise ValueError("the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece")
+        raise DataError("the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece")
     positions = model["max_source"] if model["positions"] == "learned" else None
     pieces = WordPiece.from_settings(file=str(folder / WordPiece.FILE)).vocab_size
     defaults = {"norm_eps": 1e-5, "types": 0}  # of runs whose model had no such key
@@ -123,7 +125,7 @@ def check_weights(folder: Path) -> None:
     if not is_run(folder):
         weight_files(folder)
     elif not best_of(folder).is_file():
-        raise ValueError(f"no checkpoint {best_of(folder)}")
+        raise DataError(f"no checkpoint {best_of(folder)}")
 
 
 def best_of(folder: Path) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnorm.data.cleaning import clean
 from attnorm.data.featurizer import Layout
-from attnorm.data.sources.base import Kind, Source
+from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
 
 BATCH = 4096  # rows of an Arrow record batch
@@ -28,7 +28,7 @@ def write_rows(
     rows: Iterable[tuple[str, ...]],
     folder: Path,
     *,
-    kind: Kind,
+    row_schema: RowSchema,
     lowercase: bool,
     digits: bool,
     limit: int | None,
@@ -44,10 +44,10 @@ def write_rows(
     def make(text: str, column: str) -> str:
         return cleaned(text, column, cleaner, lowercase=lowercase, digits=digits)
 
-    schema = pa.schema([(name, pa.string()) for name in kind.columns])
+    schema = pa.schema([(name, pa.string()) for name in row_schema.columns])
     counts = {"read": 0, "empty": 0, "kept": 0}
     with pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
-        for batch in _batches(_cleaned(progress(rows, what, limit), counts, kind, make, limit)):
+        for batch in _batches(_cleaned(progress(rows, what, limit), counts, row_schema, make, limit)):
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     (folder / COUNTS).write_text(json.dumps(counts))
@@ -59,12 +59,13 @@ def cleaned(text: str, column: str, cleaner: Source | None, *, lowercase: bool, 
     return clean(text if cleaner is None else cleaner.clean(text, column), lowercase=lowercase, digits=digits)
 
 
-def _cleaned(rows, counts, kind, make, limit) -> Iterator[tuple[str, ...]]:
-    needed = [kind.columns.index(name) for name in kind.needed]
+def _cleaned(rows, counts, row_schema, make, limit) -> Iterator[tuple[str, ...]]:
+    needed = [row_schema.columns.index(name) for name in row_schema.needed]
     for row in rows:
         counts["read"] += 1
         row = tuple(
-            make(text, name) if name in kind.cleaned else text for text, name in zip(row, kind.columns, strict=True)
+            make(text, name) if name in row_schema.cleaned else text
+            for text, name in zip(row, row_schema.columns, strict=True)
         )
         if not all(row[place] for place in needed):
             counts["empty"] += 1

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from attnorm.data.sources.base import RowSchema
     from attnorm.data.tokenizers.base import Tokenizer
 
 
@@ -19,7 +20,7 @@ class Layout(ABC):
     """What a layout must offer. A batch of texts comes as columns by name, and so do the ids that it becomes; the rows
     of one need not be those of the other."""
 
-    kind: str  # of the source's rows, of `sources.base.KINDS`
+    schema: "RowSchema"  # of the source's rows
 
     @abstractmethod
     def settings(self) -> list:

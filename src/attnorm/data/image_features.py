@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnorm.data.sources.base import Source
+from attnorm.data.sources.base import VISUAL, Source
+from attnorm.errors import DataError
 
 NAMED = 10  # images that a message names
 
@@ -53,7 +54,7 @@ class Views(ABC):
 class VisualSource(Source):
     """A source of questions on images."""
 
-    yields = "visual"
+    schema = VISUAL
 
     @abstractmethod
     def views(self, split: str, cache_dir: str | Path) -> Views | None:
@@ -65,7 +66,7 @@ def refuse_missing(where: object, missing: Sequence[str]) -> None:
     if missing:
         more = ", ..." if len(missing) > NAMED else ""
         count = f"{len(missing):,} image{'s' * (len(missing) != 1)}"
-        raise ValueError(f"{where}: no features of {count}: {', '.join(missing[:NAMED])}{more}")
+        raise DataError(f"{where}: no features of {count}: {', '.join(missing[:NAMED])}{more}")
 
 
 def padded(images: Sequence[Boxes], boxes: int, width: int) -> View:

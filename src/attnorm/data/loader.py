@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from attnorm.data.sampler import TokenBatches
+from attnorm.errors import DataError
 
 
 def _ignore_signals(worker: int) -> None:
@@ -57,7 +58,7 @@ class ResumableLoader(DataLoader):
         Raises ValueError when an update was cut into another number of pieces.
         """
         if state["pieces"] != self.sampler.pieces:
-            raise ValueError(
+            raise DataError(
                 f"trainer.accumulate_grad_batches={self.sampler.pieces}: the checkpoint's epoch was begun with "
                 f"{state['pieces']}; resume with that value"
             )

@@ -19,9 +19,10 @@ from attnorm.data import validation as checks
 from attnorm.data.cache import cached
 from attnorm.data.featurizer import Layout
 from attnorm.data.readers import text as files
-from attnorm.data.sources.base import KINDS, SHORT, Source
-from attnorm.data.tokenizers.base import TOKENIZERS, Tokenizer, check_tokenizer, load_tokenizer
-from attnorm.imports import find
+from attnorm.data.sources.base import SHORT, Source
+from attnorm.data.tokenizers.base import Tokenizer, check_tokenizer, tokenizer_class
+from attnorm.errors import ConfigError, DataError
+from attnorm.parts import options_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -68,50 +69,42 @@ def prepare(
 ) -> dict[str, Split]:
     """The splits of `source` as token ids, from the cache or made now.
 
-    `tokenizer` is a loaded one, or its settings ({"name": "sentencepiece", ...}); what must be trained is trained on
+    `tokenizer` is a loaded one, or its settings ({"_target_": ..., ...}); what must be trained is trained on
     the train split. `max_rows` keeps the first so many texts of a split. `cleaner` is the source whose `clean` texts go
     through, if not `source` itself. Raises ValueError with all problems that show
     before reading, one a line; then for data that cannot be read, and for a split without a usable text.
     """
     problems, asked = [], list(splits)
     if isinstance(tokenizer, Mapping):
-        problems += check_tokenizer(**tokenizer)
-        if not problems and "train" not in asked and _kind(tokenizer).needs_training(_options(tokenizer)):
+        problems += check_tokenizer(tokenizer)
+        if not problems and "train" not in asked and tokenizer_class(tokenizer).needs_training(options_of(tokenizer)):
             asked.append("train")
     problems += source.check(asked)
     for split in asked:
         if max_rows.get(split) is not None:
             problems += checks.whole_number(f"data.max_{SHORT[split]}", max_rows[split])
     if problems:
-        raise ValueError("\n".join(problems))
+        raise ConfigError(problems)
 
     cache_dir = Path(cache_dir)
     clean = cleaner or source
     rows = {split: _rows(source, split, lowercase, digits, max_rows.get(split), cache_dir, clean) for split in asked}
     if isinstance(tokenizer, Mapping):
-        tokenizer = _tokenizer(tokenizer, KINDS[source.yields].words, rows.get("train"), cache_dir)
+        tokenizer = _tokenizer(tokenizer, source.schema.words, rows.get("train"), cache_dir)
     return {split: _split(split, rows[split], tokenizer, layout, cache_dir) for split in splits}
-
-
-def _kind(settings: Mapping[str, object]) -> type[Tokenizer]:
-    return find("tokenizer", settings["name"], TOKENIZERS, Tokenizer)
-
-
-def _options(settings: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in settings.items() if key != "name"}
 
 
 def _rows(
     source: Source, split: str, lowercase: bool, digits: bool, limit: int | None, cache_dir: Path, cleaner: Source
 ) -> Path:
     """The folder with the cleaned texts of a split."""
-    kind = KINDS[source.yields]
+    schema = source.schema
 
     def build(folder: Path) -> None:
         counts = tables.write_rows(
             source.rows(split),
             folder,
-            kind=kind,
+            row_schema=schema,
             lowercase=lowercase,
             digits=digits,
             limit=limit,
@@ -119,9 +112,8 @@ def _rows(
             cleaner=cleaner,
         )
         if counts["kept"] == 0:
-            what = source.yields.removesuffix("s").replace("labelled", "row").replace("visual", "question")
-            raise ValueError(
-                f"the {split} split has no {what} with words in {_both(kind.needed)}: "
+            raise DataError(
+                f"the {split} split has no {schema.unit} with words in {_both(schema.needed)}: "
                 f"{counts['read']:,} read, {counts['empty']:,} of them empty"
             )
 
@@ -142,16 +134,16 @@ def _both(names: Sequence[str]) -> str:
 
 def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Path | None, cache_dir: Path) -> Tokenizer:
     """The tokenizer of these settings, trained on the columns `words` of `rows` if it has to be trained."""
-    options, kind = _options(settings), _kind(settings)
-    if not kind.needs_training(options):
-        return kind.from_settings(None, **options)
+    options, cls = options_of(settings), tokenizer_class(settings)
+    if not cls.needs_training(options):
+        return cls.from_settings(None, **options)
 
     def build(folder: Path) -> None:
         log.info("training the tokenizer on the train split")
-        kind.from_settings(lambda count: tables.sample_sentences(rows, words, count), **options).save(folder)
+        cls.from_settings(lambda count: tables.sample_sentences(rows, words, count), **options).save(folder)
 
     folder = cached(cache_dir / f"tokenizer-{files.digest([FORMAT, rows.name, dict(settings)])}", build)
-    return load_tokenizer(folder)
+    return cls.load(folder)
 
 
 def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Layout, cache_dir: Path) -> Split:

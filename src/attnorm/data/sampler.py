@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch.utils.data import Sampler
 
+from attnorm.errors import DataError
+
 
 @dataclass(frozen=True)
 class Part:
@@ -49,7 +51,7 @@ class TokenBatches(Sampler[Part]):
         self.epoch, self.start = 0, 0
         parts = pieces * ranks if shuffle else ranks
         if len(lengths) < parts:
-            raise ValueError(
+            raise DataError(
                 f"{len(lengths)} rows cannot be shared by {parts} parts (trainer.devices times "
                 f"trainer.accumulate_grad_batches={pieces}): every part of an update needs at least one row"
             )

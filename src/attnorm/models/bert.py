@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from attnorm.models.config import Shape
+from attnorm.models.config import EncoderShape
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
 from attnorm.models.layers import ACTIVATIONS
@@ -11,7 +11,7 @@ from attnorm.models.layers import ACTIVATIONS
 class Head(nn.Module):
     """Linear, activation, LayerNorm, then a score for each token of the vocabulary, as BERT has it."""
 
-    def __init__(self, shape: Shape, vocab_size: int):
+    def __init__(self, shape: EncoderShape, vocab_size: int):
         super().__init__()
         self.transform, self.activation = nn.Linear(shape.width, shape.width), ACTIVATIONS[shape.activation]()
         self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
@@ -27,15 +27,17 @@ class MaskedLM(nn.Module):
     embedding, with a bias of its own.
 
     attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`; those of the
-    encoder start bit-equal in every model that has one.
+    encoder start bit-equal in every model that has one. encoder: the class of the encoder.
     """
 
     sites = Encoder.sites
 
-    def __init__(self, shape: Shape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
+    def __init__(
+        self, shape: EncoderShape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0, encoder=Encoder
+    ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
-        self.encoder = Encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
+        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
         self.head = Head(shape, vocab_size)
         initialize(self, seed)
         if shape.tied:

@@ -12,6 +12,7 @@ from torch import Tensor
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.scorers import ScaledDot
+from attnorm.errors import DataError
 from attnorm.models.bert import MaskedLM
 from attnorm.models.heads import Classifier, SpanModel
 from attnorm.models.layers import ACTIVATIONS
@@ -69,11 +70,11 @@ def read_shape(folder: str | Path) -> dict:
     table, and "vocab_size". ValueError names everything that is not as in our encoder."""
     path = Path(folder) / "config.json"
     if not path.is_file():
-        raise ValueError(f"{path}: {EXPECTED}")
+        raise DataError(f"{path}: {EXPECTED}")
     config = read_json(path)
     if config.get("model_type") != "bert":
         hint = "" if "model_type" in config else '; if it is one, write "model_type": "bert" into the file'
-        raise ValueError(f"{path}: model_type={config.get('model_type')!r}: only 'bert' can be read{hint}")
+        raise DataError(f"{path}: model_type={config.get('model_type')!r}: only 'bert' can be read{hint}")
     values = {name: config.get(key, default) for name, (key, default) in (SETTINGS | SIZES).items()}
     problems = []
     if values["activation"] not in ACTIVATIONS:
@@ -84,7 +85,7 @@ def read_shape(folder: str | Path) -> dict:
         if config.get(key, only) != only:
             problems.append(f"{key}={config[key]!r}: allowed is {only!r}")
     if problems:
-        raise ValueError("\n  ".join([f"{path}: not a BERT that our encoder can be:", *problems]))
+        raise DataError("\n  ".join([f"{path}: not a BERT that our encoder can be:", *problems]))
     return values | ALWAYS
 
 
@@ -103,15 +104,15 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
                 tensors |= {our_name(name): opened.get_tensor(name).float() for name in sorted(names)}
         except (SafetensorError, OSError) as error:
             hint = "is the download complete (in a git clone: git lfs pull)?"
-            raise ValueError(f"{file}: cannot be read as safetensors: {error}; {hint}") from error
+            raise DataError(f"{file}: cannot be read as safetensors: {error}; {hint}") from error
     if not any(name.startswith("encoder.layers.") for name in tensors):
-        raise ValueError(f"{files[0]}: no layer of a BERT encoder in it, but {', '.join(list(tensors)[:3])}, ...")
+        raise DataError(f"{files[0]}: no layer of a BERT encoder in it, but {', '.join(list(tensors)[:3])}, ...")
     if COPY in tensors:
         tensors.setdefault(our_name(BIAS), tensors.pop(COPY))
     for key in [name for name in tensors if ".attention.key." in name]:
         value = key.replace(".key.", ".value.")
         if value not in tensors:
-            raise ValueError(f"{files[0]}: {key} is there, {value} is not; is the download complete?")
+            raise DataError(f"{files[0]}: {key} is there, {value} is not; is the download complete?")
         tensors[key.replace(".key.", ".key_value.")] = torch.cat([tensors.pop(key), tensors.pop(value)])
     return tensors
 
@@ -121,9 +122,9 @@ def read_json(path: Path) -> dict:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path}: cannot be read as JSON: {error}") from error
+        raise DataError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected settings by name, {{...}}")
+        raise DataError(f"{path}: expected settings by name, {{...}}")
     return found
 
 
@@ -136,19 +137,19 @@ def weight_files(folder: Path) -> list[Path]:
     if index.is_file():
         parts = read_json(index).get("weight_map")
         if not isinstance(parts, dict) or not parts:
-            raise ValueError(f"{index}: expected a 'weight_map', the file that each tensor is in")
+            raise DataError(f"{index}: expected a 'weight_map', the file that each tensor is in")
         files = [folder / name for name in sorted(set(parts.values()))]
         if missing := [str(file) for file in files if not file.is_file()]:
-            raise ValueError(f"{index}: names files that are not there: {', '.join(missing)}")
+            raise DataError(f"{index}: names files that are not there: {', '.join(missing)}")
         return files
     if pickled.is_file():
-        raise ValueError(
+        raise DataError(
             f"{pickled}: only safetensors are read. Convert it, once:\n"
             "python -c 'import torch, safetensors.torch as s; "
             f't = torch.load("{pickled}", map_location="cpu", weights_only=True); '
             f's.save_file({{n: x.clone(memory_format=torch.contiguous_format) for n, x in t.items()}}, "{whole}")\''
         )
-    raise ValueError(f"{whole}: {EXPECTED}")
+    raise DataError(f"{whole}: {EXPECTED}")
 
 
 def our_name(name: str) -> str:
@@ -178,9 +179,9 @@ def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None
     architecture = ARCHITECTURES.get(type(model))
     if architecture is None:
         allowed = ", ".join(cls.__name__ for cls in ARCHITECTURES)
-        raise ValueError(f"{type(model).__name__} cannot be written as a BERT: allowed are {allowed}")
+        raise DataError(f"{type(model).__name__} cannot be written as a BERT: allowed are {allowed}")
     if problems := unlike_bert(model):
-        raise ValueError("\n  ".join(["this model cannot be written as a BERT:", *problems]))
+        raise DataError("\n  ".join(["this model cannot be written as a BERT:", *problems]))
     tensors = {}
     for name, parameter in model.named_parameters():  # a tied one comes once
         parts = {name: parameter}

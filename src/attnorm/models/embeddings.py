@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.models.config import Shape
+from attnorm.models.config import EncoderShape
 
 
 class Embeddings(nn.Module):
@@ -16,7 +16,7 @@ class Embeddings(nn.Module):
     token embedding is then scaled by sqrt(width), so that neither drowns the other). shape.types: token types, 0: none.
     """
 
-    def __init__(self, tokens: nn.Embedding, max_positions: int, shape: Shape):
+    def __init__(self, tokens: nn.Embedding, max_positions: int, shape: EncoderShape):
         super().__init__()
         width = tokens.embedding_dim
         self.tokens, self.max_positions = tokens, max_positions

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.priors import positions_in
-from attnorm.models.config import Shape
+from attnorm.models.config import EncoderShape
 from attnorm.models.embeddings import Embeddings
 from attnorm.models.layers import EncoderLayer
 
@@ -17,9 +17,11 @@ class Encoder(nn.Module):
     token embedding, which others may share.
     """
 
+    interface = "encoder"
+    Config = EncoderShape
     sites = {"encoder": False}  # noqa: RUF012
 
-    def __init__(self, shape: Shape, attention: dict, tokens: nn.Embedding, site: str = "encoder"):
+    def __init__(self, shape: EncoderShape, attention: dict, tokens: nn.Embedding, site: str = "encoder"):
         super().__init__()
         self.embeddings = Embeddings(tokens, shape.max_source, shape)
         self.layers = nn.ModuleList(EncoderLayer(shape, attention, site) for _ in range(shape.encoder_layers))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnorm.models.seq2seq import DecoderCache, Seq2Seq
+from attnorm.schema import Count, NonNegative, WholeNumber
 
 
 @dataclass(frozen=True)
@@ -18,11 +19,11 @@ class Decoding:
     min_length, max_length: tokens of a headline, the end token not counted.
     """
 
-    beam_size: int = 1
-    length_penalty: float = 1.0
-    no_repeat_ngram: int = 0
-    min_length: int = 1
-    max_length: int = 30
+    beam_size: Count = 1
+    length_penalty: NonNegative = 1.0
+    no_repeat_ngram: WholeNumber = 0
+    min_length: Count = 1
+    max_length: Count = 30
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from attnorm.models.config import Shape
+from attnorm.models.config import EncoderShape
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
 
@@ -11,14 +11,17 @@ class SpanModel(nn.Module):
     """Where an answer starts and where it ends: two scores at each token ("BERT", Sec. 4.2).
 
     attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`.
+    encoder: the class of the encoder.
     """
 
     sites = Encoder.sites
 
-    def __init__(self, shape: Shape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
+    def __init__(
+        self, shape: EncoderShape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0, encoder=Encoder
+    ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
-        self.encoder = Encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
+        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
         self.spans = nn.Linear(shape.width, 2)
         initialize(self, seed)
 
@@ -38,10 +41,19 @@ class Classifier(nn.Module):
 
     sites = Encoder.sites
 
-    def __init__(self, shape: Shape, attention: dict, vocab_size: int, pad_id: int, labels: int, seed: int = 0):
+    def __init__(
+        self,
+        shape: EncoderShape,
+        attention: dict,
+        vocab_size: int,
+        pad_id: int,
+        labels: int,
+        seed: int = 0,
+        encoder=Encoder,
+    ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
-        self.encoder = Encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
+        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
         self.pooler, self.dropout = nn.Linear(shape.width, shape.width), nn.Dropout(shape.dropout)
         self.classifier = nn.Linear(shape.width, labels)
         initialize(self, seed)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_normalizer, build_site_scorer
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache, MultiHeadAttention
-from attnorm.models.config import Shape
+from attnorm.models.config import EncoderShape
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 
@@ -15,7 +15,7 @@ ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 class Residual(nn.Module):
     """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm), with dropout on f."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: EncoderShape):
         super().__init__()
         self.pre = shape.norm == "pre"
         self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
@@ -27,14 +27,14 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-def build_attention(shape: Shape, attention: dict, site: str) -> MultiHeadAttention:
+def build_attention(shape: EncoderShape, attention: dict, site: str) -> MultiHeadAttention:
     """The multi-head attention of one layer at one site."""
     normalizer = build_site_normalizer(attention, site, shape.heads)
     scorer = build_site_scorer(attention, site, shape.heads, shape.width // shape.heads)
     return MultiHeadAttention(shape.width, shape.heads, normalizer, scorer, shape.attention_dropout)
 
 
-def feed_forward(shape: Shape) -> nn.Sequential:
+def feed_forward(shape: EncoderShape) -> nn.Sequential:
     """Linear, activation, Linear: the position-wise network."""
     activation = ACTIVATIONS[shape.activation]()
     return nn.Sequential(nn.Linear(shape.width, shape.inner), activation, nn.Linear(shape.inner, shape.width))
@@ -43,7 +43,7 @@ def feed_forward(shape: Shape) -> nn.Sequential:
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each in a residual."""
 
-    def __init__(self, shape: Shape, attention: dict, site: str):
+    def __init__(self, shape: EncoderShape, attention: dict, site: str):
         super().__init__()
         self.attention, self.attention_residual = build_attention(shape, attention, site), Residual(shape)
         self.feed_forward, self.feed_forward_residual = feed_forward(shape), Residual(shape)
@@ -57,7 +57,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention to the encoder's states, feed-forward."""
 
-    def __init__(self, shape: Shape, attention: dict, site: str, cross_site: str):
+    def __init__(self, shape: EncoderShape, attention: dict, site: str, cross_site: str):
         super().__init__()
         self.attention, self.attention_residual = build_attention(shape, attention, site), Residual(shape)
         self.cross, self.cross_residual = build_attention(shape, attention, cross_site), Residual(shape)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attnorm.errors import DataError
 from attnorm.models.bert_checkpoint import export, read_shape, read_weights
 from attnorm.models.seq2seq import Seq2Seq
 
@@ -58,7 +59,7 @@ def fill(model: nn.Module, tensors: dict[str, Tensor]) -> Filled:
             problems.append(f"{name}: {tuple(tensors[name].shape)} in the weights, none in the model")
     if problems:
         advice = "The settings model.* and the tokenizer have to be those that the weights were trained with."
-        raise ValueError("\n  ".join(["the weights do not fit the model:", *problems]) + f"\n{advice}")
+        raise DataError("\n  ".join(["the weights do not fit the model:", *problems]) + f"\n{advice}")
 
     for name, source in sources.items():
         places[name].copy_(tensors[source][tuple(map(slice, places[name].shape))])  # a longer table is cut

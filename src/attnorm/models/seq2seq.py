@@ -45,6 +45,8 @@ class Seq2Seq(nn.Module):
     attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`.
     """
 
+    interface = "seq2seq"
+    Config = Shape
     sites = {"encoder": False, "decoder": True, "cross": True}  # noqa: RUF012
 
     def __init__(self, shape: Shape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):

@@ -4,24 +4,26 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from attnorm.errors import Problem
 from attnorm.tasks.task import Recipe
 
 
 class BertRecipe(Recipe):
-    """head: the class of the model, whose encoder has the name `bert`."""
+    """head: the class of the model around the configured encoder."""
 
-    models = ("bert",)
+    interface = "encoder"
     head: type[torch.nn.Module]
 
     def model(self, tokenizer) -> torch.nn.Module:
-        vocabulary = tokenizer.vocab_size, tokenizer.pad_id
-        return self.head(self.shape(), self.cfg["attention"], *vocabulary, **self.extra(), seed=self.cfg["seed"])
+        vocabulary = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
+        return self.build_model(self.head, encoder=self.model_class(), **vocabulary, **self.extra())
 
     def extra(self) -> dict:
         """What this head takes besides."""
         return {}
 
-    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
-        longest, data = self.cfg["model"]["max_source"], self.cfg["data"]
-        if sound("data.batch_tokens", "model.max_source") and data["batch_tokens"] < longest:
-            yield f"data.batch_tokens={data['batch_tokens']}: a row can have {longest} tokens; type more"
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+        longest, data = self.cfg["model"].get("max_source"), self.cfg["data"]
+        if longest and is_valid("data.batch_tokens", "model.max_source") and data["batch_tokens"] < longest:
+            message = f"must be at least {longest}, the tokens of the longest possible row"
+            yield Problem("data.batch_tokens", message, data["batch_tokens"])

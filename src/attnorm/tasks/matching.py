@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from attnorm.errors import DataError
+
 log = logging.getLogger(__name__)
 
 NAMED = 10  # ids that a message names
@@ -17,7 +19,7 @@ def matched(predictions: Mapping[str, str], gold: Collection[str]) -> tuple[dict
     """
     extra = [name for name in predictions if name not in gold]
     if extra and len(extra) == len(predictions):
-        raise ValueError(
+        raise DataError(
             f"no prediction is for a question of the references, which have {listed(list(gold))}; "
             f"the predictions are for {listed(extra)}"
         )

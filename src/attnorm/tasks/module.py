@@ -6,12 +6,13 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from attnorm.optim import Optim
+from attnorm.errors import UserError
+from attnorm.optim import Optimization
 
-REMEDY = "stopped before the update. Try a smaller optim.lr, or trainer.detect_anomaly=true to find the cause."
+REMEDY = "stopped before the update. Try a smaller optimizer.lr, or trainer.detect_anomaly=true to find the cause."
 
 
-class NonFiniteLoss(RuntimeError):
+class NonFiniteLoss(UserError, RuntimeError):
     """The loss is not a number or infinite; the update did not happen."""
 
 
@@ -30,7 +31,7 @@ class Task(pl.LightningModule):
     monitor, better = "val/loss", "min"
     counted: tuple[str, ...]
 
-    def __init__(self, model: nn.Module, tokenizer: Any, optim: Optim):
+    def __init__(self, model: nn.Module, tokenizer: Any, optim: Optimization):
         super().__init__()
         self.model, self.tokenizer, self.optim = model, tokenizer, optim
         self.totals: dict[str, float] = {}
@@ -116,5 +117,4 @@ class Task(pl.LightningModule):
         # checkpoint, and the position in the epoch would be lost.
         steps = self.trainer.datamodule.planned_updates()
         fused = "mixed" not in str(self.trainer.precision)  # Lightning cannot clip for a fused optimizer under AMP
-        optimizer, schedule = self.optim.build(self.model, steps, fused)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return self.optim.build(self.model, steps, fused)

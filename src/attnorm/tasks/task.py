@@ -1,41 +1,107 @@
 """The base class of every task: it builds the parts of a run (data, model, loss, scores) from a configuration."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 
-from attnorm.data import validation as checks
 from attnorm.data.featurizer import Layout
 from attnorm.data.preprocess import Split, prepare
 from attnorm.data.sampler import TokenBatches
-from attnorm.data.sources.base import Source, build_source
-from attnorm.errors import ConfigError
-from attnorm.imports import find
-from attnorm.models.config import Shape
-from attnorm.optim import Optim
+from attnorm.data.sources.base import RowSchema, Source
+from attnorm.errors import Problem
+from attnorm.optim import Optimization
+from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
-from attnorm.tasks import RECIPES
+from attnorm.schema import Count, Text, WholeNumber, build
 from attnorm.tasks.module import Task
 from attnorm.tasks.results import Scores
 
 
-class Recipe(ABC):
-    """One task. With `training.train` the only place that knows both data and models.
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """Options that every task has.
 
-    models: the names of `MODELS` that it trains. kind: of `KINDS`, what its data source has to yield. counts: what a
-    split consists of, in a person's words.
+    name:        what its runs are filed under.
+    max_steps:   updates, if neither trainer.max_steps nor trainer.max_epochs is set.
+    validations: how often to validate, evenly over the run, the last time at its end.
     """
 
-    models: ClassVar[tuple[str, ...]]
-    kind: ClassVar[str]
+    name: Text
+    max_steps: Count = 1000
+    validations: Count = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Keys of `data` that are read here, whatever the source.
+
+    max_train, max_valid, max_test: use only the first so many rows of a split; None: all.
+    batch_tokens: tokens (padding included) of one update, over all devices and accumulation steps.
+    num_workers:  processes that load batches beside the training one.
+    """
+
+    batch_tokens: Count
+    max_train: Count | None = None
+    max_valid: Count | None = None
+    max_test: Count | None = None
+    num_workers: WholeNumber = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleaningConfig:
+    """Keys of `data` that are read if its source has texts that may be cleaned."""
+
+    lowercase: bool = False
+    digits: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartConfig:
+    """Keys of `model` that are read here. init: a BERT model or a run folder whose weights the model starts from."""
+
+    init: Text | None = None
+
+
+class Recipe(ABC):
+    """One task: it builds the data, the model and the LightningModule of a run from a configuration.
+
+    A task of your own is a subclass, named by `_target_` in a YAML file of the group `task`.
+
+    Config:      a dataclass that extends TaskConfig; its fields are the keys of `task`.
+    groups:      further groups of keys at the top level, each with a dataclass: {"decoding": Decoding}.
+    interface:   of the models that it trains, see `attnorm.models`.
+    schema:      what the rows of its data source have to be.
+    unit:        what a split consists of, in the plural.
+    scoring:     keys that only decide how a model is scored: they can be changed when a finished run is evaluated.
+    monitoring:  keys that only decide what is shown while a model trains: they can be changed when a run is resumed.
+    """
+
+    Config: ClassVar[type[TaskConfig]] = TaskConfig
+    groups: ClassVar[dict[str, type]] = {}
+    interface: ClassVar[str]
+    schema: ClassVar[RowSchema]
     counts: ClassVar[str]
+    scoring: ClassVar[tuple[str, ...]] = ()
+    monitoring: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, cfg: dict):
         self.cfg = cfg
+
+    @cached_property
+    def config(self) -> Any:
+        """The keys of `task` as an instance of `Config`."""
+        return build("task", self.Config, options_of(self.cfg["task"]))
+
+    def group(self, name: str) -> Any:
+        """The keys of one of `groups` as an instance of its dataclass."""
+        return build(name, self.groups[name], self.cfg[name])
 
     @abstractmethod
     def layout(self) -> Layout:
@@ -53,12 +119,12 @@ class Recipe(ABC):
     def batches(self, split: Split) -> Dataset:
         """`Part` -> the tensors that the task wants."""
 
-    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
-        """What is wrong with the task's own keys taken together; `sound(*keys)` says whether each is right alone."""
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+        """What is wrong with keys taken together; `is_valid(*keys)` says whether each key or group is right alone."""
         yield from ()
 
-    def unread(self) -> dict[str, str]:
-        """Keys that nothing reads as the others are set, and the setting that would read each."""
+    def ignored_keys(self) -> dict[str, str]:
+        """Keys that have no effect with the other settings, and the setting with which each would have one."""
         return {}
 
     @staticmethod
@@ -86,7 +152,7 @@ class Recipe(ABC):
 
     def source(self) -> Source:
         """The configured source of data."""
-        return build_source(self.cfg["data"]["name"], **source_settings(self.cfg))
+        return build_source(self.cfg["data"])
 
     def splits(
         self,
@@ -109,13 +175,28 @@ class Recipe(ABC):
             cleaner=cleaner,
         )
 
-    def shape(self) -> Shape:
-        """The shape of the model, as the configuration has it."""
-        return build_settings(Shape, "model", self.cfg, NOT_SHAPE)
+    def model_class(self) -> Any:
+        """The class that `model._target_` names."""
+        return class_of("model", self.cfg["model"], nn.Module)
 
-    def optim(self) -> Optim:
-        """The optimizer's settings."""
-        return build_settings(Optim, "optim", self.cfg)
+    def model_config(self) -> Any:
+        """The model's options as an instance of its `Config`."""
+        return build("model", self.model_class().Config, model_options(self.cfg["model"]))
+
+    def build_model(self, cls: Any = None, **facts: Any) -> nn.Module:
+        """The model, or `cls` with the model's configuration, with its initial parameters.
+
+        facts: what only the task knows, such as vocab_size and pad_id; the model gets those that it has parameters for.
+        """
+        cls, model = cls or self.model_class(), self.model_class()
+        facts = {"attention": self.cfg["attention"], "seed": self.cfg["seed"], **facts}
+        if hasattr(model, "Config"):
+            return build("model", cls, {}, shape=self.model_config(), **facts)
+        return build("model", cls, model_options(self.cfg["model"]), **facts)
+
+    def optimization(self) -> Optimization:
+        """The optimizer and the learning-rate schedule."""
+        return Optimization(self.cfg["optimizer"], self.cfg["scheduler"])
 
     @torch.no_grad()
     def judged(self, task: Task, split: Split) -> dict[str, float]:
@@ -133,35 +214,24 @@ class Recipe(ABC):
         return Scores(split.name, self.counts, len(split.texts), self.judged(task, split), samples=task.samples)
 
 
-SHARED_DATA_KEYS = (  # keys of `data` that every source shares: cleaning and batching
-    *("lowercase", "digits", "max_train", "max_valid", "max_test", "batch_tokens", "num_workers"),
-)
-NOT_SHAPE = ("name", "init", "vocab_size")  # keys of `model` that are no part of its shape
+def build_source(settings: Mapping[str, Any]) -> Source:
+    """The data source that the keys of `data` describe. Raises ConfigError that names each wrong key."""
+    return build("data", class_of("data", settings, Source), source_options(settings))
 
 
-def build_settings(cls: type, group: str, cfg: dict, without: tuple[str, ...] = ()) -> Any:
-    """`cls` with the keys of a group. Raises ConfigError that names keys that are missing, or that it does not have."""
-    settings = {name: value for name, value in cfg[group].items() if name not in without}
-    if problems := checks.option_problems(group, f"{group}={cfg[group].get('name', group)}", cls, settings):
-        raise ConfigError(problems)
-    return cls(**settings)
+def source_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `data` that belong to its source."""
+    return options_of(settings, (*names_of(DataConfig), *names_of(CleaningConfig)))
 
 
-def source_settings(cfg: dict) -> dict:
-    """The keys of `data` that belong to its source, not to batching and cleaning."""
-    return {key: value for key, value in cfg["data"].items() if key not in ("name", *SHARED_DATA_KEYS)}
-
-
-def completed(cfg: dict) -> dict:
-    """The configuration with what follows from it for its task; as it is where there is no such task."""
-    name = cfg["task"].get("name")
-    known = isinstance(name, str) and name in RECIPES
-    return find("task", name, RECIPES, Recipe).completed(cfg) if known else cfg
+def model_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `model` that belong to its class."""
+    return options_of(settings, names_of(StartConfig))
 
 
 def recipe_of(cfg: dict, run: Path | None = None) -> Recipe:
-    """The recipe of the configured task; of a run, with what its folder keeps of the training data."""
-    recipe = find("task", cfg["task"]["name"], RECIPES, Recipe)(cfg)
+    """The configured task; of a run, with what its folder keeps of the training data."""
+    recipe = class_of("task", cfg["task"], Recipe)(cfg)
     if run is not None:
         recipe.load(run)
     return recipe

@@ -39,7 +39,7 @@ def longer(cfg: dict, steps: int, planned: int, updates_an_epoch: int) -> str:
     if steps < planned:
         return (
             f"Training stopped before the {planned:,} planned updates, after {done}. To train longer, raise "
-            "callbacks.patience or trainer.max_time."
+            "callbacks.early_stopping.patience or trainer.max_time."
         )
     cause = f"The likely cause is too few updates: {done}."
     if steps >= EPOCHS * updates_an_epoch:

@@ -6,6 +6,7 @@ import warnings
 from collections import defaultdict
 from pathlib import Path
 
+import pytorch_lightning as pl
 from rich.markup import escape
 from rich.table import Table
 
@@ -48,6 +49,12 @@ def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
     """One line on the size of what is about to happen."""
     size, padding = f"{summary['parameters']:,} parameters", f"{summary['padding_share']:.1%} padding"
     console.print(f"{updates:,} updates of at most {batch_tokens:,} tokens ({padding}), {size}")
+
+
+def show_profile(trainer: pl.Trainer) -> None:
+    """The report of trainer.profiler."""
+    if report := trainer.profiler.summary():
+        console.print(report, markup=False)
 
 
 def show_ending(run: Path, summary: dict) -> None:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import pytorch_lightning as pl
 
-from attnorm.config.resolve import max_steps
+from attnorm.config.resolve import limit, max_steps
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import TokenBatches
@@ -26,17 +26,17 @@ class RunData(pl.LightningDataModule):
         Like everything about training batches it depends on the number of devices, so a trainer has to be attached.
         """
         trainer = self.cfg["trainer"]
-        if trainer["fast_dev_run"]:
+        if trainer.get("fast_dev_run"):
             return int(trainer["fast_dev_run"])
-        ends = [max_steps(self.cfg), trainer["max_epochs"] and trainer["max_epochs"] * self.updates_per_epoch()]
-        return min(end for end in ends if end)
+        steps, epochs = max_steps(self.cfg), limit(trainer.get("max_epochs"))
+        return min(end for end in (steps, epochs and epochs * self.updates_per_epoch()) if end)
 
     def updates_per_epoch(self) -> int:
         """Updates in one pass over the training data, or over the part of it that limit_train_batches leaves.
 
         Raises ConfigError if that part is smaller than one update.
         """
-        sampler, limit = self.train_sampler, self.cfg["trainer"]["limit_train_batches"]
+        sampler, limit = self.train_sampler, self.cfg["trainer"].get("limit_train_batches")
         updates = len(sampler) // sampler.pieces
         if limit is None:
             return updates

@@ -4,10 +4,16 @@ import csv
 import netrc
 import os
 import secrets
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Literal
 
-from pytorch_lightning.loggers import Logger
+from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
+
+from attnorm.config.components import build_components
+from attnorm.config.resolve import leaves
+from attnorm.schema import Text
 
 
 class CsvTable:
@@ -81,37 +87,62 @@ class MetricsFile(Logger):
         self.table.append({"step": step, **{name: value for name, value in metrics.items() if name != "step"}})
 
 
-def build_loggers(cfg: dict, run: Path, label: str) -> list[Logger]:
-    """metrics.csv, then the logger that `logger=` names."""
-    loggers: list[Logger] = [MetricsFile(run / "metrics.csv")]
-    settings = cfg["logger"]
-    if settings["name"] == "tensorboard":
-        from pytorch_lightning.loggers import TensorBoardLogger
+class TensorBoard(TensorBoardLogger):
+    """Event files in <run folder>/tensorboard, with the configuration as text and as hyperparameters."""
 
-        loggers.append(TensorBoardLogger(run, name="tensorboard", version=""))
-    elif settings["name"] == "wandb":
-        loggers.append(_wandb(cfg, run, label))
-    return loggers
+    def __init__(self, run_folder: Path):
+        super().__init__(run_folder, name="tensorboard", version="", default_hp_metric=False)
+
+    def log_figure(self, path: Path, step: int) -> None:
+        """A PNG file as an image."""
+        import matplotlib.image
+
+        self.experiment.add_image(f"figures/{path.stem}", matplotlib.image.imread(path), step, dataformats="HWC")
 
 
-def _wandb(cfg: dict, run: Path, label: str) -> Logger:
-    from pytorch_lightning.loggers import WandbLogger
+class Wandb(WandbLogger):
+    """Weights & Biases: one run per run folder, also after it was resumed.
 
-    settings = cfg["logger"]
-    id_file = run / "wandb_id.txt"  # chosen by us and written before anything starts: a resumed run finds it
-    if not id_file.exists():
-        id_file.write_text(secrets.token_hex(4) + "\n")
-    offline = settings["mode"] == "offline" or (settings["mode"] is None and not has_wandb_key())
-    return WandbLogger(
-        project=settings["project"],
-        entity=settings["entity"],
-        id=id_file.read_text().strip(),
-        name=f"{cfg['task']['name']} {label} seed {cfg['seed']}",
-        tags=cfg["tags"],
-        config=cfg,
-        save_dir=run,
-        offline=offline,
-    )
+    project, entity: of wandb. mode: "online" or "offline"; None: online if there is an API key.
+    group: the sweep that the run belongs to.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        run_name: str,
+        tags: list[str],
+        config: dict[str, Any],
+        project: Text = "attnorm",
+        entity: Text | None = None,
+        mode: Literal["online", "offline"] | None = None,
+        group: str | None = None,
+    ):
+        id_file = run_folder / "wandb_id.txt"  # written before anything starts, so that a resumed run finds it
+        if not id_file.exists():
+            id_file.write_text(secrets.token_hex(4) + "\n")
+        super().__init__(
+            project=project,
+            entity=entity,
+            id=id_file.read_text().strip(),
+            name=run_name,
+            tags=tags,
+            config=config,
+            save_dir=run_folder,
+            offline=mode == "offline" or (mode is None and not has_wandb_key()),
+            group=group,
+        )
+
+    def log_figure(self, path: Path, step: int) -> None:
+        """A PNG file as an image."""
+        self.log_image(f"figures/{path.stem}", [str(path)], step=None)
+
+    def finalize(self, status: str) -> None:
+        """Closes the run; otherwise it would go on into the next run of a sweep."""
+        import wandb
+
+        super().finalize(status)
+        wandb.finish(exit_code=int(status != "success"))
 
 
 def has_wandb_key() -> bool:
@@ -124,11 +155,56 @@ def has_wandb_key() -> bool:
         return False
 
 
-def finish_loggers(loggers: list[Logger], failed: bool) -> None:
-    """Closes them; wandb would otherwise go on into the next run of a sweep."""
-    for logger in loggers:
-        logger.finalize("failed" if failed else "success")
-        if type(logger).__name__ == "WandbLogger":
-            import wandb
+class RunLoggers:
+    """metrics.csv and the loggers of the group `logger`, closed when this context ends.
 
-            wandb.finish(exit_code=int(failed))
+    Before that the figures of the run are drawn and sent, whether the run ended well or not.
+    """
+
+    def __init__(
+        self,
+        cfg: dict[str, Any],
+        run_folder: Path,
+        label: str,
+        group: str | None = None,
+        draw: Callable[[Path], list[Path]] | None = None,
+    ):
+        self.cfg, self.run_folder, self.label, self.group, self.draw = cfg, run_folder, label, group, draw
+        self.all: list[Logger] = []
+        self.step = 0
+
+    def open(self) -> list[Logger]:
+        """Starts the loggers, on the first rank; the other ranks have none."""
+        if rank_zero_only.rank == 0:
+            facts = {
+                "run_folder": self.run_folder,
+                "save_dir": self.run_folder,
+                "run_name": f"{self.cfg['task']['name']} {self.label} seed {self.cfg['seed']}",
+                "tags": self.cfg["tags"],
+                "config": self.cfg,
+                "group": self.group,
+            }
+            self.all = [MetricsFile(self.run_folder / "metrics.csv"), *build_components(self.cfg, "logger", **facts)]
+            for logger in self.all:
+                logger.log_hyperparams(dict(leaves(self.cfg)))
+        return self.all
+
+    def __enter__(self) -> "RunLoggers":
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if rank_zero_only.rank != 0:
+            return
+        figures = self.draw(self.run_folder) if self.draw else []
+        for logger in self.all:
+            for path in figures:
+                if hasattr(logger, "log_figure"):
+                    logger.log_figure(path, self.step)
+            logger.finalize("success" if kind is None else "failed")
+
+    def log_final(self, summary: Mapping[str, Any]) -> None:
+        """The final scores and samples, to every logger but metrics.csv."""
+        self.step = summary["steps"]
+        metrics = {f"final/{name}": value for name, value in summary["validation"]["metrics"].items()}
+        for logger in self.all[1:]:
+            logger.log_metrics(metrics, self.step)

@@ -5,7 +5,7 @@ import torch
 from attnorm.config.checkpoint_files import read_checkpoint
 from attnorm.config.integrity import listed, not_finite, parameters_of
 from attnorm.config.warm_start import best_of, folder_of, is_run
-from attnorm.errors import ConfigError
+from attnorm.errors import ConfigError, DataError
 from attnorm.models.load_weights import Filled, fill, read_weights
 
 
@@ -15,7 +15,7 @@ def start(model: torch.nn.Module, init: str) -> Filled:
         folder = folder_of(init)
         tensors = parameters_of(read_checkpoint(best_of(folder))) if is_run(folder) else read_weights(folder)
         if broken := not_finite(tensors):
-            raise ValueError(f"the weights are not finite: {listed(broken)}")
+            raise DataError(f"the weights are not finite: {listed(broken)}")
         return fill(model, tensors)
     except ValueError as error:
         raise ConfigError([f"model.init={init}: {error}"]) from error

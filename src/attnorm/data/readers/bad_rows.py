@@ -4,13 +4,15 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from attnorm.errors import DataError
+
 log = logging.getLogger(__name__)
 
 SHOWN = 10  # bad rows that a message names
 Row, Made = TypeVar("Row"), TypeVar("Made")
 
 
-class BadRow(ValueError):
+class BadRow(DataError):
     """One row, line or record that cannot be used, while the rest of its file can. The message says where it is.
 
     Readers yield it in the place of the row, so that whoever reads can go on behind it.
@@ -39,7 +41,7 @@ def usable(rows: Iterable[Row | BadRow], make: Callable[[Row], Made], skip_bad: 
                 good += 1
                 yield made
         if bad and not good:
-            raise ValueError(f"{first[0]} (data.skip_bad=true would leave out all {bad:,} rows)")
+            raise DataError(f"{first[0]} (data.skip_bad=true would leave out all {bad:,} rows)")
     finally:
         if bad and good:
             log.warning("%s", summary("row", bad, good, "left out", first))

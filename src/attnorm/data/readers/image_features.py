@@ -19,6 +19,7 @@ import numpy as np
 
 from attnorm.data.image_features import Boxes, View, Views, padded, refuse_missing
 from attnorm.data.readers import text as files
+from attnorm.errors import DataError
 
 ENDINGS = (".h5", ".hdf5", ".safetensors")
 _COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.jpg)?")
@@ -46,7 +47,7 @@ class Files(Views):
         self.widths, self.geometry = [], []
         for each in self.stores:
             if each.first is None:
-                raise ValueError(f"{each.path}: no features of any image in it")
+                raise DataError(f"{each.path}: no features of any image in it")
             features, geometry = each.boxes(each.first)
             self.widths.append(features.shape[1])
             self.geometry.append(geometry is not None)
@@ -82,7 +83,7 @@ class Files(Views):
             )
         else:
             return features, geometry
-        raise ValueError(f"{each.where(image)}: image {image}: {wrong}")
+        raise DataError(f"{each.where(image)}: image {image}: {wrong}")
 
 
 def view_problem(key: str, path: Path) -> list[str]:
@@ -97,7 +98,7 @@ def view_problem(key: str, path: Path) -> list[str]:
 def store(path: Path) -> "Store":
     """The reader of one view's features. Raises ValueError for a path that is none."""
     if problems := view_problem(f"features {path}", path):
-        raise ValueError(problems[0])
+        raise DataError(problems[0])
     return (Folder if path.is_dir() else Tensors if path.suffix == ".safetensors" else Groups)(path)
 
 
@@ -116,7 +117,7 @@ class Store(ABC):
             try:
                 self._opened = (os.getpid(), self.open())
             except (OSError, ValueError) as error:
-                raise ValueError(f"{self.path}: cannot be read: {error}") from error
+                raise DataError(f"{self.path}: cannot be read: {error}") from error
         return self._opened[1]
 
     @abstractmethod
@@ -146,12 +147,12 @@ class Store(ABC):
         try:
             arrays = self.arrays(image)
         except Exception as error:  # on a damaged file the libraries raise zlib.error, NotImplementedError and others
-            raise ValueError(f"{self.where(image)}: image {image}: cannot be read: {error}") from error
+            raise DataError(f"{self.where(image)}: image {image}: cannot be read: {error}") from error
         try:
             return _boxes(arrays)
         except (_Wrong, ValueError, TypeError) as error:
             said = error if isinstance(error, _Wrong) else f"cannot be read: {error}"
-            raise ValueError(f"{self.where(image)}: image {image}: {said}") from error
+            raise DataError(f"{self.where(image)}: image {image}: {said}") from error
 
 
 class Folder(Store):
@@ -184,7 +185,7 @@ class Groups(Store):
         try:
             import h5py
         except ImportError as error:
-            raise ValueError("h5py is not installed; pip install 'attnorm[vqa]', or h5py itself") from error
+            raise DataError("h5py is not installed; pip install 'attnorm[vqa]', or h5py itself") from error
         return h5py.File(self.path, "r")
 
     def images(self) -> Collection[str]:
@@ -206,7 +207,7 @@ class Tensors(Store):
         try:
             file = safe_open(self.path, framework="pt")
         except SafetensorError as error:
-            raise ValueError(str(error)) from error
+            raise DataError(str(error)) from error
         names = dict.fromkeys(file.keys())
         return file, names, {name: None for name in names if not name.endswith(".boxes")}
 

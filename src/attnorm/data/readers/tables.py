@@ -13,6 +13,7 @@ from pathlib import Path
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
+from attnorm.errors import DataError
 
 Columns = Sequence[tuple[str, str | int]]  # (config key, name or number of the column)
 Cells = tuple[str, tuple[object, ...]]  # ("file:line", cells)
@@ -93,7 +94,7 @@ def text_cell(where: str, column: str | int, cell: object) -> str:
 def missing_columns(where: str, wanted: Columns, there: Sequence[str]) -> None:
     """Raise ValueError if a column of `wanted` is not in `there`, naming those that are."""
     if problem := no_column(where, wanted, there):
-        raise ValueError(problem)
+        raise DataError(problem)
 
 
 def no_column(where: str, wanted: Columns, there: Sequence[str]) -> str:
@@ -190,7 +191,7 @@ def _places(where: str, columns: Columns, first: list[str]) -> list[int]:
         return [first.index(name) for _, name in columns]
     for key, number in columns:
         if number >= len(first):
-            raise ValueError(f"{where}: {key}={number}: no such column; there are {len(first)}, numbered from 0")
+            raise DataError(f"{where}: {key}={number}: no such column; there are {len(first)}, numbered from 0")
     return [number for _, number in columns]
 
 
@@ -210,7 +211,7 @@ def _parquet_rows(path: Path, columns: Columns, encoding: str) -> Rows:
                     yield f"{path}: row {number}", row
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         said = str(error).removeprefix(f"{path}: ")
-        raise ValueError(f"{path}: cannot be read as parquet after row {number}: {said}") from error
+        raise DataError(f"{path}: cannot be read as parquet after row {number}: {said}") from error
 
 
 READERS = {".jsonl": _json_rows, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _tsv_rows, ".parquet": _parquet_rows}

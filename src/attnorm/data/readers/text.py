@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from attnorm.data.readers.bad_rows import BadRow
+from attnorm.errors import DataError
 from attnorm.imports import nearest
 
 UTF8 = "utf-8"
@@ -75,10 +76,10 @@ def lines(file: BinaryIO, name: str, encoding: str | None = None, whole: bool = 
                 yield _checked(f"{line}\n", f"{name}:{number}", encoding) if doubtful else f"{line}\n"
             begun = [last]
     except _DAMAGE as error:
-        raise ValueError(f"{name}:{number + 1}: damaged gzip file: {error}") from error
+        raise DataError(f"{name}:{number + 1}: damaged gzip file: {error}") from error
     rest = "".join(begun)
     if number == 0 and whole and "\r" in rest.rstrip("\r"):
-        raise ValueError(f"{name}: its lines end in a carriage return alone (\\r); convert the line ends to \\n")
+        raise DataError(f"{name}: its lines end in a carriage return alone (\\r); convert the line ends to \\n")
     if rest:
         yield _checked(rest, f"{name}:{number + 1}", encoding)
 
@@ -123,7 +124,7 @@ def _refuse_wide(head: bytes, name: str, encoding: str | None) -> None:
         found = "UTF-16-LE" if odds.count(0) == more else "UTF-16-BE"
     if found:
         advice = "convert it to UTF-8" if encoding is None else f"set data.encoding={found.lower()}"
-        raise ValueError(f"{name}: this file is {found}, not {encoding or 'UTF-8'}; {advice}")
+        raise DataError(f"{name}: this file is {found}, not {encoding or 'UTF-8'}; {advice}")
 
 
 def is_utf8(encoding: str) -> bool:
@@ -168,7 +169,7 @@ def count_lines(path: Path, encoding: str | None = None) -> int:
                 number += text.count("\n")
                 last = text[-1]
     except _DAMAGE as error:
-        raise ValueError(f"{path}:{number + 1}: damaged gzip file: {error}") from error
+        raise DataError(f"{path}:{number + 1}: damaged gzip file: {error}") from error
     return number + (last not in ("", "\n"))
 
 
@@ -182,14 +183,14 @@ def read_json(path: Path, unique_keys: bool = False) -> object:
         with open_bytes(path) as file:
             content = file.read()
     except _DAMAGE as error:
-        raise ValueError(f"{path}: damaged gzip file: {error}") from error
+        raise DataError(f"{path}: damaged gzip file: {error}") from error
     encoding = json.detect_encoding(content)
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         where = f"byte {error.start} is 0x{content[error.start]:02x}"
-        raise ValueError(f"{path}:{line}: not {encoding.upper().removesuffix('-SIG')} text ({where})") from error
+        raise DataError(f"{path}:{line}: not {encoding.upper().removesuffix('-SIG')} text ({where})") from error
     return parse_json(text, str(path), unique_keys=unique_keys)
 
 
@@ -215,7 +216,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     content = dict(pairs)
     if len(content) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"an object has the key {json.dumps(twice)[:60]} twice")
+        raise DataError(f"an object has the key {json.dumps(twice)[:60]} twice")
     return content
 
 

@@ -19,6 +19,7 @@ from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.image_features import Arrays, VisualSource, write_arrays
 from attnorm.data.readers import text as files
+from attnorm.errors import DataError
 
 GRID = 6  # cells a side
 COLOURS, DIRECTIONS, QUARTERS, PATCHES = 4, 9, 2, 4
@@ -74,7 +75,7 @@ class EasyVqa(VisualSource):
 def _folder(split: str) -> Path:
     spec = importlib.util.find_spec("easy_vqa")
     if spec is None:
-        raise ValueError("data=easy_vqa: the package easy-vqa is not installed; pip install easy-vqa")
+        raise DataError("data=easy_vqa: the package easy-vqa is not installed; pip install easy-vqa")
     return Path(spec.origin).parent / "data" / _PART[split]
 
 

@@ -9,6 +9,7 @@ from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
 from attnorm.data.sources.base import SPLITS, Source
 from attnorm.data.sources.table_source import reading_settings
+from attnorm.errors import DataError
 
 FILES = {
     "train": ("train.article.txt", "train.title.txt"),
@@ -64,12 +65,12 @@ class Rush(Source):
         articles, titles = self._paths(split)
         counts = [files.count_lines(path, self.encoding) for path in (articles, titles)]
         if counts[0] != counts[1]:
-            raise ValueError(
+            raise DataError(
                 f"data.dir={self.dir}: {articles.name} has {counts[0]:,} lines but {titles.name} has {counts[1]:,}: "
                 "line i of one must pair with line i of the other"
             )
         if counts[0] == 0:
-            raise ValueError(f"data.dir={self.dir}: {articles.name} and {titles.name} are empty")
+            raise DataError(f"data.dir={self.dir}: {articles.name} and {titles.name} are empty")
         lines = zip(*(files.path_lines(path, self.encoding) for path in (articles, titles)), strict=True)
         yield from usable(lines, _pair, self.skip_bad)
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from attnorm.errors import DataError
+
 Row = TypeVar("Row")
 
 
@@ -31,7 +33,7 @@ def part(rows: Iterable[Row], split: str, share: float, key: str) -> Iterator[Ro
             found += 1
             yield row
     if number and not found:
-        raise ValueError(
+        raise DataError(
             f"data.holdout={share}: no row is left for the {split} split, {key} has {number}; "
             "change the share or name the file of data.validation"
         )

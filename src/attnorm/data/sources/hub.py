@@ -9,6 +9,7 @@ from attnorm.data.readers.bad_rows import usable
 from attnorm.data.readers.tables import Cells, Columns, missing_columns, text_cell
 from attnorm.data.sources.base import SHORT, Source
 from attnorm.data.sources.table_source import reading_settings
+from attnorm.errors import DataError
 
 
 class HubSource(Source):
@@ -81,7 +82,7 @@ class HubSource(Source):
                     number += 1
                     yield f"{where} {number}", cells
         except (OSError, UnicodeDecodeError, ArrowException) as error:
-            raise ValueError(f"{where} {number + 1} cannot be read: {error}") from error
+            raise DataError(f"{where} {number + 1} cannot be read: {error}") from error
 
     def _texts(self, row: Cells) -> tuple[str, ...]:
         where, cells = row
@@ -99,14 +100,14 @@ class HubSource(Source):
                 self.path, self.config_name, split=self.names[split], streaming=Path(self.path).is_dir()
             )
         except ConnectionError as error:
-            raise ValueError(
+            raise DataError(
                 f"data.path={self.path}: the hub cannot be reached and this dataset is not in the local cache; "
                 f"download it where there is a network, or use files: data=rush, data=pairs, data=text ({error})"
             ) from error
         except (datasets.exceptions.DatasetNotFoundError, OSError) as error:
-            raise ValueError(f"data.path={self.path}: {error}") from error
+            raise DataError(f"data.path={self.path}: {error}") from error
         except (ValueError, RuntimeError) as error:  # a wrong split or configuration; a dataset that needs a script
-            raise ValueError(
+            raise DataError(
                 f"data.path={self.path}, data.config_name={self.config_name}, "
                 f"data.{SHORT[split]}_split={self.names[split]}: {error}"
             ) from error

@@ -1,12 +1,13 @@
 """Documents from one column of a dataset on the Hugging Face hub, or of a local folder of parquet files."""
 
+from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.hub import HubSource
 
 
 class TextHub(HubSource):
     """One document a row: `column` names it; `train_split`, `valid_split` and `test_split` name the splits."""
 
-    yields = "documents"
+    schema = DOCUMENTS
 
     def __init__(
         self,

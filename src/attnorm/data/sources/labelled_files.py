@@ -9,6 +9,7 @@ from attnorm.data import validation as checks
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
+from attnorm.data.sources.base import LABELLED
 from attnorm.data.sources.table_source import TableSource
 
 
@@ -21,7 +22,7 @@ class LabelledFiles(TableSource):
     `TableSource`.
     """
 
-    yields = "labelled"
+    schema = LABELLED
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from attnorm.data.readers import text as files
-from attnorm.data.sources.base import Source
+from attnorm.data.sources.base import DOCUMENTS, Source
 from attnorm.data.sources.newswire import Newswire
 from attnorm.data.synthetic import newswire
 
@@ -15,7 +15,7 @@ class NewswireText(Newswire):
     """`train_size`, `valid_size` and `test_size` documents of a few stories each, headline and lead sentence;
     `corpus_seed` draws another corpus of the same kind. The stories are those of `newswire`, split by split."""
 
-    yields = "documents"
+    schema = DOCUMENTS
     clean = Source.clean  # UNK is a convention of headlines
 
     def __init__(self, *, train_size: int = 20_000, valid_size: int = 500, test_size: int = 500, corpus_seed: int = 0):

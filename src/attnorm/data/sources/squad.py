@@ -13,7 +13,8 @@ from pathlib import Path
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import summary
-from attnorm.data.sources.base import Source
+from attnorm.data.sources.base import QUESTIONS, Source
+from attnorm.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Squad(Source):
     questions are ignored.
     """
 
-    yields = "questions"
+    schema = QUESTIONS
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Squad(Source):
         path = Path(self.paths[split])
         questions, bad = read_questions(path)
         if bad and not self.skip_bad:
-            raise ValueError(f"{path}: {_bad_records(bad, len(questions), 'data.skip_bad=true leaves them out')}")
+            raise DataError(f"{path}: {_bad_records(bad, len(questions), 'data.skip_bad=true leaves them out')}")
         if bad:
             log.warning("%s: %s", path, _bad_records(bad, len(questions), "left out"))
         for it in questions:
@@ -104,9 +105,9 @@ def read_questions(path: Path, answers_in_context: bool = True) -> tuple[list[Qu
     try:
         document = files.read_json(path)
     except ValueError as error:
-        raise ValueError(f"{error}; {EXPECTED}") from error
+        raise DataError(f"{error}; {EXPECTED}") from error
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise ValueError(f"{path}: not a SQuAD file, it holds {_shape(document)}; {EXPECTED}")
+        raise DataError(f"{path}: not a SQuAD file, it holds {_shape(document)}; {EXPECTED}")
     good, bad, places = [], [], {}
     for place, context, record in _records(document):
         try:

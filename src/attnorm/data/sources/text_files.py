@@ -9,10 +9,10 @@ from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
 from attnorm.data.sources import holdout
-from attnorm.data.sources.base import Source
+from attnorm.data.sources.base import DOCUMENTS, Source
 from attnorm.data.sources.table_source import reading_settings
 
-DOCUMENTS = ("line", "paragraph", "file")
+UNITS = ("line", "paragraph", "file")
 OPTIONS = {"train": "files", "validation": "validation", "test": "test"}  # the option that names a split's files
 _NAMED = 10  # problems with files that are listed for an entry; the others are counted
 
@@ -27,7 +27,7 @@ class TextFiles(Source):
     be read, and log how many, instead of stopping.
     """
 
-    yields = "documents"
+    schema = DOCUMENTS
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class TextFiles(Source):
         """Impossible options; files that are missing, empty or not text; what nothing matches; a split without files;
         files of one split that are also in train."""
         problems = []
-        if self.document not in DOCUMENTS:
+        if self.document not in UNITS:
             what = f"data.document={self.document}: no such kind of document"
-            problems.append(checks.unknown(what, self.document, DOCUMENTS))
+            problems.append(checks.unknown(what, self.document, UNITS))
         paths = [path for split in splits if _usable(self._entries(split)) for path in self._paths(split)]
         tables = [path for path in paths if _format(path) != "text"]
         problems += table_files.column_problems([("data.column", self.column)], tables)

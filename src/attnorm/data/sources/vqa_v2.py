@@ -17,6 +17,7 @@ from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import SHOWN, summary
 from attnorm.data.readers.image_features import Files, view_problem
 from attnorm.data.readers.text import read_json
+from attnorm.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def joined(
     annotated = {it.id: it for it in read_annotations(annotations, skip_bad)}
     ids = {it.id for it in asked}
     if not ids & annotated.keys():
-        raise ValueError(
+        raise DataError(
             f"{annotations}: not a single question of {questions} is annotated in it; they belong to different splits"
         )
     without = [f"question {it.id} has no annotation" for it in asked if it.id not in annotated]
@@ -163,8 +164,8 @@ def _read(path: Path, part: str, other: str, make: Callable[[dict], NamedTuple],
     records = document.get(part) if isinstance(document, dict) else None
     if not isinstance(records, list):
         if isinstance(document, dict) and other in document:
-            raise ValueError(f"{path}: a file of {part} is expected here, this one holds {other}: are the two swapped?")
-        raise ValueError(f'{path}: not an official VQA file: one JSON object {{"{part}": [...]}} is expected')
+            raise DataError(f"{path}: a file of {part} is expected here, this one holds {other}: are the two swapped?")
+        raise DataError(f'{path}: not an official VQA file: one JSON object {{"{part}": [...]}} is expected')
     found, wrong = {}, []
     for number, record in enumerate(records):
         place = f"{part}[{number}]"
@@ -179,7 +180,7 @@ def _read(path: Path, part: str, other: str, make: Callable[[dict], NamedTuple],
     if not skip_bad or not found:
         _refuse(str(path), wrong, skip_bad)
     if not found:
-        raise ValueError(f"{path}: there are no {part} in it")
+        raise DataError(f"{path}: there are no {part} in it")
     _report(str(path), wrong, len(found))
     return list(found.values())
 
@@ -238,7 +239,7 @@ def _refuse(where: str, wrong: list[str], skip_bad: bool | None) -> None:
         more = [f"and {len(wrong) - SHOWN:,} more"] if len(wrong) > SHOWN else []
         remark = ["(data.skip_bad=true leaves them out)"] if skip_bad is False else []
         head = f"{where}: {len(wrong):,} problem{'s' * (len(wrong) != 1)}:"
-        raise ValueError("\n  ".join([head, *wrong[:SHOWN], *more, *remark]))
+        raise DataError("\n  ".join([head, *wrong[:SHOWN], *more, *remark]))
 
 
 def _report(where: str, wrong: list[str], good: int) -> None:

@@ -1,4 +1,4 @@
-"""Tokenizers: one interface over sentencepiece and WordPiece, chosen by `tokenizer=<name>`.
+"""Tokenizers: one interface over sentencepiece, WordPiece and your own, named by `_target_` in conf/tokenizer/*.yaml.
 
 Text is cleaned before it comes here. The word `<unk>`, which published headline files contain, is one token, the same
 as the one that stands for what the vocabulary cannot spell, and is printed as `<unk>`.
@@ -6,19 +6,15 @@ as the one that stands for what the vocabulary cannot spell, and is printed as `
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from attnorm.data import validation as checks
-from attnorm.imports import find
-
-TOKENIZERS = {
-    "sentencepiece": "attnorm.data.tokenizers.sentencepiece:SentencePiece",
-    "wordpiece": "attnorm.data.tokenizers.wordpiece:WordPiece",
-}
+from attnorm.errors import ConfigError, DataError
+from attnorm.parts import class_of, options_of
+from attnorm.schema import option_problems
 
 UNK = "<unk>"
 REMEMBERED = 1 << 18  # words; about 100 MB
@@ -27,7 +23,9 @@ REMEMBERED = 1 << 18  # words; about 100 MB
 class Tokenizer(ABC):
     """Texts to token ids and back. Tokenizers with equal bytes (`to_bytes`) encode equally."""
 
-    FILE: str  # the file that `save` writes, which tells `load_tokenizer` the kind
+    FILE: str  # the file that `save` writes into a folder
+    has_mask = False  # whether it has a mask token
+    has_offsets = False  # whether `encode_with_offsets` works
     vocab_size: int
     pad_id: int
     bos_id: int
@@ -66,7 +64,7 @@ class Tokenizer(ABC):
 
         Raises ValueError for a kind of tokenizer that cannot tell.
         """
-        raise ValueError(f"tokenizer: a {type(self).__name__} cannot say where its tokens lie; use tokenizer=wordpiece")
+        raise DataError(f"tokenizer: a {type(self).__name__} cannot say where its tokens lie; use tokenizer=wordpiece")
 
     @abstractmethod
     def starts_word(self, ids: np.ndarray) -> np.ndarray:
@@ -105,6 +103,16 @@ class Tokenizer(ABC):
         Path(folder).mkdir(parents=True, exist_ok=True)
         (Path(folder) / self.FILE).write_bytes(self.to_bytes())
 
+    @classmethod
+    def load(cls, folder: str | Path) -> "Tokenizer":
+        """The tokenizer of this class that was saved into `folder`. Raises DataError if there is none."""
+        path = Path(folder) / cls.FILE
+        if not path.is_file():
+            raise DataError(f"{path}: missing; it holds the tokenizer ({cls.__name__})")
+        if not (content := path.read_bytes()):
+            raise DataError(f"{path}: the file is empty")
+        return cls.from_bytes(content, str(path))
+
     def fingerprint(self) -> str:
         """A hash of `to_bytes`."""
         return hashlib.blake2b(self.to_bytes(), digest_size=16).hexdigest()
@@ -113,19 +121,16 @@ class Tokenizer(ABC):
         return type(self).from_bytes, (self.to_bytes(),)
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer that was saved into `folder`, of whichever kind. Raises ValueError if there is none."""
-    kinds = [find("tokenizer", name, TOKENIZERS, Tokenizer) for name in TOKENIZERS]
-    for kind in kinds:
-        if (file := Path(folder) / kind.FILE).is_file():
-            return kind.from_bytes(file.read_bytes(), str(file))
-    raise ValueError(f"{folder}: no tokenizer here; one of {', '.join(kind.FILE for kind in kinds)} is expected")
+def tokenizer_class(settings: Mapping[str, object]) -> type[Tokenizer]:
+    """The class that the settings of a tokenizer name. Raises ConfigError."""
+    return class_of("tokenizer", settings, Tokenizer)
 
 
-def check_tokenizer(name: str | None = None, **options: object) -> list[str]:
-    """All problems with the settings that can be seen before reading data, each starting with its config key."""
+def check_tokenizer(settings: Mapping[str, object]) -> list[str]:
+    """All problems with the settings of a tokenizer that show before data is read."""
     try:
-        kind = find("tokenizer", name, TOKENIZERS, Tokenizer)
-    except ValueError as error:
-        return [str(error)]
-    return checks.option_problems("tokenizer", name, kind.from_settings, options) or kind.check(options)
+        cls = tokenizer_class(settings)
+    except ConfigError as error:
+        return error.problems
+    options = options_of(settings)
+    return option_problems("tokenizer", cls.from_settings, options, facts=("draw",)) or cls.check(options)

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnorm.data import validation as checks
 from attnorm.data.tokenizers.base import UNK, Tokenizer
+from attnorm.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,11 @@ class SentencePiece(Tokenizer):
         except RuntimeError as error:
             least = len(characters | {" "}) + 4
             if vocab_size < least:
-                raise ValueError(
+                raise DataError(
                     f"tokenizer.vocab_size={vocab_size}: too small for the {least - 4} characters of the training "
                     f"text and 4 special tokens; the least that works is {least}"
                 ) from error
-            raise ValueError(f"tokenizer: sentencepiece could not train on this text: {error}") from error
+            raise DataError(f"tokenizer: sentencepiece could not train on this text: {error}") from error
         tokenizer = cls(model.getvalue())
         if tokenizer.vocab_size < vocab_size:
             log.warning(
@@ -119,7 +120,7 @@ class SentencePiece(Tokenizer):
         try:
             return cls(content)
         except RuntimeError as error:
-            raise ValueError(f"{name}: not a sentencepiece model: {error}") from error
+            raise DataError(f"{name}: not a sentencepiece model: {error}") from error
 
     def to_bytes(self) -> bytes:
         return self._model

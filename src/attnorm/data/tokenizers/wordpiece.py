@@ -11,6 +11,7 @@ from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.tokenizers.base import REMEMBERED, UNK, Tokenizer
 from attnorm.data.tokenizers.wordpiece_trainer import pipeline, train
+from attnorm.errors import DataError
 
 SPECIAL = {"pad_id": "[PAD]", "bos_id": "[CLS]", "eos_id": "[SEP]", "unk_id": "[UNK]"}
 MASK = "[MASK]"
@@ -36,6 +37,7 @@ class WordPiece(Tokenizer):
     """[CLS] and [SEP] serve as bos and eos. Decoding is for people and for scores: spacing is restored by rule."""
 
     FILE = "tokenizer.json"
+    has_mask = has_offsets = True
 
     def __init__(self, tokenizer, name: str = "tokenizer"):
         """`tokenizer` is a tokenizers.Tokenizer. Raises ValueError, naming them, if special tokens are missing."""
@@ -44,7 +46,7 @@ class WordPiece(Tokenizer):
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True  # [SEP] in a text is ordinary letters, not the end of it
         if missing := [token for token in SPECIAL.values() if tokenizer.token_to_id(token) is None]:
-            raise ValueError(f"{name}: the vocabulary has no {', '.join(missing)}")
+            raise DataError(f"{name}: the vocabulary has no {', '.join(missing)}")
         self._tokenizer = tokenizer
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = map(tokenizer.token_to_id, SPECIAL.values())
         self.mask_id = tokenizer.token_to_id(MASK)
@@ -168,7 +170,7 @@ def _from_vocabulary(file: Path, lowercase: bool | None):
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     if len(vocabulary) < len(pieces):
         twice = next(i for i, piece in enumerate(pieces) if vocabulary[piece] != i)
-        raise ValueError(f"{file}:{twice + 1}: {pieces[twice]!r} is in this vocabulary twice")
+        raise DataError(f"{file}:{twice + 1}: {pieces[twice]!r} is in this vocabulary twice")
     if lowercase is None:
         lowercase = not any(p != p.lower() for p in vocabulary if not re.fullmatch(r"\[\w+\]", p))
     return pipeline(vocabulary, lowercase)
@@ -181,11 +183,11 @@ def _from_json(content: bytes, name: str, lowercase: bool | None):
     try:
         read = Pipeline.from_buffer(content)
     except Exception as error:  # the library raises bare Exception
-        raise ValueError(f"{name}: not a tokenizer.json: {error}") from error
+        raise DataError(f"{name}: not a tokenizer.json: {error}") from error
     if not isinstance(read.model, models.WordPiece):
-        raise ValueError(f"{name}: this tokenizer is a {type(read.model).__name__}, not a WordPiece")
+        raise DataError(f"{name}: this tokenizer is a {type(read.model).__name__}, not a WordPiece")
     if lowercase is not None:
         if not isinstance(read.normalizer, normalizers.BertNormalizer):
-            raise ValueError(f"tokenizer.lowercase={lowercase}: {name} has no BertNormalizer to tell; use null")
+            raise DataError(f"tokenizer.lowercase={lowercase}: {name} has no BertNormalizer to tell; use null")
         read.normalizer.lowercase = lowercase
     return read

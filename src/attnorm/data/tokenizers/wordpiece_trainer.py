@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from attnorm.data.tokenizers.base import UNK
+from attnorm.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase:
     # special tokens, they have their numbers before it begins.
     first = [*SPECIAL, *beginning, *continuing]
     if vocab_size < len(first):
-        raise ValueError(
+        raise DataError(
             f"tokenizer.vocab_size={vocab_size}: too small for the {len(first) - len(SPECIAL)} characters that begin "
             f"and continue the words of the training text and {len(SPECIAL)} special tokens; the least that works is "
             f"{len(first)}"

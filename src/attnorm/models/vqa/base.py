@@ -39,6 +39,8 @@ class Answerer(nn.Module):
     `start`. ValueError for a fusion without the views that it needs.
     """
 
+    interface = "vqa"
+    Config = VisualShape
     sites: dict[str, bool]
 
     def __init__(

@@ -1,11 +1,13 @@
-"""The shape of a model that answers questions about images: what conf/model/vqa_*.yaml and mcan_*.yaml set."""
+"""The shape of a model that answers questions about images: the options of conf/model/vqa_*.yaml and mcan_*.yaml."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from attnorm.models.config import Shape
+from attnorm.models.config import EncoderShape, Positions
+from attnorm.schema import Count, Share
 
-FUSIONS = ("none", "single", "concat", "attention")
-QUESTIONS = ("gru", "transformer")
+Fusion = Literal["none", "single", "concat", "attention"]
+Question = Literal["gru", "transformer"]
 
 
 @dataclass(frozen=True)
@@ -24,22 +26,22 @@ class VisualShape:
     fusion_heads: of the attention that fuses. geometry: where a box is counts, beside its features.
     """
 
-    fusion: str
-    width: int
-    word_width: int
-    hidden: int
-    max_question: int
-    question: str = "gru"
-    layers: int = 2
-    heads: int = 4
-    inner: int = 512
-    norm: str = "post"
-    fusion_heads: int = 1
+    fusion: Fusion
+    width: Count
+    word_width: Count
+    hidden: Count
+    max_question: Positions
+    question: Question = "gru"
+    layers: Count = 2
+    heads: Count = 4
+    inner: Count = 512
+    norm: Literal["pre", "post"] = "post"
+    fusion_heads: Count = 1
     geometry: bool = True
-    dropout: float = 0.1
+    dropout: Share = 0.1
 
     def __post_init__(self):
-        for option, allowed in (("fusion", FUSIONS), ("question", QUESTIONS)):
+        for option, allowed in (("fusion", get_args(Fusion)), ("question", get_args(Question))):
             value = getattr(self, option)
             if value not in allowed:
                 raise ValueError(f"{option}={value!r}: allowed are {', '.join(allowed)}")
@@ -48,9 +50,9 @@ class VisualShape:
             if self.width % value:
                 raise ValueError(f"{option}={value!r}: has to divide width={self.width}")
 
-    def transformer(self) -> Shape:
+    def transformer(self) -> EncoderShape:
         """The shape of the transformer layers."""
-        return Shape(
+        return EncoderShape(
             width=self.width,
             heads=self.heads,
             inner=self.inner,

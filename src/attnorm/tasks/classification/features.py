@@ -11,7 +11,9 @@ from torch.utils.data import Dataset
 from attnorm.data import validation as checks
 from attnorm.data.featurizer import Layout, list_lengths, pad, second_part
 from attnorm.data.sampler import Part
+from attnorm.data.sources.base import LABELLED
 from attnorm.data.sources.labelled_files import label_problems
+from attnorm.errors import DataError
 
 
 class Labelled(Layout):
@@ -19,11 +21,11 @@ class Labelled(Layout):
     text first, of equal ones the second. labels: the names, whose order gives the numbers. Raises ValueError for a
     length that leaves no room for both texts, and for labels that are none."""
 
-    kind = "labelled"
+    schema = LABELLED
 
     def __init__(self, max_length: int, labels: Sequence[str]):
         if problems := checks.whole_number("model.max_source", max_length, least=5) + label_problems(labels):
-            raise ValueError("\n".join(problems))
+            raise DataError("\n".join(problems))
         self.max_length, self.labels = max_length, list(labels)
 
     def settings(self) -> list:
@@ -38,7 +40,7 @@ class Labelled(Layout):
     def encode(self, texts, first, tokenizer):
         numbers = {name: number for number, name in enumerate(self.labels)}
         if unknown := sorted(set(texts["label"]) - numbers.keys()):
-            raise ValueError(checks.unknown(f"label {unknown[0]!r} is not in data.labels", unknown[0], self.labels))
+            raise DataError(checks.unknown(f"label {unknown[0]!r} is not in data.labels", unknown[0], self.labels))
         table = {"ids": [], "first": [], "label": [numbers[name] for name in texts["label"]]}
         truncated = 0
         encoded = (tokenizer.encode(texts[column]) for column in ("text", "second"))

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.models.heads import Classifier
-from attnorm.optim import Optim
+from attnorm.optim import Optimization
 from attnorm.tasks.module import Task
 
 SHOWN = 5  # samples
@@ -19,7 +19,7 @@ class ClassifyTask(Task):
     monitor, better = "val/accuracy", "max"
     counted = ("loss", "rows", "right")
 
-    def __init__(self, model: Classifier, tokenizer, optim: Optim, texts, labels: list[str]):
+    def __init__(self, model: Classifier, tokenizer, optim: Optimization, texts, labels: list[str]):
         super().__init__(model, tokenizer, optim)
         self.texts, self.labels = texts, labels
 

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 from attnorm.data.preprocess import Split
+from attnorm.data.sources.base import LABELLED
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import BertRecipe
 from attnorm.tasks.classification.features import Labelled, LabelledBatches
@@ -14,7 +15,7 @@ from attnorm.tasks.results import Scores
 class Classification(BertRecipe):
     """task=classify, task=mnli."""
 
-    kind, counts, head = "labelled", "rows", Classifier
+    schema, counts, head = LABELLED, "rows", Classifier
 
     def layout(self) -> Labelled:
         return Labelled(self.cfg["model"]["max_source"], self.cfg["data"]["labels"])
@@ -23,7 +24,7 @@ class Classification(BertRecipe):
         return {"labels": len(self.cfg["data"]["labels"])}
 
     def task(self, model: Classifier, tokenizer, validation: Split) -> ClassifyTask:
-        return ClassifyTask(model, tokenizer, self.optim(), validation.texts, self.cfg["data"]["labels"])
+        return ClassifyTask(model, tokenizer, self.optimization(), validation.texts, self.cfg["data"]["labels"])
 
     def batches(self, split: Split) -> LabelledBatches:
         return LabelledBatches(split.rows, split.tokenizer.pad_id)

@@ -7,6 +7,7 @@ from torch.utils.data import Dataset
 
 from attnorm.data.featurizer import Layout, cut, list_lengths, pad
 from attnorm.data.sampler import Part
+from attnorm.data.sources.base import PAIRS
 
 
 class PairBatches(Dataset):
@@ -36,7 +37,7 @@ class PairLayout(Layout):
     max_source, max_target: in tokens, specials included.
     """
 
-    kind = "pairs"
+    schema = PAIRS
 
     def __init__(self, max_source: int, max_target: int):
         self.limits = {"source": max_source - 1, "target": max_target - 1}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnorm.models.generation import Decoding, generate
 from attnorm.models.seq2seq import Seq2Seq
-from attnorm.optim import Optim
+from attnorm.optim import Optimization
 from attnorm.tasks.headlines.generate import special_tokens, summed_loss, target_logits
 from attnorm.tasks.headlines.rouge import METRICS, Rouge, rouge_line
 from attnorm.tasks.module import Task
@@ -30,7 +30,7 @@ class HeadlineTask(Task):
         self,
         model: Seq2Seq,
         tokenizer,
-        optim: Optim,
+        optim: Optimization,
         validation,
         *,
         label_smoothing: float,

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from attnorm.data.readers.text import read_lines
+from attnorm.errors import DataError
 
 METRICS = ("rouge1", "rouge2", "rougeL")
 NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
@@ -62,7 +63,7 @@ def read_references(paths: Sequence[str | Path], predictions: str | Path, count:
     files = [read_texts(path) for path in paths]
     for path, lines in zip(paths, files, strict=True):
         if len(lines) != count:
-            raise ValueError(f"{predictions} has {count:,} lines, but {path} has {len(lines):,}")
+            raise DataError(f"{predictions} has {count:,} lines, but {path} has {len(lines):,}")
     return list(zip(*files, strict=True))
 
 

@@ -2,41 +2,57 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from attnorm.data.preprocess import Split
+from attnorm.data.sources.base import PAIRS
+from attnorm.errors import Problem
 from attnorm.models.generation import Decoding
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.progress import tracked
+from attnorm.schema import Share
 from attnorm.tasks.headlines.features import PairBatches, PairLayout
 from attnorm.tasks.headlines.generate import write_headlines
 from attnorm.tasks.headlines.module import HeadlineTask, sample
 from attnorm.tasks.headlines.rouge import Rouge, lead
 from attnorm.tasks.results import Scores
-from attnorm.tasks.task import Recipe, build_settings
+from attnorm.tasks.task import Recipe, TaskConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadlineConfig(TaskConfig):
+    """The keys of `task`, as in conf/task/gigaword.yaml."""
+
+    label_smoothing: Share = 0.0
+    rouge_pairs: Annotated[int, Field(ge=0, le=1000)] = 200
+    stemmer: bool = True
 
 
 class Headlines(Recipe):
     """task=gigaword."""
 
-    models = ("seq2seq",)
-    kind, counts = "pairs", "pairs"
+    Config, groups = HeadlineConfig, {"decoding": Decoding}
+    interface, schema, counts = "seq2seq", PAIRS, "pairs"
+    scoring, monitoring = ("task.stemmer", "decoding"), ("task.rouge_pairs",)
 
     def layout(self) -> PairLayout:
         return PairLayout(self.cfg["model"]["max_source"], self.cfg["model"]["max_target"])
 
     def model(self, tokenizer) -> Seq2Seq:
-        vocabulary = tokenizer.vocab_size, tokenizer.pad_id
-        return Seq2Seq(self.shape(), self.cfg["attention"], *vocabulary, seed=self.cfg["seed"])
+        return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
 
     def task(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineTask:
         return HeadlineTask(
             model,
             tokenizer,
-            self.optim(),
+            self.optimization(),
             validation.texts,
-            label_smoothing=self.cfg["task"]["label_smoothing"],
-            rouge_pairs=self.cfg["task"]["rouge_pairs"],
-            stemmer=self.cfg["task"]["stemmer"],
+            label_smoothing=self.config.label_smoothing,
+            rouge_pairs=self.config.rouge_pairs,
+            stemmer=self.config.stemmer,
             max_length=self.cfg["decoding"]["max_length"],
         )
 
@@ -46,27 +62,27 @@ class Headlines(Recipe):
 
     def decoding(self) -> Decoding:
         """How final headlines are generated."""
-        return build_settings(Decoding, "decoding", self.cfg)
+        return self.group("decoding")
 
-    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         model, decoding, data = self.cfg["model"], self.cfg["decoding"], self.cfg["data"]
-        if sound("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
-            yield (
-                f"decoding.max_length={decoding['max_length']}: allowed are whole numbers below "
-                f"model.max_target={model['max_target']}, for the begin token takes a position"
-            )
-        if sound("decoding.min_length", "decoding.max_length") and decoding["min_length"] > decoding["max_length"]:
-            yield f"decoding.min_length={decoding['min_length']}: above decoding.max_length={decoding['max_length']}"
-        if sound("data.batch_tokens", "model.max_source", "model.max_target"):
+        if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
+            message = f"must be below model.max_target={model['max_target']}, since the begin token takes a position"
+            yield Problem("decoding.max_length", message, decoding["max_length"])
+        if is_valid("decoding.min_length", "decoding.max_length") and decoding["min_length"] > decoding["max_length"]:
+            message = f"must be at most decoding.max_length={decoding['max_length']}"
+            yield Problem("decoding.min_length", message, decoding["min_length"])
+        if is_valid("data.batch_tokens", "model.max_source", "model.max_target"):
             longest = model["max_source"] + model["max_target"]
             if data["batch_tokens"] < longest:
-                yield f"data.batch_tokens={data['batch_tokens']}: a pair can have {longest} tokens; type more"
+                message = f"must be at least {longest}, the tokens of the longest possible pair"
+                yield Problem("data.batch_tokens", message, data["batch_tokens"])
 
     def score(self, task: HeadlineTask, split: Split) -> Scores:
         """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
         task.rouge_pairs = 0  # greedy headlines are for watching only
         loss = self.judged(task, split)["loss"]
-        decoding, rouge = self.decoding(), Rouge(self.cfg["task"]["stemmer"])
+        decoding, rouge = self.decoding(), Rouge(self.config.stemmer)
         started = time.perf_counter()
         headlines = write_headlines(
             task.model,

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from attnorm.data.featurizer import pad
 from attnorm.data.sampler import Part
 from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import DataError
 
 _TRIES = 16  # places that are tried for a span before all that are left are listed
 
@@ -42,7 +43,7 @@ class Masking:
 
     def __post_init__(self):
         if problems := self.check(vars(self)):
-            raise ValueError("\n".join(problems))
+            raise DataError("\n".join(problems))
         object.__setattr__(self, "span_weights", tuple(map(float, self.span_weights)))
 
     @classmethod
@@ -138,7 +139,7 @@ class MaskedBatches(Dataset):
 
     def __init__(self, rows, tokenizer: Tokenizer, masking: Masking, seed: int):
         if tokenizer.mask_id is None:
-            raise ValueError(
+            raise DataError(
                 "tokenizer: it has no [MASK], which masked language modelling needs; use tokenizer=wordpiece, trained "
                 "or with the vocabulary of a BERT model"
             )

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.models.bert import MaskedLM
-from attnorm.optim import Optim
+from attnorm.optim import Optimization
 from attnorm.tasks.module import Task
 
 SHOWN_ROWS, SHOWN_TOKENS = 5, 24  # samples: the first tokens of the first rows
@@ -17,7 +17,7 @@ class MaskedLMTask(Task):
 
     counted = ("loss", "hidden", "right")
 
-    def __init__(self, model: MaskedLM, tokenizer, optim: Optim):
+    def __init__(self, model: MaskedLM, tokenizer, optim: Optimization):
         super().__init__(model, tokenizer, optim)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:

@@ -7,6 +7,8 @@ import numpy as np
 
 from attnorm.data import validation as checks
 from attnorm.data.featurizer import Layout, list_lengths
+from attnorm.data.sources.base import DOCUMENTS
+from attnorm.errors import DataError
 from attnorm.tasks.mlm.masking import masked_count
 
 
@@ -20,11 +22,11 @@ class Blocks(Layout):
     token fits.
     """
 
-    kind = "documents"
+    schema = DOCUMENTS
 
     def __init__(self, max_length: int, packed: bool, share: float):
         if problems := checks.whole_number("max_length", max_length, least=3):
-            raise ValueError("\n".join(problems))
+            raise DataError("\n".join(problems))
         self.max_length, self.packed, self.share = max_length, packed, share
 
     def settings(self) -> list:

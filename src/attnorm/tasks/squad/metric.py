@@ -25,6 +25,7 @@ from pathlib import Path
 
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.squad import read_questions
+from attnorm.errors import DataError
 from attnorm.tasks.matching import NAMED, counted, listed, matched
 
 Reference = tuple[str, Sequence[str]]  # (id, gold answers), no answers: impossible
@@ -69,10 +70,10 @@ def score(
     """
     gold = dict(references)
     if not gold:
-        raise ValueError("there are no questions to score")
+        raise DataError("there are no questions to score")
     if len(gold) < len(references):
         twice = [name for name, count in Counter(name for name, _ in references).items() if count > 1]
-        raise ValueError(f"the references have questions twice: {listed(twice)}")
+        raise DataError(f"the references have questions twice: {listed(twice)}")
     predictions, counts = matched(predictions, gold)
     exact, f1 = (dict.fromkeys(gold, 0.0) for _ in range(2))
     judge = _judge_1 if all(gold.values()) and null_odds is None else _judge_2
@@ -81,7 +82,7 @@ def score(
     if null_odds is None:
         return _means(exact, f1, gold) | counts
     if without := [name for name in predictions if name not in null_odds]:
-        raise ValueError(f"{counted(len(without), 'question')} with a prediction but no null odds: {listed(without)}")
+        raise DataError(f"{counted(len(without), 'question')} with a prediction but no null odds: {listed(without)}")
     odds = {name: value for name, value in null_odds.items() if name in predictions}
     emptied = [_emptied(scores, gold, odds, threshold) for scores in (exact, f1)]
     results = _means(*emptied, gold) | counts
@@ -153,7 +154,7 @@ def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
     questions, bad = read_questions(Path(path), answers_in_context=False)
     if bad:
         listed = "; ".join(map(str, bad[:NAMED]))
-        raise ValueError(f"{path}: {len(bad):,} bad records: {listed}{'; ...' * (len(bad) > NAMED)}")
+        raise DataError(f"{path}: {len(bad):,} bad records: {listed}{'; ...' * (len(bad) > NAMED)}")
     return [(question.id, question.texts) for question in questions]
 
 
@@ -185,11 +186,11 @@ def _read_mapping(path: Path, convert: Callable[[object], object], called: str, 
     """The JSON object in a file with each value converted; `convert` gives None for what is not `called` so."""
     content = read_json(path, unique_keys=True)
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: one JSON object {form} is expected, not {_called(content)}")
+        raise DataError(f"{path}: one JSON object {form} is expected, not {_called(content)}")
     converted = {name: convert(value) for name, value in content.items()}
     for name, value in converted.items():
         if value is None:
-            raise ValueError(
+            raise DataError(
                 f"{path}: {listed([name])} has {json.dumps(content[name])[:60]}, not {called}; {form} is expected"
             )
     return converted

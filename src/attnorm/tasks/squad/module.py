@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.models.heads import SpanModel
-from attnorm.optim import Optim
+from attnorm.optim import Optimization
 from attnorm.tasks.module import Task
 from attnorm.tasks.squad.metric import references, score
 from attnorm.tasks.squad.spans import Spans
@@ -29,7 +29,7 @@ class SpanTask(Task):
         self,
         model: SpanModel,
         tokenizer,
-        optim: Optim,
+        optim: Optimization,
         rows,
         texts,
         *,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnorm.data import validation as checks
+from attnorm.errors import DataError
 
 
 class Found(NamedTuple):
@@ -36,7 +37,7 @@ class Spans:
 
     def __init__(self, windows, texts, *, n_best: int = 20, max_answer: int = 30):
         if problems := checks.whole_number("task.n_best", n_best) + checks.whole_number("task.max_answer", max_answer):
-            raise ValueError("\n".join(problems))
+            raise DataError("\n".join(problems))
         self.windows = windows.select_columns(["question", "example", "starts", "ends", "context_best"])
         self.texts, self.n_best, self.max_answer = texts, n_best, max_answer
         self.found: dict[int, Found] = {}  # by row of the texts
@@ -48,7 +49,7 @@ class Spans:
         may_start, may_end = _places(table, start.shape[1])
         used = may_end | (torch.arange(start.shape[1]) == 0)
         if not (torch.isfinite(start) & torch.isfinite(end) | ~used).all():
-            raise ValueError(f"the scores of windows {', '.join(map(str, list(rows)[:8]))} ... are not all finite")
+            raise DataError(f"the scores of windows {', '.join(map(str, list(rows)[:8]))} ... are not all finite")
         best = [values.tolist() for values in best_spans(start, end, may_start, may_end, self.n_best, self.max_answer)]
         nulls = (start[:, 0] + end[:, 0]).tolist()
         for at, (score, first, last) in enumerate(zip(*best, strict=True)):

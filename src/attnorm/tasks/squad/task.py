@@ -2,53 +2,73 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from attnorm.data.preprocess import Split
+from attnorm.data.sources.base import QUESTIONS
+from attnorm.data.tokenizers.base import tokenizer_class
+from attnorm.errors import ConfigError, Problem
 from attnorm.models.heads import SpanModel
+from attnorm.schema import Count, Number
 from attnorm.tasks.bert import BertRecipe
 from attnorm.tasks.results import Scores
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.squad.module import SpanTask
 from attnorm.tasks.squad.windows import WindowBatches, Windows
+from attnorm.tasks.task import TaskConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquadConfig(TaskConfig):
+    """The keys of `task`, as in conf/task/squad.yaml."""
+
+    max_query: Count = 64
+    stride: Count = 128
+    n_best: Count = 20
+    max_answer: Count = 30
+    no_answer: bool = False
+    null_threshold: Number = 0.0
 
 
 class Questions(BertRecipe):
     """task=squad."""
 
-    kind, counts, head = "questions", "questions", SpanModel
+    Config, schema, counts, head = SquadConfig, QUESTIONS, "questions", SpanModel
+    scoring = ("task.n_best", "task.max_answer", "task.null_threshold")
 
     def layout(self) -> Windows:
-        task = self.cfg["task"]
-        return Windows(self.cfg["model"]["max_source"], task["max_query"], task["stride"], task["no_answer"])
+        config = self.config
+        return Windows(self.cfg["model"]["max_source"], config.max_query, config.stride, config.no_answer)
 
     def task(self, model: SpanModel, tokenizer, validation: Split) -> SpanTask:
-        task = self.cfg["task"]
+        config = self.config
         return SpanTask(
             model,
             tokenizer,
-            self.optim(),
+            self.optimization(),
             validation.rows,
             validation.texts,
-            n_best=task["n_best"],
-            max_answer=task["max_answer"],
-            null_threshold=task["null_threshold"] if task["no_answer"] else None,
+            n_best=config.n_best,
+            max_answer=config.max_answer,
+            null_threshold=config.null_threshold if config.no_answer else None,
         )
 
     def batches(self, split: Split) -> WindowBatches:
         return WindowBatches(split.rows, split.tokenizer.pad_id)
 
-    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
-        yield from super().problems(sound)
-        if sound("model.max_source", "task.max_query", "task.stride", "task.no_answer"):
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+        yield from super().problems(is_valid)
+        if is_valid("model.max_source", "task"):
             try:
                 self.layout()
-            except ValueError as error:
-                yield from str(error).splitlines()
+            except ConfigError as error:
+                yield from error.problems
         task = self.cfg["task"]
-        if sound("task.no_answer", "task.null_threshold") and task["null_threshold"] and not task["no_answer"]:
-            yield f"task.null_threshold={task['null_threshold']}: it is for task.no_answer=true"
-        if self.cfg["tokenizer"].get("name") == "sentencepiece":
-            yield "tokenizer=sentencepiece: it does not tell where in a text a token is; task=squad needs wordpiece"
+        if is_valid("task.no_answer", "task.null_threshold") and task["null_threshold"] and not task["no_answer"]:
+            yield Problem("task.null_threshold", "has no effect without task.no_answer=true", task["null_threshold"])
+        if is_valid("tokenizer") and not tokenizer_class(self.cfg["tokenizer"]).has_offsets:
+            message = "it cannot tell where in a text a token lies; task=squad needs that: use tokenizer=wordpiece"
+            yield Problem("tokenizer", message)
 
     def score(self, task: SpanTask, split: Split) -> Scores:
         """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format. Beside them the

@@ -17,6 +17,8 @@ from torch.utils.data import Dataset
 from attnorm.data import validation as checks
 from attnorm.data.featurizer import Layout, cut, list_lengths, pad, second_part
 from attnorm.data.sampler import Part
+from attnorm.data.sources.base import QUESTIONS
+from attnorm.errors import ConfigError, DataError, Problem
 
 NAMED = 10  # impossible questions that a message names
 
@@ -29,23 +31,22 @@ class Windows(Layout):
     leave tokens out.
     """
 
-    kind = "questions"
+    schema = QUESTIONS
 
     def __init__(self, max_length: int, max_query: int, stride: int, no_answer: bool):
         problems = checks.whole_number("model.max_source", max_length, least=5)
         problems += checks.whole_number("task.max_query", max_query) + checks.whole_number("task.stride", stride)
         if not problems and max_query + 4 > max_length:
-            problems.append(
-                f"task.max_query={max_query}: with [CLS] and two [SEP] it leaves no token of "
-                f"model.max_source={max_length} to the context"
-            )
+            message = f"with [CLS] and two [SEP] it leaves no token of model.max_source={max_length} to the context"
+            problems.append(Problem("task.max_query", message, max_query))
         elif not problems and stride > (room := max_length - max_query - 3):
-            problems.append(
-                f"task.stride={stride}: tokens between two windows would never be read; at most {room} "
-                f"(model.max_source={max_length} - task.max_query={max_query} - 3)"
+            message = (
+                f"must be at most {room} (model.max_source={max_length} - task.max_query={max_query} - 3); tokens "
+                "between two windows would never be read"
             )
+            problems.append(Problem("task.stride", message, stride))
         if problems:
-            raise ValueError("\n".join(problems))
+            raise ConfigError(problems)
         self.max_length, self.max_query, self.stride, self.no_answer = max_length, max_query, stride, no_answer
 
     def settings(self) -> list:
@@ -109,7 +110,7 @@ class Windows(Layout):
         impossible = [name for name, answer in zip(ids, answers, strict=True) if not answer["texts"]]
         if impossible:
             more = f" and {len(impossible) - NAMED:,} or more others" if len(impossible) > NAMED else ""
-            raise ValueError(
+            raise DataError(
                 f"task.no_answer=false: there are questions without an answer ({', '.join(impossible[:NAMED])}{more}); "
                 "use task.no_answer=true"
             )

@@ -20,6 +20,7 @@ from pathlib import Path
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.text import read_json
+from attnorm.errors import DataError
 
 MARKS = ';/[]"{}()=+\\_-><@`,?!'
 ARTICLES = {"a", "an", "the"}
@@ -110,12 +111,12 @@ class AnswerList:
 
     def __init__(self, texts: Sequence[str], where: str = "answer list"):
         if not texts:
-            raise ValueError(f"{where}: no answers")
+            raise DataError(f"{where}: no answers")
         for number, text in enumerate(texts):
             if not isinstance(text, str):  # "" may be one: the widespread list of 3,129 has it
-                raise ValueError(f"{where}: answer {number} is {json.dumps(text, default=str)[:60]}, not text")
+                raise DataError(f"{where}: answer {number} is {json.dumps(text, default=str)[:60]}, not text")
         if twice := [text for text, count in Counter(texts).items() if count > 1]:
-            raise ValueError(f"{where}: there twice: {', '.join(map(repr, twice[:10]))}")
+            raise DataError(f"{where}: there twice: {', '.join(map(repr, twice[:10]))}")
         self.texts = list(texts)
         # Where the annotators agree an answer counts as it stands, elsewhere normalized: several may then be the same.
         self._plain, self._normalized = defaultdict(list), defaultdict(list)
@@ -131,17 +132,17 @@ class AnswerList:
         """From a file: .json (also .gz), a list of answers or an object answer -> number from 0; or one a line."""
         path = Path(path)
         if problems := files.file_problem("answer list", path):
-            raise ValueError(problems[0])
+            raise DataError(problems[0])
         if table_files.suffix(path) != ".json":
             return cls([line.rstrip("\r\n") for line in files.read_lines(path)], str(path))
         content = read_json(path)
         if isinstance(content, dict):
             numbers = list(content.values())
             if any(type(number) is not int for number in numbers) or sorted(numbers) != list(range(len(numbers))):
-                raise ValueError(f"{path}: the numbers of {len(numbers):,} answers must be 0 to {len(numbers) - 1}")
+                raise DataError(f"{path}: the numbers of {len(numbers):,} answers must be 0 to {len(numbers) - 1}")
             content = sorted(content, key=content.__getitem__)
         if not isinstance(content, list):
-            raise ValueError(f"{path}: a list of answers, or an object answer -> number, is expected")
+            raise DataError(f"{path}: a list of answers, or an object answer -> number, is expected")
         return cls(content, str(path))
 
     @classmethod
@@ -151,7 +152,7 @@ class AnswerList:
         counts = Counter(Counter(compared(answers)[0]).most_common(1)[0][0] for answers in questions if answers)
         kept = sorted((-count, text) for text, count in counts.items() if count >= min_count and text)
         if not kept:
-            raise ValueError(f"task.min_count={min_count}: no answer is that of so many questions; lower it")
+            raise DataError(f"task.min_count={min_count}: no answer is that of so many questions; lower it")
         return cls([text for _, text in kept])
 
     def write(self, path: str | Path) -> None:

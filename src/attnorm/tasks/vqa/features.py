@@ -12,6 +12,8 @@ from attnorm.data import validation as checks
 from attnorm.data.featurizer import Layout, cut, list_lengths, pad
 from attnorm.data.image_features import Views
 from attnorm.data.sampler import Part
+from attnorm.data.sources.base import VISUAL
+from attnorm.errors import DataError
 from attnorm.tasks.vqa.answers import AnswerList
 
 TENTHS = 10  # accuracies are whole tenths, or 1 of a single annotator: counts stay whole numbers
@@ -21,11 +23,11 @@ class Visual(Layout):
     """A row a question: its tokens and the end token, at most `max_question` of them, what is longer being cut; the
     answers of the list that are not wrong, with their accuracies."""
 
-    kind = "visual"
+    schema = VISUAL
 
     def __init__(self, max_question: int, answers: AnswerList):
         if problems := checks.whole_number("model.max_question", max_question, least=2):
-            raise ValueError("\n".join(problems))
+            raise DataError("\n".join(problems))
         self.max_question, self.answers = max_question, answers
 
     def settings(self) -> list:

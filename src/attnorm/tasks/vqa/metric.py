@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.vqa_v2 import read_annotations
+from attnorm.errors import DataError
 from attnorm.tasks.matching import counted, listed, matched
 from attnorm.tasks.vqa.answers import accuracy
 
@@ -42,15 +43,15 @@ def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> di
     """
     gold = {it.id: it for it in references}
     if not gold:
-        raise ValueError("there are no questions to score")
+        raise DataError("there are no questions to score")
     if len(gold) < len(references):
         ids = [it.id for it in references]
-        raise ValueError(f"the references have questions twice: {listed(sorted({i for i in ids if ids.count(i) > 1}))}")
+        raise DataError(f"the references have questions twice: {listed(sorted({i for i in ids if ids.count(i) > 1}))}")
     if without := [it.id for it in references if not it.answers]:
-        raise ValueError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")
+        raise DataError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")
     for name, given in predictions.items():
         if not isinstance(given, str):
-            raise ValueError(f"the answer to question {name} is {_shown(given)}, not text")
+            raise DataError(f"the answer to question {name} is {_shown(given)}, not text")
     predictions, counts = matched(predictions, gold)
     scores = {it.id: accuracy(predictions[it.id], it.answers) if it.id in predictions else 0.0 for it in references}
     return {
@@ -89,19 +90,19 @@ def read_predictions(path: str | Path) -> dict[str, str]:
     """id -> answer, from a result file. Raises ValueError, naming the record, for anything else."""
     content = read_json(Path(path), unique_keys=True)
     if not isinstance(content, list):
-        raise ValueError(f"{path}: a JSON list {FORM} is expected, not {_shown(content)}")
+        raise DataError(f"{path}: a JSON list {FORM} is expected, not {_shown(content)}")
     predictions = {}
     for number, record in enumerate(content):
         where = f"{path}: record {number}"
         if not isinstance(record, dict) or not {"question_id", "answer"} <= record.keys():
-            raise ValueError(f"{where} is {_shown(record)}; {FORM} is expected")
+            raise DataError(f"{where} is {_shown(record)}; {FORM} is expected")
         name, given = record["question_id"], record["answer"]
         if isinstance(name, bool) or not isinstance(name, (int, str)):
-            raise ValueError(f"{where}: question_id is {_shown(name)}, not a number or text")
+            raise DataError(f"{where}: question_id is {_shown(name)}, not a number or text")
         if not isinstance(given, str):
-            raise ValueError(f"{where}: the answer to question {name} is {_shown(given)}, not text")
+            raise DataError(f"{where}: the answer to question {name} is {_shown(given)}, not text")
         if str(name) in predictions:
-            raise ValueError(f"{where}: question {name} is answered twice")
+            raise DataError(f"{where}: question {name} is answered twice")
         predictions[str(name)] = given
     return predictions
 

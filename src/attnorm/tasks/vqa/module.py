@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnorm.optim import Optim
+from attnorm.optim import Optimization
 from attnorm.tasks.module import Task
 from attnorm.tasks.vqa.answers import tally
 
@@ -24,7 +24,7 @@ class VqaTask(Task):
     monitor, better = "val/accuracy", "max"
     counted = ("loss", "questions", "credit")
 
-    def __init__(self, model, tokenizer: Any, optim: Optim, texts, answers: list[str]):
+    def __init__(self, model, tokenizer: Any, optim: Optimization, texts, answers: list[str]):
         super().__init__(model, tokenizer, optim)
         self.texts, self.answers = texts, answers
 

@@ -2,22 +2,21 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from attnorm.data.cache import cached
 from attnorm.data.image_features import Views
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
-from attnorm.errors import ConfigError, RunError
-from attnorm.imports import find
-from attnorm.models import MODELS
-from attnorm.models.vqa.config import VisualShape
+from attnorm.data.sources.base import VISUAL
+from attnorm.errors import ConfigError, DataError, Problem, RunError
+from attnorm.schema import Count, Text
 from attnorm.tasks.results import Scores
-from attnorm.tasks.task import NOT_SHAPE, Recipe, build_settings
+from attnorm.tasks.task import Recipe, TaskConfig
 from attnorm.tasks.vqa.answers import AnswerList
 from attnorm.tasks.vqa.features import Visual, VisualBatches
 from attnorm.tasks.vqa.metric import references, results, score
@@ -26,11 +25,19 @@ from attnorm.tasks.vqa.module import VqaTask
 FILE = "answers.json"
 
 
+@dataclass(frozen=True, kw_only=True)
+class VqaConfig(TaskConfig):
+    """The keys of `task`, as in conf/task/vqa.yaml."""
+
+    answers: Text | None = None
+    min_count: Count = 9
+
+
 class VisualQuestions(Recipe):
     """task=vqa. The answer list, and the sizes of the views, are facts of the training data: a run folder keeps them in
     answers.json."""
 
-    models, kind, counts = ("pythia", "mcan"), "visual", "questions"
+    Config, interface, schema, counts = VqaConfig, "vqa", VISUAL, "questions"
 
     def __init__(self, cfg: dict):
         super().__init__(cfg)
@@ -40,14 +47,14 @@ class VisualQuestions(Recipe):
     @staticmethod
     def completed(cfg: dict) -> dict:
         """Without features there is nothing to fuse."""
-        if cfg["data"].get("name") == "vqa_v2" and not cfg["data"].get("features"):
+        if "features" in cfg["data"] and not cfg["data"]["features"]:
             return {**cfg, "model": {**cfg["model"], "fusion": "none"}}
         return cfg
 
     def notes(self) -> str:
         alone = self.cfg["model"]["fusion"] == "none"
         views = "the question alone (model.fusion=none)" if alone else f"boxes a view: {self.sizes()[1]}"
-        sites = find("model", self.cfg["model"]["name"], MODELS, nn.Module).sites_of(self.cfg["model"])
+        sites = self.model_class().sites_of(self.cfg["model"])
         idle = "" if sites else "; no site for a normalizer in this model"
         return f"{len(self.answers()):,} answers; {views}{idle}"
 
@@ -69,7 +76,7 @@ class VisualQuestions(Recipe):
             self._answers, self._sizes = AnswerList(kept["answers"], str(path)), (kept["widths"], kept["boxes"])
             sizes = [size for found in self._sizes for size in found]
             if len(self._sizes[0]) != len(self._sizes[1]) or not all(type(size) is int and size > 0 for size in sizes):
-                raise ValueError(f"{path}: expected as many widths as boxes, positive whole numbers")
+                raise DataError(f"{path}: expected as many widths as boxes, positive whole numbers")
         except (KeyError, TypeError) as error:
             raise RunError(f"{path}: expected an object with answers, widths and boxes") from error
         except (ValueError, OSError, RecursionError) as error:
@@ -79,16 +86,16 @@ class VisualQuestions(Recipe):
         """Those in the file task.answers, or those that most annotators gave to at least task.min_count questions of
         the training split. Raises ValueError, naming the key, where there are none."""
         if self._answers is None:
-            given = self.cfg["task"]["answers"]
+            given = self.config.answers
             try:
                 self._answers = AnswerList.read(given or self._frequent_answers())
             except ValueError as error:
-                raise ValueError(f"task.answers: {error}" if given else str(error)) from error
+                raise DataError(f"task.answers: {error}" if given else str(error)) from error
         return self._answers
 
     def _frequent_answers(self) -> Path:
         """The file in the cache with the answers of the training split."""
-        source, limit, least = self.source(), self.cfg["data"]["max_train"], self.cfg["task"]["min_count"]
+        source, limit, least = self.source(), self.cfg["data"]["max_train"], self.config.min_count
 
         def build(folder: Path) -> None:
             given = (json.loads(answers) for *_, answers, _ in islice(source.rows("train"), limit))
@@ -112,40 +119,42 @@ class VisualQuestions(Recipe):
             views = self.views("train")
             if views is not None and self.cfg["model"]["geometry"] and not all(views.geometry):
                 name = views.names[views.geometry.index(False)]
-                raise ValueError(f"model.geometry=true: {name} does not say where boxes are; use model.geometry=false")
+                message = f"{name} does not say where boxes are; use model.geometry=false"
+                raise ConfigError([Problem("model.geometry", message, True)])
             self._sizes = ([], []) if views is None else (list(views.widths), list(views.boxes))
         return self._sizes
 
     def layout(self) -> Visual:
         return Visual(self.cfg["model"]["max_question"], self.answers())
 
-    def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         longest, data = self.cfg["model"]["max_question"], self.cfg["data"]
-        if sound("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
-            yield f"data.batch_tokens={data['batch_tokens']}: a question can have {longest} tokens; type more"
-        if sound("model.fusion", "model.question", "model.heads", "model.fusion_heads", "model.width"):
+        if is_valid("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
+            message = f"must be at least {longest}, the tokens of the longest possible question"
+            yield Problem("data.batch_tokens", message, data["batch_tokens"])
+        if is_valid("model"):
             try:
-                self.shape()
-            except ConfigError as error:
-                yield from error.problems
+                self.model_config()
             except ValueError as error:
-                if not str(error).startswith("heads="):  # that one is every model's
-                    yield f"model.{error}"
+                if not str(error).startswith("heads="):  # every model is checked for that
+                    yield Problem("model", str(error))
         given = data["features"] if isinstance(data.get("features"), list) else []
-        paths = (f"data.features[{number}]" for number in range(len(given)))
-        if given and sound("model.fusion", "model.geometry", "data.features", "data.max_boxes", *paths):
+        if given and is_valid("model", "data"):
             if self.cfg["model"]["fusion"] == "attention" and len(given) < 2:
-                yield "model.fusion=attention: needs 2 views or more, data.features has 1; use model.fusion=single"
+                message = "needs 2 views or more, but data.features has 1; use model.fusion=single"
+                yield Problem("model.fusion", message, "attention")
                 return
             try:
                 self.sizes()
-            except ValueError as error:
-                yield str(error)
+            except ConfigError as error:
+                yield from error.problems
+            except DataError as error:
+                yield Problem("data.features", str(error))
 
-    def unread(self) -> dict[str, str]:
+    def ignored_keys(self) -> dict[str, str]:
         model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
         keys = {}
-        if model["name"] == "pythia" and model["question"] == "gru":
+        if "encoder" not in self.model_class().sites_of(model):
             keys |= dict.fromkeys(("model.layers", "model.heads", "model.inner", "model.norm"), transformer)
         if model["fusion"] != "attention":
             keys["model.fusion_heads"] = "model.fusion=attention"
@@ -153,24 +162,25 @@ class VisualQuestions(Recipe):
             keys["model.geometry"] = "model.fusion=single, concat or attention"
         return keys
 
-    def shape(self) -> VisualShape:
-        return build_settings(VisualShape, "model", self.cfg, NOT_SHAPE)
-
     def model(self, tokenizer) -> torch.nn.Module:
-        cls = find("model", self.cfg["model"]["name"], MODELS, nn.Module)
-        vocabulary, (widths, boxes) = (tokenizer.vocab_size, tokenizer.pad_id), self.sizes()
-        answers = len(self.answers())
-        return cls(self.shape(), self.cfg["attention"], *vocabulary, answers, widths, boxes, seed=self.cfg["seed"])
+        widths, boxes = self.sizes()
+        return self.build_model(
+            vocab_size=tokenizer.vocab_size,
+            pad_id=tokenizer.pad_id,
+            answers=len(self.answers()),
+            view_widths=widths,
+            view_boxes=boxes,
+        )
 
     def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> VqaTask:
-        return VqaTask(model, tokenizer, self.optim(), validation.texts, self.answers().texts)
+        return VqaTask(model, tokenizer, self.optimization(), validation.texts, self.answers().texts)
 
     def batches(self, split: Split) -> VisualBatches:
         views, tokenizer = self.views(split.name), split.tokenizer
         if views is not None and views.widths != self.sizes()[0]:
             found = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
             made = ", ".join(map(str, self.sizes()[0]))
-            raise ValueError(f"data: the views have so many features a box ({found}), the model was made for {made}")
+            raise DataError(f"data: the views have so many features a box ({found}), the model was made for {made}")
         return VisualBatches(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
     def score(self, task: VqaTask, split: Split) -> Scores:

@@ -50,9 +50,9 @@ class AttentionWatch(EveryUpdates):
     and the least, go to the logger.
     """
 
-    def __init__(self, run: Path, every: int):
-        super().__init__(every)
-        self.file = run / ATTENTION_FILE
+    def __init__(self, run_folder: Path, every_n_steps: int):
+        super().__init__(every_n_steps)
+        self.file = run_folder / ATTENTION_FILE
         self.batch: dict[str, Tensor] | None = None
 
     def on_fit_start(self, trainer: pl.Trainer, task: Task) -> None:

@@ -19,9 +19,9 @@ HYBRID_FILE = "hybrid_weights.csv"
 class HybridCurve(EveryUpdates):
     """Logs every layer's hybrid weight, from step 0 on, to the logger and to hybrid_weights.csv."""
 
-    def __init__(self, run: Path, every: int):
-        super().__init__(every)
-        self.file = run / HYBRID_FILE
+    def __init__(self, run_folder: Path, every_n_steps: int):
+        super().__init__(every_n_steps)
+        self.file = run_folder / HYBRID_FILE
 
     def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         self.hybrids = {

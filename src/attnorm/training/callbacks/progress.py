@@ -3,18 +3,23 @@
 from pathlib import Path
 
 import pytorch_lightning as pl
+import rich.progress
 from rich.markup import escape
-from rich.progress import Progress
 
 from attnorm.progress import bar, console
+from attnorm.schema import WholeNumber
 
 
-class ProgressLine(pl.Callback):
-    """The bar over all updates of the run, and one line a validation with a sample headline."""
+class Progress(pl.Callback):
+    """A bar over all updates of the run, and one line per validation with a sample.
 
-    def __init__(self, samples_folder: Path, samples: int, show: bool):
-        self.folder, self.samples, self.show = samples_folder, samples, show
-        self.bar: Progress | None = None
+    bar:     whether to show the bar; on a terminal only.
+    samples: how many samples of each validation are kept in samples/step_*.txt; the first one is shown.
+    """
+
+    def __init__(self, run_folder: Path, bar: bool = True, samples: WholeNumber = 5):
+        self.folder, self.samples, self.show = run_folder / "samples", samples, bar
+        self.bar: rich.progress.Progress | None = None
 
     def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         if self.show and trainer.is_global_zero:

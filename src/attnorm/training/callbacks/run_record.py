@@ -10,7 +10,7 @@ from attnorm.config.checkpoint_files import RECORD, read_resumable
 from attnorm.config.resume import explained
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError
-from attnorm.optim import Optim
+from attnorm.optim import Optimization
 
 
 class RunRecord(pl.Callback):
@@ -27,7 +27,7 @@ class RunRecord(pl.Callback):
     def on_save_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[RECORD] = self.record
 
-    def check(self, checkpoint: Path, optim: Optim) -> None:
+    def check(self, checkpoint: Path, optimization: Optimization) -> None:
         """Raises ConfigError if the data, the tokenizer or the learning rates are not those of the checkpoint's run."""
         content = read_resumable(checkpoint)
         before, step, found = content[RECORD], content["global_step"], []
@@ -39,11 +39,18 @@ class RunRecord(pl.Callback):
         updates, planned = self.record["updates"], before["updates"]
         if step > updates:
             found.append(f"ckpt_path={checkpoint}: it is from update {step:,}, but this run ends after {updates:,}")
-        elif any(optim.factor(at, updates) != optim.factor(at, planned) for at in range(step)):
+        elif planned != updates and not same_rates(optimization, updates, planned, step):
             found.append(
-                f"optim.schedule={optim.schedule}: a run of {updates:,} updates would have had other learning rates "
-                f"before update {step:,} than the run being resumed, which was planned for {planned:,}; only "
-                "optim.schedule=constant can be extended"
+                f"scheduler: a run of {updates:,} updates would have had other learning rates before update "
+                f"{step:,} than the run being resumed, which was planned for {planned:,}; only a schedule that "
+                "does not depend on the length of the run can be extended, such as scheduler=constant"
             )
         if found:
             raise ConfigError(explained(found, checkpoint))
+
+
+def same_rates(optimization: Optimization, updates: int, planned: int, count: int) -> bool:
+    """Whether a run has the same learning rates in its first `count` updates, whichever of two lengths it has."""
+    if not optimization.depends_on_length:
+        return True
+    return optimization.learning_rates(updates, count) == optimization.learning_rates(planned, count)

@@ -1,0 +1,119 @@
+"""Checking `trainer`: its keys reach pytorch_lightning.Trainer unchanged, except those that a run itself decides."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from attnorm.errors import Problem
+from attnorm.imports import nearest
+
+OWN_KEYS = {  # what a run decides itself, and what to use instead
+    "logger": "use the group logger, such as logger=wandb",
+    "callbacks": "use the group callbacks, such as callbacks.mine._target_=my_module.MyCallback",
+    "plugins": "checkpoints are always written atomically",
+    "enable_progress_bar": "use callbacks.progress.bar",
+    "enable_checkpointing": "a run always keeps its best and last checkpoint",
+    "enable_model_summary": "the number of parameters is always shown",
+    "use_distributed_sampler": "batches are shared among devices already",
+    "default_root_dir": "use paths.log_dir",
+    "overfit_batches": "use debug=overfit or data.max_train",
+    "check_val_every_n_epoch": "use trainer.val_check_interval (batches, or a share of an epoch) or task.validations",
+    "reload_dataloaders_every_n_epochs": "the order of examples changes every epoch already",
+    "barebones": "it leaves out checkpoints and logs, which every run keeps",
+}
+LIMITS = ("max_steps", "max_epochs")  # null and -1: no such limit
+NOT_ZERO = ("limit_train_batches", "limit_val_batches", "val_check_interval")  # a run could never end with 0
+
+
+def check_trainer(trainer: Mapping[str, Any], multirun: bool = False) -> list[Problem]:
+    """Keys that Lightning's trainer does not have or that are not a user's to set, values that it refuses, and
+    intervals that would end in the middle of an update."""
+    problems = list(check_keys(trainer))
+    problems += [] if problems else check_values(trainer)
+    problems += [] if problems else check_intervals(trainer)
+    single = trainer.get("devices") in (1, "1") and trainer.get("strategy", "auto") in ("auto", "single_device")
+    if multirun and not single:
+        message = (
+            "with -m, the process of every device would start a sweep of its own; sweep with one device, or start one "
+            "process per run"
+        )
+        problems.append(Problem("trainer.devices", message, trainer.get("devices")))
+    return problems
+
+
+def check_keys(trainer: Mapping[str, Any]) -> Iterator[Problem]:
+    """Keys that cannot be set."""
+    import pytorch_lightning as pl
+
+    known = inspect.signature(pl.Trainer).parameters
+    for key in trainer:
+        if key in OWN_KEYS:
+            yield Problem(f"trainer.{key}", f"cannot be set; {OWN_KEYS[key]}")
+        elif key not in known:
+            message = f"pytorch_lightning.Trainer has no such argument.{nearest(key, known.keys() - OWN_KEYS.keys())}"
+            yield Problem(f"trainer.{key}", message)
+
+
+def check_values(trainer: Mapping[str, Any]) -> Iterator[Problem]:
+    """Values that no run could finish with, and those that Lightning refuses."""
+    if trainer.get("accelerator") in ("gpu", "cuda") and not torch.cuda.is_available():
+        message = "torch sees no GPU here; use trainer=auto or trainer=cpu"
+        yield Problem("trainer.accelerator", message, trainer["accelerator"])
+        return
+    for key in LIMITS:
+        value = trainer.get(key)
+        if value is not None and (not _is_integer(value) or (value < 1 and value != -1)):
+            yield Problem(f"trainer.{key}", "allowed are whole numbers from 1, null or -1 (no limit)", value)
+    for key in NOT_ZERO:
+        if trainer.get(key) == 0 and trainer[key] is not None:
+            yield Problem(f"trainer.{key}", "must be above 0", trainer[key])
+    pieces = trainer.get("accumulate_grad_batches", 1)
+    if not _is_integer(pieces) or pieces < 1:
+        yield Problem("trainer.accumulate_grad_batches", "allowed are whole numbers from 1", pieces)
+    if trainer.get("deterministic") not in (None, True, False, "warn"):
+        yield Problem("trainer.deterministic", "allowed are true, false, warn, null", trainer["deterministic"])
+    yield from refused_by_lightning(trainer)
+
+
+def refused_by_lightning(trainer: Mapping[str, Any]) -> list[Problem]:
+    """What Lightning says of the values: of each alone, or else of all together."""
+    import pytorch_lightning as pl
+
+    def refusal(settings: Mapping[str, Any]) -> str | None:
+        try:
+            pl.Trainer(**settings, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        except Exception as error:  # of many kinds, with the same meaning: this value is not accepted
+            return str(error).strip().splitlines()[0]
+        return None
+
+    # null is a value of ours; deterministic acts on the whole process
+    tried = {key: value for key, value in trainer.items() if key != "deterministic" and not _is_unset(key, value)}
+    if (reason := refusal(tried)) is None:
+        return []
+    alone = ((key, value, refusal({key: value})) for key, value in tried.items())
+    named = [Problem(f"trainer.{key}", why, value) for key, value, why in alone if why is not None]
+    return named or [Problem("trainer", reason)]
+
+
+def check_intervals(trainer: Mapping[str, Any]) -> Iterator[Problem]:
+    """Numbers of batches that would end in the middle of an update."""
+    pieces = trainer.get("accumulate_grad_batches", 1)
+    for key in ("val_check_interval", "limit_train_batches"):
+        batches = trainer.get(key)
+        if _is_integer(batches) and batches % pieces:
+            near = max(pieces, round(batches / pieces) * pieces)
+            message = (
+                f"counts batches and must be a multiple of trainer.accumulate_grad_batches={pieces}, so that it ends "
+                f"with an update; the nearest is {near}"
+            )
+            yield Problem(f"trainer.{key}", message, batches)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_unset(key: str, value: Any) -> bool:
+    return value is None or (key in LIMITS and value == -1)

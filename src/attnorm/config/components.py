@@ -1,0 +1,61 @@
+"""Callbacks and loggers: groups of named entries, each with a `_target_`.
+
+    callbacks:
+      early:
+        _target_: pytorch_lightning.callbacks.EarlyStopping
+        patience: 3
+
+An entry gets what the run knows (`FACTS`) for each parameter of that name that is not set. `null` leaves an entry out.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnorm.errors import ConfigError, Problem
+from attnorm.parts import class_of, options_of
+from attnorm.schema import build, option_problems
+
+FACTS = {
+    "callbacks": ("run_folder", "monitor", "mode"),
+    "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "group"),
+}
+
+
+def base_of(group: str) -> type:
+    """What the entries of a group have to be."""
+    import pytorch_lightning as pl
+
+    return {"callbacks": pl.Callback, "logger": pl.loggers.Logger}[group]
+
+
+def entries(cfg: Mapping[str, Any], group: str) -> dict[str, Mapping[str, Any]]:
+    """The entries of a group that are not null."""
+    return {name: settings for name, settings in (cfg.get(group) or {}).items() if settings is not None}
+
+
+def component_problems(cfg: Mapping[str, Any]) -> list[Problem]:
+    """Problems of the groups `callbacks` and `logger`."""
+    problems = []
+    for group, facts in FACTS.items():
+        for name, settings in entries(cfg, group).items():
+            key = f"{group}.{name}"
+            if not isinstance(settings, Mapping):
+                problems.append(Problem(key, "expected an entry with a _target_", settings))
+                continue
+            try:
+                cls, options = class_of(key, settings, base_of(group)), options_of(settings)
+            except ConfigError as error:
+                problems += error.problems
+                continue
+            problems += option_problems(key, cls, options, [fact for fact in facts if fact not in options])
+    return problems
+
+
+def build_components(cfg: Mapping[str, Any], group: str, /, **facts: Any) -> list[Any]:
+    """The callbacks or loggers of a run, in order. facts: values of FACTS."""
+    built = []
+    for name, settings in entries(cfg, group).items():
+        key, options = f"{group}.{name}", options_of(settings)
+        known = {fact: value for fact, value in facts.items() if fact not in options}
+        built.append(build(key, class_of(key, settings, base_of(group)), options, **known))
+    return built

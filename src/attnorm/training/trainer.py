@@ -1,0 +1,93 @@
+"""Lightning's trainer for a run: its callbacks, how many updates it makes, and when it validates."""
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers import Logger
+
+from attnorm.config.checkpoint_files import AtomicCheckpointIO
+from attnorm.config.components import build_components
+from attnorm.config.resolve import limit
+from attnorm.tasks.module import Task
+from attnorm.training.callbacks.checkpointing import BestAndLast
+from attnorm.training.callbacks.early_stopping import EarlyStopping
+from attnorm.training.callbacks.graceful_stop import TimeLimit
+from attnorm.training.callbacks.rng_state import RandomStreams
+from attnorm.training.datamodule import RunData
+
+
+def build_trainer(
+    cfg: dict[str, Any], run_folder: Path, module: Task, loggers: list[Logger], required: list[pl.Callback]
+) -> pl.Trainer:
+    """The trainer of a run. Keys of `trainer` reach Lightning unchanged.
+
+    required: callbacks of the run itself, which the group `callbacks` cannot take away.
+    """
+    settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
+    facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.better}
+    callbacks = [RandomStreams(cfg["seed"]), *build_components(cfg, "callbacks", **facts)]
+    if settings.get("max_time") is not None:
+        callbacks.append(TimeLimit(settings["max_time"]))
+    callbacks += required
+    if not settings.get("fast_dev_run"):
+        callbacks.append(BestAndLast(run_folder / "checkpoints", module.monitor, module.better))
+    return pl.Trainer(
+        **settings | {"max_steps": -1, "val_check_interval": 1},  # both are known once the trainer is: `set_length`
+        logger=loggers or False,
+        callbacks=callbacks,
+        plugins=[AtomicCheckpointIO()],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=not settings.get("fast_dev_run"),
+        use_distributed_sampler=False,
+        check_val_every_n_epoch=None,
+        default_root_dir=run_folder,
+    )
+
+
+def set_length(trainer: pl.Trainer, data: RunData) -> int:
+    """Tells the trainer how many updates to make and when to validate; returns the number of updates.
+
+    Both depend on how many devices the trainer has found. Lightning must not compute them itself: it would build the
+    loaders too early (see `Task.configure_optimizers`).
+    """
+    data.trainer = trainer
+    updates = data.planned_updates()
+    if not trainer.fast_dev_run:
+        trainer.val_check_interval = validation_interval(data, updates) * trainer.accumulate_grad_batches
+        trainer.fit_loop.epoch_loop.max_steps = updates
+        if data.cfg["trainer"].get("limit_train_batches") is not None:
+            trainer.limit_train_batches = data.updates_per_epoch() * trainer.accumulate_grad_batches
+    return updates
+
+
+def validation_interval(data: RunData, updates: int) -> int:
+    """After how many updates to validate: trainer.val_check_interval counts batches (whole number) or is a share of an
+    epoch; without it, task.validations times over the run."""
+    asked = data.cfg["trainer"].get("val_check_interval")
+    if asked is None:
+        return max(1, updates // data.cfg["task"]["validations"])
+    if isinstance(asked, float):
+        return max(1, round(asked * data.updates_per_epoch()))
+    return asked // data.trainer.accumulate_grad_batches
+
+
+def ending(trainer: pl.Trainer, steps: int, updates: int) -> dict[str, Any]:
+    """Whether training came to its end, and why if it made fewer updates than planned."""
+    if steps >= updates:
+        return {"finished": True}
+    made = f"after {steps:,} of {updates:,} updates"
+    for callback in trainer.callbacks:
+        if isinstance(callback, pl.callbacks.EarlyStopping) and callback.wait_count >= callback.patience:
+            name = "callbacks.early_stopping.patience" if isinstance(callback, EarlyStopping) else "EarlyStopping"
+            return {"finished": True, "why": f"{name}={callback.patience}: stopped {made}"}
+        if isinstance(callback, TimeLimit) and callback.time_remaining() <= 0:
+            return {"finished": False, "why": f"trainer.max_time was reached {made}"}
+    return {"finished": False, "why": f"training ended {made}"}
+
+
+def best_value(trainer: pl.Trainer) -> float | None:
+    """The best value of the monitored metric; None after training in forked processes, which keep it to themselves."""
+    value = trainer.checkpoint_callback.best_model_score if trainer.checkpoint_callback else None
+    return None if value is None else float(value)
