@@ -4,10 +4,13 @@ import zlib
 
 import torch
 
+from attnorm.config.choices import choices
 from attnorm.data.featurizer import pad
+from attnorm.data.sources.base import Source
 from attnorm.models.config import Shape
 from attnorm.models.generation import SpecialTokens
 from attnorm.models.seq2seq import Seq2Seq
+from attnorm.parts import class_of
 
 PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3
 SPECIAL = SpecialTokens(PAD, BOS, EOS)
@@ -72,3 +75,13 @@ def sources(lengths, seed=0, vocab_size=11):
 def targets(lengths, seed=100, vocab_size=11):
     """Padded headlines of so many words behind the begin token, int (B, T)."""
     return pad([[BOS, *words] for words in random_words(lengths, vocab_size, seed)], PAD)
+
+
+def build_source(name: str, **options: object) -> Source:
+    """The data source of conf/data/<name>.yaml with these options, and its own defaults for all others."""
+    return class_of("data", choices("data")[name], Source)(**options)
+
+
+def tokenizer_settings(name: str, **options: object) -> dict[str, object]:
+    """The settings of the tokenizer of conf/tokenizer/<name>.yaml with these options alone."""
+    return {"_target_": choices("tokenizer")[name]["_target_"], **options}

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
-def nearest(name: object, allowed: Iterable[object]) -> str:
+def nearest(name: object, allowed: Iterable[object], cutoff: float = 0.5) -> str:
     """' Did you mean ...?' with the closest allowed name, or ''."""
-    found = difflib.get_close_matches(str(name), [str(a) for a in allowed], n=1, cutoff=0.5)
+    found = difflib.get_close_matches(str(name), [str(a) for a in allowed], n=1, cutoff=cutoff)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 

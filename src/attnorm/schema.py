@@ -49,25 +49,31 @@ def accepts_any(maker: Callable) -> bool:
 
 
 def option_problems(
-    group: str, maker: Callable, options: Mapping[str, Any], facts: Collection[str] = (), values: bool | None = None
+    group: str,
+    maker: Callable,
+    options: Mapping[str, Any],
+    facts: Collection[str] = (),
+    *,
+    owner: object = None,
 ) -> list[Problem]:
     """One problem for each option that `maker` does not take, that it needs and was not given, or whose value its
     annotation does not allow.
 
     group:  what the keys start with, such as "model"; "" for keys at the top level.
     facts:  parameters that the program fills in; as options they are refused, and they need not be given.
-    values: whether to check values, too. None checks those of this package and of dataclasses: libraries annotate
-            their parameters for a type checker, not for users.
+    owner:  the class that the message names, if not `maker`.
+
+    Values are checked for parts of this package and for dataclasses; libraries annotate their parameters for a type
+    checker, not for users.
     """
-    if values is None:
-        values = maker.__module__.partition(".")[0] == "attnorm" or hasattr(maker, "__dataclass_fields__")
+    values = maker.__module__.partition(".")[0] == "attnorm" or hasattr(maker, "__dataclass_fields__")
     known = {name: it for name, it in parameters(maker).items() if name not in facts and name != "self"}
     problems = []
     for name, value in options.items():
         key = f"{group}.{name}" if group else name
         if name not in known:
             if name in facts or not accepts_any(maker):
-                problems.append(Problem(key, f"{_name(maker)} has no such option{_choices(name, known)}", value))
+                problems.append(Problem(key, f"{_name(owner or maker)} has no such option{_choices(name, known)}", value))
         elif values and known[name].annotation is not EMPTY:
             problems += value_problems(key, value, known[name].annotation)
     needed = (name for name, it in known.items() if it.default is EMPTY and name not in options)
@@ -120,7 +126,7 @@ def _adapter(annotation: Any) -> TypeAdapter:
     return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
 
 
-def _name(maker: Callable) -> str:
+def _name(maker: object) -> str:
     return getattr(maker, "__qualname__", str(maker)).removesuffix(".from_settings")
 
 
@@ -163,5 +169,9 @@ def describe(schema: Mapping[str, Any]) -> str:
 
 def _bounds(schema: Mapping[str, Any]) -> str:
     words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-    bounds = [f"{word} {schema[name]:g}" for name, word in words.items() if name in schema]
+    bounds = [f"{word} {_number(schema[name])}" for name, word in words.items() if name in schema]
     return f" {' and '.join(bounds)}".replace(" and to ", " to ") if bounds else ""
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)

@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from builders import build_source
 
 from attnorm.data import arrow as tables
 from attnorm.data import describe, prepare
 from attnorm.data.cache import cached
 from attnorm.data.cleaning import clean
-from attnorm.data.sources.base import KINDS, Source, build_source
+from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.tasks.headlines.features import PairLayout
 
@@ -327,7 +328,7 @@ def test_damaged_views_are_made_again(tmp_path, how):
 
 def test_the_sample_is_drawn_from_the_whole_split(make, tmp_path):
     rows = [(f"a{i}", f"t{i}") for i in range(10_000)]
-    tables.write_rows(iter(rows), tmp_path, kind=KINDS["pairs"], lowercase=False, digits=False, limit=None, what="")
+    tables.write_rows(iter(rows), tmp_path, row_schema=PAIRS, lowercase=False, digits=False, limit=None, what="")
     sample = list(tables.sample_sentences(tmp_path, WORDS_OF_PAIRS, 2000))
     assert len(set(sample)) == 2000 and sample == list(tables.sample_sentences(tmp_path, WORDS_OF_PAIRS, 2000))
     places = np.array([int(sentence[1:]) for sentence in sample])
@@ -343,7 +344,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         "from pathlib import Path\n"
         "from attnorm.data import arrow as tables\n"
         "from attnorm.tasks.headlines.features import PairLayout\n"
-        "from attnorm.data.sources.base import KINDS\n"
+        "from attnorm.data.sources.base import PAIRS\n"
         "from attnorm.data.tokenizers.sentencepiece import SentencePiece\n"
         "def anonymous():\n"
         "    lines = Path('/proc/self/status').read_text().splitlines()\n"
@@ -357,7 +358,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         "folder = Path(sys.argv[1])\n"
         "def build(count):\n"
         "    (folder / f'{count}').mkdir(); (folder / f't{count}').mkdir(); peaks.clear()\n"
-        "    tables.write_rows(rows(count), folder / f'{count}', kind=KINDS['pairs'], lowercase=True, digits=True,\n"
+        "    tables.write_rows(rows(count), folder / f'{count}', row_schema=PAIRS, lowercase=True, digits=True,\n"
         "                      limit=None, what='')\n"
         "    tables.write_tokens(folder / f'{count}', folder / f't{count}', tokenizer, PairLayout(100, 9), what='')\n"
         "    return max([*peaks, anonymous()])\n"

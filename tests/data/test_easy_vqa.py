@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
+from builders import build_source
 
-from attnorm.data import build_source
 from attnorm.data.sources import easy_vqa
 from attnorm.data.sources.easy_vqa import VIEWS, cells, colours, edges, patches
 
@@ -37,7 +37,7 @@ def package(tmp_path, monkeypatch):
 
 def test_rows_and_splits(package):
     source = build_source("easy_vqa")
-    assert source.yields == "visual" and source.splits == ("train", "validation") and source.check() == []
+    assert source.schema.name == "visual" and source.splits == ("train", "validation") and source.check() == []
     assert list(source.rows("train")) == [
         ("train-0", "train-0", "what color is it?", '["red"]', "other"),
         ("train-1", "train-3", "is there a circle?", '["no"]', "yes/no"),

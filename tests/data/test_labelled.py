@@ -57,7 +57,7 @@ def source(path, **options):
 def test_every_format_with_names_or_numbers(tmp_path, name, numbered):
     records = [{"a": f"text {i}", "b": f"more {i}", "c": i if numbered else LABELS[i]} for i in range(3)]
     made = source(file(tmp_path, records, name), text="a", second="b", label="c")
-    assert made.check(["train"]) == [] and made.yields == "labelled" and made.splits == ("train",)
+    assert made.check(["train"]) == [] and made.schema.name == "labelled" and made.splits == ("train",)
     assert list(made.rows("train")) == [(f"text {i}", f"more {i}", LABELS[i]) for i in range(3)]
     single = source(file(tmp_path, records, name), text="a", label="c")
     assert list(single.rows("train")) == [(f"text {i}", "", LABELS[i]) for i in range(3)]

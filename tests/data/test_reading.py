@@ -9,9 +9,9 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from builders import build_source
 from pyarrow import parquet
 
-from attnorm.data import build_source
 from attnorm.data.readers import text as files
 from attnorm.data.readers.image_features import Files
 

@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from builders import build_source
 
-from attnorm.data import build_source
 from attnorm.data.sources import scenes as scenes_source
 from attnorm.data.synthetic.scenes import DETECTORS, Thing, detect, questions, scene
 from attnorm.data.synthetic.scenes import detectors as boxes
@@ -249,7 +249,7 @@ def test_the_words_say_what_the_program_asks():
 
 def test_the_source_gives_questions_and_views_that_belong_together(tmp_path):
     source = build_source("scenes", train_size=10, valid_size=3, corpus_seed=5)
-    assert source.yields == "visual" and source.check(["train", "validation", "test"]) == []
+    assert source.schema.name == "visual" and source.check(["train", "validation", "test"]) == []
     rows = list(source.rows("train"))
     assert len(rows) == 10 and [row[0] for row in rows] == [f"train-{i}" for i in range(10)]
     assert [row[1] for row in rows] == [f"train-{i // 4}" for i in range(10)]

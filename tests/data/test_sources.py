@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import yaml
+from builders import build_source
 from pyarrow import parquet
 
-from attnorm.data import SOURCES, build_source
 from attnorm.data.sources import newswire as builtin
 from attnorm.data.sources.gigaword import FILES
 from attnorm.imports import find, option_names

@@ -44,7 +44,7 @@ GOOD = question("one", answer("cat", 4), answer("The cat", 0))
 def test_rows_are_the_questions_with_their_answers_as_json(tmp_path, name):
     impossible = question("two", is_impossible=True, plausible_answers=[answer("cat", 4)])
     made = source(tmp_path, document(GOOD, impossible), name)
-    assert made.check(["train"]) == [] and made.splits == ("train",) and made.yields == "questions"
+    assert made.check(["train"]) == [] and made.splits == ("train",) and made.schema.name == "questions"
     one, two = made.rows("train")
     assert one[:3] == ("one", CONTEXT, "what is one ?")
     assert json.loads(one[3]) == {"texts": ["cat", "The cat"], "starts": [4, 0]}

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from attnorm.data.sources.base import KINDS
 from attnorm.data.sources.hub_text import TextHub
 from attnorm.data.sources.newswire_text import STORIES, NewswireText
 from attnorm.data.sources.text_files import TextFiles
@@ -31,7 +30,7 @@ def write(path: Path, content: str | bytes) -> str:
 
 def documents(source, split="train") -> list[str]:
     rows = list(source.rows(split))
-    assert all(isinstance(row, tuple) and len(row) == len(KINDS[source.yields].columns) for row in rows)
+    assert all(isinstance(row, tuple) and len(row) == len(source.schema.columns) for row in rows)
     return [text for (text,) in rows]
 
 
@@ -47,7 +46,7 @@ def test_each_yaml_holds_the_options_of_its_source_and_their_defaults(maker):
     assert written.pop("lowercase") is written.pop("digits") is False
     parameters = inspect.signature(maker).parameters.values()
     assert written == {p.name: "???" if p.default is p.empty else p.default for p in parameters}
-    assert maker.yields == "documents"
+    assert maker.schema.name == "documents"
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import build_source
 
-from attnorm.data import build_source
 from attnorm.data.sources.vqa_v2 import Annotated, Asked, VqaV2, read_annotations, read_questions
 
 REAL = Path(__file__).parents[3] / "shared/data/vqa_v2_subset"
@@ -44,7 +44,7 @@ GOOD = [question(1), question(2, 71)], [annotation(2, 71), annotation(1, answer_
 @pytest.mark.parametrize("ending", ["json", "json.gz"])
 def test_rows_are_the_questions_with_their_annotations(tmp_path, ending):
     source = VqaV2(**files(tmp_path, *GOOD, ending))
-    assert source.check(["train"]) == [] and source.splits == ("train",) and source.yields == "visual"
+    assert source.check(["train"]) == [] and source.splits == ("train",) and source.schema.name == "visual"
     one, two = source.rows("train")
     assert one == ("1", "70", "what is 1?", json.dumps([f"a{i}" for i in range(10)]), "yes/no")
     assert two[:3] == ("2", "71", "what is 2?") and two[4] == "other"

@@ -36,8 +36,17 @@ def recorded(task: str, attention: str) -> list[float]:
 def losses(task: str, attention: str, updates: int = UPDATES) -> list[float]:
     """The training losses of a tiny run, planned for UPDATES updates and stopped after `updates` of them."""
     with tempfile.TemporaryDirectory() as folder:
-        limits = (f"task.max_steps={updates}", "task.validations=1", "callbacks.attention_stats.every_n_steps=0", "model.dropout=0.1")
-        constant = ("scheduler.decay=constant", "scheduler.warmup=0", "optimizer.lr=3.0e-3")  # do not depend on the length
+        limits = (
+            f"task.max_steps={updates}",
+            "task.validations=1",
+            "callbacks.attention_stats.every_n_steps=0",
+            "model.dropout=0.1",
+        )
+        constant = (
+            "scheduler.decay=constant",
+            "scheduler.warmup=0",
+            "optimizer.lr=3.0e-3",
+        )  # do not depend on the length
         runs.tiny_run(Path(folder), f"attention={attention}", *limits, *constant, task=task)
         found = runs.logged(Path(folder), "train/loss")
     return [found[step] for step in range(1, updates + 1)]

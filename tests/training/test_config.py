@@ -10,11 +10,11 @@ import pytorch_lightning as pl
 import runs
 import torch
 import yaml
+from attnorm.config.schema import RULES
 
 from attnorm.cli import train as front
 from attnorm.config import resolve
 from attnorm.config import validate as config
-from attnorm.config.schema import RULES
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire
 from attnorm.errors import ConfigError
@@ -26,7 +26,13 @@ NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml", "hparams_search/attention.y
 if importlib.util.find_spec("easy_vqa") is None:
     NOT_CHOSEN.add("data/easy_vqa.yaml")  # refused without the package
 VISUAL = [f"{split}_{file}" for split in ("train", "validation") for file in ("questions", "annotations")]
-SELF_EXPLAINED = {"model.encoder_layers", "model.decoder_layers", "optimizer.betas", "optimizer.eps", "logger.wandb.project"}
+SELF_EXPLAINED = {
+    "model.encoder_layers",
+    "model.decoder_layers",
+    "optimizer.betas",
+    "optimizer.eps",
+    "logger.wandb.project",
+}
 
 
 def name_of(file):

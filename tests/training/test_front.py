@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import runs
+from builders import build_source
 from omegaconf import OmegaConf
 
 from attnorm.cli import errors
 from attnorm.cli import generate as generate_command
 from attnorm.cli import train as front
-from attnorm.data import build_source, load_tokenizer
 from attnorm.data.sources.newswire import Newswire
 from attnorm.tasks.headlines import task as headlines
 from attnorm.tasks.task import SHARED_DATA_KEYS

@@ -158,7 +158,13 @@ def test_a_setting_that_decides_the_training_has_to_be_that_of_the_run(monkeypat
 
 @pytest.mark.parametrize(
     "change",
-    ["trainer.max_steps=15", "callbacks.progress.samples=1", "data.num_workers=1", "task.rouge_pairs=3", "tags=[again]"],
+    [
+        "trainer.max_steps=15",
+        "callbacks.progress.samples=1",
+        "data.num_workers=1",
+        "task.rouge_pairs=3",
+        "tags=[again]",
+    ],
 )
 def test_what_does_not_decide_the_training_may_change(change):
     run = uninterrupted(*SHORT, *LENGTHS["both"])

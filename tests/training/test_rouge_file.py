@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 import runs
+from builders import build_source
 
-from attnorm.data import build_source
 from attnorm.data.cleaning import clean
 from attnorm.tasks.headlines.rouge import METRICS, lead
 from attnorm.training import console

@@ -171,7 +171,11 @@ def test_the_last_validation_loss_is_that_of_the_summary():
 
 def test_the_hybrid_curve_starts_at_a_half_and_has_every_layer_at_every_look_and_moves(tmp_path):
     runs.tiny_run(
-        tmp_path, "attention=hnas_prefix", "model.encoder_layers=2", "callbacks.learned_scalars.every_n_steps=2", "task.max_steps=5"
+        tmp_path,
+        "attention=hnas_prefix",
+        "model.encoder_layers=2",
+        "callbacks.learned_scalars.every_n_steps=2",
+        "task.max_steps=5",
     )
     rows = read_csv(tmp_path / "hybrid_weights.csv")
     layers = ["encoder/0", "encoder/1", "decoder/0", "decoder/0/cross"]
@@ -433,7 +437,12 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
     "interval", [4, 3, 10], ids=["ended on a validation", "ended between validations", "ended before any"]
 )
 def test_a_finished_run_can_be_made_longer(tmp_path, interval):
-    overrides = (*EPOCHS[:2], "scheduler.decay=constant", "scheduler.warmup=0", f"trainer.val_check_interval={interval}")
+    overrides = (
+        *EPOCHS[:2],
+        "scheduler.decay=constant",
+        "scheduler.warmup=0",
+        f"trainer.val_check_interval={interval}",
+    )
     runs.tiny_run(tmp_path / "first", *overrides, "trainer.max_steps=4")
     longer = (*overrides, "trainer.max_steps=8")
     runs.tiny_run(tmp_path / "second", *longer, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")

@@ -23,7 +23,11 @@ from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-TRAINED = ("task.max_steps=9", "task.validations=3", "callbacks.attention_stats.every_n_steps=0")  # long enough for some answers
+TRAINED = (
+    "task.max_steps=9",
+    "task.validations=3",
+    "callbacks.attention_stats.every_n_steps=0",
+)  # long enough for some answers
 IMPOSSIBLE = 4  # of the 12 validation questions
 FILES = {*runs.FILES, "tokenizer.json", "samples/validation.predictions.json"}
 

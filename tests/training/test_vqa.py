@@ -24,7 +24,11 @@ from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-TRAINED = ("task.max_steps=30", "task.validations=5", "callbacks.attention_stats.every_n_steps=0")  # long enough for some answers
+TRAINED = (
+    "task.max_steps=30",
+    "task.validations=5",
+    "callbacks.attention_stats.every_n_steps=0",
+)  # long enough for some answers
 FILES = {*runs.FILES, "answers.json", "sentencepiece.model", "samples/validation.results.json"}
 WIDTHS, BOXES = [48, 64, 40], [36, 36, 36]  # of the views of the built-in scenes
 

@@ -154,13 +154,20 @@ def test_each_look_is_at_the_same_batch_without_dropout(monkeypatch, tmp_path):
         assert not task.model.training and not torch.is_grad_enabled()
 
     monkeypatch.setattr(AttentionWatch, "look", look)
-    runs.tiny_run(tmp_path, "callbacks.attention_stats.every_n_steps=1", "model.dropout=0.5", "task.validations=1", task="mlm")
+    runs.tiny_run(
+        tmp_path, "callbacks.attention_stats.every_n_steps=1", "model.dropout=0.5", "task.validations=1", task="mlm"
+    )
     assert len(seen) == 5 and all(runs.unequal(seen[0], batch) == [] for batch in seen)
     assert modes[1:] == [True] * 4
 
 
 def test_a_model_that_does_not_move_looks_the_same_at_every_step(tmp_path):
-    still = ("optimizer.lr=1.0e-30", "optimizer.hybrid_lr_factor=1", "model.dropout=0.5", "callbacks.attention_stats.every_n_steps=1")
+    still = (
+        "optimizer.lr=1.0e-30",
+        "optimizer.hybrid_lr_factor=1",
+        "model.dropout=0.5",
+        "callbacks.attention_stats.every_n_steps=1",
+    )
     runs.tiny_run(tmp_path, *still, task="classify")
     found = table(tmp_path)
     for head in (0, 1):
@@ -170,7 +177,9 @@ def test_a_model_that_does_not_move_looks_the_same_at_every_step(tmp_path):
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify"])
 def test_looking_takes_nothing_from_the_random_streams(tmp_path, task):
     for every in (0, 1):
-        runs.tiny_run(tmp_path / str(every), "attention=hnas", f"callbacks.attention_stats.every_n_steps={every}", task=task)
+        runs.tiny_run(
+            tmp_path / str(every), "attention=hnas", f"callbacks.attention_stats.every_n_steps={every}", task=task
+        )
     ends = [runs.load(tmp_path / every) for every in ("0", "1")]
     assert runs.unequal(*(end["state_dict"] for end in ends)) == []
     assert torch.equal(*(end["random_streams"][0]["cpu"] for end in ends))

@@ -38,7 +38,7 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
         raise ConfigError([f"run={run}: task={cfg['task']['name']} writes no headlines"])
     tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
     decoding, data, of_source = recipe.decoding(), cfg["data"], cleaner(trained, cfg)
-    cleaning = {"lowercase": data["lowercase"], "digits": data["digits"]}
+    cleaning = {name: data.get(name, False) for name in ("lowercase", "digits")}
     total = count_lines(Path(source)) if Path(source).is_file() else None
     with bar("headlines", stderr=True) as progress, input_lines(source) as lines:
         line = progress.add_task("", total=total, note="")

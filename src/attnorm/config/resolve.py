@@ -10,7 +10,7 @@ from attnorm.attention.build import attention_label, short_name
 from attnorm.config.choices import choices
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
-from attnorm.tasks.task import CleaningConfig, DataConfig, StartConfig, TaskConfig
+from attnorm.tasks.task import DataConfig, StartConfig, TaskConfig
 
 
 def model_sites(cfg: dict) -> dict[str, bool]:
@@ -71,11 +71,11 @@ def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
 
     Groups that are missing altogether, such as an empty `logger`, become empty.
     """
-    own = {"task": (TaskConfig,), "data": (DataConfig, CleaningConfig), "model": (StartConfig,)}
-    full = {group: cfg.get(group) or {} for group in ("callbacks", "logger", "trainer", "paths")} | cfg
+    own = {"task": (TaskConfig,), "data": (DataConfig,), "model": (StartConfig,)}
+    full = cfg | {group: cfg.get(group) or {} for group in ("callbacks", "logger", "trainer", "paths", *own)}
     for group, classes in own.items():
         defaults = {it.name: it.default for cls in classes for it in fields(cls) if it.default is not MISSING}
-        full[group] = {**defaults, **(cfg.get(group) or {})}
+        full[group] = full[group] | {name: it for name, it in defaults.items() if name not in full[group]}
     return full
 
 

@@ -119,7 +119,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str]) -> Problems:
     found += check_top_level(cfg, task)
     found += option_problems("paths", PathsConfig, cfg["paths"])
     if task:
-        found += option_problems("task", task.Config, options_of(cfg["task"]))
+        found += option_problems("task", task.Config, options_of(cfg["task"]), owner=task)
         for name, config in task.groups.items():
             found += option_problems(name, config, cfg.get(name) or {})
     if model:
@@ -138,7 +138,7 @@ def check_top_level(cfg: Mapping[str, Any], task: type[Recipe] | None) -> Iterat
     yield from option_problems("", RunConfig, {key: value for key, value in cfg.items() if key in names})
     for key in cfg:
         if key not in names and key not in groups and (task or not isinstance(cfg[key], dict)):
-            yield Problem(key, f"nothing reads this key.{nearest(key, (*names, *groups))}")
+            yield Problem(key, f"nothing reads this key.{nearest(key, (*names, *groups), cutoff=0.75)}")
 
 
 def check_model(settings: Mapping[str, Any], cls: type) -> list[Problem]:
@@ -146,7 +146,7 @@ def check_model(settings: Mapping[str, Any], cls: type) -> list[Problem]:
     ours = {key: value for key, value in settings.items() if key in names_of(StartConfig)}
     problems = option_problems("model", StartConfig, ours)
     if hasattr(cls, "Config"):
-        return problems + option_problems("model", cls.Config, model_options(settings))
+        return problems + option_problems("model", cls.Config, model_options(settings), owner=cls)
     return problems + option_problems("model", cls, model_options(settings), MODEL_FACTS)
 
 
