@@ -73,7 +73,9 @@ def option_problems(
         key = f"{group}.{name}" if group else name
         if name not in known:
             if name in facts or not accepts_any(maker):
-                problems.append(Problem(key, f"{_name(owner or maker)} has no such option{_choices(name, known)}", value))
+                problems.append(
+                    Problem(key, f"{_name(owner or maker)} has no such option{_choices(name, known)}", value)
+                )
         elif values and known[name].annotation is not EMPTY:
             problems += value_problems(key, value, known[name].annotation)
     needed = (name for name, it in known.items() if it.default is EMPTY and name not in options)

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from attnorm.cli.errors import exit_code, explain
 from attnorm.config.arguments import readable
+from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
 
 
@@ -68,6 +69,8 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
             return None
 
     def all_jobs() -> int:
+        if problems := renamed(arguments):
+            raise ConfigError(problems)
         sys.argv = [typed[0], *arguments]
         try:
             job()

@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from attnorm.data.featurizer import Layout
 from attnorm.data.preprocess import Split, prepare
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.base import RowSchema, Source
-from attnorm.errors import Problem
+from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import Problem, UserError
 from attnorm.optim import Optimization
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
 from attnorm.schema import Count, Text, WholeNumber, build
 from attnorm.tasks.module import Task
 from attnorm.tasks.results import Scores
+
+Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> tokens of its queries and of its keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +148,14 @@ class Recipe(ABC):
 
     def load(self, folder: Path) -> None:  # noqa: B027
         """Takes it from there."""
+
+    def generate(self, model: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        """What the model writes for each of these cleaned texts."""
+        raise UserError(f"task={self.cfg['task']['name']}: its models write no text")
+
+    def attended(self, model: nn.Module, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+        """The tensors to call the model with so that it reads one cleaned text, and the tokens of its attention."""
+        raise UserError(f"task={self.cfg['task']['name']}: its models need more than a text")
 
     def cache(self) -> Path:
         """Where prepared data is kept."""

@@ -25,6 +25,7 @@ from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.datamodule import RunData
 from attnorm.training.loggers import RunLoggers, read_csv
 from attnorm.training.run_folder import load_weights, resume_history, start_record
+from attnorm.training.run_log import RunLog
 from attnorm.training.summary import RunSummary
 from attnorm.training.trainer import best_value, build_trainer, ending, set_length
 
@@ -59,6 +60,7 @@ def train(
         console.show_config(record_of(cfg))
     named = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
     with (
+        RunLog(cfg, run_folder),
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
         RunLoggers(cfg, run_folder, label, group, draw) as loggers,
         GracefulStop(run_folder / "checkpoints") as stop,

@@ -78,6 +78,11 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids: words separated by single spaces, pad, bos and eos dropped, unk written <unk>."""
 
+    def token(self, number: int) -> str:
+        """One token in a form that can be read: [pad], [bos], [eos] and [mask] for the special ones."""
+        special = {self.pad_id: "[pad]", self.bos_id: "[bos]", self.eos_id: "[eos]", self.mask_id: "[mask]"}
+        return special.get(number) or self.decode([number])
+
     @abstractmethod
     def to_bytes(self) -> bytes:
         """The content of `FILE`."""

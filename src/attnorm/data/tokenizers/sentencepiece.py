@@ -111,6 +111,9 @@ class SentencePiece(Tokenizer):
         except RuntimeError as error:
             raise DataError(f"{name}: not a sentencepiece model: {error}") from error
 
+    def token(self, number: int) -> str:
+        return self._processor.id_to_piece(number) if number > _UNK else super().token(number)
+
     def to_bytes(self) -> bytes:
         return self._model
 

@@ -101,6 +101,9 @@ class WordPiece(Tokenizer):
     def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "WordPiece":
         return cls(_from_json(content, name, None), name)
 
+    def token(self, number: int) -> str:
+        return self._tokenizer.id_to_token(number)
+
     def to_bytes(self) -> bytes:
         return self._tokenizer.to_str().encode()
 

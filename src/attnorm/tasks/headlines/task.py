@@ -5,21 +5,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import PAIRS
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.models.generation import Decoding
+from attnorm.models.generation import Decoding, generate
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.progress import tracked
 from attnorm.schema import Share
 from attnorm.tasks.headlines.features import PairBatches, PairLayout
-from attnorm.tasks.headlines.generate import write_headlines
+from attnorm.tasks.headlines.generate import cut, special_tokens, write_headlines
 from attnorm.tasks.headlines.module import HeadlineTask, sample
 from attnorm.tasks.headlines.rouge import Rouge, lead
 from attnorm.tasks.results import Scores
-from attnorm.tasks.task import Recipe, TaskConfig
+from attnorm.tasks.task import Recipe, TaskConfig, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,25 @@ class Headlines(Recipe):
     def decoding(self) -> Decoding:
         """How final headlines are generated."""
         return self.group("decoding")
+
+    def generate(self, model: Seq2Seq, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        sources = cut(tokenizer.encode(texts), self.cfg["model"]["max_source"])
+        return write_headlines(model, tokenizer, sources, self.decoding(), self.cfg["data"]["batch_tokens"])
+
+    def attended(self, model: Seq2Seq, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+        """The model reads the article and, as it wrote it, the headline."""
+        [source] = cut(tokenizer.encode([text]), self.cfg["model"]["max_source"])
+        source, special = [*source, tokenizer.eos_id], special_tokens(tokenizer)
+        device = next(model.parameters()).device
+        [written] = generate(model, torch.tensor([source], device=device), special, self.decoding())
+        target = [tokenizer.bos_id, *written]
+        read, wrote = ([tokenizer.token(number) for number in ids] for ids in (source, target))
+
+        def tokens(layer: str) -> tuple[list[str], list[str]]:
+            of_decoder, to_article = layer.startswith("decoder"), layer.endswith("cross")
+            return wrote if of_decoder else read, wrote if of_decoder and not to_article else read
+
+        return (torch.tensor([source]), torch.tensor([target])), tokens
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         model, decoding, data = self.cfg["model"], self.cfg["decoding"], self.cfg["data"]
