@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 from attnorm.analysis.figures import compare_column_mass, draw_run, line
 from attnorm.training.loggers import CsvTable
 
-CONFIG = {"task": {"name": "mlm"}, "seed": 3, "optim": {"lr": 0.1, "hybrid_lr_factor": 10.0}}
+CONFIG = {"task": {"name": "mlm"}, "seed": 3, "optimizer": {"lr": 0.1, "hybrid_lr_factor": 10.0}}
 
 
 @pytest.fixture
@@ -78,5 +78,5 @@ def test_what_was_not_watched_is_said(run):
     with pytest.raises(ValueError, match=f"{run}: no attention was watched at guided, but at "):
         compare_column_mass({"one": run}, run / "guided.png", "guided")
     (run / "attention.csv").unlink()
-    with pytest.raises(ValueError, match=r"no attention was watched; .* callbacks\.attention_every > 0"):
+    with pytest.raises(ValueError, match=r"no attention was watched; .* callbacks\.attention_stats\.every_n_steps > 0"):
         compare_column_mass({"one": run}, run / "all.png")

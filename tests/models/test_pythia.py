@@ -219,7 +219,7 @@ def test_the_sites_are_those_that_the_settings_use():
     assert Pythia.sites == {"fusion": False, "encoder": False}
     assert Pythia.sites_of({}) == Pythia.sites_of({"fusion": 3, "question": None}) == {}
     for fusion, question in KINDS:
-        sites = Pythia.sites_of({"name": "pythia", "fusion": fusion, "question": question, "width": 8})
+        sites = Pythia.sites_of({"fusion": fusion, "question": question, "width": 8})
         model = visual_model(Pythia, fusion=fusion, question=question)
         assert list(sites) == [
             site for site in Pythia.sites if site in {n.split(".")[0] for n in attention_layers(model)}

@@ -1,6 +1,7 @@
 """Parameter groups, the shape of the schedules, and hybrid weights that stay a share."""
 
 import math
+
 import pytest
 import torch
 from builders import PLACEMENTS, build_model, sources, targets
