@@ -10,7 +10,7 @@ import runs
 from omegaconf import OmegaConf
 
 PAGE = (runs.ROOT / "docs/add_your_own.md").read_text()
-FILE, CHECK = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+FILE, *_, CHECK = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
 PATH = "attention.encoder=my_normalizer:Power"
 
