@@ -9,7 +9,7 @@ import yaml
 from rich.console import Console
 
 from attnorm.config.validate import leaves
-from attnorm.tasks.results import Scores
+from attnorm.tasks.results import Results
 from attnorm.training import console
 
 VALIDATION = re.compile(
@@ -100,9 +100,9 @@ def test_the_shown_configuration_is_whole(output):
         assert str(value) in ended.stdout, key
 
 
-SCORES = Scores(
+SCORES = Results(
     split="test",
-    of="pairs",
+    unit="pairs",
     size=12345,
     metrics={"rouge1": 31.239, "rouge2": 12.0, "rougeL": 29.999, "loss": 1.23456},
     baselines={"lead-8": {"rouge1": 20.0, "rouge2": 5.0, "rougeL": 19.0}},

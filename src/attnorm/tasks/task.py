@@ -19,20 +19,20 @@ from attnorm.models.config import Shape
 from attnorm.optim import Optim
 from attnorm.progress import tracked
 from attnorm.tasks import RECIPES
-from attnorm.tasks.module import Task
-from attnorm.tasks.results import Scores
+from attnorm.tasks.module import TaskModule
+from attnorm.tasks.results import Results
 
 
 class Recipe(ABC):
     """One task. With `training.train` the only place that knows both data and models.
 
-    models: the names of `MODELS` that it trains. kind: of `KINDS`, what its data source has to yield. counts: what a
+    models: the names of `MODELS` that it trains. kind: of `KINDS`, what its data source has to yield. unit: what a
     split consists of, in a person's words.
     """
 
     models: ClassVar[tuple[str, ...]]
     kind: ClassVar[str]
-    counts: ClassVar[str]
+    unit: ClassVar[str]
 
     def __init__(self, cfg: dict):
         self.cfg = cfg
@@ -46,7 +46,7 @@ class Recipe(ABC):
         """The configured model with its initial parameters."""
 
     @abstractmethod
-    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> Task:
+    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> TaskModule:
         """The LightningModule around a model."""
 
     @abstractmethod
@@ -118,19 +118,21 @@ class Recipe(ABC):
         return build_settings(Optim, "optim", self.cfg)
 
     @torch.no_grad()
-    def judged(self, task: Task, split: Split) -> dict[str, float]:
-        """The metrics of a model on a whole split, in the precision of its parameters."""
+    def evaluate(self, task: TaskModule, split: Split) -> dict[str, float]:
+        """The metrics of a model on a whole split, in the precision of its parameters; keeps `task.examples`, in the
+        order of the rows."""
         task.eval()
-        task.begin_validation()
+        task.begin_validation(keep_examples=True)
         batches, device = self.batches(split), next(task.parameters()).device
         parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
-        for part in tracked(list(parts), split.name):
-            task.count({name: tensor.to(device) for name, tensor in batches[part].items()})
-        return task.results()
+        for number, part in enumerate(tracked(list(parts), split.name)):
+            task.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
+        task.sort_examples()
+        return task.metrics()
 
-    def score(self, task: Task, split: Split) -> Scores:
+    def score(self, task: TaskModule, split: Split) -> Results:
         """What `eval.py` and the end of training report: the validation metrics of the whole split."""
-        return Scores(split.name, self.counts, len(split.texts), self.judged(task, split), samples=task.samples)
+        return Results(split.name, self.unit, len(split.texts), self.evaluate(task, split), samples=task.samples)
 
 
 SHARED_DATA_KEYS = (  # keys of `data` that every source shares: cleaning and batching

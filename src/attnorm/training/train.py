@@ -13,8 +13,8 @@ from attnorm.config.resolve import record_of, run_label
 from attnorm.config.resume import deciding
 from attnorm.data.preprocess import describe
 from attnorm.errors import ConfigError
-from attnorm.tasks.module import Task
-from attnorm.tasks.results import Scores
+from attnorm.tasks.module import TaskModule
+from attnorm.tasks.results import Results
 from attnorm.tasks.task import Recipe, recipe_of
 from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
@@ -118,7 +118,7 @@ def first_model(recipe: Recipe, tokenizer, show: bool) -> torch.nn.Module:
     return model
 
 
-def build_trainer(cfg: dict, run: Path, task: Task, loggers: list, own: list[pl.Callback]) -> pl.Trainer:
+def build_trainer(cfg: dict, run: Path, task: TaskModule, loggers: list, own: list[pl.Callback]) -> pl.Trainer:
     """Lightning's trainer with this project's callbacks; the trainer's own keys pass through as typed."""
     settings, options = dict(cfg["trainer"]), cfg["callbacks"]
     folder = run / "checkpoints"
@@ -131,10 +131,10 @@ def build_trainer(cfg: dict, run: Path, task: Task, loggers: list, own: list[pl.
     if settings["max_time"] is not None:
         used.append(TimeLimit(settings["max_time"]))
     if options["patience"] is not None:
-        used.append(pl.callbacks.EarlyStopping(task.monitor, mode=task.better, patience=options["patience"]))
+        used.append(pl.callbacks.EarlyStopping(task.monitor, mode=task.mode, patience=options["patience"]))
     used += own
     if not settings["fast_dev_run"]:
-        used.append(BestAndLast(folder, task.monitor, task.better))
+        used.append(BestAndLast(folder, task.monitor, task.mode))
     return pl.Trainer(
         **settings | {"max_steps": -1, "val_check_interval": 1},  # both are known once the trainer is: `set_length`
         logger=loggers or False,
@@ -153,7 +153,7 @@ def set_length(trainer: pl.Trainer, data: RunData) -> int:
     """Tells the trainer how many updates to make and when to validate; returns the number of updates.
 
     Both depend on how many devices the trainer has found. Lightning must not compute them itself: it would build the
-    loaders too early (see `Task.configure_optimizers`).
+    loaders too early (see `TaskModule.configure_optimizers`).
     """
     data.trainer = trainer
     updates = data.planned_updates()
@@ -209,8 +209,9 @@ def describe_parts(cfg: dict, model: torch.nn.Module, splits: dict, data: RunDat
     }
 
 
-def show_result(run: Path, label: str, scores: Scores, samples: int) -> None:
-    """Samples and closing table on the screen, all that the model wrote in the run folder."""
+def show_result(run: Path, label: str, scores: Results, samples: int) -> None:
+    """Samples and closing table on the screen, and all that the model wrote in the run folder."""
     console.show_samples(scores.samples[:samples])
     scores.write(run / "samples", scores.split)
+    scores.write_predictions(run, scores.split)
     console.show_scores(scores, label)

@@ -9,9 +9,9 @@ from attnorm.models.seq2seq import Seq2Seq
 from attnorm.progress import tracked
 from attnorm.tasks.headlines.features import PairBatches, PairLayout
 from attnorm.tasks.headlines.generate import write_headlines
-from attnorm.tasks.headlines.module import HeadlineTask, sample
-from attnorm.tasks.headlines.rouge import Rouge, lead
-from attnorm.tasks.results import Scores
+from attnorm.tasks.headlines.module import HeadlineModule, sample
+from attnorm.tasks.headlines.rouge import Rouge, lead, means
+from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Recipe, build_settings
 
 
@@ -19,7 +19,7 @@ class Headlines(Recipe):
     """task=gigaword."""
 
     models = ("seq2seq",)
-    kind, counts = "pairs", "pairs"
+    kind, unit = "pairs", "pairs"
 
     def layout(self) -> PairLayout:
         return PairLayout(self.cfg["model"]["max_source"], self.cfg["model"]["max_target"])
@@ -28,8 +28,8 @@ class Headlines(Recipe):
         vocabulary = tokenizer.vocab_size, tokenizer.pad_id
         return Seq2Seq(self.shape(), self.cfg["attention"], *vocabulary, seed=self.cfg["seed"])
 
-    def task(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineTask:
-        return HeadlineTask(
+    def task(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineModule:
+        return HeadlineModule(
             model,
             tokenizer,
             self.optim(),
@@ -62,10 +62,10 @@ class Headlines(Recipe):
             if data["batch_tokens"] < longest:
                 yield f"data.batch_tokens={data['batch_tokens']}: a pair can have {longest} tokens; type more"
 
-    def score(self, task: HeadlineTask, split: Split) -> Scores:
+    def score(self, task: HeadlineModule, split: Split) -> Results:
         """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
         task.rouge_pairs = 0  # greedy headlines are for watching only
-        loss = self.judged(task, split)["loss"]
+        loss = self.evaluate(task, split)["loss"]
         decoding, rouge = self.decoding(), Rouge(self.cfg["task"]["stemmer"])
         started = time.perf_counter()
         headlines = write_headlines(
@@ -78,15 +78,17 @@ class Headlines(Recipe):
         )
         seconds = time.perf_counter() - started
         articles, titles = list(split.texts["article"]), list(split.texts["title"])
-        return Scores(
+        scores = rouge.each(headlines, titles)
+        return Results(
             split.name,
-            self.counts,
+            self.unit,
             len(titles),
-            {**rouge(headlines, titles), "loss": loss},
+            {**means(scores), "loss": loss},
             baselines={"lead-8": rouge([lead(article) for article in articles], titles)},
             note=rouge.describe(),
             settings=vars(decoding),
             files={".txt": "\n".join(headlines) + "\n"},
+            predictions=Predictions(range(len(titles)), titles, headlines, scores, **task.examples, inputs=articles),
             samples=list(map(sample, articles, titles, headlines)),
-            more={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
+            extra={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
         )

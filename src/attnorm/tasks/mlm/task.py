@@ -6,14 +6,15 @@ from attnorm.data.preprocess import Split
 from attnorm.models.bert import MaskedLM
 from attnorm.tasks.bert import BertRecipe
 from attnorm.tasks.mlm.masking import MaskedBatches, Masking
-from attnorm.tasks.mlm.module import MaskedLMTask
+from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.mlm.packing import Blocks
+from attnorm.tasks.results import Predictions, Results
 
 
 class MaskedLanguageModel(BertRecipe):
     """task=mlm."""
 
-    kind, counts, head = "documents", "documents", MaskedLM
+    kind, unit, head = "documents", "documents", MaskedLM
 
     def layout(self) -> Blocks:
         task = self.cfg["task"]
@@ -23,11 +24,30 @@ class MaskedLanguageModel(BertRecipe):
         """What is hidden, and what stands in its place."""
         return Masking(**{name: self.cfg["task"][name] for name in Masking.__dataclass_fields__})
 
-    def task(self, model: MaskedLM, tokenizer, validation: Split) -> MaskedLMTask:
-        return MaskedLMTask(model, tokenizer, self.optim())
+    def task(self, model: MaskedLM, tokenizer, validation: Split) -> MaskedLMModule:
+        return MaskedLMModule(model, tokenizer, self.optim())
 
     def batches(self, split: Split) -> MaskedBatches:
         return MaskedBatches(split.rows, split.tokenizer, self.masking(), self.cfg["seed"])
+
+    def score(self, task: MaskedLMModule, split: Split) -> Results:
+        """Loss, perplexity and accuracy at the masked tokens; the predictions have one row per block."""
+        scores, examples = super().score(task, split), task.examples
+        masked, filled = (
+            [[split.tokenizer.decode([token]) for token in row] for row in examples[name]]
+            for name in ("reference", "output")
+        )
+        counts = list(zip(examples["correct"], examples["n_tokens"], strict=True))
+        scores.predictions = Predictions(
+            range(len(split)),
+            masked,
+            filled,
+            {"accuracy": [100.0 * correct / count if count else None for correct, count in counts]},
+            examples["loss_sum"],
+            examples["n_tokens"],
+            statistics={"correct": examples["correct"]},
+        )
+        return scores
 
     def problems(self, sound: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(sound)

@@ -32,7 +32,7 @@ class ProgressLine(pl.Callback):
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        console.print(f"step {trainer.global_step:>6,}  val loss {found['loss']:.3f}  {task.line(found)}")
+        console.print(f"step {trainer.global_step:>6,}  val loss {found['loss']:.3f}  {task.format_line(found)}")
         self._show_samples(trainer.global_step, task.samples[: self.samples])
 
     def _show_samples(self, step: int, samples: list) -> None:
