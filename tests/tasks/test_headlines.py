@@ -15,7 +15,7 @@ from attnorm.models.generation import Decoding, generate
 from attnorm.optim import Optim
 from attnorm.tasks.headlines.features import PairBatches
 from attnorm.tasks.headlines.generate import cut, special_tokens, target_logits, write_headlines
-from attnorm.tasks.headlines.module import HeadlineModule
+from attnorm.tasks.headlines.module import HeadlineModule, smoothed_cross_entropy
 from attnorm.tasks.headlines.rouge import Rouge, lead
 from attnorm.tasks.module import NonFiniteLoss
 
@@ -233,6 +233,36 @@ def test_loss_and_gradients_of_an_update_do_not_depend_on_how_it_is_divided(plac
     assert_close(divided, whole, **TIGHT)
     for found, wanted in zip(gradients_of(divided, model), gradients_of(whole, model), strict=True):
         assert_close(found, wanted, **TIGHT)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_the_smoothed_loss_is_that_of_torch_bit_for_bit(dtype, smoothing):
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(37, 301, generator=generator)).to(dtype).requires_grad_()
+    labels = torch.randint(301, (37,), generator=generator)
+    expected = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+    (wanted,) = torch.autograd.grad(expected, logits)
+    plain, smoothed = smoothed_cross_entropy(logits, labels, smoothing)
+    (found,) = torch.autograd.grad(smoothed, logits)
+    assert torch.equal(smoothed, expected) and torch.equal(found, wanted)
+    assert torch.equal(plain, F.cross_entropy(logits, labels, reduction="sum"))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_training_shows_the_loss_without_smoothing_and_logs_the_objective_if_it_differs(smoothing):
+    model, (batch,) = rough_model(), TABLE.updates()
+    task, logged = headline_task(model, label_smoothing=smoothing), {}
+    task.log = lambda name, value, prog_bar=False: logged.update({name: (float(value), prog_bar)})
+    minimized = task.training_step(batch, 0).item()
+    logits, labels = target_logits(model, batch)
+    loss, shown = logged.pop("train/loss")
+    assert shown and loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-12)
+    logged.pop("step")
+    if not smoothing:
+        assert logged == {} and minimized == pytest.approx(loss, rel=1e-12)
+    else:
+        assert logged == {"train/objective": (pytest.approx(minimized, rel=1e-12), False)} and minimized != loss
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_rows():
