@@ -96,7 +96,7 @@ def question_scores(
 ) -> dict[str, list[float]]:
     """`exact` and `f1` of each question in percent, in the order of the references: their means are those of `score`.
 
-    There must be a prediction for every question.
+    There must be a prediction for every question, not yet emptied by a threshold, and odds for every prediction.
     """
     gold = dict(references)
     scores = _scores(predictions, gold, null_odds)

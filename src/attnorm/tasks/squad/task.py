@@ -83,9 +83,9 @@ class Questions(BertRecipe):
             losses[question] += loss
             windows[question] += 1
         if task.null_threshold is None:
-            scores = squad_metric.question_scores(answers, gold)
+            scores = squad_metric.question_scores(spans, gold)
         else:
-            scores = squad_metric.question_scores(answers, gold, odds, task.null_threshold)
+            scores = squad_metric.question_scores(spans, gold, odds, task.null_threshold)
             of_spans = squad_metric.question_scores(spans, gold, odds, threshold=math.inf)
             statistics = {
                 "has_answer": [bool(texts) for _, texts in gold],
