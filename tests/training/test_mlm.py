@@ -188,9 +188,9 @@ def test_each_validation_hides_the_same_tokens_and_each_epoch_others(monkeypatch
         validations, training = noting(patch, "validation_step"), noting(patch, "training_step")
         runs.tiny_run(tmp_path, *EPOCHS, "task.validations=3", task="mlm")
     batches = [batch for _, batch in validations]
-    split = len(batches) // 4  # after 3, 6, 9 and 10 updates
-    assert split > 0 and len(batches) == 4 * split
-    for later in range(1, 4):
+    split = len(batches) // 5  # after 3, 6, 9 and 10 updates, and the final evaluation
+    assert split > 0 and len(batches) == 5 * split
+    for later in range(1, 5):
         again = batches[later * split : (later + 1) * split]
         assert [same(*pair) for pair in zip(batches[:split], again, strict=True)] == [True] * split
     assert all(batch["divisor"] == len(batch["labels"]) for _, batch in training)  # the loss is a mean

@@ -155,4 +155,4 @@ def sums_per_row(values: Tensor, mask: Tensor) -> Tensor:
     mask: bool (B, N), the positions that have a value. values: (K,), one per True in the mask, row by row.
     """
     mask = mask.cpu()
-    return torch.zeros(mask.shape, dtype=torch.float64).masked_scatter_(mask, values.double().cpu()).sum(1)
+    return torch.zeros(mask.shape, dtype=torch.float64).masked_scatter_(mask, values.cpu().double()).sum(1)

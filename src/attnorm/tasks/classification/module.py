@@ -40,7 +40,7 @@ class ClassificationModule(TaskModule):
         loss = F.cross_entropy(scores, labels, reduction="sum").item()
         self.add(loss=loss, rows=len(guesses), correct=(guesses == labels).sum().item())
         if self.examples is not None:
-            self.record(batch["rows"], loss_sum=F.cross_entropy(scores, labels, reduction="none").double())
+            self.record(batch["rows"], loss_sum=F.cross_entropy(scores, labels, reduction="none"))
 
     def predictions(self) -> dict[int, str]:
         """The predicted label of each evaluated row, in the order of the rows."""

@@ -1,6 +1,7 @@
 """Masked language modelling: documents in blocks, a BERT-shaped encoder, scores at the hidden tokens only."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from attnorm.data.preprocess import Split
 from attnorm.models.bert import MaskedLM
@@ -33,18 +34,16 @@ class MaskedLanguageModel(BertRecipe):
     def score(self, task: MaskedLMModule, split: Split) -> Results:
         """Loss, perplexity and accuracy at the masked tokens; the predictions have one row per block."""
         scores, examples = super().score(task, split), task.examples
-        masked, filled = (
-            [[split.tokenizer.decode([token]) for token in row] for row in examples[name]]
-            for name in ("reference", "output")
-        )
+        text = cache(lambda token: split.tokenizer.decode([token]))  # a split has few different tokens
+        masked, filled = ([list(map(text, row)) for row in examples[name]] for name in ("reference", "output"))
         counts = list(zip(examples["correct"], examples["n_tokens"], strict=True))
         scores.predictions = Predictions(
-            range(len(split)),
-            masked,
-            filled,
-            {"accuracy": [100.0 * correct / count if count else None for correct, count in counts]},
-            examples["loss_sum"],
-            examples["n_tokens"],
+            ids=range(len(split)),
+            references=masked,
+            outputs=filled,
+            scores={"accuracy": [100.0 * correct / count if count else None for correct, count in counts]},
+            loss_sum=examples["loss_sum"],
+            n_tokens=examples["n_tokens"],
             statistics={"correct": examples["correct"]},
         )
         return scores

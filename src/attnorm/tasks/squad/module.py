@@ -66,7 +66,7 @@ class SpanModule(TaskModule):
         self.spans.add(batch["rows"].tolist(), *scores.unbind(-1))
         self.add(loss=self._loss(scores, batch).item(), windows=len(batch["rows"]))
         if self.examples is not None:
-            self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").double().sum(1))
+            self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 
     def metrics(self) -> dict[str, float]:
         """loss (nats), exact and f1 in percent, over the questions of which a window was evaluated."""

@@ -48,7 +48,7 @@ class VqaModule(TaskModule):
         self.outputs += zip(batch["rows"].tolist(), guesses.tolist(), strict=True)
         self.add(loss=self._loss(scores, batch).item(), questions=len(guesses), credit=credit)
         if self.examples is not None:
-            self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").double().sum(1))
+            self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 
     def predictions(self) -> dict[str, str]:
         """The answer to each evaluated question, by its id."""
