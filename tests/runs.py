@@ -111,6 +111,7 @@ FILES = {  # what a run of four updates with two validations leaves behind, what
     "summary.json",
     "checkpoints/best.ckpt",
     "checkpoints/last.ckpt",
+    "predictions/validation.parquet",
     "samples/step_000002.txt",
     "samples/step_000004.txt",
 }

@@ -10,10 +10,10 @@ from attnorm.attention.multihead import MultiHeadAttention
 
 class Mixer(nn.Module):
     interface = "digits"
-    sites = {"mixer": False}
+    sites = {"mixer": False}  # noqa: RUF012
 
     def __init__(
-        self, attention: dict, vocab_size: int, pad_id: int, seed: int, *, size: int = 16, heads: int = 2, depth: int = 2
+        self, attention: dict, vocab_size: int, pad_id: int, seed: int, size: int = 16, heads: int = 2, depth: int = 2
     ):
         super().__init__()
         torch.manual_seed(seed)

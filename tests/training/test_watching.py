@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from attnorm.attention.multihead import observe
 from attnorm.data.sampler import TokenBatches
-from attnorm.tasks.mlm.module import MaskedLMTask
+from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.task import recipe_of
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks.attention_stats import AttentionWatch, layer_label
@@ -145,7 +145,7 @@ def test_each_look_is_at_the_same_batch_without_dropout(monkeypatch, tmp_path):
 
     def look(self, trainer, task, batch):
         with monkeypatch.context() as patch:
-            runs.before(patch, MaskedLMTask, "forward", lambda model, batch: note(model, batch))
+            runs.before(patch, MaskedLMModule, "forward", lambda model, batch: note(model, batch))
             original(self, trainer, task, batch)
         modes.append(task.model.training)
 

@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -11,9 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import console
-from attnorm.tasks.results import NAMES, Scores
+from attnorm.tasks.results import NAMES, Results
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
+UNLIMITED = 10_000  # columns of a console
 
 
 def quiet_libraries() -> None:
@@ -75,25 +77,46 @@ def show_samples(samples: list[dict[str, str]]) -> None:
     console.print()
 
 
-def show_scores(scores: Scores, label: str) -> None:
+def show_scores(scores: Results, label: str) -> None:
     """The closing table: the model beside the baselines. Where nothing was scored, the note alone."""
     settings = ", ".join(f"{name} {value}" for name, value in scores.settings.items())
-    title = f"{scores.split}: {scores.size:,} {scores.of}" + f"; {settings}" * bool(settings)
+    title = f"{scores.split}: {scores.size:,} {scores.unit}" + f"; {settings}" * bool(settings)
     rows = {label: scores.metrics, **scores.baselines}
-    cells = [["", *map(escape, rows)]]
+    cells = [["", *rows]]
     for metric in scores.metrics:
         name = NAMES.get(metric, metric)
         cells.append([name, *(number(found[metric], metric) if metric in found else "" for found in rows.values())])
-    if len(scores.metrics) <= WIDE:
-        cells = list(zip(*cells, strict=True))
-    table = Table(*cells[0], title=title, title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in cells[1:]:
-        table.add_row(*row)
-    console.print(table if scores.metrics else escape(title))
+    if scores.metrics:
+        print_table(title, cells)
+    else:
+        console.print(title, markup=False)
     if scores.note:
         console.print(f"[dim]{escape(scores.note)}[/]")
+
+
+def print_table(title: str, cells: list[list[str]]) -> None:
+    """Prints a table in which nothing is cut off: labels that are too long wrap, and numbers stay on one line.
+
+    cells: a first list with the names of the methods, and one for each metric: its name, then the value of each method.
+    A metric is a column if there are at most WIDE of them and the table fits the console; otherwise it is a row.
+    """
+    methods_as_rows = table_of(title, list(zip(*cells, strict=True)))
+    unlimited = console.options.update(width=UNLIMITED)  # the width that the table would like to have
+    fits = console.measure(methods_as_rows, options=unlimited).maximum <= console.width
+    console.print(methods_as_rows if fits and len(cells) - 1 <= WIDE else table_of(title, cells))
+
+
+def table_of(title: str, rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose first row is the header and whose first column has labels; the other columns have numbers."""
+    header, *body = rows
+    table = Table(title=escape(title), title_justify="left")
+    table.add_column(escape(header[0]), overflow="fold")
+    for number, name in enumerate(header[1:], start=1):
+        widest = max((len(row[number]) for row in body), default=0)
+        table.add_column(escape(name), justify="right", overflow="fold", min_width=widest)
+    for row in body:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def show_warnings(texts: list[str]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
-from attnorm.tasks.module import Task
+from attnorm.tasks.module import TaskModule
 from attnorm.training.loggers import CsvTable
 
 ATTENTION_FILE = "attention.csv"
@@ -55,7 +55,7 @@ class AttentionWatch(EveryUpdates):
         self.file = run_folder / ATTENTION_FILE
         self.batch: dict[str, Tensor] | None = None
 
-    def on_fit_start(self, trainer: pl.Trainer, task: Task) -> None:
+    def on_fit_start(self, trainer: pl.Trainer, task: TaskModule) -> None:
         self.table = CsvTable(self.file)
         if self.every and trainer.is_global_zero:
             batch = trainer.datamodule.fixed_batch()
@@ -64,7 +64,7 @@ class AttentionWatch(EveryUpdates):
                 self.look(trainer, task, {})
 
     @torch.no_grad()
-    def look(self, trainer: pl.Trainer, task: Task, batch: dict) -> None:
+    def look(self, trainer: pl.Trainer, task: TaskModule, batch: dict) -> None:
         metrics: dict[str, float] = {}
 
         def see(name: str, weights: Tensor, allowed: Tensor | None) -> None:
