@@ -89,7 +89,7 @@ class TaskModule(pl.LightningModule):
 
     def sort_examples(self) -> None:
         """Puts `examples` into the order of the rows, whatever order the batches came in."""
-        rows = self.examples.pop("rows")
+        rows = self.examples.pop("rows", [])
         order = sorted(range(len(rows)), key=rows.__getitem__)
         self.examples = {name: [values[place] for place in order] for name, values in self.examples.items()}
 

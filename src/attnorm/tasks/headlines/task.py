@@ -102,7 +102,7 @@ class Headlines(Recipe):
     def score(self, task: HeadlineModule, split: Split) -> Results:
         """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
         task.rouge_pairs = 0  # greedy headlines are for watching only
-        loss = self.judged(task, split)["loss"]
+        loss = self.evaluate(task, split)["loss"]
         decoding, rouge = self.decoding(), Rouge(self.config.stemmer)
         started = time.perf_counter()
         headlines = write_headlines(
