@@ -138,7 +138,7 @@ def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
         problems += [f"attention.{table}.{key}: the model has no such site." + nearest(key, sites) for key in keys]
     tables = {"": attention, "prior.": attention["prior"], "scorer.": attention["scorer"]}
     absent = [f"{prefix}{site}" for prefix, table in tables.items() for site in sites if site not in table]
-    problems += [f"attention.{key}: missing, the model has this site" for key in absent] or misshapen(attention, sites)
+    problems += [f"attention.{key}: missing, the model has this site" for key in absent] or malformed(attention, sites)
     if problems:
         return problems
     used = set()
@@ -156,7 +156,7 @@ def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
             if kind == "normalizer" and not part.differentiable:
                 problems.append(f"{key}={name}: {name} has no gradient, so nothing can be trained through it")
             if kind == "normalizer" and autoregressive and part.couples_queries == "all":
-                problems.append(f"{key}={name}: {leak(name)}")
+                problems.append(f"{key}={name}: {leak_message(name)}")
     problems += [
         f"attention.options.{name}: no site uses {name!r}, so nothing would read it; in use: "
         f"{', '.join(sorted(used))}." + nearest(name, used)
@@ -166,7 +166,7 @@ def check_attention(attention: dict, sites: dict[str, bool]) -> list[str]:
     return problems
 
 
-def misshapen(attention: dict, sites: dict[str, bool]) -> list[str]:
+def malformed(attention: dict, sites: dict[str, bool]) -> list[str]:
     """Values of the tables that are of another kind than a name, a list of names, or options by name."""
     problems = []
     for site in sites:
@@ -187,7 +187,7 @@ def misshapen(attention: dict, sites: dict[str, bool]) -> list[str]:
     return problems
 
 
-def leak(name: str) -> str:
+def leak_message(name: str) -> str:
     """Why a normalizer that couples all queries is refused at an autoregressive site, and what to use."""
     safe = ["softmax"] + [f"{name}_prefix"] * (f"{name}_prefix" in NORMALIZERS)
     return f"{name} couples queries and would leak the future at an autoregressive site; use {' or '.join(safe)}"
