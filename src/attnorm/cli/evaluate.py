@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from attnorm import progress
-from attnorm.attention.build import check_attention
 from attnorm.cli.score_predictions import METRICS, OF_FILES, score_file
 from attnorm.config.overrides import Rerun, changed, open_run, read_command, read_run
-from attnorm.config.resolve import model_attention, model_sites, run_label
+from attnorm.config.resolve import attention_problems, run_label
 from attnorm.config.run_config import Recorded
 from attnorm.config.validate import check_data, check_together, check_values
 from attnorm.data.sources.base import Source
@@ -76,7 +75,7 @@ def sound(cfg: dict, splits: tuple[str, ...]) -> None:
     problems = list(check_values(cfg))
     wrong = {problem.partition("=")[0] for problem in problems}
     if "model.name" not in wrong:
-        problems += check_attention(model_attention(cfg), model_sites(cfg))
+        problems += attention_problems(cfg)
     if splits and wrong.isdisjoint(("data.name", "task.name")):
         problems += check_data(cfg, splits)
     problems += check_together(cfg, wrong)

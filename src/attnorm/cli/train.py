@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm.cli.errors import exit_code, explain
-from attnorm.config.arguments import readable
+from attnorm.config.arguments import as_typed, readable, register_attention
 from attnorm.errors import ConfigError
 
 
@@ -21,17 +21,17 @@ def register_resolvers() -> None:
     """`${attention_label:}`: the name that a run is filed under, by what was resolved."""
 
     def label(*, _root_: DictConfig) -> str:
-        from attnorm.attention.build import check_attention
-        from attnorm.config.resolve import model_attention, model_sites, run_label
+        from attnorm.attention.tables import check_attention
+        from attnorm.config.resolve import model_sites, run_label
         from attnorm.tasks.task import completed
 
         groups = ("attention", "model", "data", "task")
         cfg = completed({key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups})
         try:
-            attention, sites = model_attention(cfg), model_sites(cfg)
+            problems = check_attention(cfg["attention"], model_sites(cfg), typed=())
         except ValueError:
             return "unknown"
-        return "unknown" if check_attention(attention, sites) else run_label(cfg)
+        return "unknown" if problems else run_label(cfg)
 
     OmegaConf.register_new_resolver("attention_label", label, replace=True)
 
@@ -46,13 +46,14 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     failed: dict[int, int] = {}  # exit codes by job
     typed = sys.argv
     arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
+    register_attention(arguments)
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> float | None:
         sys.argv = typed  # what the run records, and what Lightning starts the processes of other devices with
         hydra_cfg = HydraConfig.get()
         runtime = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
-        run, overrides = Path(runtime["output_dir"]), list(hydra_cfg.overrides.task)
+        run, overrides = Path(runtime["output_dir"]), as_typed(hydra_cfg.overrides.task)
         multirun = hydra_cfg.mode == RunMode.MULTIRUN
         if multirun:
             number = int(hydra_cfg.job.num) + 1
@@ -116,10 +117,14 @@ def train_in(run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str
 
 
 def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> dict:
-    """The configuration as plain values; raises ConfigError with all its problems. overrides: what was typed."""
+    """The configuration as plain values, with its attention tables resolved; raises ConfigError with all its problems.
+
+    overrides: what was typed.
+    """
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
         raise ConfigError([f"{key}: has to be given, as {key}=<value>" for key in missing])
+    from attnorm.config.resolve import record_of
     from attnorm.config.validate import check, removed
     from attnorm.config.warm_start import complete
     from attnorm.tasks.task import completed
@@ -129,7 +134,7 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
     plain = complete(completed(OmegaConf.to_container(cfg, resolve=True)))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
-    return plain
+    return record_of(plain)
 
 
 def remove_if_empty(folder: Path) -> None:

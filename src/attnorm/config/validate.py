@@ -7,8 +7,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from attnorm.attention.build import check_attention
-from attnorm.config.resolve import model_attention, model_sites, other_sites
+from attnorm.config.resolve import attention_problems, model_attention, typed_keys
 from attnorm.config.resume import changed_settings
 from attnorm.config.schema import RULES, leaves
 from attnorm.data.sources.base import SOURCES, Source, build_source
@@ -33,17 +32,15 @@ OWN_TRAINER_KEYS = {  # what this project decides about pytorch_lightning.Traine
 
 
 def typed_in_vain(cfg: dict, overrides: Sequence[str]) -> list[str]:
-    """One message for each key that was typed and that changes nothing: attention sites that the model does not have,
-    keys that nothing reads as the others are set, and keys of the model that its first weights or the data decide."""
-    others, sites, problems = other_sites(cfg), ", ".join(model_sites(cfg)) or "none as it is set", []
-    recipe, model = recipe_of(cfg), cfg["model"]
+    """One message for each key that was typed and that changes nothing: keys that nothing reads as the others are set,
+    and keys of the model that its first weights or the data decide. Those of `attention` are checked with its tables.
+    """
+    recipe, model, problems = recipe_of(cfg), cfg["model"], []
     unread = recipe.unread() if model["name"] in recipe.models else {}
     typed = {it.key_or_group: it for it in OverridesParser.create().parse_overrides(list(overrides))}  # the last counts
     for key, override in typed.items():
         group, *rest = key.split(".")
-        if group == "attention" and rest and rest[-1] in others:
-            problems.append(f"{key}: the model has no such site; it has {sites}")
-        elif key in unread:
+        if key in unread:
             problems.append(f"{override.input_line}: nothing reads it as the rest is set; it is for {unread[key]}")
         elif group == "model" and len(rest) == 1 and rest[0] in model and not override.is_delete():
             value, now = override.value(), model[rest[0]]
@@ -79,7 +76,7 @@ def check(cfg: dict, multirun: bool = False, overrides: Sequence[str] = ()) -> l
         return not any(problem.startswith(f"{group}.name") for problem in problems)
 
     if named("model"):
-        problems += check_attention(model_attention(cfg), model_sites(cfg))
+        problems += attention_problems(cfg, typed_keys(overrides))
         problems += typed_in_vain(cfg, overrides) if named("task") else []
     if named("data") and named("task"):
         problems += check_data(cfg, ("train", "validation"))
@@ -213,7 +210,11 @@ def check_training(cfg: dict, multirun: bool, wrong: set[str]) -> Iterator[str]:
         )
     if sound("ckpt_path") and cfg["ckpt_path"] is not None and not Path(cfg["ckpt_path"]).is_file():
         yield f"ckpt_path={cfg['ckpt_path']}: no such file"
-    elif sound("ckpt_path", "model.name") and cfg["ckpt_path"] is not None:
+    elif (
+        sound("ckpt_path", "model.name")
+        and cfg["ckpt_path"] is not None
+        and not any(key.startswith("attention") for key in wrong)
+    ):
         try:
             yield from changed_settings({**cfg, "attention": model_attention(cfg)}, Path(cfg["ckpt_path"]))
         except CheckpointError as error:
