@@ -13,12 +13,12 @@ from attnorm.attention import Normalizer, build_normalizer
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.masking import dense_mask
 from attnorm.attention.normalizers.base import (
+    add_log_prior,
     dot_scores,
     logsumexp_over_queries,
     masked_scores,
-    prefer,
     softmax_over_keys,
-    widen,
+    upcast,
 )
 from attnorm.attention.testing import PROPERTIES, Report, Result, check_normalizer
 from attnorm.attention.testing.agreement import kinked
@@ -96,7 +96,7 @@ class Softmax(Normalizer):
     proportional_to_prior = True
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return softmax_over_keys(prefer(masked_scores(scores, mask), log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(masked_scores(scores, mask), log_prior)).to(scores.dtype)
 
 
 class DNAS(Normalizer):
@@ -106,7 +106,7 @@ class DNAS(Normalizer):
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
-        return softmax_over_keys(prefer(s - logsumexp_over_queries(s), log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - logsumexp_over_queries(s), log_prior)).to(scores.dtype)
 
 
 class Prefix(DNAS):
@@ -117,7 +117,7 @@ class Prefix(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
         c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
     def step(self, scores, mask=None, state=None, *, log_prior=None):
         s = masked_scores(scores, mask)
@@ -125,7 +125,7 @@ class Prefix(DNAS):
         new = s.new_full((*s.shape[:-1], s.shape[-1] - state.shape[-1]), -torch.inf)
         state = torch.logaddexp(torch.cat([state, new], -1), s)
         c = state.masked_fill(state == -torch.inf, 0.0)
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype), state
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype), state
 
 
 @pytest.mark.parametrize("sound", [Softmax, DNAS, Prefix])
@@ -146,39 +146,40 @@ def fault(cls):
 
 class FiniteFill(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s, allowed = widen(scores), dense_mask(mask, scores)
+        s, allowed = upcast(scores), dense_mask(mask, scores)
         s = s if allowed is None else s.masked_fill(~allowed, -1e4)
-        return prefer(s - s.logsumexp(-2, keepdim=True), log_prior).softmax(-1).to(scores.dtype)
+        return add_log_prior(s - s.logsumexp(-2, keepdim=True), log_prior).softmax(-1).to(scores.dtype)
 
 
 class PaddedQueriesInTheColumnStep(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
-        return softmax_over_keys(prefer(s - widen(scores).logsumexp(-2, keepdim=True), log_prior)).to(scores.dtype)
+        s = s - upcast(scores).logsumexp(-2, keepdim=True)
+        return softmax_over_keys(add_log_prior(s, log_prior)).to(scores.dtype)
 
 
 class PriorBeforeTheColumnStep(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return super().forward(prefer(widen(scores), log_prior), mask).to(scores.dtype)
+        return super().forward(add_log_prior(upcast(scores), log_prior), mask).to(scores.dtype)
 
 
 class HalfSteps(DNAS):
     """Sinkhorn counted in half-steps, rows first: it ends with a column step."""
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        rows = softmax_over_keys(prefer(masked_scores(scores, mask), log_prior))
+        rows = softmax_over_keys(add_log_prior(masked_scores(scores, mask), log_prior))
         sums = rows.sum(-2, keepdim=True)
         return (rows / sums.masked_fill(sums == 0, 1.0)).to(scores.dtype)
 
 
 class NaNOnDeadRows(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return prefer(masked_scores(scores, mask), log_prior).softmax(-1).to(scores.dtype)
+        return add_log_prior(masked_scores(scores, mask), log_prior).softmax(-1).to(scores.dtype)
 
 
 class NaNInTheGradientOfDeadRows(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return prefer(masked_scores(scores, mask), log_prior).softmax(-1).nan_to_num(0.0).to(scores.dtype)
+        return add_log_prior(masked_scores(scores, mask), log_prior).softmax(-1).nan_to_num(0.0).to(scores.dtype)
 
 
 class DeclaredNoneButPast(Prefix):
@@ -212,7 +213,7 @@ class LeakingPrefix(Prefix):
         s = masked_scores(scores, mask)
         c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
         c = torch.cat([c[..., 1:, :], c[..., -1:, :]], -2)
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
 
 class AttendLeaks(Softmax):
@@ -270,7 +271,7 @@ class Float16Inside(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         c = logsumexp_over_queries(masked_scores(scores, mask))
         s = (masked_scores(scores, mask).half() - c.half()).to(torch.promote_types(scores.dtype, torch.float32))
-        return softmax_over_keys(prefer(s, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s, log_prior)).to(scores.dtype)
 
 
 class ComputedInTheDtypeOfTheScores(DNAS):
@@ -280,12 +281,12 @@ class ComputedInTheDtypeOfTheScores(DNAS):
         allowed = dense_mask(mask, scores)
         s = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
         log_prior = None if log_prior is None else log_prior.to(s.dtype)
-        return softmax_over_keys(prefer(s - logsumexp_over_queries(s), log_prior))
+        return softmax_over_keys(add_log_prior(s - logsumexp_over_queries(s), log_prior))
 
 
 class ReturnsFloat32(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return super().forward(widen(scores), mask, log_prior=log_prior)
+        return super().forward(upcast(scores), mask, log_prior=log_prior)
 
 
 class RoughSixteenBitAttend(Softmax):
@@ -335,7 +336,7 @@ class NegativeWeights(Softmax):
     proportional_to_prior = False
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        w = super().forward(widen(scores), mask, log_prior=log_prior)
+        w = super().forward(upcast(scores), mask, log_prior=log_prior)
         allowed = w > 0
         mean = w.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1)
         return ((3 * w - 2 * mean) * allowed).to(scores.dtype)
@@ -344,13 +345,13 @@ class NegativeWeights(Softmax):
 class DependsOnKeyOrder(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         decay = 0.1 * torch.arange(scores.shape[-1], device=scores.device)
-        return super().forward(widen(scores) - decay, mask, log_prior=log_prior).to(scores.dtype)
+        return super().forward(upcast(scores) - decay, mask, log_prior=log_prior).to(scores.dtype)
 
 
 class DependsOnQueryOrder(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         warmth = 1 + 0.1 * torch.arange(scores.shape[-2], device=scores.device)[:, None]
-        return super().forward(widen(scores) * warmth, mask, log_prior=log_prior).to(scores.dtype)
+        return super().forward(upcast(scores) * warmth, mask, log_prior=log_prior).to(scores.dtype)
 
 
 @fault
@@ -363,7 +364,7 @@ class DetachedColumns(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
         c = logsumexp_over_queries(s).detach()
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
 
 class DetachedParameter(Softmax):
@@ -372,13 +373,13 @@ class DetachedParameter(Softmax):
         self.temperature = nn.Parameter(torch.tensor(0.5))
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        scores = (widen(scores) * self.temperature.detach().to(widen(scores).dtype)).to(scores.dtype)
+        scores = (upcast(scores) * self.temperature.detach().to(upcast(scores).dtype)).to(scores.dtype)
         return super().forward(scores, mask, log_prior=log_prior)
 
 
 class Overflows(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        e = prefer(masked_scores(scores, mask), log_prior).exp()
+        e = add_log_prior(masked_scores(scores, mask), log_prior).exp()
         sums = e.sum(-1, keepdim=True)
         return (e / sums.masked_fill(sums == 0, 1.0)).to(scores.dtype)
 
@@ -406,7 +407,7 @@ class UsesKeysUndeclared(Softmax):
 
 class NormalizedByTheBatch(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s = widen(scores)
+        s = upcast(scores)
         return super().forward((s / s.detach().abs().amax().clamp(min=1.0)).to(scores.dtype), mask, log_prior=log_prior)
 
 
@@ -414,7 +415,7 @@ class PaddedKeysShiftTheScores(Softmax):
     """A row's mean over all keys, padding included, sets its temperature."""
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s = widen(scores)
+        s = upcast(scores)
         return super().forward((s * s.mean(-1, keepdim=True).sigmoid()).to(scores.dtype), mask, log_prior=log_prior)
 
 
@@ -542,7 +543,7 @@ class Kinked(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
         log_x = (s.clamp(min=0.0) + 0.05).log().masked_fill(s == -torch.inf, -torch.inf)
-        return softmax_over_keys(prefer(log_x, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(log_x, log_prior)).to(scores.dtype)
 
 
 class DetachedKinked(Kinked):
@@ -648,7 +649,7 @@ def test_a_class_that_is_not_differentiable_is_checked_in_eval_mode_without_grad
 
         def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
             modes.add(self.training)
-            w = super().forward(widen(scores), mask, log_prior=log_prior)
+            w = super().forward(upcast(scores), mask, log_prior=log_prior)
             hard = torch.zeros_like(w).scatter(-1, w.argmax(-1, keepdim=True), 1.0) * (w > 0)
             return hard.detach().to(scores.dtype)
 
@@ -665,8 +666,8 @@ def test_a_class_that_needs_keys_gets_those_behind_the_scores():
 
         def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
             assert scale is not None
-            lengths = widen(keys).square().sum(-1)[..., None, :].to(widen(scores).dtype)
-            return super().forward((widen(scores) - 0.1 * lengths).to(scores.dtype), mask, log_prior=log_prior)
+            lengths = upcast(keys).square().sum(-1)[..., None, :].to(upcast(scores).dtype)
+            return super().forward((upcast(scores) - 0.1 * lengths).to(scores.dtype), mask, log_prior=log_prior)
 
     report = checked(NeedsKeys, *(name for name in PROPERTIES if name != "weights_are_computed_in_float32_or_wider"))
     assert report.passed, str(report)

@@ -79,10 +79,10 @@ class Normalizer(nn.Module):
 def dot_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """scale q k' (B, H, N, M), in float32 or wider whatever the inputs and autocast."""
     with torch.autocast(q.device.type, enabled=False):
-        return (widen(q) * scale) @ widen(k).transpose(-2, -1)
+        return (upcast(q) * scale) @ upcast(k).transpose(-2, -1)
 
 
-def widen(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """float32, or float64 where it is already."""
     return x if x.dtype == torch.float64 else x.float()
 
@@ -90,11 +90,11 @@ def widen(x: Tensor) -> Tensor:
 def masked_scores(scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
     """The scores in float32 or wider, -inf where the mask forbids."""
     allowed = dense_mask(mask, scores)
-    scores = widen(scores)
+    scores = upcast(scores)
     return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
 
 
-def prefer(scores: Tensor, log_prior: Tensor | None) -> Tensor:
+def add_log_prior(scores: Tensor, log_prior: Tensor | None) -> Tensor:
     """scores + log u: the place where a prior acts."""
     return scores if log_prior is None else scores + log_prior.to(scores.dtype)
 

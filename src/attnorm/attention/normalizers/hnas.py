@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers.base import Normalizer, widen
+from attnorm.attention.normalizers.base import Normalizer, upcast
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.softmax import Softmax
 
@@ -64,7 +64,7 @@ class HNAS(Normalizer):
         return torch.lerp(softmax, doubly, v)  # without the temporaries of the two products
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
-        s = widen(scores)
+        s = upcast(scores)
         doubly = self.dnas(s, mask, log_prior=log_prior)
         return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers.base import Normalizer, widen
+from attnorm.attention.normalizers.base import Normalizer, upcast
 
 BATCH, WIDTH = 2, 8
 PRIORS = ("no", "key", "pairwise")
@@ -32,7 +32,7 @@ class Problem:
         """(B, H, N, M)."""
         if self.given is not None:
             return self.given
-        return (widen(self.q) * self.scale @ widen(self.k).transpose(-2, -1)).to(self.q.dtype)
+        return (upcast(self.q) * self.scale @ upcast(self.k).transpose(-2, -1)).to(self.q.dtype)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
