@@ -23,6 +23,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attnorm.config.choices import CONF
+
 PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
     {
         *("run", "input", "predictions", "references", "questions", "null_odds"),  # of eval.py and generate.py
@@ -49,7 +51,8 @@ def _readable(argument: str, multirun: bool) -> str:
         value = _rewritten(value, multirun)
     if name == "attention":
         return f"{key}={_choices_quoted(value)}"
-    is_key = "." in name and "/" not in name and not name.startswith("hydra.")
+    is_group = "." not in name and (argument.startswith("+") or (CONF / name).is_dir())
+    is_key = not is_group and "/" not in name and not name.startswith("hydra.")
     return f"++{name}={value}" if is_key else f"{key}={value}"
 
 
@@ -61,8 +64,6 @@ def as_typed(overrides: Sequence[str]) -> list[str]:
 def _as_typed(override: str) -> str:
     key, _, value = override.partition("=")
     name = key.lstrip("+")
-    if name != "attention" and "." not in name:
-        return override
     value = value.strip("'") if name == "attention" else value
     return f"{name}={value}".replace("\\:", ":") if name.startswith("attention") else f"{name}={value}"
 
