@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from attnorm.attention.normalizers.hnas import HNAS
+from attnorm.attention.hooks import TrainingHooks
 
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
 SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the decay that is done -> share of the learning rate
@@ -43,14 +43,13 @@ class Optim:
         optimizer = OPTIMIZERS[self.name](
             self.groups(model), lr=self.lr, betas=tuple(self.betas), eps=self.eps, fused=fused
         )
-        hybrids = [module for module in model.modules() if isinstance(module, HNAS)]
-        if hybrids:
-            optimizer.register_step_post_hook(lambda *_: [hybrid.project_() for hybrid in hybrids])
+        parts = with_hooks(model)
+        optimizer.register_step_post_hook(lambda *_: project(parts))
         return optimizer, LambdaLR(optimizer, lambda step: self.factor(step, total_steps))
 
     def groups(self, model: nn.Module) -> list[dict]:
-        """Matrices decay; norms, biases and hybrid weights do not; hybrid weights learn at their own rate."""
-        hybrids = {id(module.hybrid) for module in model.modules() if isinstance(module, HNAS)}
+        """Matrices decay; norms, biases and fast parameters (hybrid weights) do not; the latter have their own rate."""
+        hybrids = {id(parameter) for part in with_hooks(model) for parameter in part.fast_parameters()}
         kinds: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "hybrid": []}
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -70,3 +69,15 @@ class Optim:
             return (step + 1) / (warmup + 1)
         done = min(1.0, (step - warmup) / max(1, total_steps - warmup))
         return self.floor + (1.0 - self.floor) * SCHEDULES[self.schedule](done)
+
+
+@torch.no_grad()
+def project(parts: list[TrainingHooks]) -> None:
+    """Puts parameters back into their allowed range."""
+    for part in parts:
+        part.project_()
+
+
+def with_hooks(model: nn.Module) -> list[TrainingHooks]:
+    """The normalizers and scorers of a model."""
+    return [module for module in model.modules() if isinstance(module, TrainingHooks)]
