@@ -18,17 +18,17 @@ from attnorm.tasks.results import Scores
 from attnorm.tasks.task import Recipe, recipe_of
 from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
-from attnorm.training.callbacks.attention_stats import AttentionWatch
+from attnorm.training.callbacks.attention_stats import AttentionStats
 from attnorm.training.callbacks.checkpointing import BestAndLast
 from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
-from attnorm.training.callbacks.hybrid_weights import HYBRID_FILE, HybridCurve
+from attnorm.training.callbacks.learned_scalars import LearnedScalars, recorded_scalars
 from attnorm.training.callbacks.progress import ProgressLine
 from attnorm.training.callbacks.rng_state import RandomStreams
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.datamodule import RunData
 from attnorm.training.environment import peak_memory, write_json
-from attnorm.training.loggers import build_loggers, finish_loggers, read_csv
+from attnorm.training.loggers import build_loggers, finish_loggers
 from attnorm.training.run_folder import load_weights, resume_history, start_record
 
 
@@ -87,8 +87,8 @@ def train(cfg: dict, run: Path, overrides: Sequence[str] = ()) -> dict:
                 warnings = warnings_of(scores, cfg, steps, updates, data.updates_per_epoch())
                 summary |= {"validation": scores.record(), "warnings": warnings}
                 show_result(run, label, scores, cfg["callbacks"]["samples"])
-                if (run / HYBRID_FILE).exists():
-                    console.show_hybrid_weights(read_csv(run / HYBRID_FILE))
+                for name, rows in recorded_scalars(run).items():
+                    console.show_learned_scalar(name, rows)
                 console.show_warnings(warnings)
             failed = False
     except BaseException as error:
@@ -124,8 +124,8 @@ def build_trainer(cfg: dict, run: Path, task: Task, loggers: list, own: list[pl.
     folder = run / "checkpoints"
     used = [
         RandomStreams(cfg["seed"]),
-        HybridCurve(run, options["hybrid_every"]),
-        AttentionWatch(run, options["attention_every"]),
+        LearnedScalars(run, options["hybrid_every"]),
+        AttentionStats(run, options["attention_every"]),
         ProgressLine(run / "samples", options["samples"], options["progress"]),
     ]
     if settings["max_time"] is not None:
