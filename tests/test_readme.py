@@ -245,7 +245,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     """The blocks of a page run one after the other; `print(...)  # x` has to print x."""
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "logs/mlm/softmax/2026-01-31_12-00-00"  # what docs/pretrained.md exports
-    runs.tiny_run(run, "trainer.max_steps=1", "callbacks.attention_every=0", task="mlm")
+    runs.tiny_run(run, "trainer.max_steps=1", "callbacks.attention_stats.every_n_steps=0", task="mlm")
     capsys.readouterr()
     pages = {document: codes for document in DOCUMENTS if (codes := blocks(document, "python"))}
     assert len(pages) >= 10

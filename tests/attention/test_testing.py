@@ -13,6 +13,7 @@ from attnorm.attention import Normalizer, build_normalizer
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.masking import dense_mask
 from attnorm.attention.normalizers.base import (
+    AT_MOST_ONE,
     add_log_prior,
     dot_scores,
     logsumexp_over_queries,
@@ -52,7 +53,7 @@ def checked(make, *properties, **settings) -> Report:
         try:
             check_normalizer(make, properties=properties or None, print_report=False, **settings)
         except AssertionError as error:
-            assert str(error) == str(caught[0]) and not caught[0].passed
+            assert str(error) == str(caught[0]) and not caught[0].passed  # nothing was printed, so it is all there
     return caught[0]
 
 
@@ -128,7 +129,41 @@ class Prefix(DNAS):
         return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype), state
 
 
-@pytest.mark.parametrize("sound", [Softmax, DNAS, Prefix])
+class Sigmoid(Normalizer):
+    """w_ij = u_j sigmoid(s_ij) / sum_j' u_j', over the allowed keys j'."""
+
+    total, proportional_to_prior = AT_MOST_ONE, True
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        even = torch.zeros_like(s).masked_fill(s == -torch.inf, -torch.inf)
+        return (s.sigmoid() * softmax_over_keys(add_log_prior(even, log_prior))).to(scores.dtype)
+
+
+class Linear(Normalizer):
+    """w_ij = u_j s_ij: of either sign, and rows sum to anything."""
+
+    total, proportional_to_prior, prior_scale_invariant = None, True, False
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        w = s.masked_fill(s == -torch.inf, 0.0)
+        return (w if log_prior is None else w * log_prior.to(s.dtype).exp()).to(scores.dtype)
+
+
+class Temperatures(Softmax):
+    """One learned temperature per head."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.linspace(0.5, 1.5, heads))
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = upcast(scores) / self.temperature[:, None, None]
+        return super().forward(s, mask, log_prior=log_prior).to(scores.dtype)
+
+
+@pytest.mark.parametrize("sound", [Softmax, DNAS, Prefix, Sigmoid, Linear, Temperatures])
 def test_what_the_faults_are_planted_in_is_sound(sound):
     assert check_normalizer(sound, print_report=False).passed
 
@@ -419,6 +454,50 @@ class PaddedKeysShiftTheScores(Softmax):
         return super().forward((s * s.mean(-1, keepdim=True).sigmoid()).to(scores.dtype), mask, log_prior=log_prior)
 
 
+class MoreThanOne(Sigmoid):
+    """The length is forgotten."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = add_log_prior(masked_scores(scores, mask), log_prior)
+        return s.sigmoid().to(scores.dtype)
+
+
+@fault
+class MoreThanOneForLargeScores(Sigmoid):
+    def alter(self, w, scores, mask):
+        return w * (1 + (scores.detach() > 100))
+
+
+@fault
+class NegativeSigmoid(Sigmoid):
+    def alter(self, w, scores, mask):
+        return w - 0.4 * w.mean(-1, keepdim=True) * (w > 0)
+
+
+class LinearWithoutHoles(Linear):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return super().forward(scores, mask, log_prior=None if log_prior is None else log_prior.clamp(min=-9))
+
+
+class LinearCountsThePriorTwice(Linear):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return super().forward(scores, mask, log_prior=None if log_prior is None else 2 * log_prior)
+
+
+@fault
+class LinearOnDeadRows(Linear):
+    def alter(self, w, scores, mask):
+        return w.where((w != 0).any(-1, keepdim=True), 1.0)
+
+
+class LinearDeclaresScaleInvariance(Linear):
+    prior_scale_invariant = True
+
+
+class TotalsTheWrongWayRound(Softmax):
+    total = (1.0, 0.0)
+
+
 class Raises(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         if scores.shape[-1] == 1:
@@ -498,6 +577,14 @@ FAULTS = [  # the fault, the property that is about it, what its failing case sa
     (UsesKeysUndeclared, "keys_are_used_only_if_declared", r"keys and scale given to forward"),
     (NormalizedByTheBatch, "examples_and_heads_are_independent", r"last head of the last example changed"),
     (PaddedKeysShiftTheScores, "padding_never_matters", r"filled with numbers around 1e6"),
+    (MoreThanOne, "rows_sum_to_total", r"row sum, declared total = \(0.0, 1.0\)\[\d, \d, \d\]: expected 1, got [2-9]"),
+    (MoreThanOneForLargeScores, "extreme_scores_stay_finite", r"scores .*1e4\nrow sum.*expected 1, got [12]"),
+    (NegativeSigmoid, "weights_are_not_negative", r"expected 0, got -"),
+    (LinearWithoutHoles, "no_prior_no_weight", r"weights without prior or masked\["),
+    (LinearCountsThePriorTwice, "the_prior_multiplies_the_weights", r"key prior"),
+    (LinearOnDeadRows, "no_prior_no_weight", r"expected 0, got 1"),
+    (LinearDeclaresScaleInvariance, "a_row_constant_prior_changes_nothing", r"the same for all keys\nweights\["),
+    (TotalsTheWrongWayRound, "rows_sum_to_total", r"total=\(1.0, 0.0\): expected a number, a pair .* or None"),
     (
         Raises,
         "rows_sum_to_total",
@@ -589,8 +676,30 @@ FAIL  rows_sum_to_total: every row with an allowed key sums to the declared `tot
 1 ok, 1 failed, 0 skipped
 """
     printed = capsys.readouterr().out
-    found = re.sub(r"row sum\[\d, \d, \d\]", "row sum[0, 0, 0]", printed)
-    assert found == text and printed == f"{error.value}\n"
+    assert re.sub(r"row sum\[\d, \d, \d\]", "row sum[0, 0, 0]", printed) == text
+    summary = "1 ok, 1 failed, 0 skipped; failed: rows_sum_to_total"
+    assert str(error.value) == f"WrongTotal(): 2 properties, seed 0: {summary} (see the report printed above)"
+
+
+def test_a_declared_total_decides_which_properties_apply():
+    skipped = {result.name for result in checked(Linear).results if result.status == "skipped"}
+    assert {"rows_sum_to_total", "weights_are_not_negative", "a_row_constant_prior_changes_nothing"} <= skipped
+    skipped = {result.name for result in checked(Sigmoid).results if result.status == "skipped"}
+    assert not skipped & {"rows_sum_to_total", "weights_are_not_negative", "a_row_constant_prior_changes_nothing"}
+
+
+@pytest.mark.parametrize("heads", [2, 3])
+def test_a_constructor_that_needs_the_number_of_heads_gets_it(heads):
+    made = []
+
+    class Counted(Temperatures):
+        def __init__(self, heads: int):
+            super().__init__(heads)
+            made.append(heads)
+
+    assert checked(Counted, "rows_sum_to_total", heads=heads).passed
+    assert checked(lambda heads=None: Counted(7 if heads is None else heads), "inputs_are_left_alone").failures
+    assert made == [heads, 7]  # a default is left to the factory, right or wrong
 
 
 def test_nothing_is_printed_when_nobody_wants_to_read(capsys):

@@ -210,7 +210,12 @@ def test_a_path_or_a_list_is_the_default_of_every_site(mine):
 
 
 def test_a_sweep_over_files_paths_and_lists_is_recorded_as_it_was_typed(mine, monkeypatch, tmp_path, capsys):
-    few = ("task.max_steps=1", "task.validations=1", "callbacks.attention_every=0", "model.encoder_layers=2")
+    few = (
+        "task.max_steps=1",
+        "task.validations=1",
+        "callbacks.attention_stats.every_n_steps=0",
+        "model.encoder_layers=2",
+    )
     attention = f"attention=softmax,{mine},[hnas,softmax]"
     site = "attention.cross=dnas_prefix"
     assert runs.call(monkeypatch, "train", "-m", attention, site, *runs.tiny_overrides(), *few) == 0

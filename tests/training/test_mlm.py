@@ -250,7 +250,7 @@ def test_two_processes_give_the_result_of_one(tmp_path):
     runs.tiny_run(tmp_path / "one", *EXACT, task="mlm")
     runs.tiny_run(tmp_path / "two", *EXACT, "trainer.strategy=ddp_fork", "trainer.devices=2", task="mlm")
     assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-7, atol=1e-9)
-    for column in ("val/loss", "val/perplexity", "val/accuracy", "hybrid/encoder/0"):
+    for column in ("val/loss", "val/perplexity", "val/accuracy", "hybrid_weights/encoder/0"):
         assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
 
 

@@ -158,7 +158,7 @@ def test_metrics_are_at_the_updates_they_belong_to():
     run = runs.finished_run()
     assert list(runs.logged(run, "train/loss")) == [1, 2, 3, 4]
     assert list(runs.logged(run, "val/loss")) == list(runs.logged(run, "val/rouge1")) == [2, 4]
-    assert list(runs.logged(run, "hybrid/encoder/0")) == [0, 1, 2, 3, 4]
+    assert list(runs.logged(run, "hybrid_weights/encoder/0")) == [0, 1, 2, 3, 4]
     assert list(runs.logged(run, "column_mass/encoder/0/min")) == [0, 2, 4]
 
 
@@ -180,10 +180,10 @@ def test_the_hybrid_curve_starts_at_a_half_and_has_every_layer_at_every_look_and
     rows = read_csv(tmp_path / "hybrid_weights.csv")
     layers = ["encoder/0", "encoder/1", "decoder/0", "decoder/0/cross"]
     assert [(int(row["step"]), row["layer"]) for row in rows] == [
-        (step, layer) for step in (0, 2, 4) for layer in layers
+        (step, layer) for step in (0, 2, 4, 5) for layer in layers
     ]
-    assert all(row["weight"] == "0.500000" for row in rows[:4])
-    assert all(row["weight"] != "0.500000" and 0 < float(row["weight"]) < 1 for row in rows[4:])
+    assert all(row["value"] == "0.5" for row in rows[:4])
+    assert all(row["value"] != "0.5" and 0 < float(row["value"]) < 1 for row in rows[4:])
 
 
 def test_a_hybrid_weight_per_head_has_a_row_per_head(tmp_path):
@@ -196,7 +196,7 @@ def test_a_hybrid_weight_per_head_has_a_row_per_head(tmp_path):
     )
     rows = read_csv(tmp_path / "hybrid_weights.csv")
     assert [(row["step"], row["head"]) for row in rows] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
-    assert [float(row["weight"]) for row in rows[:2]] == pytest.approx([0.3, 0.3], abs=1e-6)
+    assert [float(row["value"]) for row in rows[:2]] == pytest.approx([0.3, 0.3], abs=1e-6)
 
 
 def test_a_run_without_hybrid_weights_has_no_curve(tmp_path):
@@ -509,7 +509,7 @@ def test_two_processes_share_each_update_and_give_the_result_of_one(tmp_path):
     ends = [runs.parameters(tmp_path / folder) for folder in ("one", "two")]
     assert_close(*ends, rtol=1e-7, atol=1e-9)
     assert runs.unequal(*ends) != []  # or nothing was divided
-    for column in ("val/loss", "val/rouge1", "hybrid/encoder/0"):
+    for column in ("val/loss", "val/rouge1", "hybrid_weights/encoder/0"):
         assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
     assert_close(
         scores_of(tmp_path / "one")["metrics"]["loss"],

@@ -569,7 +569,7 @@ def test_two_processes_give_the_result_of_one(tmp_path):
     runs.tiny_run(tmp_path / "one", *typed, task="vqa")
     runs.tiny_run(tmp_path / "two", *typed, "trainer.strategy=ddp_fork", "trainer.devices=2", task="vqa")
     assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-5, atol=1e-6)
-    for column in ("val/loss", "val/accuracy", "hybrid/fusion"):
+    for column in ("val/loss", "val/accuracy", "hybrid_weights/fusion"):
         assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-5, atol=1e-5)
     assert results_of(tmp_path / "one") == results_of(tmp_path / "two")
 

@@ -4,12 +4,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.normalizers.base import dot_scores, upcast
 
 LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it goes query by query
 
 
-class Scorer(nn.Module):
+class Scorer(TrainingHooks):
     """Scores of projected queries q (B, H, N, D) and keys k (B, H, M, D), both of one head width D.
 
     is_dot: the scores are `scale` times dot products of `project(q, k)`, so that `Normalizer.attend` may compute them

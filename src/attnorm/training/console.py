@@ -125,21 +125,19 @@ def show_warnings(texts: list[str]) -> None:
         console.print(text, style="bold yellow", markup=False)
 
 
-def show_hybrid_weights(rows: list[dict[str, str]]) -> None:
-    """hybrid_weights.csv as a table: the weight of every layer (mean over heads) at five moments of the training."""
+def show_learned_scalar(name: str, rows: list[dict[str, str]]) -> None:
+    """The rows of ``<name>.csv`` as a table: the mean over heads of every layer at five steps of the training."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        curves[row["layer"]][int(row["step"])].append(float(row["weight"]))
-    if not curves:
-        return
+        curves[row["layer"]][int(row["step"])].append(float(row["value"]))
     steps = sorted(next(iter(curves.values())))
     chosen = list(dict.fromkeys(steps[round(share * (len(steps) - 1))] for share in (0, 0.25, 0.5, 0.75, 1)))
-    table = Table(title="hybrid weights (share of dnas) by update", title_justify="left")
+    table = Table(title=f"{name.replace('_', ' ')} by update", title_justify="left")
     table.add_column("layer")
     for step in chosen:
         table.add_column(f"{step:,}", justify="right")
     for layer, points in curves.items():
-        table.add_row(layer, *(f"{sum(points[step]) / len(points[step]):.3f}" for step in chosen))
+        table.add_row(layer, *(f"{sum(points[step]) / len(points[step]):#.3g}" for step in chosen))
     console.print(table)
 
 

@@ -19,11 +19,11 @@ from attnorm.tasks.task import Recipe, recipe_of
 from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
-from attnorm.training.callbacks.hybrid_weights import HYBRID_FILE
+from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.datamodule import RunData
-from attnorm.training.loggers import RunLoggers, read_csv
+from attnorm.training.loggers import RunLoggers
 from attnorm.training.run_folder import load_weights, resume_history, start_record
 from attnorm.training.run_log import RunLog
 from attnorm.training.summary import RunSummary
@@ -173,8 +173,8 @@ def evaluate_best(
     scores.write(run_folder / "samples", scores.split)
     scores.write_predictions(run_folder, scores.split)
     console.show_scores(scores, label)
-    if (run_folder / HYBRID_FILE).exists():
-        console.show_hybrid_weights(read_csv(run_folder / HYBRID_FILE))
+    for name, rows in recorded_scalars(run_folder).items():
+        console.show_learned_scalar(name, rows)
     console.show_warnings(warnings)
     best = {"monitor": module.monitor, "best_value": best_value(trainer), "best_step": best_step}
     return {**best, "validation": scores.record(), "warnings": warnings}

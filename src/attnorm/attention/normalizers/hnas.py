@@ -52,9 +52,17 @@ class HNAS(Normalizer):
         """Each key keeps v / M: the doubly normalized share of the mix keeps Lemma 1's."""
         return self.hybrid_weight().min().item()
 
+    def learned_scalars(self) -> dict[str, Tensor]:
+        """The hybrid weights, shape (1,) or (heads,)."""
+        return {"hybrid_weights": self.hybrid_weight()}
+
+    def fast_parameters(self) -> list[nn.Parameter]:
+        """The parameter of the hybrid weights."""
+        return [self.hybrid]
+
     @torch.no_grad()
     def project_(self) -> None:
-        """Puts a clamped weight back into [0, 1]; call it after each update."""
+        """Puts a clamped weight back into [0, 1]; called after each optimizer update."""
         if self.form == "clamp":
             self.hybrid.clamp_(0.0, 1.0)
 
