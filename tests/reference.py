@@ -185,6 +185,18 @@ class MaskCase:
             return self.dense
         return allowed_pairs(BATCH, self.n_queries, self.n_keys, **self.compact)
 
+    @property
+    def size(self):
+        """(N, M)."""
+        return self.n_queries, self.n_keys
+
+    @property
+    def argument(self):
+        """What a normalizer is given: the compact form where there is one, else the dense one."""
+        from attnorm.attention import Mask
+
+        return self.allowed if self.compact is None else Mask(**self.compact)
+
 
 def _lengths(size, *lengths):
     return torch.tensor([[position < length for position in range(size)] for length in lengths])
@@ -287,7 +299,7 @@ ONE_OF_EACH = ["softmax", "dnas", "sinkhorn", "hnas_sigmoid"]
 
 
 def make(variant, dtype=torch.float64):
-    """The module under test (the one line here that reaches into src), its parameters in `dtype`."""
+    """The module under test (here and in `argument` alone a line reaches into src), its parameters in `dtype`."""
     from attnorm.attention import build_normalizer
 
     name, options = VARIANTS[variant]

@@ -48,11 +48,6 @@ def assert_same_value_and_gradients(actual, expected, inputs):
         assert_close(found, wanted, **TIGHT)
 
 
-def mask_argument(case):
-    """The compact form where the mask has one."""
-    return case.allowed if case.compact is None else Mask(**case.compact)
-
-
 # ----------------------------------------------------------------------------------------- the formula and its gradient
 
 
@@ -72,7 +67,7 @@ def test_weights_attend_and_their_gradients_equal_the_loop_written_formula(varia
         with reference.case(mask, prior, scale):
             weights = module(scores, case.allowed, log_prior=log_prior)
             assert_same_value_and_gradients(weights, expected, [scores, *others])
-            output = module.attend(q, k, v, mask_argument(case), log_prior=log_prior, scale=scale)
+            output = module.attend(q, k, v, case.argument, log_prior=log_prior, scale=scale)
             assert_same_value_and_gradients(output, expected @ v, [q, k, v, *others])
 
 
@@ -210,10 +205,10 @@ def test_attend_under_autocast_is_within_rounding_of_float64(variant):
         case = MASKS[mask]
         q, k, v = reference.make_qkv(case.n_queries, case.n_keys, width=8)
         log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
-        expected = exact.attend(q, k, v, mask_argument(case), log_prior=log_prior)
+        expected = exact.attend(q, k, v, case.argument, log_prior=log_prior)
         q, k, v, log_prior = (None if x is None else x.float() for x in (q, k, v, log_prior))
         with torch.autocast("cpu", torch.bfloat16):
-            out = module.attend(q, k, v, mask_argument(case), log_prior=log_prior)
+            out = module.attend(q, k, v, case.argument, log_prior=log_prior)
         with reference.case(mask, prior):
             assert difference(out.double(), expected) <= 16 * UNIT_ROUNDOFF[torch.bfloat16] * v.abs().max()
 
