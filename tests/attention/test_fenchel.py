@@ -101,9 +101,8 @@ def test_weights_and_their_gradients_equal_the_loop_written_formula(order):
     for mask, prior in in_turn(shift=order):
         given, normalizer = MASKS[mask], Fenchel(order)
         log_prior = reference.make_log_prior(prior, *given.size)
-        inputs = leaves(
-            make_scores(given), make_keys(given.n_keys), torch.tensor(ALPHA, dtype=torch.float64), log_prior
-        )
+        alpha = torch.tensor(ALPHA, dtype=torch.float64)
+        inputs = leaves(make_scores(given), make_keys(given.n_keys), alpha, log_prior)
         scores, keys, alpha, log_prior = inputs
         expected = each_row(ROWS[order], scores, keys, alpha, given.allowed, log_prior)
         actual = [normalizer(scores, m, log_prior=log_prior, keys=keys, scale=alpha) for m in both_forms(given)]

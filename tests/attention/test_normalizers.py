@@ -77,11 +77,13 @@ def test_attend_and_its_gradients_equal_forward_times_values_at_lengths_where_a_
     # one example, one head: what is tested is the length
     q, k, v = leaves(*reference.make_qkv(n_queries, n_keys, width=8, dtype=torch.float32, batch=1, heads=1))
     mask = Mask(queries=torch.arange(n_queries)[None] < n_queries - 17, keys=torch.arange(n_keys)[None] < n_keys - 30)
-    for log_prior in leaves(None, randn(1, 1, 1, n_keys, seed=9, dtype=torch.float32)):
+    key_prior = randn(1, 1, 1, n_keys, seed=9, dtype=torch.float32)
+    for log_prior, scale in ((None, None), (key_prior.requires_grad_(), 0.2)):
         inputs = present([q, k, v, log_prior, *module.parameters()])
         assert memory_linear(q, k, mask, log_prior)
-        actual = module.attend(q, k, v, mask, log_prior=log_prior)
-        expected = module(q @ k.mT * q.shape[-1] ** -0.5, mask, log_prior=log_prior) @ v
+        actual = module.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+        scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+        expected = module(scores, mask, log_prior=log_prior) @ v
 
         assert_close(actual, expected, **tolerance(torch.float32, size=n_keys, scale=expected.abs().max()))
         all_wanted = reference.gradients(expected, inputs)
