@@ -141,6 +141,7 @@ def test_a_command_in_the_documents_is_sound(material, where, door, typed):
         assert [*config.check_values(cfg), *config.check_data(cfg, ("validation",))] == []
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("typed", REAL)
 def test_a_main_command_runs(monkeypatch, tmp_path, typed):
     assert typed in README

@@ -375,10 +375,11 @@ def test_a_uniform_prior_changes_nothing(placement):
     assert_close(outputs(model), outputs(builders.rough_model(placement)), **TIGHT)
 
 
+STEPPING = [("encoder", "softmax"), ("decoder", "hnas_prefix"), ("cross", "hnas_prefix")]
+
+
 @pytest.mark.parametrize("priors", [["t5"], ["alibi"], ["learned"], ["content"], ["content", "t5"]], ids="+".join)
-@pytest.mark.parametrize(
-    "site, placement", [("encoder", "softmax"), ("decoder", "hnas_prefix"), ("cross", "hnas_prefix")]
-)
+@pytest.mark.parametrize("site, placement", STEPPING)
 def test_with_a_prior_cached_generation_equals_uncached(site, placement, priors):
     model = with_prior(placement, {site: priors}, tied=False, sharpness=3.0, noise=0.6, seed=1)
     source, decoding = builders.sources([6, 4, 2]), Decoding(beam_size=2, max_length=7)
