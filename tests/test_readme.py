@@ -115,6 +115,7 @@ def test_there_are_commands_to_look_at():
     assert {where for where, *_ in COMMANDS} >= {"README.md", "docs/hnas.md", "conf/train.yaml"}
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(("where", "door", "typed"), COMMANDS, ids=[f"{w}: {t}" for w, _, t in COMMANDS])
 def test_a_command_in_the_documents_is_sound(material, where, door, typed):
     arguments = material(typed)
