@@ -1,10 +1,10 @@
-# make train | make test | make test-numerics | make lint | make docs | make setup
+# make train | make test | make test-fast | make test-numerics | make lint | make docs | make setup
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
 
-.PHONY: setup train test test-numerics test-slow test-gpu lint format docs clean
+.PHONY: setup train test test-fast test-numerics test-slow test-gpu lint format docs clean
 
 setup: $(VENV)/.installed
 
@@ -24,6 +24,11 @@ train: setup
 
 test: setup $(VENV)/.encoder
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
+
+# The unit tests: nothing is trained and no other process is started. Under a minute on two cores, so run them often.
+# A test is left out if it has the marker `training`, which tests/conftest.py sets where it is due.
+test-fast: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not training and not slow and not gpu"
 
 # The tests that compare floating-point results, once per CPU capability that this processor can imitate.
 test-numerics: setup

@@ -16,9 +16,12 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from attnorm.cli import train as front
 from attnorm.config import overrides as rerun
 from attnorm.config import validate as config
+from attnorm.config.arguments import readable
 from attnorm.data.sources.gigaword import FILES
+from attnorm.errors import ConfigError
 
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}
@@ -130,12 +133,21 @@ def each(arguments):
     return list(itertools.product(*choices))
 
 
+def problems_of_job(overrides: tuple[str, ...], multirun: bool) -> list[str]:
+    """What is wrong with one training job."""
+    try:
+        front.check_composed(runs.composed(*readable(overrides)), multirun, overrides)
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
 def problems_of(verb: str, arguments: list[str]) -> list[str]:
     """What is wrong with a command, without running it."""
     if any("<" in word or ">" in word for word in arguments):
         return ["a placeholder without a value"]
     if verb == "train":
-        found = [it for job in each(arguments) for it in config.check(runs.plain(*job), multirun="-m" in arguments)]
+        found = [it for job in each(arguments) for it in problems_of_job(job, "-m" in arguments)]
         # the run at hand is a tiny one, so its settings differ from those of the command
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
     defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{verb}.yaml"))
@@ -147,7 +159,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if any(key.startswith("task.") for key, _ in command.typed):
         return []  # of another task than that of the run at hand
     cfg = rerun.changed(rerun.read_run(Path(command.settings["run"])), command.typed, runs.CONF)
-    return [*config.check_values(cfg), *config.check_data(cfg, ("validation",))]
+    return config.check_parts(cfg, ("validation",))
 
 
 def test_there_are_commands_to_look_at():
@@ -159,6 +171,7 @@ def test_there_are_commands_to_look_at():
     assert all(where.startswith(PLACES) for where, *_ in COMMANDS)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "CONTRIBUTING.md"])
 def test_the_commands_of_the_documents_are_sound(material, place):
     wrong = []
@@ -209,6 +222,7 @@ def test_blocks_are_in_the_languages_that_are_checked():
     assert fences == {name_of(doc): 2 * len(BLOCK.findall(doc.read_text())) for doc in DOCUMENTS}
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("typed", REAL)
 def test_a_main_command_runs(monkeypatch, tmp_path, typed):
     assert any(typed in block.splitlines() for document in DOCUMENTS for block in blocks(document, "bash"))
