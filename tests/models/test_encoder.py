@@ -77,8 +77,9 @@ def close(states):
 # ------------------------------------------------------------------------------------------------------------- packing
 
 
-@pytest.mark.parametrize("prior", [None, *PRIORS])
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize(
+    "normalizer, prior", [*((name, None) for name in NORMALIZERS), *(("dnas", it) for it in PRIORS)]
+)
 def test_packed_texts_have_the_states_of_one_text_at_a_time(normalizer, prior):
     for dtype in (torch.float32, torch.float64):
         encoder = rough_encoder(normalizer, [prior] if prior else [], dtype)

@@ -1,5 +1,7 @@
 """Pythia: a question pooled, one look at the fused boxes, a product; and what every such model has in common."""
 
+from itertools import cycle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -97,8 +99,7 @@ def test_a_transformer_reads_the_question_with_the_settings_and_the_site_of_the_
 # ---------------------------------------------------------------------------------------------- padding, batches, order
 
 
-@pytest.mark.parametrize("normalizer", [*NORMALIZERS])
-@pytest.mark.parametrize("question", ["gru", "transformer"])
+@pytest.mark.parametrize("normalizer, question", [*zip(NORMALIZERS, cycle(["transformer", "gru"]), strict=False)])
 def test_neither_padding_nor_the_rest_of_the_batch_matters(normalizer, question):
     tables = visual_tables(normalizer, ["content"])
     model = rough_visual(Pythia, tables=tables, question=question)

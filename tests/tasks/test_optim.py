@@ -8,6 +8,7 @@ from builders import PLACEMENTS, build_model, sources, targets
 from torch import nn
 
 from attnorm.attention.normalizers.hnas import HNAS
+from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.optim import DECAYS, Optimization, ParamGroups
 
 OPTIMIZER = {
@@ -188,3 +189,35 @@ def test_training_moves_every_parameter():
     model.logits(model(sources([6, 4]), targets([5, 3]))).logsumexp(-1).sum().backward()
     optimizer.step()
     assert [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])] == []
+
+
+# ------------------------------------------------------------------------------------------------------ declared hooks
+
+
+class Sharpened(Softmax):
+    """A normalizer of a user's own: `power` learns fast and stays above 0.5, `offset` learns like any other vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.power, self.offset = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+
+    def fast_parameters(self):
+        return [self.power]
+
+    def project_(self):
+        self.power.clamp_(min=0.5)
+
+
+def test_a_normalizer_declares_its_fast_parameters_and_its_projection():
+    model = nn.ModuleDict({"layer": nn.Linear(2, 2), "normalizer": Sharpened()})
+    assert names_by_group(model) == {
+        "decay": ["layer.weight"],
+        "no_decay": ["layer.bias", "normalizer.offset"],
+        "hybrid": ["normalizer.power"],
+    }
+    optimizer, _ = build(model, optimizer={"lr": 0.04}, warmup=0.0, decay="constant")
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()  # Adam moves each parameter by its learning rate: 0.04 * 20 would leave 0.2
+    assert model["normalizer"].power.item() == 0.5
+    assert model["normalizer"].offset.item() == pytest.approx(-0.04)

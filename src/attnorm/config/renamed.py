@@ -16,10 +16,10 @@ RENAMED: dict[str, str] = {
     "logger.name": "logger=<file>",
     **{f"logger.{key}": f"logger.wandb.{key}" for key in ("project", "entity", "mode")},
     "callbacks.progress": "callbacks.progress.bar",
-    "callbacks.samples": "callbacks.progress.samples",
-    "callbacks.hybrid_every": "callbacks.learned_scalars.every_n_steps",
-    "callbacks.attention_every": "callbacks.attention_stats.every_n_steps",
-    "callbacks.patience": "callbacks.early_stopping.patience",
+    "callbacks.progress.samples": "callbacks.progress.samples",
+    "callbacks.learned_scalars.every_n_steps": "callbacks.learned_scalars.every_n_steps",
+    "callbacks.attention_stats.every_n_steps": "callbacks.attention_stats.every_n_steps",
+    "callbacks.early_stopping.patience": "callbacks.early_stopping.patience",
     "model.vocab_size": "tokenizer.vocab_size",
 }
 CHOICES: dict[str, str] = {}

@@ -19,9 +19,9 @@ from attnorm.progress import tracked
 from attnorm.schema import Share
 from attnorm.tasks.headlines.features import PairBatches, PairLayout
 from attnorm.tasks.headlines.generate import cut, special_tokens, write_headlines
-from attnorm.tasks.headlines.module import HeadlineTask, sample
-from attnorm.tasks.headlines.rouge import Rouge, lead
-from attnorm.tasks.results import Scores
+from attnorm.tasks.headlines.module import HeadlineModule, sample
+from attnorm.tasks.headlines.rouge import Rouge, lead, means
+from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Recipe, TaskConfig, Tokens
 
 
@@ -38,7 +38,7 @@ class Headlines(Recipe):
     """task=gigaword."""
 
     Config, groups = HeadlineConfig, {"decoding": Decoding}
-    interface, schema, counts = "seq2seq", PAIRS, "pairs"
+    interface, schema, unit = "seq2seq", PAIRS, "pairs"
     scoring, monitoring = ("task.stemmer", "decoding"), ("task.rouge_pairs",)
 
     def layout(self) -> PairLayout:
@@ -47,11 +47,10 @@ class Headlines(Recipe):
     def model(self, tokenizer) -> Seq2Seq:
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
 
-    def task(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineTask:
-        return HeadlineTask(
+    def task(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineModule:
+        return HeadlineModule(
             model,
             tokenizer,
-            self.optimization(),
             validation.texts,
             label_smoothing=self.config.label_smoothing,
             rouge_pairs=self.config.rouge_pairs,
@@ -100,10 +99,10 @@ class Headlines(Recipe):
                 message = f"must be at least {longest}, the tokens of the longest possible pair"
                 yield Problem("data.batch_tokens", message, data["batch_tokens"])
 
-    def score(self, task: HeadlineTask, split: Split) -> Scores:
+    def score(self, task: HeadlineModule, split: Split) -> Results:
         """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
         task.rouge_pairs = 0  # greedy headlines are for watching only
-        loss = self.judged(task, split)["loss"]
+        loss = self.evaluate(task, split)["loss"]
         decoding, rouge = self.decoding(), Rouge(self.config.stemmer)
         started = time.perf_counter()
         headlines = write_headlines(
@@ -116,15 +115,17 @@ class Headlines(Recipe):
         )
         seconds = time.perf_counter() - started
         articles, titles = list(split.texts["article"]), list(split.texts["title"])
-        return Scores(
+        scores = rouge.each(headlines, titles)
+        return Results(
             split.name,
-            self.counts,
+            self.unit,
             len(titles),
-            {**rouge(headlines, titles), "loss": loss},
+            {**means(scores), "loss": loss},
             baselines={"lead-8": rouge([lead(article) for article in articles], titles)},
             note=rouge.describe(),
             settings=vars(decoding),
             files={".txt": "\n".join(headlines) + "\n"},
+            predictions=Predictions(range(len(titles)), titles, headlines, scores, **task.examples, inputs=articles),
             samples=list(map(sample, articles, titles, headlines)),
-            more={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
+            extra={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
         )

@@ -40,7 +40,7 @@ class Progress(pl.Callback):
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        log.info("step %6s  val loss %.3f  %s", f"{trainer.global_step:,}", found["loss"], task.line(found))
+        log.info("step %6s  val loss %.3f  %s", f"{trainer.global_step:,}", found["loss"], task.format_line(found))
         self._show_samples(trainer.global_step, task.samples[: self.samples])
 
     def _show_samples(self, step: int, samples: list) -> None:
