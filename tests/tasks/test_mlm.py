@@ -135,3 +135,12 @@ def test_samples_are_the_first_rows_as_shown_as_they_were_and_as_filled(parts):
 def test_the_line_says_perplexity_and_accuracy(parts):
     line = parts[1].format_line({"loss": 1.0, "perplexity": 1234.56, "accuracy": 12.34})
     assert line == "perplexity 1,234.6  accuracy 12.3"
+
+
+def test_options_that_are_left_out_have_their_defaults():
+    cfg = runs.plain("task=mlm")
+    cfg["task"] = {key: cfg["task"][key] for key in ("_target_", "name")}
+    assert list(recipe_of(cfg).problems(lambda *keys: True)) == []
+    cfg["task"]["keep"] = 0.95
+    (problem,) = recipe_of(cfg).problems(lambda *keys: True)
+    assert problem == "task.keep=0.95, task.random=0.1: more than 1 together"
