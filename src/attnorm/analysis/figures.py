@@ -34,8 +34,8 @@ def draw_learned_scalar(name: str, rows: Rows, cfg: dict, target: Path) -> Path:
 
     rows: of ``<name>.csv``. There is one panel per stack, one colour per layer and one line per head.
     """
-    words, optim = name.replace("_", " "), cfg["optim"]
-    rates = f"learning rate {optim['lr']:g}, times {optim['hybrid_lr_factor']:g} for fast parameters"
+    words, optimizer = name.replace("_", " "), cfg["optimizer"]
+    rates = f"learning rate {optimizer['lr']:g}, times {optimizer.get('hybrid_lr_factor', 1):g} for fast parameters"
     figure, panels = draw_stacks([Quantity(words, stacks_of(rows, "value"))], f"{words}\n{rates}", cfg)
     if all(0 <= float(row["value"]) <= 1 for row in rows):  # shares: a small change should look small
         for axes in panels[0]:
