@@ -23,12 +23,12 @@ def register_resolvers() -> None:
 
     def label(*, _root_: DictConfig) -> str:
         from attnorm.attention.build import check_attention
-        from attnorm.config.resolve import model_attention, model_sites, run_label
+        from attnorm.config.resolve import model_attention, model_sites, run_label, with_defaults
 
         groups = ("attention", "model", "data", "task")
-        cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups}
+        cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups if key in _root_}
         try:
-            cfg = completed(cfg)
+            cfg = completed(with_defaults(cfg))
             attention, sites = model_attention(cfg), model_sites(cfg)
         except ConfigError:
             return "unknown"

@@ -16,14 +16,14 @@ from attnorm.attention.build import check_attention
 from attnorm.config.check_trainer import check_trainer
 from attnorm.config.choices import choices
 from attnorm.config.components import component_problems
-from attnorm.config.resolve import model_attention, model_sites, other_sites
+from attnorm.config.resolve import GROUPS, model_attention, model_sites, other_sites
 from attnorm.config.resume import changed_settings
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.errors import CheckpointError, ConfigError, Problem, key_of
 from attnorm.imports import nearest
 from attnorm.optim import Optimization
-from attnorm.parts import class_of, names_of, options_of
+from attnorm.parts import TARGET, class_of, names_of, options_of
 from attnorm.schema import Text, option_problems
 from attnorm.tasks.task import (
     CleaningConfig,
@@ -36,16 +36,7 @@ from attnorm.tasks.task import (
     source_options,
 )
 
-GROUPS = (  # of keys, besides those that a task declares
-    *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
-    *("trainer", "callbacks", "logger", "paths"),
-)
-MODEL_FACTS = (
-    "attention",
-    "seed",
-    "vocab_size",
-    "pad_id",
-)  # what a task tells a model; others may be added by the task
+MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +106,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str]) -> Problems:
     """
     found = Problems()
     task = found.attempt("task", lambda: class_of("task", cfg["task"], Recipe))
-    model = found.attempt("model", lambda: class_of("model", cfg["model"], nn.Module))
+    model = found.attempt("model", lambda: model_of(cfg["model"]))
     found += check_top_level(cfg, task)
     found += option_problems("paths", PathsConfig, cfg["paths"])
     if task:
@@ -138,7 +129,16 @@ def check_top_level(cfg: Mapping[str, Any], task: type[Recipe] | None) -> Iterat
     yield from option_problems("", RunConfig, {key: value for key, value in cfg.items() if key in names})
     for key in cfg:
         if key not in names and key not in groups and (task or not isinstance(cfg[key], dict)):
-            yield Problem(key, f"nothing reads this key.{nearest(key, (*names, *groups), cutoff=0.75)}")
+            yield Problem(key, f"nothing reads this key.{nearest(key, (*names, *groups), cutoff=0.7)}")
+
+
+def model_of(settings: Mapping[str, Any]) -> type:
+    """The class of a model. Raises ConfigError for a module that is no model of any task."""
+    cls = class_of("model", settings, nn.Module)
+    if not hasattr(cls, "interface"):
+        message = "must be a model with an `interface` and attention `sites`, see attnorm.models"
+        raise ConfigError([Problem(f"model.{TARGET}", message, settings[TARGET])])
+    return cls
 
 
 def check_model(settings: Mapping[str, Any], cls: type) -> list[Problem]:

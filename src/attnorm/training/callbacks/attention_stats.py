@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
+from attnorm.schema import WholeNumber
 from attnorm.tasks.module import Task
 from attnorm.training.loggers import CsvTable
 
@@ -50,7 +51,7 @@ class AttentionWatch(EveryUpdates):
     and the least, go to the logger.
     """
 
-    def __init__(self, run_folder: Path, every_n_steps: int):
+    def __init__(self, run_folder: Path, every_n_steps: WholeNumber):
         super().__init__(every_n_steps)
         self.file = run_folder / ATTENTION_FILE
         self.batch: dict[str, Tensor] | None = None

@@ -6,11 +6,8 @@ import pytorch_lightning as pl
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.normalizers.hnas import HNAS
-from attnorm.training.callbacks.attention_stats import (
-    EveryUpdates,
-    layer_label,
-    log_now,
-)
+from attnorm.schema import WholeNumber
+from attnorm.training.callbacks.attention_stats import EveryUpdates, layer_label, log_now
 from attnorm.training.loggers import CsvTable
 
 HYBRID_FILE = "hybrid_weights.csv"
@@ -19,7 +16,7 @@ HYBRID_FILE = "hybrid_weights.csv"
 class HybridCurve(EveryUpdates):
     """Logs every layer's hybrid weight, from step 0 on, to the logger and to hybrid_weights.csv."""
 
-    def __init__(self, run_folder: Path, every_n_steps: int):
+    def __init__(self, run_folder: Path, every_n_steps: WholeNumber):
         super().__init__(every_n_steps)
         self.file = run_folder / HYBRID_FILE
 
