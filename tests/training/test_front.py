@@ -1,5 +1,6 @@
 """The front doors: exit codes, messages, what a refused command leaves behind (nothing), lines in and lines out."""
 
+import errno
 import gzip
 import io
 import json
@@ -23,6 +24,7 @@ from attnorm.cli import train as front
 from attnorm.config.overrides import SHARED
 from attnorm.data.sources.newswire import Newswire
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
+from attnorm.errors import DataError
 from attnorm.tasks.headlines import task as headlines
 from attnorm.training import console
 
@@ -104,9 +106,9 @@ def test_every_problem_has_a_line_of_its_own(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     printed = refused(monkeypatch, capsys, "train", "seed=x", "optimizer.lr=0", "data.train_size=0")
     assert [line.partition("=")[0] for line in printed.splitlines()] == [
-        "error: optimizer.lr",
         "error: seed",
         "error: data.train_size",
+        "error: optimizer.lr",
     ]
 
 
@@ -128,8 +130,8 @@ def test_a_refused_sweep_leaves_no_run_folder(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (ValueError("train.csv:3: 2 fields"), 1, "error: train.csv:3: 2 fields\n"),
-        (OSError("disk full"), 1, "error: disk full\n"),
+        (DataError("train.csv:3: 2 fields"), 1, "error: train.csv:3: 2 fields\n"),
+        (OSError(errno.ENOSPC, "disk full"), 1, "error: [Errno 28] disk full\n"),
         (front.ConfigError(["a", "b"]), 2, "error: a\nerror: b\n"),
     ],
 )
@@ -157,14 +159,14 @@ def test_tracebacks_are_shown_on_request(monkeypatch):
     assert os.environ["HYDRA_FULL_ERROR"] == "1"
 
 
-@pytest.mark.parametrize("error", [RuntimeError("ours"), KeyError("ours"), TypeError("ours"), AssertionError("ours")])
-def test_our_own_errors_keep_their_traceback(monkeypatch, error):
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, TypeError, ValueError, OSError, AssertionError])
+def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
     def job():
-        raise error
+        raise kind("ours")
 
-    with pytest.raises(type(error), match="ours"):
+    with pytest.raises(kind, match="ours"):
         errors.exit_code(job, runs.CONF)
 
 

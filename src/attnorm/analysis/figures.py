@@ -44,9 +44,10 @@ def draw_hybrid_weights(rows: list[dict[str, str]], cfg: dict, target: Path) -> 
             )
     axes.axhline(0.5, color="0.7", linewidth=0.8, linestyle=":")
     axes.set(xlabel="update", ylabel="hybrid weight (share of dnas)", ylim=(0, 1))
+    rate, factor = cfg["optimizer"]["lr"], cfg["optimizer"].get("hybrid_lr_factor", 1.0)
     axes.set_title(
         f"{cfg['task']['name']}, seed {cfg['seed']}: hybrid weights\n"
-        f"learning rate {cfg['optim']['lr']:g}, times {cfg['optim']['hybrid_lr_factor']:g} for the hybrid weights",
+        f"learning rate {rate:g}, times {factor:g} for the hybrid weights",
         fontsize=10,
     )
     axes.legend(title="layer", fontsize=8)

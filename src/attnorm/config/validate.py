@@ -90,6 +90,7 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     found = check_parts(cfg, ("train", "validation"))
     if found.is_valid("model", "task", "data"):
         found += ineffective_overrides(cfg, overrides)
+    found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()
     found += component_problems(cfg)
     found += check_trainer(cfg["trainer"], multirun)
@@ -100,7 +101,7 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
 
 
 def check_parts(cfg: Mapping[str, Any], splits: Sequence[str]) -> Problems:
-    """Problems of what a finished run is evaluated with: task, model, attention, data, tokenizer, and all together.
+    """Problems of what a finished run is evaluated with: task, model, attention, data, and all together.
 
     splits: those that the data source has to have; with none, its files are not looked at.
     """
@@ -117,7 +118,6 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str]) -> Problems:
         found += check_model(cfg["model"], model)
         found.add("attention", check_attention(model_attention(cfg), model_sites(cfg)))
     found += check_data(cfg, splits, task)
-    found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     if task and model:
         found += check_together(cfg, task, model, found)
     return found
