@@ -49,7 +49,7 @@ def locate(path: str) -> Any:
         raise ValueError("a dotted path has the form package.module.Class")
     try:
         return getattr(importlib.import_module(module_name), name)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise ValueError(f"cannot import {module_name}: {error}") from error
     except AttributeError as error:
         raise ValueError(f"{module_name} has no {name}") from error

@@ -33,7 +33,7 @@ def class_of(group: str, settings: Mapping[str, Any], base: type | None = None) 
         found = locate(path) if isinstance(path, str) else None
     except ValueError as error:
         raise ConfigError([Problem(key, str(error), path)]) from error
-    if base is not None and not is_concrete(found, base) and found is not base:
+    if base is not None and not is_concrete(found, base):
         raise ConfigError([Problem(key, f"must be a subclass of {base.__module__}.{base.__qualname__}", path)])
     if not callable(found):
         raise ConfigError([Problem(key, "must be a class or a function", path)])
