@@ -13,7 +13,7 @@ from attnorm.training.loggers import CsvTable
 CONFIG = {
     "task": {"name": "gigaword"},
     "seed": 3,
-    "optim": {"lr": 0.1, "hybrid_lr_factor": 10.0},
+    "optimizer": {"lr": 0.1, "hybrid_lr_factor": 10.0},
     "attention": {"encoder": "hnas", "decoder": "my_module:Power", "cross": "softmax", "prior": {}, "options": {}},
 }
 LAYERS = ("encoder/0", "encoder/1", "decoder/0", "decoder/0/cross")
@@ -190,5 +190,5 @@ def test_what_was_not_recorded_is_said(run):
     with pytest.raises(ValueError, match=f"{run}: no attention was recorded at guided, but at "):
         compare_column_mass({"one": run}, run / "guided.png", "guided")
     (run / "attention.csv").unlink()
-    with pytest.raises(ValueError, match=r"no attention was recorded; .* callbacks\.attention_every > 0"):
+    with pytest.raises(ValueError, match=r"no attention was recorded; .*callbacks\.attention_stats\.every_n_steps > 0"):
         compare_column_mass({"one": run}, run / "all.png")

@@ -33,10 +33,10 @@ from visual_builders import (
 
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import attention_layers, observe
-from attnorm.imports import find
-from attnorm.models import MODELS
+from attnorm.config.choices import choices
 from attnorm.models.vqa.mcan import MCAN
 from attnorm.models.vqa.pythia import Pythia
+from attnorm.parts import class_of
 
 pytestmark = pytest.mark.numerical
 
@@ -223,7 +223,7 @@ def test_the_pool_looks_at_boxes_that_are_present():
 
 
 def test_the_sites_are_those_that_the_settings_use():
-    assert find("model", "mcan", MODELS) is MCAN
+    assert class_of("model", choices("model")["mcan_small"]) is MCAN
     assert MCAN.sites == {"fusion": False, "encoder": False, "guided": False}
     found = {fusion: MCAN.sites_of({"fusion": fusion, "question": "gru"}) for fusion in FUSIONS}
     assert list(found["attention"]) == ["fusion", "encoder", "guided"]

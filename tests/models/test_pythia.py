@@ -33,12 +33,12 @@ from visual_builders import (
 
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import attention_layers
-from attnorm.imports import find
-from attnorm.models import MODELS
+from attnorm.config.choices import choices
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
 from attnorm.models.vqa.mcan import MCAN
 from attnorm.models.vqa.pythia import Pythia
+from attnorm.parts import class_of
 
 pytestmark = pytest.mark.numerical
 
@@ -216,11 +216,11 @@ def test_the_question_decides_where_to_look():
 
 
 def test_the_sites_are_those_that_the_settings_use():
-    assert find("model", "pythia", MODELS) is Pythia
+    assert class_of("model", choices("model")["vqa_tiny"]) is Pythia
     assert Pythia.sites == {"fusion": False, "encoder": False}
     assert Pythia.sites_of({}) == Pythia.sites_of({"fusion": 3, "question": None}) == {}
     for fusion, question in KINDS:
-        sites = Pythia.sites_of({"name": "pythia", "fusion": fusion, "question": question, "width": 8})
+        sites = Pythia.sites_of({"fusion": fusion, "question": question, "width": 8})
         model = visual_model(Pythia, fusion=fusion, question=question)
         assert list(sites) == [
             site for site in Pythia.sites if site in {n.split(".")[0] for n in attention_layers(model)}

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.optim import Optim
+from attnorm.optim import Optimization
 from attnorm.tasks.headlines.features import PairBatches
 from attnorm.tasks.headlines.generate import cut, special_tokens, target_logits, write_headlines
 from attnorm.tasks.headlines.module import HeadlineModule, smoothed_cross_entropy
@@ -168,7 +168,7 @@ TABLE = Table([6, 2, 9, 4, 1, 7, 3], [3, 1, 5, 2, 2, 6, 4])
 
 def headline_task(model, pieces=1, ranks=1, label_smoothing=0.0):
     """The task, told of so many accumulation steps and devices."""
-    optim = Optim("adamw", 1e-3, 0.0, (0.9, 0.98), 1e-8, 1.0, "constant", 0.0, 0.0)
+    optim = Optimization({"_target_": "torch.optim.AdamW", "lr": 1e-3}, {"_target_": "attnorm.optim.warmup_decay"})
     task = HeadlineModule(
         model, TOKENIZER, optim, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
     )

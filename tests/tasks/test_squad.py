@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnorm.data.sampler import Part
-from attnorm.optim import Optim
+from attnorm.optim import Optimization
 from attnorm.tasks.squad.module import SpanModule
 from attnorm.tasks.squad.windows import WindowBatches, Windows
 
@@ -29,7 +29,8 @@ TEXTS = {
     ],
 }
 CLOSE = rounding(torch.float32, size=3 * 20)  # of a loss of three windows of at most 20 tokens
-OPTIM = Optim(**runs.plain("task=squad", *runs.squad_files())["optim"])
+SETTINGS = runs.plain("task=squad", *runs.squad_files())
+OPTIM = Optimization(SETTINGS["optimizer"], SETTINGS["scheduler"])
 
 
 class Words:

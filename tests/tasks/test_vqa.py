@@ -53,7 +53,7 @@ def made():
         "answers": [json.dumps([f"gold {n}"]) for n in range(QUESTIONS)],
     }
     rows, texts = Dataset.from_dict(rows), Dataset.from_dict(texts)
-    optim = recipe_of(runs.tiny(task="vqa")).optim()
+    optim = recipe_of(runs.tiny(task="vqa")).optimization()
     task = VqaModule(Planned(), SimpleNamespace(pad_id=PAD), optim, texts, ANSWERS)
     return task, VisualBatches(rows, texts, None, PAD, len(ANSWERS))
 

@@ -72,6 +72,7 @@ class MaskedLanguageModel(BertRecipe):
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         yield from super().problems(is_valid)
         if is_valid("task"):
-            yield from Masking.check({name: self.cfg["task"][name] for name in names_of(Masking)}, "task")
+            options = {name: value for name, value in self.cfg["task"].items() if name in names_of(Masking)}
+            yield from Masking.check(options, "task")
         if is_valid("tokenizer") and not tokenizer_class(self.cfg["tokenizer"]).has_mask:
             yield Problem("tokenizer", "it has no mask token; task=mlm needs one, such as tokenizer=wordpiece")
