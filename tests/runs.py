@@ -109,6 +109,7 @@ FILES = {  # what a run of four updates with two validations leaves behind, what
     "metrics.csv",
     "hybrid_weights.csv",
     "attention.csv",
+    "run.log",
     "summary.json",
     "checkpoints/best.ckpt",
     "checkpoints/last.ckpt",

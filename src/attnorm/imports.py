@@ -49,7 +49,7 @@ def locate(path: str) -> Any:
         raise ValueError("a dotted path has the form package.module.Class")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise ValueError(f"cannot import {module_name}: {error}") from error
     if not hasattr(module, name):
         raise ValueError(f"{module_name} has no {name}.{nearest(name, dir(module))}")

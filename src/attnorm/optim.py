@@ -114,13 +114,18 @@ class Optimization:
 
     def _refusals(self) -> list[Problem]:
         """What the optimizer's class itself says of the values, tried on a single parameter."""
-        options = options_of(self.optimizer, ("hybrid_lr_factor",))
+        cls, options = class_of("optimizer", self.optimizer), options_of(self.optimizer, ("hybrid_lr_factor",))
 
         def refusal(some: Mapping[str, Any]) -> str | None:
             try:
                 self._optimizer([nn.Parameter(torch.zeros(1, 1))], {"lr": options["lr"], **some})
-            except Exception as error:  # of many kinds, with the same meaning: this value is not accepted
+            except ValueError as error:  # the optimizer's own check
                 return str(error).strip().splitlines()[0]
+            except Exception:  # it has no check for such a value
+                return "; ".join(
+                    [f"{cls.__name__} does not accept this value"]
+                    + [f"its default is {parameters(cls)[name].default}" for name in some if name != "lr"]
+                )
             return None
 
         if (reason := refusal(options)) is None:
@@ -130,7 +135,7 @@ class Optimization:
         return named or [Problem("optimizer", reason)]
 
     def _optimizer(self, parameters_or_groups: list, options: Mapping[str, Any]) -> Optimizer:
-        options = {name: tuple(it) if isinstance(it, list) else it for name, it in options.items()}
+        options = {name: _tuple(it) if isinstance(it, list) else it for name, it in options.items()}
         return class_of("optimizer", self.optimizer)(parameters_or_groups, **options)
 
     def build(self, model: nn.Module, total_steps: int, fused: bool) -> dict[str, Any]:
@@ -180,3 +185,8 @@ def project(parts: list[TrainingHooks]) -> None:
 def with_hooks(model: nn.Module) -> list[TrainingHooks]:
     """The normalizers and scorers of a model."""
     return [module for module in model.modules() if isinstance(module, TrainingHooks)]
+
+
+def _tuple(values: list) -> tuple:
+    """A list of the configuration as optimizers want it: they refuse [0, 0.5], in which one number is an int."""
+    return tuple(float(value) if isinstance(value, int) else value for value in values)

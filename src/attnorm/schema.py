@@ -73,9 +73,8 @@ def option_problems(
         key = f"{group}.{name}" if group else name
         if name not in known:
             if name in facts or not accepts_any(maker):
-                problems.append(
-                    Problem(key, f"{_name(owner or maker)} has no such option{_choices(name, known)}", value)
-                )
+                message = f"{_name(owner or maker)} has no such option{_choices(name, known)}"
+                problems.append(Problem(key, message, value))
         elif is_checked(maker) and known[name].annotation is not EMPTY:
             problems += value_problems(key, value, known[name].annotation)
     needed = (name for name, it in known.items() if it.default is EMPTY and name not in options)
@@ -180,6 +179,8 @@ def describe(schema: Mapping[str, Any]) -> str:
             items = schema.get("prefixItems") or [schema.get("items", {})]
             count = f"{len(items)} " if "prefixItems" in schema else ""
             return f"a list of {count}{' and '.join(dict.fromkeys(map(describe, items)))}"
+        case "string" if schema.get("minLength"):
+            return "text that is not empty"
         case kind:
             words = {"boolean": "true, false", "null": "null", "string": "text", "object": "settings by name"}
             return words.get(kind, "any value")

@@ -62,8 +62,8 @@ def edit(run, key, value):
 
 
 FOREIGN_NAMES = {
-    "a source": ("data.name", "os:system"),
-    "a tokenizer": ("tokenizer.name", "os:system"),
+    "a source": ("data._target_", "os.system"),
+    "a tokenizer": ("tokenizer._target_", "os.system"),
     "a normalizer": ("attention.encoder", "evil:HNAS"),
     "a normalizer of a longer prefix": ("attention.encoder", "attnormx:HNAS"),
     "a normalizer inside a package": ("attention.encoder", "evil.attnorm:HNAS"),
@@ -102,9 +102,9 @@ NOT_CLASSES = {  # trusted or of attnorm, but not what is expected there
     "a relative module": ("attention.encoder", "attnorm..attention:HNAS"),
     "a path": ("attention.encoder", "attnorm./tmp/evil:HNAS"),
     "no module": ("attention.encoder", "attnorm:"),
-    "a source that is a module": ("data.name", "attnorm.data.sources.base:checks"),
-    "a source that is abstract": ("data.name", "attnorm.data.sources.base:Source"),
-    "a tokenizer that is abstract": ("tokenizer.name", "attnorm.data.tokenizers.base:Tokenizer"),
+    "a source that is a module": ("data._target_", "attnorm.data.sources.base.SPLITS"),
+    "a source that is abstract": ("data._target_", "attnorm.data.sources.base.Source"),
+    "a tokenizer that is abstract": ("tokenizer._target_", "attnorm.data.tokenizers.base.Tokenizer"),
 }
 
 
@@ -124,8 +124,8 @@ def test_only_classes_of_the_right_kind_are_called(attacked, what):
 def test_trusted_code_still_has_to_be_of_the_right_kind(monkeypatch, attacked, variable, typed):
     monkeypatch.setenv("ATTNORM_TRUST", variable)
     monkeypatch.setattr(os, "system", lambda *_: pytest.fail("os.system was called"))
-    line = attacked(lambda run: edit(run, "data.name", "os:system"), *typed)
-    assert line == "error: data 'os:system': expected a subclass of attnorm.data.sources.base.Source"
+    line = attacked(lambda run: edit(run, "data._target_", "os.system"), *typed)
+    assert line == "error: data._target_=os.system: must be a subclass of attnorm.data.sources.base.Source"
 
 
 @pytest.mark.parametrize(("variable", "typed"), [("my_own", ()), ("", ("trust_code=true",))])
@@ -148,21 +148,21 @@ def test_what_is_typed_in_the_same_command_is_trusted(monkeypatch, tmp_path):
     (tmp_path / "my_source.py").write_text("from attnorm.data.sources.newswire import Newswire as Mine\n")
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        assert runs.call(monkeypatch, "eval", f"run={run}", "data.name=my_source:Mine") == 0
+        assert runs.call(monkeypatch, "eval", f"run={run}", "data._target_=my_source.Mine") == 0
     finally:
         sys.modules.pop("my_source", None)
 
 
 def test_a_source_that_is_replaced_by_what_is_typed_is_still_not_imported(monkeypatch, attacked):
     """It would be asked how the run cleaned its texts."""
-    assert "data.name='os:system'" in attacked(lambda run: edit(run, "data.name", "os:system"), "data=newswire")
+    assert "data._target_='os.system'" in attacked(lambda run: edit(run, "data._target_", "os.system"), "data=newswire")
 
 
 @pytest.mark.parametrize(
     ("typed", "kind"),
     [
-        ("data.name=os:system", "attnorm.data.sources.base.Source"),
-        ("tokenizer.name=os:system", "attnorm.data.tokenizers.base.Tokenizer"),
+        ("data._target_=os.system", "attnorm.data.sources.base.Source"),
+        ("tokenizer._target_=os.system", "attnorm.data.tokenizers.base.Tokenizer"),
         ("attention.encoder=os:system", "attnorm.attention.normalizers.base.Normalizer"),
         ("attention.prior.encoder=['os:system']", "torch.nn.modules.module.Module"),
         ("attention.scorer.encoder=os:system", "attnorm.attention.scorers.Scorer"),
@@ -171,7 +171,7 @@ def test_a_source_that_is_replaced_by_what_is_typed_is_still_not_imported(monkey
 def test_training_calls_only_classes_of_the_right_kind(monkeypatch, tmp_path, capfd, typed, kind):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "system", lambda *_: pytest.fail("os.system was called"))
-    assert f"expected a subclass of {kind}" in refusal(monkeypatch, capfd, "train", typed)
+    assert f"a subclass of {kind}" in refusal(monkeypatch, capfd, "train", typed)
 
 
 def test_a_run_folder_is_taken_off_the_path_and_nothing_else(monkeypatch, tmp_path):
@@ -335,7 +335,7 @@ FOLDERS = {  # what is spoilt: (task, how, what the line has to mention)
     "a model for which there is no memory": ("gigaword", lambda run: edit(run, "model.width", 2**40), "config.yaml"),
     "another model": ("gigaword", lambda run: edit(run, "model.encoder_layers", 2), "encoder.layers.1"),
     "another shape": ("gigaword", lambda run: edit(run, "model.inner", 31), "(32, 16)"),
-    "no such task": ("gigaword", lambda run: edit(run, "task.name", ["mlm"]), "task.name=['mlm']"),
+    "no such task": ("gigaword", lambda run: edit(run, "task._target_", ["mlm"]), "task._target_=['mlm']"),
 }
 
 

@@ -4,20 +4,31 @@ import copy
 import importlib.util
 import inspect
 import re
+from dataclasses import fields
+from itertools import chain
 
 import pytest
 import pytorch_lightning as pl
 import runs
 import torch
 import yaml
-from attnorm.config.schema import RULES
 
 from attnorm.cli import train as front
-from attnorm.config import resolve
+from attnorm.config import check_trainer, resolve
 from attnorm.config import validate as config
+from attnorm.config.choices import choices
+from attnorm.config.components import FACTS
+from attnorm.config.validate import PathsConfig, RunConfig
+from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire
 from attnorm.errors import ConfigError
+from attnorm.imports import locate
+from attnorm.models.generation import Decoding
+from attnorm.optim import ParamGroups, warmup_decay
+from attnorm.parts import TARGET
+from attnorm.schema import parameters
+from attnorm.tasks.task import DataConfig, StartConfig
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
@@ -26,13 +37,6 @@ NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml", "hparams_search/attention.y
 if importlib.util.find_spec("easy_vqa") is None:
     NOT_CHOSEN.add("data/easy_vqa.yaml")  # refused without the package
 VISUAL = [f"{split}_{file}" for split in ("train", "validation") for file in ("questions", "annotations")]
-SELF_EXPLAINED = {
-    "model.encoder_layers",
-    "model.decoder_layers",
-    "optimizer.betas",
-    "optimizer.eps",
-    "logger.wandb.project",
-}
 
 
 def name_of(file):
@@ -49,7 +53,7 @@ def needed(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(config, "check_trainer", lambda trainer: [])  # Lightning itself sees no GPU here
+    monkeypatch.setattr(check_trainer, "refused_by_lightning", lambda trainer: [])  # it sees no GPU here
     for name in (*FILES["train"], *FILES["validation"], "pairs.tsv"):
         (tmp_path / name).write_text("article\ttitle\n")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
@@ -87,10 +91,10 @@ def needed(tmp_path, monkeypatch):
     return lambda file: [chosen(file), *needs.get(name_of(file), [])]
 
 
-def refused(*overrides):
+def refused(*overrides, task="gigaword"):
     """The problems of a tiny configuration with these changes."""
     with pytest.raises(ConfigError) as caught:
-        runs.tiny(*overrides)
+        runs.tiny(*overrides, task=task)
     return caught.value.problems
 
 
@@ -161,7 +165,7 @@ def test_every_file_opens_with_the_command_that_uses_it(file):
 
 def test_every_key_is_explained_where_it_is_set_first():
     """A comment on its line or on that of a table it stands in, in one of the files that set it."""
-    explained, seen = set(SELF_EXPLAINED), set()
+    explained, seen = set(), set()
     for file in YAML_FILES:
         prefix = [] if file.parent == runs.CONF or "@package _global_" in file.read_text() else [file.parent.name]
         path: list[tuple[int, str, bool]] = []
@@ -173,14 +177,41 @@ def test_every_key_is_explained_where_it_is_set_first():
                 if any(commented for *_, commented in path):
                     explained.add(".".join([*prefix, *(name for _, name, _ in path)]))
         seen.update(keys_of(file))
-    lightnings = {key for key in seen if key.startswith("trainer.")}  # explained by the header of trainer/auto.yaml
+    lightnings = {key for key in seen if key.startswith("trainer.")}  # Lightning's documentation explains them
     ours = {key for key in seen - lightnings if not key.startswith("hydra.") and key not in ("defaults", "trainer")}
-    assert {key for key in ours if key not in explained and not key.endswith(".name")} == set()
+    assert {key for key in ours if key not in explained and not key.endswith("_target_")} == set()
     assert set(inspect.signature(pl.Trainer).parameters) >= {key.removeprefix("trainer.") for key in lightnings}
 
 
-def test_every_rule_is_for_a_key_that_some_file_sets():
-    assert set(RULES) - {key for file in YAML_FILES for key in keys_of(file)} == set()
+def options_of_parts():
+    """'model.width' for every option of every part of this package that a file of conf/ names."""
+    for group, makers in {
+        "task": lambda cls: [cls.Config],
+        "model": lambda cls: [getattr(cls, "Config", cls)],
+        "data": lambda cls: [cls],
+        "tokenizer": lambda cls: [cls.from_settings],
+    }.items():
+        for settings in choices(group).values():
+            settings = settings.get(group, settings)
+            if TARGET in settings:
+                for maker in makers(locate(settings[TARGET])):
+                    yield from (f"{group}.{name}" for name in parameters(maker))
+    for group in ("callbacks", "logger"):
+        for settings in choices(group).values():
+            for name, entry in settings.items():
+                if name != "defaults":
+                    yield from (f"{group}.{name}.{key}" for key in parameters(locate(entry[TARGET])))
+    yield from (f"scheduler.{name}" for name in parameters(warmup_decay))
+    classes = {"": RunConfig, "paths.": PathsConfig, "data.": DataConfig, "optimizer.": ParamGroups}
+    classes |= {"decoding.": Decoding, "model.": StartConfig}
+    yield from (f"{prefix}{field.name}" for prefix, cls in classes.items() for field in fields(cls))
+
+
+def test_every_option_of_every_part_is_set_and_so_explained_in_some_file():
+    facts = {"self", "draw", "optimizer", "total_steps", "attention", "seed", *chain.from_iterable(FACTS.values())}
+    options = {key for key in options_of_parts() if key.split(".")[-1] not in facts or "." not in key}
+    assert len(options) > 80
+    assert options - {key for file in YAML_FILES for key in keys_of(file)} == set()
 
 
 @pytest.mark.parametrize(
@@ -188,8 +219,10 @@ def test_every_rule_is_for_a_key_that_some_file_sets():
     [
         "bogus",
         "model.bogus",
-        "optim.bogus",
+        "optimizer.bogus",
+        "scheduler.bogus",
         "callbacks.bogus",
+        "callbacks.progress.bogus",
         "logger.bogus",
         "paths.bogus",
         "task.bogus",
@@ -208,6 +241,13 @@ def test_a_key_that_nothing_reads_is_refused_by_name(key):
     value = "{x: 1}" if key == "attention.options.bogus" else "dnas"
     problems = refused("attention=hnas", f"+{key}={value}")
     assert any(problem.startswith(key) or ("bogus" in problem and key.split(".")[0] in problem) for problem in problems)
+
+
+def test_a_key_that_only_another_part_takes_is_refused():
+    [problem] = refused("+task.stride=64", task="mlm")
+    assert problem.startswith("task.stride=64: MaskedLanguageModel has no such option; it has keep, max_steps, name")
+    [problem] = refused("+model.decoder_layers=2", task="mlm")
+    assert problem.startswith("model.decoder_layers=2: Encoder has no such option")
 
 
 def test_a_key_below_a_value_is_refused():
@@ -255,19 +295,27 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
         ("optimizer.lr=inf", "numbers above 0"),
         ("optimizer.weight_decay=-0.1", "numbers from 0"),
         ("model.dropout=1", "numbers from 0 and below 1"),
-        ("optimizer.betas=[0.9]", r"two of [0, 1)"),
-        ("optimizer.betas=[0.9,1.0]", r"two of [0, 1)"),
+        ("scheduler.warmup=1.0", "numbers from 0 and below 1"),
+        ("scheduler.decay=exponential", "constant, linear, cosine"),
         ("model.tied=1", "true, false"),
         ("model.norm=middle", "pre, post"),
-        ("trainer.max_epochs=0", "null or whole numbers from 1"),
-        ("trainer.precision=8", "32-true"),
-        ("trainer.devices=0", "a list of devices"),
-        ("trainer.devices=[]", "a list of devices"),
-        ("trainer.limit_val_batches=1.5", "null"),
-        ("tags=word", "a list of words"),
-        ("tags=[1]", "a list of words"),
-        ("paths.log_dir=''", "text"),
-        ("logger.name=wandbb", "csv, wandb, tensorboard"),
+        ("trainer.max_epochs=0", "whole numbers from 1, null or -1 (no limit)"),
+        ("trainer.limit_val_batches=1.5", "numbers above 0.0 to 1.0 (a share of them) or null"),
+        ("trainer.limit_val_batches=0", "whole numbers from 1"),
+        ("trainer.limit_train_batches=0", "whole numbers from 1"),
+        ("trainer.limit_train_batches=x", "whole numbers from 1"),
+        ("trainer.val_check_interval=-1", "whole numbers from 1"),
+        ("trainer.accumulate_grad_batches=0", "whole numbers from 1"),
+        ("trainer.max_time=soon", "DD:HH:MM:SS above 0 or null"),
+        ("trainer.max_time=00:00:00:00", "DD:HH:MM:SS above 0 or null"),
+        ("trainer.max_time=5", "DD:HH:MM:SS above 0 or null"),
+        ("trainer.deterministic=x", "true, false, warn, null"),
+        ("tags=word", "a list of text"),
+        ("tags=[1]", "a list of text"),
+        ("paths.log_dir=''", "text that is not empty"),
+        ("callbacks.progress.samples=-1", "whole numbers from 0"),
+        ("callbacks.attention_stats.every_n_steps=-1", "whole numbers from 0"),
+        ("callbacks.early_stopping.patience=0", "whole numbers from 1 or null"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
@@ -292,6 +340,8 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
         "trainer.fast_dev_run=2",
         "trainer.max_time=00:01:00:00",
         "trainer.deterministic=warn",
+        "trainer.max_epochs=-1",
+        "trainer.val_check_interval=0.25",
         "tags=[a,b]",
         "callbacks.attention_stats.every_n_steps=0",
     ],
@@ -300,26 +350,23 @@ def test_values_that_are_allowed_are_accepted(change):
     assert runs.tiny(change)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "trainer.limit_val_batches=0",
-        "trainer.limit_train_batches=0",
-        "trainer.max_time=soon",
-        "trainer.deterministic=x",
-    ],
-)
-def test_values_that_no_run_could_finish_with_are_refused(change):
-    assert refused(change)
+@pytest.mark.parametrize("mode", ["of", "3"])
+def test_a_wrong_option_of_a_logger_is_refused(mode):
+    [problem] = refused("logger=wandb", f"logger.wandb.mode={mode}")
+    assert problem == f"logger.wandb.mode={mode}: allowed are online, offline or null"
 
 
 @pytest.mark.parametrize(
     ("changes", "key", "words"),
     [
         (("model.heads=3",), "model.width=16", "not a multiple of model.heads=3"),
-        (("decoding.max_length=32",), "decoding.max_length=32", "below model.max_target=32"),
-        (("decoding.min_length=7",), "decoding.min_length=7", "above decoding.max_length=6"),
-        (("data.batch_tokens=95",), "data.batch_tokens=95", "a pair can have 96 tokens"),
+        (("decoding.max_length=32",), "decoding.max_length=32", "must be below model.max_target=32"),
+        (("decoding.min_length=7",), "decoding.min_length=7", "must be at most decoding.max_length=6"),
+        (
+            ("data.batch_tokens=95",),
+            "data.batch_tokens=95",
+            "must be at least 96, the tokens of the longest possible pair",
+        ),
         (("ckpt_path=nowhere/last.ckpt",), "ckpt_path=nowhere/last.ckpt", "no such file"),
     ],
 )
@@ -363,7 +410,10 @@ def test_a_share_of_the_batches_is_a_share_of_the_updates():
         ("trainer.devices=[0,7]", r"trainer.devices=\[0, 7\]: .*int"),
         ("+trainer.gradient_clip_algorithm=foo", "trainer.gradient_clip_algorithm=foo: "),
         ("+trainer.profiler=foo", "trainer.profiler=foo: "),
-        ("trainer.max_time=00:00:00:00", "trainer.max_time=00:00:00:00: allowed are .*DD:HH:MM:SS"),
+        ("trainer.precision=8", "trainer.precision=8: .*'32-true'"),
+        ("trainer.devices=0", "trainer.devices=0: .*not a valid input"),
+        ("trainer.devices=[]", r"trainer.devices=\[\]: .*not a valid input"),
+        ("+trainer.benchmark=3", "trainer.benchmark=3: .*expects a bool"),
         ("trainer.accumulate_grad_batches=500", "trainer.accumulate_grad_batches=500: .*data.train_size=200"),
     ],
 )
@@ -383,13 +433,15 @@ def test_several_devices_with_a_sweep_are_refused(change):
 ODD = [None, "x", -1, 2.5, True, [], ["x"], {"x": 1}, float("nan")]
 
 
-@pytest.mark.parametrize("group", ["data", "model", "attention", "tokenizer", "optim", "trainer", "task", "decoding"])
+@pytest.mark.parametrize(
+    "group", ["data", "model", "attention", "tokenizer", "optimizer", "scheduler", "task", "decoding"]
+)
 def test_no_value_of_any_key_breaks_the_check(group):
     """A problem is a message, whatever was typed."""
     base = {**runs.tiny("attention=hnas"), "attention": runs.plain("attention=hnas")["attention"]}
     base["attention"]["prior"] = {"encoder": ["t5"]}
     broken = []
-    for key, _ in config.leaves(base[group]):
+    for key, _ in resolve.leaves(base[group]):
         *path, last = key.split(".")
         for odd in ODD:
             cfg = copy.deepcopy(base)
@@ -428,7 +480,8 @@ def test_a_leak_is_refused_in_so_many_words():
         (("+trainer.max_stps=3",), "Did you mean 'max_steps'?"),
         (("+data.trian_size=3",), "train_size"),
         (("+tokenizer.vocab_sise=3",), "vocab_size"),
-        (("+optim.lrr=3",), "Did you mean 'optimizer.lr'?"),
+        (("+optimizer.lrr=3",), "Did you mean 'lr'?"),
+        (("+optim.lr=3",), "Did you mean 'optimizer'?"),
         (("attention.encoder=test_config:Nothing",), "cannot import"),
         (("attention.encoder=nowhere:Nothing",), "No module named 'nowhere'"),
     ],
@@ -440,8 +493,8 @@ def test_a_wrong_name_is_answered_with_the_nearest(changes, words):
 
 
 def test_what_another_model_has_is_not_suggested():
-    [problem] = refused("+model.type=2")
-    assert "'model.types'" not in problem  # that is BERT's
+    [problem] = refused("+model.typ=2", task="vqa")
+    assert "types" not in problem  # that is BERT's
 
 
 @pytest.mark.parametrize("value", ["t5", "null"])
@@ -456,15 +509,41 @@ def test_an_option_that_no_site_uses_is_refused():
 
 
 def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit(monkeypatch):
-    monkeypatch.setattr(Newswire, "yields", "text")
+    monkeypatch.setattr(Newswire, "schema", DOCUMENTS)
     [problem] = refused()
-    assert problem.startswith("data=newswire: it yields text, task=gigaword needs pairs")
-    assert problem.endswith("sources that fit: rush, pairs, hub")
+    assert problem == "data: Newswire yields documents, but this task needs pairs; use data=hub, data=pairs, data=rush"
 
 
-@pytest.mark.parametrize("key", config.OWN_TRAINER_KEYS)
-def test_trainer_keys_that_this_project_sets_are_refused_with_what_to_use(key):
-    assert refused(f"+trainer.{key}=1") == [f"trainer.{key}: {config.OWN_TRAINER_KEYS[key]}"]
+def test_a_model_for_other_tasks_is_refused_with_the_models_that_fit():
+    problems = config.check(runs.plain("model=vqa_tiny"))
+    fitting = "use model=tiny"
+    assert any(it.startswith("model: Pythia has the interface 'vqa', but") and it.endswith(fitting) for it in problems)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model._target_=torch.nn.Linear", "must be a model with an `interface`"),
+        ("model._target_=torch.optim.SGD", "must be a subclass of torch.nn.modules.module.Module"),
+        ("data._target_=attnorm.data.sources.base.Source", "must be a subclass of"),
+        ("task._target_=attnorm.tasks.headlines.task.Nothing", "attnorm.tasks.headlines.task has no Nothing"),
+        ("optimizer._target_=nowhere.Nothing", "cannot import nowhere: No module named 'nowhere'"),
+        ("scheduler._target_=3", "must be a class or a function"),
+        ("tokenizer._target_=word", "a dotted path has the form package.module.Class"),
+        ("callbacks.progress._target_=torch.nn.Linear", "must be a subclass of"),
+        ("callbacks.progress=3", "expected an entry with a _target_"),
+        ("+logger.mine._target_=torch.nn.Linear", "must be a subclass of"),
+    ],
+)
+def test_what_is_not_such_a_part_is_refused(change, words):
+    problems = refused(change)
+    key, _, value = change.lstrip("+").partition("=")
+    assert any(problem.startswith(f"{key}={value}: {words}") for problem in problems), problems
+
+
+@pytest.mark.parametrize("key", check_trainer.OWN_KEYS)
+def test_trainer_keys_that_a_run_sets_are_refused_with_what_to_use(key):
+    assert refused(f"+trainer.{key}=1") == [f"trainer.{key}: cannot be set; {check_trainer.OWN_KEYS[key]}"]
     assert key in inspect.signature(pl.Trainer).parameters
 
 

@@ -8,7 +8,7 @@ import runs
 import yaml
 from rich.console import Console
 
-from attnorm.config.validate import leaves
+from attnorm.config.resolve import leaves
 from attnorm.tasks.results import Results
 from attnorm.training import console
 

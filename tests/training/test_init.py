@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.config import warm_start as init
+from attnorm.config.warm_start import WORDPIECE
 from attnorm.data import preprocess as corpus
 from attnorm.data.sampler import Part
 from attnorm.errors import ConfigError
@@ -95,9 +96,9 @@ def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path,
     expected = {"width": 24, "heads": 3, "inner": 40, "encoder_layers": 2, "norm": "post", "positions": "learned"}
     expected |= {"embedding_norm": True, "norm_eps": 1e-3, "types": 2, "activation": "relu", "tied": True}
     expected |= {"init": str(bert), "max_source": 64, "dropout": 0}  # what stays as it was typed
-    expected |= {"decoder_layers": 2, "max_target": 32} if task == "gigaword" else {"vocab_size": len(PIECES)}
+    expected |= {"decoder_layers": 2, "max_target": 32} if task == "gigaword" else {}
     assert {name: model[name] for name in expected} == expected
-    assert recorded["tokenizer"] == {"name": "wordpiece", "file": str(bert), "lowercase": None}
+    assert recorded["tokenizer"] == {"_target_": WORDPIECE, "file": str(bert), "lowercase": None}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -331,19 +332,19 @@ def test_a_typed_vocabulary_of_the_right_size_is_kept(bert, tmp_path):
 
 def test_a_typed_lowercase_is_kept(bert):
     cfg = runs.tiny(f"model.init={bert}", "tokenizer.lowercase=false", task="mlm")
-    assert cfg["tokenizer"] == {"name": "wordpiece", "file": str(bert), "lowercase": False}
+    assert cfg["tokenizer"] == {"_target_": WORDPIECE, "file": str(bert), "lowercase": False}
 
 
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
         (("model.max_source=many",), "model.max_source=many: allowed are whole numbers"),
-        (("model.max_source=null",), "model.max_source=None: allowed are whole numbers"),
-        (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: must be true, false or null"),
+        (("model.max_source=null",), "model.max_source=null: allowed are whole numbers"),
+        (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: allowed are true, false or null"),
         (("tokenizer.file=nowhere.txt",), "tokenizer.file=nowhere.txt: "),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt: no such file"),
-        (("ckpt_path=5",), "ckpt_path=5: allowed are null or text"),
-        (("model.init=5",), "model.init=5: allowed are null or text"),
+        (("ckpt_path=5",), "ckpt_path=5: allowed are text that is not empty or null"),
+        (("model.init=5",), "model.init=5: allowed are text that is not empty or null"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -421,21 +422,22 @@ def test_a_run_with_values_of_another_kind_is_refused(tmp_path, key, value):
     config["model"][key] = value
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     [problem] = refused(f"model.init={run}")
-    assert problem.startswith(f"model.init={run}: config.yaml: model.{key}={value}: allowed are ")
+    shown = "null" if value is None else value
+    assert problem.startswith(f"model.init={run}: config.yaml: model.{key}={shown}: allowed are ")
 
 
 def test_a_shape_that_was_typed_is_not_passed_over(copy):
     typed = [*runs.tiny_overrides("mlm"), f"model.init={copy}"]
     with pytest.raises(ConfigError) as caught:
         front.check_composed(runs.composed(*typed), overrides=["model.width=16", "model.norm_eps=1e-3"])
-    assert caught.value.problems == ["model.width=16: model.init decides it, it is 24"]
+    assert caught.value.problems == ["model.width=16: ignored: model.init fixes it at 24"]
 
 
 def test_only_words_can_be_read_by_an_encoder_that_was_trained_on_words():
     answering = runs.finished_run("vqa")
-    said = f"model.init={answering}: a run of model.name=pythia, which has no encoder to start from"
+    said = f"model.init={answering}: a run of attnorm.models.vqa.pythia.Pythia, which has no encoder to start from"
     assert refused(f"model.init={answering}") == [said]
-    said = f"model.init={answering}: model.name=pythia cannot start from trained weights"
+    said = f"model.init={answering}: this model cannot start from trained weights"
     assert refused(f"+model.init={answering}", task="vqa") == [said]
 
 

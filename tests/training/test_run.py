@@ -113,7 +113,7 @@ def test_a_summary_holds_the_promised_fields():
     assert summary["finished"] is True
     assert "why" not in summary
     assert (summary["task"], summary["attention"], summary["seed"]) == ("gigaword", "hnas", 1)
-    assert summary["data"]["name"] == "newswire"
+    assert summary["data"]["source"] == "attnorm.data.sources.newswire.Newswire"
     assert (summary["data"]["train"]["kept"], summary["data"]["validation"]["kept"]) == (200, 20)
     assert summary["steps"] == summary["best_step"] == 4
     assert 0 < summary["padding_share"] < 1

@@ -24,12 +24,12 @@ def register_resolvers() -> None:
 
     def label(*, _root_: DictConfig) -> str:
         from attnorm.attention.tables import check_attention
-        from attnorm.config.resolve import model_sites, run_label
+        from attnorm.config.resolve import model_sites, run_label, with_defaults
 
         groups = ("attention", "model", "data", "task")
-        cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups}
+        cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups if key in _root_}
         try:
-            cfg = completed(cfg)
+            cfg = completed(with_defaults(cfg))
             problems = check_attention(cfg["attention"], model_sites(cfg), typed=())
         except ConfigError:
             return "unknown"

@@ -56,25 +56,33 @@ def check_keys(trainer: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f"trainer.{key}", message)
 
 
-def check_values(trainer: Mapping[str, Any]) -> Iterator[Problem]:
+def check_values(trainer: Mapping[str, Any]) -> list[Problem]:
     """Values that no run could finish with, and those that Lightning refuses."""
     if trainer.get("accelerator") in ("gpu", "cuda") and not torch.cuda.is_available():
         message = "torch sees no GPU here; use trainer=auto or trainer=cpu"
-        yield Problem("trainer.accelerator", message, trainer["accelerator"])
-        return
+        return [Problem("trainer.accelerator", message, trainer["accelerator"])]
+    found = list(check_limits(trainer))
+    wrong = {problem.key for problem in found}
+    return found + refused_by_lightning({key: it for key, it in trainer.items() if f"trainer.{key}" not in wrong})
+
+
+def check_limits(trainer: Mapping[str, Any]) -> Iterator[Problem]:
+    """Values that Lightning would accept although no run could finish with them, or refuse without a clear message."""
     for key in LIMITS:
         value = trainer.get(key)
         if value is not None and (not _is_integer(value) or (value < 1 and value != -1)):
             yield Problem(f"trainer.{key}", "allowed are whole numbers from 1, null or -1 (no limit)", value)
     for key in NOT_ZERO:
-        if trainer.get(key) == 0 and trainer[key] is not None:
-            yield Problem(f"trainer.{key}", "must be above 0", trainer[key])
+        if not _is_amount(trainer.get(key)):
+            message = "allowed are whole numbers from 1 (batches), numbers above 0.0 to 1.0 (a share of them) or null"
+            yield Problem(f"trainer.{key}", message, trainer[key])
+    if not _is_duration(trainer.get("max_time")):
+        yield Problem("trainer.max_time", "allowed are durations DD:HH:MM:SS above 0 or null", trainer["max_time"])
     pieces = trainer.get("accumulate_grad_batches", 1)
     if not _is_integer(pieces) or pieces < 1:
         yield Problem("trainer.accumulate_grad_batches", "allowed are whole numbers from 1", pieces)
     if trainer.get("deterministic") not in (None, True, False, "warn"):
         yield Problem("trainer.deterministic", "allowed are true, false, warn, null", trainer["deterministic"])
-    yield from refused_by_lightning(trainer)
 
 
 def refused_by_lightning(trainer: Mapping[str, Any]) -> list[Problem]:
@@ -113,6 +121,19 @@ def check_intervals(trainer: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_amount(value: Any) -> bool:
+    return value is None or (_is_integer(value) and value > 0) or (isinstance(value, float) and 0 < value <= 1)
+
+
+def _is_duration(value: Any) -> bool:
+    from pytorch_lightning.callbacks import Timer
+
+    try:
+        return value is None or Timer(value).time_remaining() > 0
+    except Exception:  # Lightning raises errors of many kinds for what is no duration
+        return False
 
 
 def _is_unset(key: str, value: Any) -> bool:

@@ -8,8 +8,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch import nn
 
 from attnorm.attention.tables import attention_label, check_attention, resolve_attention
+from attnorm.errors import ConfigError
 from attnorm.parts import class_of
-from attnorm.tasks.task import DataConfig, StartConfig, TaskConfig
+from attnorm.tasks.task import DataConfig, Recipe, TaskConfig
+
+GROUPS = (  # of keys that every run has
+    *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
+    *("trainer", "callbacks", "logger", "paths"),
+)
 
 
 def model_class(cfg: dict) -> type[nn.Module]:
@@ -68,14 +74,23 @@ def record_of(cfg: dict) -> dict:
 def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
     """The configuration with the defaults of the keys that the program reads itself, so that each of them is there.
 
-    Groups that are missing altogether, such as an empty `logger`, become empty.
+    Groups that are missing altogether, such as an empty `logger` or one that was removed, become empty.
     """
-    own = {"task": (TaskConfig,), "data": (DataConfig,), "model": (StartConfig,)}
-    full = cfg | {group: cfg.get(group) or {} for group in ("callbacks", "logger", "trainer", "paths", *own)}
-    for group, classes in own.items():
-        defaults = {it.name: it.default for cls in classes for it in fields(cls) if it.default is not MISSING}
-        full[group] = full[group] | {name: it for name, it in defaults.items() if name not in full[group]}
+    full = cfg | {group: cfg.get(group) or {} for group in GROUPS}
+    own: dict[str, type] = {"task": TaskConfig, "data": DataConfig}
+    for group, cls in (own | task_groups(full)).items():
+        defaults = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+        full[group] = defaults | (full.get(group) or {})
+    full["attention"] = {"prior": {}, "scorer": {}, "options": {}} | full["attention"]
     return full
+
+
+def task_groups(cfg: dict[str, Any]) -> dict[str, type]:
+    """The groups of keys that the configured task adds; none if there is no such task."""
+    try:
+        return class_of("task", cfg["task"], Recipe).groups
+    except ConfigError:
+        return {}
 
 
 def max_steps(cfg: dict) -> int | None:

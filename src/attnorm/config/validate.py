@@ -15,14 +15,14 @@ from torch import nn
 from attnorm.config.check_trainer import check_trainer
 from attnorm.config.choices import choices
 from attnorm.config.components import component_problems
-from attnorm.config.resolve import attention_problems, model_attention, typed_keys
+from attnorm.config.resolve import GROUPS, attention_problems, model_attention, typed_keys
 from attnorm.config.resume import changed_settings
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.errors import CheckpointError, ConfigError, Problem, key_of
 from attnorm.imports import nearest
 from attnorm.optim import Optimization
-from attnorm.parts import class_of, names_of, options_of
+from attnorm.parts import TARGET, class_of, names_of, options_of
 from attnorm.schema import Text, option_problems
 from attnorm.tasks.task import (
     CleaningConfig,
@@ -35,11 +35,7 @@ from attnorm.tasks.task import (
     source_options,
 )
 
-GROUPS = (  # of keys, besides those that a task declares
-    *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
-    *("trainer", "callbacks", "logger", "paths"),
-)
-MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model without a Config
+MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +89,7 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     found = check_parts(cfg, ("train", "validation"), typed_keys(overrides))
     if found.is_valid("model", "task", "data"):
         found += ineffective_overrides(cfg, overrides)
+    found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()
     found += component_problems(cfg)
     found += check_trainer(cfg["trainer"], multirun)
@@ -103,14 +100,14 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
 
 
 def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection[str] | None = None) -> Problems:
-    """Problems of what a finished run is evaluated with: task, model, attention, data, tokenizer, and all together.
+    """Problems of what a finished run is evaluated with: task, model, attention, data, and all together.
 
     splits: those that the data source has to have; with none, its files are not looked at.
     typed:  the keys that the user typed; None: every key counts as typed.
     """
     found = Problems()
     task = found.attempt("task", lambda: class_of("task", cfg["task"], Recipe))
-    model = found.attempt("model", lambda: class_of("model", cfg["model"], nn.Module))
+    model = found.attempt("model", lambda: model_of(cfg["model"]))
     found += check_top_level(cfg, task)
     found += option_problems("paths", PathsConfig, cfg["paths"])
     if task:
@@ -121,7 +118,6 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection
         found += check_model(cfg["model"], model)
         found.add("attention", attention_problems(dict(cfg), typed))
     found += check_data(cfg, splits, task)
-    found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     if task and model:
         found += check_together(cfg, task, model, found)
     return found
@@ -133,7 +129,16 @@ def check_top_level(cfg: Mapping[str, Any], task: type[Recipe] | None) -> Iterat
     yield from option_problems("", RunConfig, {key: value for key, value in cfg.items() if key in names})
     for key in cfg:
         if key not in names and key not in groups and (task or not isinstance(cfg[key], dict)):
-            yield Problem(key, f"nothing reads this key.{nearest(key, (*names, *groups), cutoff=0.75)}")
+            yield Problem(key, f"nothing reads this key.{nearest(key, (*names, *groups), cutoff=0.7)}")
+
+
+def model_of(settings: Mapping[str, Any]) -> type:
+    """The class of a model. Raises ConfigError for a module that is no model of any task."""
+    cls = class_of("model", settings, nn.Module)
+    if not hasattr(cls, "interface"):
+        message = "must be a model with an `interface` and attention `sites`, see attnorm.models"
+        raise ConfigError([Problem(f"model.{TARGET}", message, settings[TARGET])])
+    return cls
 
 
 def check_model(settings: Mapping[str, Any], cls: type) -> list[Problem]:

@@ -13,6 +13,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import PAIRS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
+from attnorm.models.config import Shape
 from attnorm.models.generation import Decoding, generate
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.progress import tracked
@@ -86,7 +87,8 @@ class Headlines(Recipe):
         return (torch.tensor([source]), torch.tensor([target])), tokens
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
-        model, decoding, data = self.cfg["model"], self.cfg["decoding"], self.cfg["data"]
+        model = {"max_target": Shape.max_target, **self.cfg["model"]}
+        decoding, data = self.cfg["decoding"], self.cfg["data"]
         if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
             message = f"must be below model.max_target={model['max_target']}, since the begin token takes a position"
             yield Problem("decoding.max_length", message, decoding["max_length"])

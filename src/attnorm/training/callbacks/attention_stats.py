@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
+from attnorm.schema import WholeNumber
 from attnorm.tasks.module import TaskModule
 from attnorm.training.loggers import CsvTable, read_csv
 
@@ -74,7 +75,7 @@ class AttentionStats(EveryNSteps):
         every_n_steps: number of updates between two records, each of which costs a forward pass; 0 turns it off.
     """
 
-    def __init__(self, run_folder: Path, every_n_steps: int = 50):
+    def __init__(self, run_folder: Path, every_n_steps: WholeNumber = 50):
         super().__init__(every_n_steps)
         self.file = Path(run_folder) / ATTENTION_FILE
         self.batch: dict[str, Tensor] | None = None

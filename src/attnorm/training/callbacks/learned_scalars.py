@@ -7,6 +7,7 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
+from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now
 from attnorm.training.loggers import CsvTable, read_csv
 
@@ -26,7 +27,7 @@ class LearnedScalars(EveryNSteps):
         every_n_steps: number of updates between two records.
     """
 
-    def __init__(self, run_folder: Path, every_n_steps: int = 10):
+    def __init__(self, run_folder: Path, every_n_steps: Count = 10):
         super().__init__(every_n_steps)
         self.run_folder = Path(run_folder)
 
