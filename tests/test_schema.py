@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 import torch
@@ -89,6 +89,14 @@ def test_a_part_with_keyword_arguments_takes_any_option():
     assert schema.accepts_any(open_ended) and not schema.accepts_any(Part)
     assert option_problems("model", open_ended, {"other": 3}) == []
     assert build("model", open_ended, {"other": 3}, fact=4) == {"size": 1, "other": 3, "fact": 4}
+
+
+def test_a_class_made_by_new_has_its_parameters():
+    class Pair(NamedTuple):
+        size: int
+        other: int = 1
+
+    assert list(parameters(Pair)) == ["size", "other"]
 
 
 def test_methods_and_wrapped_functions_have_the_parameters_of_their_signature():
@@ -248,7 +256,8 @@ def test_building_raises_all_problems():
         (Annotated[float, Field(gt=0.5, lt=1)], "numbers above 0.5 and below 1"),
         (bool, "true, false"),
         (str, "text"),
-        (schema.Text, "text"),
+        (schema.Text, "text that is not empty"),
+        (Annotated[float, Field(ge=1.0)], "numbers from 1"),
         (Path, "text"),
         (None, "null"),
         (schema.Count | None, "whole numbers from 1 or null"),

@@ -33,8 +33,6 @@ EMPTY = inspect.Parameter.empty
 @cache
 def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
     """The named parameters of a class or function, with evaluated annotations, in order."""
-    if isinstance(maker, type) and maker.__init__ is object.__init__:
-        return {}
     try:
         signature = inspect.signature(maker, eval_str=True)
     except (NameError, TypeError):  # an annotation that is only valid for a type checker

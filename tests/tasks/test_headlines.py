@@ -12,7 +12,6 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.optim import Optimization
 from attnorm.tasks.headlines.features import PairBatches
 from attnorm.tasks.headlines.generate import cut, special_tokens, target_logits, write_headlines
 from attnorm.tasks.headlines.module import HeadlineModule, smoothed_cross_entropy
@@ -168,9 +167,8 @@ TABLE = Table([6, 2, 9, 4, 1, 7, 3], [3, 1, 5, 2, 2, 6, 4])
 
 def headline_task(model, pieces=1, ranks=1, label_smoothing=0.0):
     """The task, told of so many accumulation steps and devices."""
-    optim = Optimization({"_target_": "torch.optim.AdamW", "lr": 1e-3}, {"_target_": "attnorm.optim.warmup_decay"})
     task = HeadlineModule(
-        model, TOKENIZER, optim, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
+        model, TOKENIZER, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
     )
     task.log = lambda *_, **__: None
     task._trainer = SimpleNamespace(accumulate_grad_batches=pieces, world_size=ranks, global_step=0, current_epoch=0)

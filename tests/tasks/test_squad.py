@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import runs
 import torch
 from datasets import Dataset
 from tolerance import rounding
@@ -11,7 +10,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnorm.data.sampler import Part
-from attnorm.optim import Optimization
 from attnorm.tasks.squad.module import SpanModule
 from attnorm.tasks.squad.windows import WindowBatches, Windows
 
@@ -29,8 +27,6 @@ TEXTS = {
     ],
 }
 CLOSE = rounding(torch.float32, size=3 * 20)  # of a loss of three windows of at most 20 tokens
-SETTINGS = runs.plain("task=squad", *runs.squad_files())
-OPTIM = Optimization(SETTINGS["optimizer"], SETTINGS["scheduler"])
 
 
 class Words:
@@ -67,7 +63,7 @@ def made(null_threshold, texts=TEXTS, max_length=20, stride=2):
     windows, _ = Windows(max_length, 2, stride, True).encode(texts, 0, Words())
     rows, table = Dataset.from_dict(windows), Dataset.from_dict(texts)
     options = {"n_best": 3, "max_answer": 2, "null_threshold": null_threshold}
-    return SpanModule(Planned(), Words(), OPTIM, rows, table, **options), WindowBatches(rows, Words.pad_id)
+    return SpanModule(Planned(), Words(), rows, table, **options), WindowBatches(rows, Words.pad_id)
 
 
 def plan(task, row, **scores):

@@ -5,14 +5,12 @@ import math
 from types import SimpleNamespace
 
 import pytest
-import runs
 import torch
 from datasets import Dataset
 from tolerance import rounding
 from torch import nn
 
 from attnorm.data.sampler import Part
-from attnorm.tasks.task import recipe_of
 from attnorm.tasks.vqa.features import VisualBatches
 from attnorm.tasks.vqa.module import SHOWN, VqaModule, views_of
 
@@ -53,8 +51,7 @@ def made():
         "answers": [json.dumps([f"gold {n}"]) for n in range(QUESTIONS)],
     }
     rows, texts = Dataset.from_dict(rows), Dataset.from_dict(texts)
-    optim = recipe_of(runs.tiny(task="vqa")).optimization()
-    task = VqaModule(Planned(), SimpleNamespace(pad_id=PAD), optim, texts, ANSWERS)
+    task = VqaModule(Planned(), SimpleNamespace(pad_id=PAD), texts, ANSWERS)
     return task, VisualBatches(rows, texts, None, PAD, len(ANSWERS))
 
 
