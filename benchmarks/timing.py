@@ -18,10 +18,12 @@ def configure(*overrides: str) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
+    from attnorm.config.resolve import record_of
+
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", overrides=list(overrides))
     groups = ("model", "attention", "tokenizer", "data", "optimizer", "scheduler", "trainer", "task")
-    return {group: OmegaConf.to_container(cfg[group], resolve=True) for group in groups}
+    return record_of({group: OmegaConf.to_container(cfg[group], resolve=True) for group in groups})
 
 
 def shape_of(cfg: dict[str, Any], **changes: Any):
