@@ -104,7 +104,7 @@ def convert(value: Any, annotation: Any) -> Any:
     return adapter.validate_python(value, strict=True)
 
 
-def build(group: str, maker: Callable, options: Mapping[str, Any], **facts: Any) -> Any:
+def build(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: Any) -> Any:
     """`maker(**options, **facts)`, with those facts that it takes. Raises ConfigError that names each wrong key."""
     if problems := option_problems(group, maker, options, facts):
         raise ConfigError(problems)
