@@ -259,7 +259,7 @@ def tiny(*overrides: str, task: str = "gigaword") -> dict:
     a tiny run, so each choice of groups is composed once and single keys are put in afterwards."""
     overrides = readable(overrides)
     parsed = OverridesParser.create().parse_overrides(overrides)
-    is_group = [(CONF / override.key_or_group).is_dir() or override.is_add() for override in parsed]
+    is_group = [(CONF / it.key_or_group).is_dir() or it.is_add() or it.is_delete() for it in parsed]
     cfg = _tiny_groups(task, *(text for text, group in zip(overrides, is_group, strict=True) if group)).copy()
     for override, group in zip(parsed, is_group, strict=True):
         if not group:

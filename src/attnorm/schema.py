@@ -108,7 +108,7 @@ def convert(value: Any, annotation: Any) -> Any:
     return _adapter(annotation).validate_json(text, strict=True)
 
 
-def build(group: str, maker: Callable, options: Mapping[str, Any], **facts: Any) -> Any:
+def build(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: Any) -> Any:
     """`maker(**options, **facts)`, with those facts that it takes. Raises ConfigError that names each wrong key."""
     if problems := option_problems(group, maker, options, facts):
         raise ConfigError(problems)

@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import inspect
+import json
 import re
 from dataclasses import fields
 from itertools import chain
@@ -12,6 +13,7 @@ import pytorch_lightning as pl
 import runs
 import torch
 import yaml
+from pytorch_lightning.loggers import Logger
 
 from attnorm.cli import train as front
 from attnorm.config import check_trainer, resolve
@@ -612,3 +614,137 @@ def test_a_site_that_only_other_models_have_is_refused_where_it_was_typed(monkey
 def test_the_tasks_limit_counts_only_where_the_trainer_has_none(steps, epochs, task, expected):
     limits = {"trainer": {"max_steps": steps, "max_epochs": epochs}, "task": {"max_steps": task}}
     assert resolve.max_steps(limits) == expected
+
+
+# what takes effect in a run
+
+
+BARE = ("~callbacks.progress", "~callbacks.learned_scalars", "~callbacks.attention_stats", "~callbacks.early_stopping")
+
+
+class Recorder(Logger):
+    """Appends what it is sent to a file of the run folder."""
+
+    name = version = ""
+
+    def __init__(self, run_folder, file):
+        super().__init__()
+        self.file = run_folder / file
+
+    def log_hyperparams(self, *_):
+        pass
+
+    def log_metrics(self, metrics, step=None):
+        with open(self.file, "a") as file:
+            print(json.dumps([step, metrics]), file=file)
+
+
+class Counter(pl.Callback):
+    """Writes how many batches of a run it has seen."""
+
+    def __init__(self, run_folder, file):
+        self.file, self.batches = run_folder / file, 0
+
+    def on_train_batch_end(self, *_):
+        self.batches += 1
+
+    def on_train_end(self, *_):
+        self.file.write_text(str(self.batches))
+
+
+def test_a_share_of_an_epoch_between_validations_is_kept(tmp_path):
+    typed = ("data.train_size=80", "task.rouge_pairs=0", "trainer.max_epochs=2", "trainer.val_check_interval=0.25")
+    summary = runs.tiny_run(tmp_path, *typed)
+    quarter = summary["steps"] // 8
+    assert summary["epochs"] == 2 and summary["steps"] == 8 * quarter
+    assert list(runs.logged(tmp_path, "val/loss")) == list(range(quarter, 8 * quarter + 1, quarter))
+
+
+def test_a_profiler_shows_its_report(tmp_path, capsys):
+    runs.tiny_run(tmp_path, "task.max_steps=1", "task.rouge_pairs=0")
+    assert "Profiler Report" not in capsys.readouterr().out
+    runs.tiny_run(tmp_path / "profiled", "task.max_steps=1", "task.rouge_pairs=0", "+trainer.profiler=simple")
+    printed = capsys.readouterr().out
+    assert "Profiler Report" in printed and "run_training_batch" in printed
+
+
+@pytest.mark.parametrize("limit", ["trainer.max_epochs=-1", "trainer.max_steps=-1"])
+def test_no_limit_of_the_trainer_leaves_that_of_the_task(tmp_path, limit):
+    assert runs.tiny_run(tmp_path, limit, "task.max_steps=2")["steps"] == 2
+
+
+def test_each_of_several_loggers_gets_every_metric(tmp_path):
+    names = ("first", "second")
+    loggers = [f"+logger.{name}={{_target_: {__name__}.Recorder, file: {name}.jsonl}}" for name in names]
+    summary = runs.tiny_run(tmp_path, "attention=hnas", *loggers)
+    first, second = ((tmp_path / f"{name}.jsonl").read_text().splitlines() for name in names)
+    assert first == second
+    *logged, (step, final) = map(json.loads, first)
+    assert step == 4 and final == {f"final/{name}": it for name, it in summary["validation"]["metrics"].items()}
+    for column in ("train/loss", "val/loss", "hybrid/encoder/0", "entropy/encoder/0"):
+        assert {step: metrics[column] for step, metrics in logged if column in metrics} == pytest.approx(
+            runs.logged(tmp_path, column)
+        )
+
+
+def test_a_callback_is_added(tmp_path):
+    mine = f"+callbacks.mine={{_target_: {__name__}.Counter, file: batches}}"
+    runs.tiny_run(tmp_path, mine, "task.max_steps=2", "trainer.accumulate_grad_batches=3")
+    assert (tmp_path / "batches").read_text() == "6"
+
+
+def test_a_callback_is_replaced(tmp_path, capsys):
+    own = ("~callbacks.progress.bar", "~callbacks.progress.samples", "+callbacks.progress.file=batches")
+    runs.tiny_run(tmp_path, f"callbacks.progress._target_={__name__}.Counter", *own, "task.max_steps=2")
+    assert (tmp_path / "batches").read_text() == "2"
+    assert not (tmp_path / "samples/step_000001.txt").exists() and "val loss" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("removed", ["~callbacks.progress", "callbacks.progress=null"])
+def test_a_callback_is_removed(tmp_path, capsys, removed):
+    runs.tiny_run(tmp_path, removed, "task.max_steps=2")
+    assert not (tmp_path / "samples/step_000001.txt").exists() and "val loss" not in capsys.readouterr().out
+
+
+def test_checkpoints_random_streams_and_signals_need_no_callback_of_the_configuration(monkeypatch, tmp_path):
+    """With dropout, a run can only be resumed exactly if the state of its random streams was saved."""
+    typed = (*BARE, "model.dropout=0.5", "task.max_steps=6", "task.rouge_pairs=0")
+    runs.tiny_run(tmp_path / "straight", *typed)
+    runs.stopped(monkeypatch, tmp_path / "first", 3, *typed)
+    assert runs.load(tmp_path / "first")["global_step"] == 3
+    runs.tiny_run(tmp_path / "second", *typed, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
+    assert runs.different_ends(tmp_path / "straight", tmp_path / "second") == []
+
+
+def test_another_optimizer_trains(tmp_path):
+    typed = ("optimizer._target_=torch.optim.SGD", "~optimizer.betas", "~optimizer.eps", "+optimizer.momentum=0.9")
+    summary = runs.tiny_run(tmp_path, *typed, "attention=hnas", "optimizer.lr=0.5", "task.max_steps=20")
+    [state] = runs.load(tmp_path)["optimizer_states"]
+    assert {group["momentum"] for group in state["param_groups"]} == {0.9}
+    assert all(it.keys() == {"momentum_buffer"} for it in state["state"].values())
+    losses = list(runs.logged(tmp_path, "val/loss").values())
+    assert summary["finished"] and losses[-1] < losses[0]
+
+
+TORCHS = ("~scheduler.decay", "~scheduler.warmup", "~scheduler.min_lr_ratio")
+
+
+def test_a_scheduler_of_torch_gets_the_number_of_updates(tmp_path):
+    one_cycle = ("scheduler._target_=torch.optim.lr_scheduler.OneCycleLR", "+scheduler.max_lr=0.01")
+    assert runs.tiny_run(tmp_path, *TORCHS, *one_cycle, "task.max_steps=6")["finished"]
+    [state] = runs.load(tmp_path)["lr_schedulers"]
+    assert (state["total_steps"], state["last_epoch"]) == (6, 6)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    reference = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=6, cycle_momentum=False)
+    for _ in range(6):
+        optimizer.step()
+        reference.step()
+    assert state["_last_lr"] == pytest.approx(reference.get_last_lr() * len(state["_last_lr"]))
+
+
+def test_a_scheduler_that_watches_a_metric_lowers_the_rate_when_it_does_not_improve(tmp_path):
+    plateau = ("scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau", "+scheduler.monitor=val/loss")
+    still = ("optimizer.lr=1.0e-30", "+scheduler.patience=0", "+scheduler.factor=0.5", "+scheduler.eps=0")
+    typed = (*TORCHS, *plateau, *still, "task.validations=4", "+scheduler.frequency=2", "task.max_steps=8")
+    assert runs.tiny_run(tmp_path, *typed)["finished"]
+    assert runs.load(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(1e-30 / 2**3)

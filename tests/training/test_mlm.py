@@ -304,7 +304,10 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
         (("task.share=0",), "task.share=0: allowed are numbers above 0"),
         (("task.keep=0.6", "task.random=0.6"), "task.keep=0.6, task.random=0.6: more than 1 together"),
         (("task.span_weights=[0,0]",), "task.span_weights=[0, 0]: allowed are a list of numbers"),
-        (("model.max_source=2000",), "data.batch_tokens=1000: a row can have 2000 tokens"),
+        (
+            ("model.max_source=2000",),
+            "data.batch_tokens=1000: must be at least 2000, the tokens of the longest possible row",
+        ),
         (("attention.encoder=[dnas]",), "attention.encoder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -319,8 +322,14 @@ def test_what_cannot_be_is_said(overrides, words):
 def test_another_model_or_other_data_are_refused():
     groups = [word for word in runs.ENCODER if not word.startswith("model.")]
     for typed, words in (
-        ("model=tiny", "model.name=seq2seq: task=mlm trains bert"),
-        ("data=newswire", "data=newswire"),
+        (
+            "model=tiny",
+            "model: Seq2Seq has the interface 'seq2seq', but this task trains models with 'encoder'",
+        ),
+        (
+            "data=newswire",
+            "data: Newswire yields pairs, but this task needs documents; use data=newswire_text, data=text",
+        ),
     ):
         with pytest.raises(ConfigError) as caught:
             front.check_composed(runs.composed("task=mlm", *groups, typed))

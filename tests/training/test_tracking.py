@@ -148,25 +148,27 @@ def test_a_wandb_key_is_found_in_the_environment(nobody, monkeypatch, key, found
 )
 def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, mode, key, offline):
     made = {}
-    monkeypatch.setattr("pytorch_lightning.loggers.WandbLogger", lambda **settings: made.update(settings))
+    monkeypatch.setattr(tracking.WandbLogger, "__init__", lambda _, **settings: made.update(settings))
+    monkeypatch.setattr(tracking.WandbLogger, "log_hyperparams", lambda *_: None)
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
     cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={mode}", "tags=[a]", "seed=3")
-    tracking.build_loggers(cfg, nobody, "hnas")
+    tracking.RunLoggers(cfg, nobody, "hnas", group="sweep").open()
     assert made["offline"] is offline
     assert made["name"] == "gigaword hnas seed 3"
-    assert made["tags"] == ["a"]
+    assert (made["tags"], made["group"], made["project"]) == (["a"], "sweep", "attnorm")
     first = made["id"]
-    tracking.build_loggers(cfg, nobody, "hnas")
+    tracking.RunLoggers(cfg, nobody, "hnas").open()
     assert made["id"] == first == (nobody / "wandb_id.txt").read_text().strip()  # a resumed run goes on there
 
 
 @pytest.mark.skipif(not WANDB, reason="wandb is not installed")
 @pytest.mark.slow
-def test_a_run_is_recorded_by_wandb_without_a_network(nobody, tmp_path):
+def test_a_run_is_recorded_by_wandb_without_a_network_and_by_tensorboard_beside_it(nobody, tmp_path):
     run = tmp_path / "run"
-    summary = runs.tiny_run(run, "logger=wandb", "task.max_steps=2")
+    summary = runs.tiny_run(run, "logger=many", "task.max_steps=2")
     assert summary["finished"] is True
+    assert list(run.glob("tensorboard/events.out.tfevents.*"))
     [record] = run.glob("wandb/offline-run-*/*.wandb")
     assert record.stat().st_size > 0
     assert (run / "wandb_id.txt").read_text().strip() in record.name

@@ -518,12 +518,14 @@ def test_what_nothing_would_read_is_refused(typed, vain, reader):
     cfg = runs.composed(*runs.tiny_overrides("vqa"), *typed, vain)
     with pytest.raises(front.ConfigError) as caught:
         front.check_composed(cfg, overrides=[*typed, vain])
-    assert caught.value.problems == [f"{vain}: nothing reads it as the rest is set; it is for {reader}"]
+    assert caught.value.problems == [f"{vain}: has no effect with these settings; it is for {reader}"]
     front.check_composed(cfg, overrides=typed)  # from a file it is a default like any other
 
 
 def test_another_task_s_model_is_refused_with_what_fits():
-    with pytest.raises(front.ConfigError, match=r"model\.name=bert: task=vqa trains pythia or mcan"):
+    with pytest.raises(
+        front.ConfigError, match=r"Encoder has the interface 'encoder', but .* use model=mcan_small, model=vqa_tiny"
+    ):
         front.check_composed(runs.composed("task=vqa", "model=bert_tiny"))
 
 
@@ -537,7 +539,7 @@ def test_a_fusion_that_the_data_rule_out_is_refused():
     cfg = runs.composed(*runs.tiny_overrides("vqa_v2"), "model.fusion=concat")
     with pytest.raises(front.ConfigError) as caught:
         front.check_composed(cfg, overrides=["model.fusion=concat"])
-    assert caught.value.problems == ["model.fusion=concat: the data decide it, it is none"]
+    assert caught.value.problems == ["model.fusion=concat: ignored: the data fix it at none"]
 
 
 # going on, and sharing the work
@@ -590,9 +592,12 @@ def test_every_parameter_is_trained():
         (("model.fusion=all",), "model.fusion=all: allowed are none, single, concat, attention"),
         (("model.question=lstm",), "model.question=lstm: allowed are gru, transformer"),
         (("model.fusion_heads=3",), "model.fusion_heads=3: has to divide width=16"),
-        (("data.batch_tokens=15",), "data.batch_tokens=15: a question can have 16 tokens; type more"),
+        (
+            ("data.batch_tokens=15",),
+            "data.batch_tokens=15: must be at least 16, the tokens of the longest possible question",
+        ),
         (("task.min_count=0",), "task.min_count=0: allowed are"),
-        (("data.name=newswire",), "data"),
+        (("data._target_=attnorm.data.sources.newswire.Newswire",), "data"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -605,8 +610,11 @@ def test_what_cannot_be_is_said(typed, problem):
 
 def test_other_models_and_other_data_are_refused_with_what_fits():
     for typed, words in (
-        ("model.name=bert", "task=vqa trains pythia or mcan"),
-        ("task.name=squad", "task=squad needs questions"),
+        (
+            "model._target_=attnorm.models.encoder.Encoder",
+            "but this task trains models with 'vqa'; use model=mcan_small",
+        ),
+        ("task._target_=attnorm.tasks.squad.task.Questions", "but this task needs questions; use data=squad"),
     ):
         with pytest.raises(front.ConfigError, match=words):
             runs.tiny(typed, task="vqa")

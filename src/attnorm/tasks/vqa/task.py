@@ -137,7 +137,7 @@ class VisualQuestions(Recipe):
                 self.model_config()
             except ValueError as error:
                 if not str(error).startswith("heads="):  # every model is checked for that
-                    yield Problem("model", str(error))
+                    yield Problem.about(f"model.{str(error).partition('=')[0]}", f"model.{error}")
         given = data["features"] if isinstance(data.get("features"), list) else []
         if given and is_valid("model", "data"):
             if self.cfg["model"]["fusion"] == "attention" and len(given) < 2:
