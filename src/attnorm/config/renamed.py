@@ -15,14 +15,13 @@ RENAMED: dict[str, str] = {
     **{f"{group}.name": f"{group}=<file> or {group}._target_" for group in ("model", "data", "tokenizer")},
     "logger.name": "logger=<file>",
     **{f"logger.{key}": f"logger.wandb.{key}" for key in ("project", "entity", "mode")},
-    "callbacks.progress": "callbacks.progress.bar",
-    "callbacks.progress.samples": "callbacks.progress.samples",
-    "callbacks.learned_scalars.every_n_steps": "callbacks.learned_scalars.every_n_steps",
-    "callbacks.attention_stats.every_n_steps": "callbacks.attention_stats.every_n_steps",
-    "callbacks.early_stopping.patience": "callbacks.early_stopping.patience",
+    "callbacks.samples": "callbacks.progress.samples",
+    "callbacks.hybrid_every": "callbacks.learned_scalars.every_n_steps",
+    "callbacks.attention_every": "callbacks.attention_stats.every_n_steps",
+    "callbacks.patience": "callbacks.early_stopping.patience",
     "model.vocab_size": "tokenizer.vocab_size",
 }
-CHOICES: dict[str, str] = {}
+CHOICES = {f"callbacks.progress={value}": f"callbacks.progress.bar={value}" for value in ("true", "false")}
 _OVERRIDE = re.compile(r"\+{0,2}([\w.]+)=(.*)", re.DOTALL)
 
 
