@@ -19,7 +19,7 @@ from attnorm.config.components import component_problems
 from attnorm.config.resolve import GROUPS, model_attention, model_sites, other_sites
 from attnorm.config.resume import changed_settings
 from attnorm.data.sources.base import Source
-from attnorm.data.tokenizers.base import check_tokenizer
+from attnorm.data.tokenizers.base import check_tokenizer, tokenizer_class
 from attnorm.errors import CheckpointError, ConfigError, Problem, key_of
 from attnorm.imports import nearest
 from attnorm.optim import Optimization
@@ -90,7 +90,8 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     found = check_parts(cfg, ("train", "validation"))
     if found.is_valid("model", "task", "data"):
         found += ineffective_overrides(cfg, overrides)
-    found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
+    if found.is_valid("tokenizer"):
+        found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()
     found += component_problems(cfg)
     found += check_trainer(cfg["trainer"], multirun)
@@ -101,7 +102,8 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
 
 
 def check_parts(cfg: Mapping[str, Any], splits: Sequence[str]) -> Problems:
-    """Problems of what a finished run is evaluated with: task, model, attention, data, and all together.
+    """Problems of what a finished run is evaluated with: task, model, attention, data, and all together. Of the
+    tokenizer only the class is checked: a run folder holds its own, so that the file it came from is needed no more.
 
     splits: those that the data source has to have; with none, its files are not looked at.
     """
@@ -118,6 +120,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str]) -> Problems:
         found += check_model(cfg["model"], model)
         found.add("attention", check_attention(model_attention(cfg), model_sites(cfg)))
     found += check_data(cfg, splits, task)
+    found.attempt("tokenizer", lambda: tokenizer_class(cfg["tokenizer"]))
     if task and model:
         found += check_together(cfg, task, model, found)
     return found

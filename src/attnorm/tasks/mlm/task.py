@@ -11,7 +11,7 @@ from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.tokenizers.base import tokenizer_class
 from attnorm.errors import Problem
 from attnorm.models.bert import MaskedLM
-from attnorm.parts import names_of
+from attnorm.parts import TARGET, names_of
 from attnorm.schema import NonNegative, Probability
 from attnorm.tasks.bert import BertRecipe
 from attnorm.tasks.mlm.masking import MaskedBatches, Masking
@@ -55,4 +55,5 @@ class MaskedLanguageModel(BertRecipe):
         if is_valid("task"):
             yield from Masking.check({name: self.cfg["task"][name] for name in names_of(Masking)}, "task")
         if is_valid("tokenizer") and not tokenizer_class(self.cfg["tokenizer"]).has_mask:
-            yield Problem("tokenizer", "it has no mask token; task=mlm needs one, such as tokenizer=wordpiece")
+            message = "has no mask token, which this task needs; use tokenizer=wordpiece"
+            yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])
