@@ -1,9 +1,10 @@
-# make train | make test | make test-numerics | make lint | make setup
+# make train | make test | make test-fast | make test-numerics | make lint | make docs | make setup
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := .venv-docs
 
-.PHONY: setup train test test-numerics test-slow test-gpu lint format clean
+.PHONY: setup train test test-fast test-numerics test-slow test-gpu lint format docs clean
 
 setup: $(VENV)/.installed
 
@@ -24,6 +25,11 @@ train: setup
 test: setup $(VENV)/.encoder
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
+# The unit tests: nothing is trained and no other process is started. Under a minute on two cores, so run them often.
+# A test is left out if it has the marker `training`, which tests/conftest.py sets where it is due.
+test-fast: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not training and not slow and not gpu"
+
 # The tests that compare floating-point results, once per CPU capability that this processor can imitate.
 test-numerics: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/numerics.py -n auto --maxprocesses 8
@@ -42,5 +48,17 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The documentation as a web site in site/. Its tools have an environment of their own, without attnorm and torch; once
+# they are installed, the build does not use the network. Broken links are errors.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --clean
+
+DOCS_EXTRA := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])
+
+$(DOCS)/.installed: pyproject.toml
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -c '$(DOCS_EXTRA)' | xargs $(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check
+	touch $@
+
 clean:
-	rm -rf $(VENV) .cache build *.egg-info src/*.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS) site .cache build *.egg-info src/*.egg-info .pytest_cache .ruff_cache

@@ -32,14 +32,13 @@ VIEWS, QUESTION = 3, 14  # views of an image, the most tokens of a question
 def build(name: str, args: argparse.Namespace):
     """The model of a contestant."""
     from attnorm.models.vqa.pythia import Pythia
-    from attnorm.tasks.task import recipe_of
 
     fusion, normalizer = CONTESTANTS[name]
     typed = ("task=vqa", "model=vqa_paper", f"model.fusion={fusion}", f"model.fusion_heads={args.heads}")
     cfg = timing.configure(*typed, f"attention={normalizer}")
     sizes = ([args.features] * VIEWS, [args.boxes] * VIEWS)
-    shape = recipe_of(cfg).shape()
-    return Pythia(shape, cfg["attention"], args.vocabulary, timing.PAD, args.answers, *sizes).to(args.device)
+    model = Pythia(timing.shape_of(cfg), cfg["attention"], args.vocabulary, timing.PAD, args.answers, *sizes)
+    return model.to(args.device)
 
 
 def make_batch(args: argparse.Namespace) -> tuple:

@@ -108,13 +108,12 @@ def equal_peer(ours, batch: dict) -> Callable:
 def read(cfg: dict, packed: bool, args: argparse.Namespace) -> tuple:
     """The documents in rows, and what turns parts of them into batches."""
     from attnorm.data.preprocess import prepare
-    from attnorm.data.sources.base import build_source
     from attnorm.tasks.mlm.masking import MaskedBatches, Masking
     from attnorm.tasks.mlm.packing import Blocks
-    from attnorm.tasks.task import source_settings
+    from attnorm.tasks.task import build_source
 
     split = prepare(
-        build_source(cfg["data"]["name"], **source_settings(cfg)),
+        build_source(cfg["data"]),
         cfg["tokenizer"],
         Blocks(cfg["model"]["max_source"], packed, cfg["task"]["share"]),
         lowercase=cfg["data"]["lowercase"],
@@ -171,15 +170,13 @@ def contestants(part: str, size: str, args: argparse.Namespace) -> dict[str, Sid
     return sides | {f"{THEIRS}, like lengths": Side(theirs, their_loss, alike)}
 
 
-def start(side: Side, optim: dict, args: argparse.Namespace) -> Callable[[int], int]:
+def start(side: Side, cfg: dict, args: argparse.Namespace) -> Callable[[int], int]:
     """Makes the model. number of a round -> real tokens: one update on its batch."""
     import torch
 
-    from attnorm.optim import Optim
-
     torch.manual_seed(0)
     model = side.build().to(args.device).train()
-    optimizer, _ = Optim(**optim).build(model, total_steps=1000, fused=True)
+    optimizer = timing.build_optimizer(cfg, model)
 
     def update(number: int) -> int:
         batch = side.batches[number % len(side.batches)]
@@ -194,12 +191,12 @@ def start(side: Side, optim: dict, args: argparse.Namespace) -> Callable[[int], 
     return update
 
 
-def memory(side: Side, optim: dict, args: argparse.Namespace) -> float:
+def memory(side: Side, cfg: dict, args: argparse.Namespace) -> float:
     """MB at the worst moment of two updates on the largest batch; the second has the optimizer's state beside it."""
     largest = max(side.batches, key=lambda batch: batch["ids"].numel())
 
     def twice() -> None:
-        update = start(side._replace(batches=[largest]), optim, args)
+        update = start(side._replace(batches=[largest]), cfg, args)
         for number in range(2):
             update(number)
 
@@ -217,8 +214,8 @@ def measure(part: str, args: argparse.Namespace) -> None:
     for size in args.sizes:
         cfg = configure(size, "softmax", args)
         sides = contestants(part, size, args)
-        peaks = {name: memory(side, cfg["optim"], args) for name, side in sides.items()}
-        updates = {name: start(side, cfg["optim"], args) for name, side in sides.items()}
+        peaks = {name: memory(side, cfg, args) for name, side in sides.items()}
+        updates = {name: start(side, cfg, args) for name, side in sides.items()}
         found = timing.rates(updates, args.rounds, args.device, warmup=1)
         ratios = timing.compare(found, THEIRS)
         ours = next(iter(sides))

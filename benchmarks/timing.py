@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,19 +18,26 @@ def configure(*overrides: str) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
+    from attnorm.config.resolve import record_of
+
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("train", overrides=list(overrides))
-    groups = ("model", "attention", "tokenizer", "data", "optim", "trainer", "task")
-    return {group: OmegaConf.to_container(cfg[group], resolve=True) for group in groups}
+    groups = ("model", "attention", "tokenizer", "data", "optimizer", "scheduler", "trainer", "task")
+    return record_of({group: OmegaConf.to_container(cfg[group], resolve=True) for group in groups})
 
 
 def shape_of(cfg: dict[str, Any], **changes: Any):
-    """The `Shape` of the configured model, with other values for some of its keys."""
-    from attnorm.models.config import Shape
-    from attnorm.tasks.task import NOT_SHAPE
+    """The options of the configured model as an instance of its `Config`, with other values for some of them."""
+    from attnorm.tasks.task import recipe_of
 
-    settings = {key: value for key, value in cfg["model"].items() if key not in NOT_SHAPE}
-    return Shape(**settings | changes)
+    return replace(recipe_of(cfg).model_config(), **changes)
+
+
+def build_optimizer(cfg: dict[str, Any], model):
+    """The configured optimizer of a model, with a fused kernel."""
+    from attnorm.optim import Optimization
+
+    return Optimization(cfg["optimizer"], cfg["scheduler"]).build(model, total_steps=1000, fused=True)["optimizer"]
 
 
 def build_ours(cfg: dict[str, Any], vocab_size: int, pad_id: int = PAD, **shape: Any):

@@ -71,10 +71,8 @@ def trainer(model, logits_of: Callable, cfg: dict, args: argparse.Namespace, pad
     """[batches] -> tokens: one update of `model` on each batch."""
     import torch
 
-    from attnorm.optim import Optim
-
     model.to(args.device).train()
-    optimizer, _ = Optim(**cfg["optim"]).build(model, total_steps=1000, fused=True)
+    optimizer = timing.build_optimizer(cfg, model)
     smoothing, clip = cfg["task"]["label_smoothing"], cfg["trainer"]["gradient_clip_val"]
 
     def train(batches: list[dict]) -> int:
@@ -176,13 +174,13 @@ def measure_bucketing(args: argparse.Namespace) -> None:
 
     from attnorm.data.preprocess import prepare
     from attnorm.data.sampler import Part, TokenBatches
-    from attnorm.data.sources.base import build_source
+    from attnorm.data.sources.gigaword import Rush
     from attnorm.tasks.headlines.features import PairBatches, PairLayout
 
     cfg = timing.configure("model=tiny", "tokenizer.vocab_size=4000")
     with tempfile.TemporaryDirectory() as cache_dir:
         split = prepare(
-            build_source("rush", dir=args.rush),
+            Rush(dir=args.rush),
             cfg["tokenizer"],
             PairLayout(FIXED_SOURCE, FIXED_TARGET),
             lowercase=cfg["data"]["lowercase"],

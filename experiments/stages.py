@@ -28,7 +28,8 @@ def stage(folder: Path, *overrides: str) -> dict:
     folder.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(overrides, indent=1) + "\n")
     resume = [f"ckpt_path={last}"] if last.is_file() else []
-    command = [sys.executable, "train.py", *overrides, *resume, f"hydra.run.dir={folder}", "callbacks.progress.bar=false"]
+    shown = [f"hydra.run.dir={folder}", "callbacks.progress.bar=false"]
+    command = [sys.executable, "train.py", *overrides, *resume, *shown]
     print(f"{folder.name}: {' '.join(overrides)}", flush=True)
     started = time.perf_counter()
     with open(log, "a") as screen:

@@ -1,7 +1,14 @@
-"""Settings that have to be made before torch is imported."""
+"""Settings that have to be made before torch is imported, and the marker `training`.
+
+Tests that train a model or start another process carry the marker `training`: `make test-fast` leaves them out. It is
+set here, on every test of the folders that are about whole runs, and on every test that uses one of the helpers below.
+A test that trains without it (through a function or a fixture of its own) fails and says so.
+"""
 
 import os
+import sys
 
+import pytest
 from numerics import RUNS, VARIABLES
 
 # `ATEN_CPU_CAPABILITY=avx2 pytest` restricts torch alone; oneDNN with instructions that torch must not use fails.
@@ -10,3 +17,26 @@ if capability in RUNS:
     _, values = RUNS[capability]
     for variable, value in zip(VARIABLES, values, strict=True):
         os.environ.setdefault(variable, value)
+
+WHOLE_RUNS = {"training", "losses"}  # folders in tests/
+STARTERS = {"tiny_run", "finished_run", "copied_run", "stopped", "command", "subprocess"}  # of tests/runs.py, or Python
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        uses = {*item.function.__code__.co_names, *item.fixturenames} if isinstance(item, pytest.Function) else set()
+        if WHOLE_RUNS & {*item.path.parts} or STARTERS & uses:
+            item.add_marker(pytest.mark.training)
+
+
+@pytest.fixture(autouse=True)
+def training_is_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a test fail that trains without the marker."""
+    lightning = sys.modules.get("pytorch_lightning")
+    if lightning is None or request.node.get_closest_marker("training"):
+        return
+
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail("this test trains a model: mark it with @pytest.mark.training")
+
+    monkeypatch.setattr(lightning.Trainer, "fit", refuse)

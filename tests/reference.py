@@ -8,6 +8,8 @@ floats overflow. No maximum is subtracted and no logarithm taken: this is the pa
 [D] "Doubly-Normalized Attention"; [F] "Attention as Inference via Fenchel Duality".
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -183,6 +185,18 @@ class MaskCase:
             return self.dense
         return allowed_pairs(BATCH, self.n_queries, self.n_keys, **self.compact)
 
+    @property
+    def size(self):
+        """(N, M)."""
+        return self.n_queries, self.n_keys
+
+    @property
+    def argument(self):
+        """What a normalizer is given: the compact form where there is one, else the dense one."""
+        from attnorm.attention import Mask
+
+        return self.allowed if self.compact is None else Mask(**self.compact)
+
 
 def _lengths(size, *lengths):
     return torch.tensor([[position < length for position in range(size)] for length in lengths])
@@ -251,6 +265,27 @@ def make_log_prior(kind, n_queries, n_keys, dtype=torch.float64):
     return log_prior
 
 
+def in_turn(masks=None, priors=None, shift=0) -> Iterator[tuple[str, str]]:
+    """(name of a mask, kind of prior): each mask once, with the priors in turn, starting from number `shift`.
+
+    The meanings of a mask and of a prior are checked together in all combinations by the property suite; a slow
+    reference only has to meet each of them. Tests of several variants give each its own shift.
+    """
+    priors = PRIORS if priors is None else list(priors)
+    for place, mask in enumerate(MASKS if masks is None else masks):
+        yield mask, priors[(place + shift) % len(priors)]
+
+
+@contextmanager
+def case(*names: object) -> Iterator[None]:
+    """Adds the names of a case to the error of a failing assertion: for tests that loop over cases."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"case: {', '.join(map(str, names))}")
+        raise
+
+
 # name of the variant -> (registered name, options); the per-head one is given a different weight in each head
 VARIANTS = {
     "softmax": ("softmax", {}),
@@ -264,7 +299,7 @@ ONE_OF_EACH = ["softmax", "dnas", "sinkhorn", "hnas_sigmoid"]
 
 
 def make(variant, dtype=torch.float64):
-    """The module under test (the one line here that reaches into src), its parameters in `dtype`."""
+    """The module under test (here and in `argument` alone a line reaches into src), its parameters in `dtype`."""
     from attnorm.attention import build_normalizer
 
     name, options = VARIANTS[variant]
@@ -295,9 +330,12 @@ def make_qkv(n_queries, n_keys, width=WIDTH, dtype=torch.float64, batch=BATCH, h
 
 
 def gradients(output, inputs, seed=5):
-    """d<output, fixed random tensor>/d inputs; an input that the output does not depend on has gradient 0."""
+    """d<output, fixed random tensor>/d inputs; an input that the output does not depend on has gradient 0.
+
+    The graph is kept, so that several outputs may share it.
+    """
     if not output.requires_grad:  # every weight of the reference is the constant 0
         return [torch.zeros_like(x) for x in inputs]
     cotangent = randn(*output.shape, seed=seed).to(output)
-    found = torch.autograd.grad(output, inputs, cotangent, allow_unused=True)
+    found = torch.autograd.grad(output, inputs, cotangent, allow_unused=True, retain_graph=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]

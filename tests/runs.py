@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from attnorm.cli import main
 from attnorm.cli import train as front
+from attnorm.config.arguments import as_typed, readable
 from attnorm.errors import Interrupted
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.loggers import read_csv
@@ -30,6 +31,7 @@ from attnorm.training.train import train
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
+SENTENCEPIECE = "attnorm.data.tokenizers.sentencepiece.SentencePiece"  # the path of its class
 SIZES = (
     "model.width=16",
     "model.heads=2",
@@ -108,9 +110,11 @@ FILES = {  # what a run of four updates with two validations leaves behind, what
     "metrics.csv",
     "hybrid_weights.csv",
     "attention.csv",
+    "run.log",
     "summary.json",
     "checkpoints/best.ckpt",
     "checkpoints/last.ckpt",
+    "predictions/validation.parquet",
     "samples/step_000002.txt",
     "samples/step_000004.txt",
 }
@@ -238,7 +242,7 @@ def composed(*overrides: str, name: str = "train", hydra: bool = False) -> DictC
     """conf/<name>.yaml with these overrides, as the command line would compose it."""
     front.register_resolvers()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(name, list(overrides), return_hydra_config=hydra)
+        return compose(name, readable(overrides), return_hydra_config=hydra)
 
 
 def plain(*overrides: str) -> dict:
@@ -254,13 +258,14 @@ def _tiny_groups(task: str, *groups: str) -> DictConfig:
 def tiny(*overrides: str, task: str = "gigaword") -> dict:
     """A checked, plain configuration of a very small run; `overrides` come last. Composing takes most of the time of
     a tiny run, so each choice of groups is composed once and single keys are put in afterwards."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    overrides = readable(overrides)
+    parsed = OverridesParser.create().parse_overrides(overrides)
     is_group = [(CONF / it.key_or_group).is_dir() or it.is_add() or it.is_delete() for it in parsed]
     cfg = _tiny_groups(task, *(text for text, group in zip(overrides, is_group, strict=True) if group)).copy()
     for override, group in zip(parsed, is_group, strict=True):
         if not group:
-            OmegaConf.update(cfg, override.key_or_group, override.value())
-    return front.check_composed(cfg)
+            OmegaConf.update(cfg, override.key_or_group, override.value(), force_add=override.is_force_add())
+    return front.check_composed(cfg, overrides=as_typed(overrides))
 
 
 def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:

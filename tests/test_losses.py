@@ -4,6 +4,8 @@ import pytest
 from losses import record
 from torch.testing import assert_close
 
+pytestmark = pytest.mark.training
+
 UPDATES = 10
 CASES = [("gigaword", attention) for attention in record.ATTENTIONS] + [(task, "hnas") for task in record.TASKS[1:]]
 

@@ -1,31 +1,45 @@
-"""What the documentation tells people to type: every snippet runs, every command is sound, the main ones are run."""
+"""What the documentation tells people to type: every code block of every page is checked, the main commands are run."""
 
+import importlib.util
 import itertools
 import json
 import re
 import shlex
 import textwrap
+import tomllib
+from pathlib import Path
 
 import pytest
 import runs
 import torch
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from attnorm.cli import train as front
 from attnorm.config import overrides as rerun
 from attnorm.config import validate as config
+from attnorm.config.arguments import readable
 from attnorm.data.sources.gigaword import FILES
+from attnorm.errors import ConfigError
 
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}
 DOCUMENTS = [
     runs.ROOT / "README.md",
+    runs.ROOT / "CONTRIBUTING.md",
     *(p for f in ("docs", "experiments") for p in sorted((runs.ROOT / f).rglob("*.md"))),
 ]
 SQUAD = {  # the smallest file of its form
     "data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1", "question": "b", "answers": [ANSWER]}]}]}]
 }
-COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*python (train|eval|generate)\.py\b[^`\n]*")
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
+VERB = (
+    r"(?:(?:python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
+    r"|attnorm (?P<verb>train|eval|generate))"
+)
+COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
+TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
 REAL = (  # those that are run, tiny
     "python train.py attention=hnas task=gigaword",
     "python train.py -m attention=softmax,dnas,hnas seed=1,2,3",
@@ -34,8 +48,18 @@ REAL = (  # those that are run, tiny
 )
 
 
+def blocks(document: Path, language: str) -> list[str]:
+    """The code blocks of a page in this language, without their indentation."""
+    found = BLOCK.findall(document.read_text())
+    return [textwrap.dedent(code) for _, name, code in found if name == language]
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(runs.ROOT))
+
+
 def commands():
-    """(where, door, arguments) for each command of the documents and of the first comments of conf/."""
+    """(where, verb, command) for each command of the documents and of the first comments of conf/."""
     for file in [*DOCUMENTS, *sorted(runs.CONF.rglob("*.yaml"))]:
         text = file.read_text()
         if file.suffix == ".yaml":
@@ -43,10 +67,11 @@ def commands():
         for found in COMMAND.finditer(text):
             typed = re.split(r"\s+[#>|]\s*|\s+&&", found[0])[0]
             if not typed.endswith(("...", "--help")):
-                yield str(file.relative_to(runs.ROOT)), found[1], typed
+                yield name_of(file), found["script"] or found["verb"], typed
 
 
-COMMANDS = list(dict.fromkeys(commands()))
+COMMANDS = list({(verb, typed): (where, verb, typed) for where, verb, typed in commands()}.values())
+PLACES = ("README.md", "CONTRIBUTING.md", "docs/", "experiments/", "conf/")
 
 
 @pytest.fixture
@@ -91,8 +116,7 @@ def material(tmp_path, monkeypatch):
             (r"data\.dir=(<[^>]*>|/data/gigaword)", f"data.dir={tmp_path}"),
         ):
             typed = re.sub(pattern, value, typed)
-        words = shlex.split(typed)
-        return words[words.index("python") + 2 :]
+        return shlex.split(typed[COMMAND.match(typed).end(1 if ".py" in typed else 2) :].removeprefix(".py"))
 
     return arguments
 
@@ -109,41 +133,99 @@ def each(arguments):
     return list(itertools.product(*choices))
 
 
+def problems_of_job(overrides: tuple[str, ...], multirun: bool) -> list[str]:
+    """What is wrong with one training job."""
+    try:
+        front.check_composed(runs.composed(*readable(overrides)), multirun, overrides)
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def problems_of(verb: str, arguments: list[str]) -> list[str]:
+    """What is wrong with a command, without running it."""
+    if any("<" in word or ">" in word for word in arguments):
+        return ["a placeholder without a value"]
+    if verb == "train":
+        found = [it for job in each(arguments) for it in problems_of_job(job, "-m" in arguments)]
+        # the run at hand is a tiny one, so its settings differ from those of the command
+        return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
+    defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{verb}.yaml"))
+    command = rerun.read_command(arguments, defaults)
+    if command.settings.get("metric"):
+        references = command.settings["references"]
+        paths = references if isinstance(references, list) else [references]
+        return [f"no file {path}" for path in (command.settings["predictions"], *paths) if not Path(path).is_file()]
+    if any(key.startswith("task.") for key, _ in command.typed):
+        return []  # of another task than that of the run at hand
+    cfg = rerun.changed(rerun.read_run(Path(command.settings["run"])), command.typed, runs.CONF)
+    return config.check_parts(cfg, ("validation",))
+
+
 def test_there_are_commands_to_look_at():
-    assert len(COMMANDS) > 40
-    assert {door for _, door, _ in COMMANDS} == {"train", "eval", "generate"}
-    assert {where for where, *_ in COMMANDS} >= {"README.md", "docs/hnas.md", "conf/train.yaml"}
+    assert len(COMMANDS) > 80
+    assert {verb for _, verb, _ in COMMANDS} == {"train", "eval", "generate"}
+    assert {where for where, *_ in commands()} >= {"README.md", "docs/hnas.md", "docs/tutorial.md", "conf/train.yaml"}
+    assert any(typed.startswith("torchrun") for *_, typed in COMMANDS)
+    assert any(typed.startswith("attnorm") for *_, typed in COMMANDS)
+    assert all(where.startswith(PLACES) for where, *_ in COMMANDS)
 
 
-@pytest.mark.parametrize(("where", "door", "typed"), COMMANDS, ids=[f"{w}: {t}" for w, _, t in COMMANDS])
-def test_a_command_in_the_documents_is_sound(material, where, door, typed):
-    arguments = material(typed)
-    assert not [word for word in arguments if "<" in word or ">" in word], "a placeholder without a value"
-    if "data=easy_vqa" in arguments:
-        pytest.importorskip("easy_vqa", reason="easy-vqa is not installed")
-    if door == "train":
-        for job in each(arguments):
-            problems = config.check(runs.plain(*job), multirun="-m" in arguments)
-            # the run at hand is a tiny one, so its settings differ from those of the command
-            other = [it for it in problems if "the run being resumed" not in it and "resuming repeats" not in it]
-            assert other == []
-    else:
-        defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{door}.yaml"))
-        command = rerun.read_command(arguments, defaults)
-        if command.settings.get("metric"):
-            references = command.settings["references"]
-            paths = references if isinstance(references, list) else [references]
-            assert all(rerun.Path(path).is_file() for path in (command.settings["predictions"], *paths))
-            return
-        if any(key.startswith("task.") for key, _ in command.typed):
-            return  # of another task than that of the run at hand
-        cfg = rerun.changed(rerun.read_run(rerun.Path(command.settings["run"])), command.typed, runs.CONF)
-        assert [*config.check_values(cfg), *config.check_data(cfg, ("validation",))] == []
+@pytest.mark.training
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "CONTRIBUTING.md"])
+def test_the_commands_of_the_documents_are_sound(material, place):
+    wrong = []
+    for where, verb, typed in COMMANDS:
+        if not where.startswith(place):
+            continue
+        if "data=easy_vqa" in typed and not importlib.util.find_spec("easy_vqa"):
+            continue
+        try:
+            found = problems_of(verb, material(typed))
+        except Exception as error:
+            found = [f"{type(error).__name__}: {error}"]
+        wrong += [f"{where}: {typed}: {problem}" for problem in found]
+    assert wrong == []
 
 
+def unchecked(line: str) -> str | None:
+    """Why a line of a bash block cannot be right, or why nothing checks it; None if it is fine."""
+    found = COMMAND.search(line)
+    if found and line.startswith((found[0], "zcat ")):
+        return None  # test_the_commands_of_the_documents_are_sound
+    if line.startswith(TOOLS):
+        return None
+    if line.startswith("make "):
+        targets = re.findall(r"^([a-z][\w-]*):", (runs.ROOT / "Makefile").read_text(), re.M)
+        return None if line.split()[1] in targets else "no such target"
+    script = re.match(r"(?:[A-Z_]+=\S+ )*python (?:-m (?P<module>[\w.]+)|(?P<file>[\w/]+\.py))", line)
+    if script is None:
+        return "no test checks this kind of command"
+    file = script["file"] or f"src/{script['module'].replace('.', '/')}.py"
+    if not (runs.ROOT / file).is_file():
+        return "no such file"
+    source = (runs.ROOT / file).read_text()
+    options = re.findall(r"(?<=\s)--[a-z][\w-]*", re.split(r"\s+#", line)[0])
+    return next((f"no option {option}" for option in options if f'"{option}"' not in source), None)
+
+
+def test_every_line_of_a_bash_block_is_a_command_that_is_checked():
+    lines = [(name_of(doc), line) for doc in DOCUMENTS for code in blocks(doc, "bash") for line in code.splitlines()]
+    assert len(lines) > 100
+    assert [(where, line, why) for where, line in lines if (why := unchecked(line))] == []
+
+
+def test_blocks_are_in_the_languages_that_are_checked():
+    found = {name for document in DOCUMENTS for _, name, _ in BLOCK.findall(document.read_text())}
+    assert found == {"bash", "python", "text"}
+    fences = {name_of(doc): len(re.findall(r"^ *```", doc.read_text(), re.M)) for doc in DOCUMENTS}
+    assert fences == {name_of(doc): 2 * len(BLOCK.findall(doc.read_text())) for doc in DOCUMENTS}
+
+
+@pytest.mark.training
 @pytest.mark.parametrize("typed", REAL)
 def test_a_main_command_runs(monkeypatch, tmp_path, typed):
-    assert typed in README
+    assert any(typed in block.splitlines() for document in DOCUMENTS for block in blocks(document, "bash"))
     arguments = shlex.split(typed)[2:]
     monkeypatch.chdir(tmp_path)
     few = ["attention=softmax,hnas", "seed=1,2"] if "hparams_search" in typed else []
@@ -159,37 +241,108 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
     (tmp_path / "articles.txt").write_text("an article\nanother one\n")
     (tmp_path / "dev-v1.1.json").write_text(json.dumps(SQUAD))
     (tmp_path / "predictions.json").write_text('{"1": "the a"}')
-    for typed in re.findall(r"^python (?:eval|generate)\.py .*", README, re.M):
-        door, *arguments = shlex.split(re.split(r"\s+[#>]", typed)[0].replace("logs/<run folder>", str(run)))[1:]
+    lines = [
+        line
+        for page in ("README.md", "docs/tutorial.md", "docs/training.md")
+        for code in blocks(runs.ROOT / page, "bash")
+        for line in code.splitlines()
+        if re.match(r"python (?:eval|generate)\.py ", line)
+    ]
+    assert len(lines) >= 6
+    for typed in dict.fromkeys(re.split(r"\s+>", line)[0] for line in lines):
+        door, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
         assert runs.call(monkeypatch, door.removesuffix(".py"), *arguments) == 0
-    assert {path.name for path in run.glob("eval_*.json")} == {"eval_validation.json", "eval_test.json"}
+    assert {path.name for path in run.glob("eval_*.json")} >= {"eval_validation.json", "eval_test.json"}
 
 
-@pytest.mark.parametrize("number", range(README.count("```python")))
-def test_a_python_snippet_of_the_readme_runs(number, capsys):
-    snippet = re.findall(r"```python\n(.*?)```", README, re.S)[number]
-    exec(compile(textwrap.dedent(snippet), f"README.md, snippet {number}", "exec"), {})
-    assert capsys.readouterr().out
+def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, capsys):
+    """The blocks of a page run one after the other; `print(...)  # x` has to print x."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "logs/mlm/softmax/2026-01-31_12-00-00"  # what docs/pretrained.md exports
+    runs.tiny_run(run, "trainer.max_steps=1", "callbacks.attention_stats.every_n_steps=0", task="mlm")
+    capsys.readouterr()
+    pages = {document: codes for document in DOCUMENTS if (codes := blocks(document, "python"))}
+    assert len(pages) >= 10
+    for document, codes in pages.items():
+        names: dict = {}
+        for code in codes:
+            if "check_normalizer(" in code:
+                continue  # tests/test_add_your_own.py
+            exec(compile(code, name_of(document), "exec"), names)
+            said = re.findall(r"^print\(.*\)  # (.*)$", code, re.M)
+            printed = capsys.readouterr().out
+            assert not said or printed.splitlines() == said, name_of(document)
+    assert (tmp_path / "my_bert/model.safetensors").is_file()
+
+
+def test_a_trained_power_has_finite_gradients_under_masks():
+    """docs/add_your_own.md: the mask is applied after multiplying."""
+    names: dict = {}
+    [code] = [code for code in blocks(runs.ROOT / "docs/add_your_own.md", "python") if "TrainedPower" in code]
+    exec(code, names)
+    power = names["TrainedPower"]()
+    mask = torch.ones(1, 1, 4, 5, dtype=torch.bool)
+    mask[..., 0, 1:] = mask[..., 3] = mask[..., 2, :] = False  # one key left; a dead key; a dead query
+    for p in (1.5, 0.0):
+        scores = torch.randn(1, 1, 4, 5, requires_grad=True)
+        power.p.data.fill_(p)
+        power.zero_grad()
+        weights = power(scores, mask)
+        (weights * torch.randn_like(weights)).sum().backward()
+        assert weights.isfinite().all() and scores.grad.isfinite().all() and power.p.grad.isfinite().all()
+        assert (weights[~mask] == 0).all() and power.p.grad.abs() > 0
 
 
 def test_the_snippet_prints_what_the_formula_promises(capsys):
-    [snippet] = [s for s in re.findall(r"```python\n(.*?)```", README, re.S) if "hybrid_weight" in s]
+    [snippet] = [s for s in blocks(runs.ROOT / "README.md", "python") if "hybrid_weight" in s]
     exec(snippet, {})
     assert capsys.readouterr().out == "torch.Size([2, 4, 10, 16]) 0.5\n"
 
 
-def test_make_targets_and_linked_files_exist():
+def test_the_readme_fits_on_two_screens_and_its_results_are_those_of_the_experiments():
+    assert len(README.splitlines()) <= 95
+    rows = re.findall(r"^\| \[.*?\]\((experiments/\S+?)\).*?\|(.*)\|[^|]*\|$", README, re.M)
+    assert len(rows) == 4
+    for page, cells in rows:
+        text = (runs.ROOT / page).read_text()
+        assert [value.strip() for value in cells.split("|") if value.strip() not in text] == []
+
+
+def test_linked_files_exist_and_the_makefile_declares_its_targets():
     makefile = (runs.ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"(?:^|`)make ([a-z][\w-]*)", README, re.M))
-    assert targets >= {"train", "test", "lint", "setup"}
-    for target in targets:
-        assert re.search(rf"^{target}:", makefile, re.M), target
-        assert re.search(rf"^\.PHONY:.* {target}\b", makefile, re.M), target
-    for document in DOCUMENTS:
-        for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-            assert (document.parent / link).exists(), f"{document.name}: {link}"
+    targets = set(re.findall(r"^([a-z][\w-]*):", makefile, re.M))
+    assert targets >= {"train", "test", "lint", "setup", "docs"}
+    assert targets == set(re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split())
+    broken = []
+    for document in [*DOCUMENTS, runs.ROOT / "CHANGELOG.md"]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
+            if not (document.parent / link).exists():
+                broken.append(f"{name_of(document)}: {link}")
+    assert broken == []
+
+
+def test_the_site_has_every_page():
+    def pages(entry: str | dict | list) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        return [page for part in (entry.values() if isinstance(entry, dict) else entry) for page in pages(part)]
+
+    listed = pages(yaml.safe_load((runs.ROOT / "mkdocs.yml").read_text())["nav"])
+    written = [*(runs.ROOT / "docs").glob("*.md"), *(runs.ROOT / "experiments").rglob("*.md")]
+    assert sorted(listed) == sorted(name_of(page).removeprefix("docs/") for page in written)
+
+
+def test_the_files_at_the_top_agree():
+    project = tomllib.loads((runs.ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((runs.ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == project["version"] and citation["license"] == project["license"] == "Apache-2.0"
+    assert "Apache License" in (runs.ROOT / "LICENSE").read_text()
+    hooks = yaml.safe_load((runs.ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [repo["repo"] for repo in hooks] == ["local"]
+    used = {dep for hook in hooks[0]["hooks"] for dep in hook["additional_dependencies"] if dep.startswith("ruff")}
+    assert used <= set((runs.ROOT / "constraints.txt").read_text().splitlines())
 
 
 def test_the_first_command_of_the_makefile_is_that_of_the_readme():
     makefile = (runs.ROOT / "Makefile").read_text()
-    assert f"$(BIN)/{REAL[0]}" in makefile
+    assert f"$(BIN)/{REAL[0]}" in makefile and f".venv/bin/{REAL[0]}" in README

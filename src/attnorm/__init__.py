@@ -1,3 +1,18 @@
 """attnorm: a laboratory for attention normalizers. `attnorm.attention` stands alone; the rest trains and compares."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnorm.analysis.run import Run, load_run
+
+__all__ = ["Run", "load_run"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is listed above when it is first used: `import attnorm.attention` needs nothing but torch."""
+    if name in __all__:
+        from attnorm.analysis import run
+
+        return getattr(run, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

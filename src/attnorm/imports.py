@@ -48,11 +48,12 @@ def locate(path: str) -> Any:
     if not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise ValueError("a dotted path has the form package.module.Class")
     try:
-        return getattr(importlib.import_module(module_name), name)
+        module = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(f"cannot import {module_name}: {error}") from error
-    except AttributeError as error:
-        raise ValueError(f"{module_name} has no {name}") from error
+    if not hasattr(module, name):
+        raise ValueError(f"{module_name} has no {name}.{nearest(name, dir(module))}")
+    return getattr(module, name)
 
 
 def is_concrete(found: object, base: type) -> bool:

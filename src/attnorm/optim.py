@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from attnorm.attention.normalizers.hnas import HNAS
+from attnorm.attention.hooks import TrainingHooks
 from attnorm.errors import ConfigError, Problem
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.schema import Count, NonNegative, Positive, Share, build, option_problems, parameters
@@ -57,7 +57,7 @@ class ParamGroups:
 
     def of(self, model: nn.Module) -> list[dict]:
         """The parameter groups of a model: "decay", "no_decay" and "hybrid", those of them that have parameters."""
-        hybrids = {id(module.hybrid) for module in model.modules() if isinstance(module, HNAS)}
+        hybrids = {id(parameter) for part in with_hooks(model) for parameter in part.fast_parameters()}
         kinds: dict[str, list[nn.Parameter]] = {"decay": [], "no_decay": [], "hybrid": []}
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -148,9 +148,8 @@ class Optimization:
         if "fused" in parameters(class_of("optimizer", self.optimizer)):
             options = {"fused": fused, **options}
         optimizer = self._optimizer(ParamGroups(**groups).of(model), options)
-        hybrids = [module for module in model.modules() if isinstance(module, HNAS)]
-        if hybrids:
-            optimizer.register_step_post_hook(lambda *_: [hybrid.project_() for hybrid in hybrids])
+        parts = with_hooks(model)
+        optimizer.register_step_post_hook(lambda *_: project(parts))
         timing = {name: self.scheduler[name] for name in names_of(SchedulerTiming) if name in self.scheduler}
         when = {name: value for name, value in vars(SchedulerTiming(**timing)).items() if value is not None}
         scheduler = self._scheduler(optimizer, total_steps)
@@ -174,6 +173,18 @@ class Optimization:
     def depends_on_length(self) -> bool:
         """Whether learning rates depend on how many updates a run has."""
         return "total_steps" in parameters(class_of("scheduler", self.scheduler))
+
+
+@torch.no_grad()
+def project(parts: list[TrainingHooks]) -> None:
+    """Puts parameters back into their allowed range."""
+    for part in parts:
+        part.project_()
+
+
+def with_hooks(model: nn.Module) -> list[TrainingHooks]:
+    """The normalizers and scorers of a model."""
+    return [module for module in model.modules() if isinstance(module, TrainingHooks)]
 
 
 def _tuple(values: list) -> tuple:

@@ -8,6 +8,7 @@ There is no other list of keys. A key is valid if and only if the part that is c
 """
 
 import inspect
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, get_origin
@@ -32,8 +33,6 @@ EMPTY = inspect.Parameter.empty
 @cache
 def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
     """The named parameters of a class or function, with evaluated annotations, in order."""
-    if isinstance(maker, type) and maker.__init__ is object.__init__:
-        return {}
     try:
         signature = inspect.signature(maker, eval_str=True)
     except (NameError, TypeError):  # an annotation that is only valid for a type checker
@@ -66,7 +65,6 @@ def option_problems(
     Values are checked for parts of this package and for dataclasses; libraries annotate their parameters for a type
     checker, not for users.
     """
-    values = maker.__module__.partition(".")[0] == "attnorm" or hasattr(maker, "__dataclass_fields__")
     known = {name: it for name, it in parameters(maker).items() if name not in facts and name != "self"}
     problems = []
     for name, value in options.items():
@@ -75,11 +73,16 @@ def option_problems(
             if name in facts or not accepts_any(maker):
                 message = f"{_name(owner or maker)} has no such option{_choices(name, known)}"
                 problems.append(Problem(key, message, value))
-        elif values and known[name].annotation is not EMPTY:
+        elif is_checked(maker) and known[name].annotation is not EMPTY:
             problems += value_problems(key, value, known[name].annotation)
     needed = (name for name, it in known.items() if it.default is EMPTY and name not in options)
     keys = (f"{group}.{name}" if group else name for name in needed)
     return problems + [Problem(key, f"has to be given, as {key}=<value>") for key in keys]
+
+
+def is_checked(maker: Callable) -> bool:
+    """Whether values are checked against the annotations of a class or function."""
+    return maker.__module__.partition(".")[0] == "attnorm" or hasattr(maker, "__dataclass_fields__")
 
 
 def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
@@ -94,14 +97,15 @@ def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
 
 
 def convert(value: Any, annotation: Any) -> Any:
-    """The value as its annotation says: a list becomes a tuple, a whole number a float. Raises ValidationError."""
-    adapter = _adapter(annotation)
-    if isinstance(value, list):
-        try:
-            return adapter.validate_python(tuple(value), strict=True)
-        except ValidationError:
-            pass  # not a tuple, then
-    return adapter.validate_python(value, strict=True)
+    """A value of a YAML file as its annotation says: a list becomes a tuple, text a path, a whole number a float.
+
+    Raises ValidationError for anything else that is not of the annotated type: text is no number, and a number no text.
+    """
+    try:
+        text = json.dumps(value)
+    except TypeError:  # not a value of a YAML file
+        return _adapter(annotation).validate_python(value, strict=True)
+    return _adapter(annotation).validate_json(text, strict=True)
 
 
 def build(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: Any) -> Any:
@@ -113,9 +117,16 @@ def build(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: A
 
 
 def _converted(maker: Callable, name: str, value: Any) -> Any:
-    """Lists become tuples if the annotation is a tuple; everything else stays as it was written."""
+    """Lists become tuples, and texts paths, if the annotation says so; everything else stays as it was written."""
     parameter = parameters(maker).get(name)
-    return tuple(value) if isinstance(value, list) and parameter and _is_tuple(parameter.annotation) else value
+    if parameter is None or parameter.annotation is EMPTY or not isinstance(value, (list, str)):
+        return value
+    if not is_checked(maker):
+        return tuple(value) if isinstance(value, list) and _is_tuple(parameter.annotation) else value
+    try:
+        return convert(value, parameter.annotation)
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        return value
 
 
 def _is_tuple(annotation: Any) -> bool:
@@ -141,7 +152,10 @@ def _choices(name: str, known: Iterable[str]) -> str:
 
 def allowed(annotation: Any) -> str:
     """What a value may be, in words that an error message can quote: "whole numbers from 1 or null"."""
-    return describe(_adapter(annotation).json_schema())
+    try:
+        return describe(_adapter(annotation).json_schema())
+    except PydanticUserError:  # a class that is not for YAML files
+        return inspect.formatannotation(annotation)
 
 
 def describe(schema: Mapping[str, Any]) -> str:
@@ -161,8 +175,8 @@ def describe(schema: Mapping[str, Any]) -> str:
             return f"numbers{_bounds(schema)}"
         case "array":
             items = schema.get("prefixItems") or [schema.get("items", {})]
-            count = f"{len(items)} of" if "prefixItems" in schema else "a list of"
-            return f"{count} {describe(items[0])}"
+            count = f"{len(items)} " if "prefixItems" in schema else ""
+            return f"a list of {count}{' and '.join(dict.fromkeys(map(describe, items)))}"
         case "string" if schema.get("minLength"):
             return "text that is not empty"
         case kind:

@@ -1,10 +1,16 @@
-"""The share of a question's attention that reaches the boxes of each view."""
+"""The share of a question's attention that reaches the boxes of each view, and its picture."""
 
+import numpy as np
 import pytest
 import torch
+from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from torch.testing import assert_close
 
-from attnorm.analysis.boxes import draw_panels, view_shares
+from attnorm.analysis.boxes import NUMBERED, draw_boxes_of_view, draw_panels, free_place, view_shares
 
 
 def weights(*shape):
@@ -38,8 +44,66 @@ def test_a_primary_box_passes_its_weight_on_by_the_weights_of_the_fusion():
     assert_close(sum(share.sum(1) for share in others), torch.ones(2))
 
 
+# pictures
+
+NESTED = torch.tensor([[0.1, 0.1, 0.4, 0.3], [0.0, 0.0, 1.0, 1.0], [0.5, 0.5, 0.9, 0.8]])
+
+
+def colour_at(figure, axes, x, y):
+    """The colour of the pixel at (x, y) of a panel, as red, green and blue from 0 to 1."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    column, row = axes.transData.transform((x, y))
+    pixels = np.asarray(canvas.buffer_rgba())
+    return pixels[int(pixels.shape[0] - row), int(column), :3] / 255
+
+
+def painted(boxes, shares):
+    figure = Figure(figsize=(4, 4))
+    axes = figure.add_subplot()
+    colours = ScalarMappable(Normalize(0, 1), colormaps["YlOrRd"])
+    axes.set(xlim=(0, 1), ylim=(1, 0))
+    draw_boxes_of_view(axes, boxes, torch.tensor(shares), colours)
+    return figure, axes, lambda share: np.array(colours.to_rgba(share)[:3])
+
+
+def test_where_boxes_overlap_the_colour_is_that_of_the_largest_share():
+    for shares in ([0.25, 0.5, 0.125], [0.5, 0.25, 0.125], [0.25, 0.25, 0.25]):
+        figure, axes, colour = painted(NESTED, shares)
+        for place, expected in (
+            ((0.12, 0.12), max(shares[:2])),
+            ((0.86, 0.78), max(shares[1:])),
+            ((0.95, 0.05), shares[1]),
+        ):
+            assert np.abs(colour_at(figure, axes, *place) - colour(expected)).max() < 0.01, (shares, place)
+
+
+def test_the_largest_shares_are_written_each_in_its_box():
+    boxes = torch.tensor([[0.1 * i, 0.1 * i, 0.1 * i + 0.1, 0.1 * i + 0.1] for i in range(8)])
+    shares = [0.004, 0.3, 0.01, 0.2, 0.05, 0.15, 0.001, 0.285]
+    _, axes, _ = painted(boxes, shares)
+    found = {text.get_text(): text.get_position() for text in axes.texts}
+    assert list(found) == ["30%", "28%", "20%", "15%", "5%"] and NUMBERED == 5
+    for box, (x, y) in zip((1, 7, 3, 5, 4), found.values(), strict=True):
+        x1, y1, x2, y2 = boxes[box].tolist()
+        assert x1 <= x <= x2 and y1 <= y <= y2
+
+
+def test_a_number_is_neither_under_another_box_nor_on_another_number():
+    under = torch.tensor([[0.0, 0.0, 0.8, 0.8], [0.3, 0.3, 0.95, 0.95]])  # the second covers the centre of the first
+    _, axes, _ = painted(under, [0.125, 0.5])
+    places = {text.get_text(): text.get_position() for text in axes.texts}
+    x, y = places["12%"]
+    assert min(x, y) < 0.3 and places["50%"] == pytest.approx((0.625, 0.625))
+    same = [[0.2, 0.2, 0.8, 0.8]] * 3
+    taken = []
+    for box in same:
+        taken.append(free_place(box, taken, []))
+    assert len(set(taken)) == 3 and taken[0] == (0.5, 0.5)
+
+
 @pytest.mark.parametrize("views", [1, 3])
-def test_a_panel_a_view_is_drawn(tmp_path, views):
+def test_one_panel_per_view_is_drawn(tmp_path, views):
     boxes = torch.tensor([[0.1, 0.1, 0.4, 0.3], [0.5, 0.5, 0.9, 0.8]])
     panels = [("view", boxes, torch.tensor([0.2, 0.8]))] * views
     file = draw_panels("what? [this]", panels, tmp_path / "figures" / "one.png")

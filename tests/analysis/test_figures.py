@@ -1,23 +1,34 @@
 """Figures from the tables of a run folder."""
 
+import math
+
 import pytest
 import yaml
-from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from attnorm.analysis.figures import compare_column_mass, draw_run, line
+from attnorm.analysis.figures import DECADES, compare_column_mass, draw_run, line, log_floor, normalizer_of, split_label
 from attnorm.training.loggers import CsvTable
 
-CONFIG = {"task": {"name": "mlm"}, "seed": 3, "optim": {"lr": 0.1, "hybrid_lr_factor": 10.0}}
+CONFIG = {
+    "task": {"name": "gigaword"},
+    "seed": 3,
+    "optimizer": {"lr": 0.1, "hybrid_lr_factor": 10.0},
+    "attention": {"encoder": "hnas", "decoder": "my_module:Power", "cross": "softmax", "prior": {}, "options": {}},
+}
+LAYERS = ("encoder/0", "encoder/1", "decoder/0", "decoder/0/cross")
+STEPS = (0, 10, 13)
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A run folder with two layers of two heads, looked at three times."""
+    """A run folder with three stacks and two heads per layer, recorded three times; the column mass falls to 0."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     attention, hybrid = CsvTable(tmp_path / "attention.csv"), CsvTable(tmp_path / "hybrid_weights.csv")
-    for step in (0, 10, 20):
-        for layer in ("encoder/0", "encoder/1"):
-            hybrid.append({"step": step, "layer": layer, "head": "", "weight": 0.5})
+    for step in STEPS:
+        for layer in LAYERS:
+            if layer.startswith("encoder"):
+                hybrid.append({"step": step, "layer": layer, "head": "", "value": 0.5})
             for head in range(2):
                 mass = 0.1 * (head + 1) + step / 100 + 0.01 * (layer == "encoder/0")
                 row = {"step": step, "layer": layer, "head": head, "entropy": 1.0, "column_mass": 2 * mass}
@@ -26,57 +37,158 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def lines(monkeypatch):
-    """What every figure that is closed had drawn: [(x, y) of each line of each panel]."""
-    drawn, close = [], plt.close
-    monkeypatch.setattr(
-        plt,
-        "close",
-        lambda figure: (
-            drawn.append([[(*line.get_data(),) for line in axes.get_lines()] for axes in figure.axes]),
-            close(figure),
-        ),
-    )
-    return drawn
+def drawn(monkeypatch):
+    """Every figure that was saved."""
+    figures, savefig = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kw: (figures.append(self), savefig(self, *args, **kw)))
+    return figures
 
 
-def test_a_run_gets_a_figure_of_each_table_it_has(run, lines):
+def lines(axes: Axes) -> list[tuple[list[float], list[float]]]:
+    """The x and y values of each line of a panel."""
+    return [tuple(map(list, line.get_data())) for line in axes.get_lines()]
+
+
+def test_a_run_gets_a_figure_of_each_table_it_has(run, drawn):
     assert [path.name for path in draw_run(run)] == ["hybrid_weights.png", "attention.png"]
-    _, (entropy, mass) = lines
-    assert len(entropy) == len(mass) == 4  # a line a head
-    assert all(list(x) == [0, 10, 20] for x, _ in mass)
-    assert list(mass[1][1]) == pytest.approx([2 * (0.2 + step / 100 + 0.01) for step in (0, 10, 20)])
+    assert all((run / "figures" / name).stat().st_size > 1000 for name in ("hybrid_weights.png", "attention.png"))
     (run / "attention.csv").unlink()
     assert [path.name for path in draw_run(run)] == ["hybrid_weights.png"]
+    (run / "hybrid_weights.csv").unlink()
+    (run / "config.yaml").unlink()
+    assert draw_run(run) == []
 
 
-def test_the_smallest_mass_of_a_run_is_the_least_over_heads_and_layers(run, lines):
+def test_there_is_one_panel_per_stack_with_its_normalizer_in_the_title(run, drawn):
+    draw_run(run)
+    hybrid, attention = drawn
+    assert [axes.get_title() for axes in hybrid.axes] == ["encoder: hnas"]
+    titles = ["encoder: hnas", "decoder: Power", "decoder cross: softmax"]
+    assert [axes.get_title() for axes in attention.axes] == titles + [""] * 3
+    assert [len(axes.get_lines()) for axes in attention.axes] == [4, 2, 2] * 2  # one per head
+    assert "seed 3" in attention.get_suptitle() and "one line per head" in attention.get_suptitle()
+    assert "0.1, times 10 for fast" in hybrid.get_suptitle() and "per head" not in hybrid.get_suptitle()
+
+
+def test_every_recorded_step_is_drawn_the_last_one_with_a_dot(run, drawn):
+    draw_run(run)
+    for axes in (axes for figure in drawn for axes in figure.axes):
+        assert all(x == list(STEPS) for x, _ in lines(axes))
+        assert all(drawn.get_marker() == "o" and drawn.get_markevery() == [-1] for drawn in axes.get_lines())
+    mass = lines(drawn[1].axes[3])
+    assert mass[1][1] == pytest.approx([2 * (0.2 + step / 100 + 0.01) for step in STEPS])
+
+
+def test_legends_are_outside_the_axes_with_a_colour_per_layer(run, drawn):
+    draw_run(run)
+    for figure in drawn:
+        assert all(axes.get_legend() is None for axes in figure.axes)
+        [legend] = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["layer 0", "layer 1"]
+        figure.draw_without_rendering()
+        place = legend.get_window_extent()
+        assert not any(place.overlaps(axes.get_window_extent()) for axes in figure.axes)
+    first, second = (line.get_color() for line in drawn[0].axes[0].get_lines())
+    assert first != second
+    assert {line.get_color() for line in drawn[1].axes[1].get_lines()} == {first}  # layer 0 of the decoder
+
+
+def test_scalars_between_0_and_1_have_a_whole_axis_and_others_their_own(run, drawn):
+    draw_run(run)
+    assert drawn[0].axes[0].get_ylim() == pytest.approx((-0.02, 1.02))
+    CsvTable(run / "temperature.csv").append({"step": 0, "layer": "encoder/0", "head": "", "value": 40.0})
+    assert draw_run(run)[1].name == "temperature.png"
+    low, high = drawn[3].axes[0].get_ylim()
+    assert 30 < low < 40 < high < 50
+
+
+def test_labels_and_sites_of_stacks():
+    assert split_label("encoder/11") == ("encoder", "11")
+    assert split_label("decoder/0/cross") == ("decoder cross", "0")
+    assert split_label("fusion") == ("fusion", "")
+    guided = {"fusion": "dnas", "guided": "hnas", "options": {"hnas": {}}}
+    assert normalizer_of("guided cross", guided) == "hnas"
+    assert normalizer_of("decoder cross", CONFIG["attention"]) == "softmax"
+    assert normalizer_of("options", guided) == ""
+
+
+# the logarithmic axis
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.02, 0.3], 0.02),
+        ([0.02, 0.0], 0.001),
+        ([0.5, 1e-300], 10.0 ** (-1 - DECADES)),
+        ([0.5, 1e-320, 0.0], 10.0 ** (-1 - DECADES)),
+        ([0.0], 10.0**-DECADES),
+        ([math.inf, math.nan, 0.25], 0.25),
+        ([], 10.0**-DECADES),
+    ],
+)
+def test_a_logarithmic_axis_ends_at_the_smallest_value_or_some_decades_below_the_largest(values, expected):
+    assert log_floor(values) == pytest.approx(expected, rel=1e-9)
+
+
+def test_zeros_and_underflow_are_drawn_at_the_bottom_of_the_axis_which_says_so(run, drawn):
+    row = {"layer": "decoder/0", "head": 0, "entropy": 0.0, "column_mass_min": 0.0}
+    for step, mass in ((20, 0.0), (30, 1e-300), (40, math.nan)):
+        CsvTable(run / "attention.csv").append(row | {"step": step, "column_mass": mass})
+    draw_run(run)
+    axes = drawn[1].axes[4]
+    *_, zero, tiny, unknown = lines(axes)[0][1]
+    floor = log_floor([0.66, 0.0, 1e-300])
+    assert zero == tiny == floor and math.isnan(unknown)
+    low, high = axes.get_ylim()
+    assert axes.get_yscale() == "log" and 0.1 * floor < low < floor and high < 10
+    assert f"below {floor:.0e}: at the bottom" in drawn[1].axes[3].get_ylabel()
+
+
+def test_without_small_values_nothing_is_said_about_them(run, drawn):
+    draw_run(run)
+    assert "bottom" not in drawn[1].axes[3].get_ylabel()
+
+
+# several runs
+
+
+def test_the_smallest_mass_of_a_run_is_the_least_over_heads_and_layers(run, drawn):
     compare_column_mass({"one": run, "two": run}, run / "both.png")
-    [[(first, second)]] = lines
-    assert list(first[0]) == [0, 10, 20]
-    assert list(first[1]) == list(second[1]) == pytest.approx([0.1, 0.2, 0.3])
+    [axes] = drawn[0].axes
+    first, second = lines(axes)
+    assert first[0] == list(STEPS)
+    assert first[1] == second[1] == pytest.approx([0.1, 0.2, 0.23])
+    [legend] = drawn[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["one", "two"]
+
+
+def test_a_run_whose_smallest_mass_is_zero_can_be_compared(run, drawn):
+    CsvTable(run / "attention.csv").append(
+        {"step": 20, "layer": "fusion", "head": 0, "entropy": 1.0, "column_mass": 0, "column_mass_min": 0}
+    )
+    compare_column_mass({"one": run}, run / "zero.png")
+    [axes] = drawn[0].axes
+    assert lines(axes)[0][1][-1] == 0.01 and "at the bottom" in axes.get_ylabel()
 
 
 def test_a_single_point_is_seen():
-    axes = plt.figure().add_subplot()
+    axes = Figure().add_subplot()
     line(axes, {0: 1.0})
-    line(axes, {0: 1.0, 5: 2.0})
-    assert [drawn.get_marker() for drawn in axes.get_lines()] == ["o", "None"]
-    plt.close("all")
+    assert axes.get_lines()[0].get_marker() == "o"
 
 
-def test_the_smallest_mass_of_one_site(run, lines):
+def test_the_smallest_mass_of_one_site(run, drawn):
     CsvTable(run / "attention.csv").append(
         {"step": 10, "layer": "fusion", "head": 0, "entropy": 1.0, "column_mass": 1e-9, "column_mass_min": 1e-9}
     )
     compare_column_mass({"one": run}, run / "fusion.png", "fusion")
-    [[[(steps, masses)]]] = lines
-    assert (list(steps), list(masses)) == ([10], [1e-9])
+    assert lines(drawn[0].axes[0]) == [([10], [1e-9])]
 
 
-def test_what_was_not_watched_is_said(run):
-    with pytest.raises(ValueError, match=f"{run}: no attention was watched at guided, but at "):
+def test_what_was_not_recorded_is_said(run):
+    with pytest.raises(ValueError, match=f"{run}: no attention was recorded at guided, but at "):
         compare_column_mass({"one": run}, run / "guided.png", "guided")
     (run / "attention.csv").unlink()
-    with pytest.raises(ValueError, match=r"no attention was watched; .* callbacks\.attention_every > 0"):
+    with pytest.raises(ValueError, match=r"no attention was recorded; .*callbacks\.attention_stats\.every_n_steps > 0"):
         compare_column_mass({"one": run}, run / "all.png")

@@ -200,14 +200,6 @@ def test_a_wrong_prior_or_scorer_is_one_problem_a_site_that_names_its_key(attent
         assert problem.startswith(f"attention.{table}.{site}=") and words in problem
 
 
-@pytest.mark.parametrize("table", ["", "prior", "scorer"])
-def test_a_site_that_is_missing_is_named(table):
-    attention = tables()
-    (attention[table] if table else attention).pop("decoder")
-    key = f"attention.{table}.decoder".replace("..", ".")
-    assert check_attention(attention, SITES) == [f"{key}: missing, the model has this site"]
-
-
 def test_a_site_gives_its_parts_the_sizes_of_the_model():
     attention = tables("additive", ["content", "learned", "t5"], content={"hidden": 7}, t5={"bidirectional": False})
     prior = build_site_prior(attention, "cross", heads=3, bidirectional=True, positions=9, width=12)

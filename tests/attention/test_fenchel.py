@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from reference import BATCH, HEADS, MASKS, PRIORS, WIDTH, randn
+from reference import BATCH, HEADS, MASKS, PRIORS, WIDTH, case, in_turn, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
@@ -69,8 +69,8 @@ def make_keys(n_keys, factor=1.0):
     return factor * randn(BATCH, HEADS, n_keys, WIDTH, seed=2)
 
 
-def make_scores(case, factor=1.5):
-    return factor * randn(BATCH, HEADS, case.n_queries, case.n_keys, seed=3)
+def make_scores(given, factor=1.5):
+    return factor * randn(BATCH, HEADS, *given.size, seed=3)
 
 
 def leaves(*tensors):
@@ -89,66 +89,64 @@ def assert_same_value_and_gradients(results, expected, inputs, **tolerance):
             assert_close(found, wanted, **tolerance)
 
 
-def both_forms(case):
-    return [case.allowed] if case.compact is None else [case.allowed, Mask(**case.compact)]
+def both_forms(given):
+    return [given.allowed] if given.compact is None else [given.allowed, given.argument]
 
 
 # ----------------------------------------------------------------------------------------- the formula and its gradient
 
 
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("order", [1, 2])
-def test_weights_and_their_gradients_equal_the_loop_written_formula(order, mask, prior):
-    case = MASKS[mask]
-    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
-    inputs = leaves(make_scores(case), make_keys(case.n_keys), torch.tensor(ALPHA, dtype=torch.float64), log_prior)
-    scores, keys, alpha, log_prior = inputs
-    expected = each_row(ROWS[order], scores, keys, alpha, case.allowed, log_prior)
-    given = both_forms(case)
-    actual = [Fenchel(order)(scores, mask, log_prior=log_prior, keys=keys, scale=alpha) for mask in given]
-    assert_same_value_and_gradients(actual, expected, present(*inputs), **TIGHT)
+def test_weights_and_their_gradients_equal_the_loop_written_formula(order):
+    for mask, prior in in_turn(shift=order):
+        given, normalizer = MASKS[mask], Fenchel(order)
+        log_prior = reference.make_log_prior(prior, *given.size)
+        alpha = torch.tensor(ALPHA, dtype=torch.float64)
+        inputs = leaves(make_scores(given), make_keys(given.n_keys), alpha, log_prior)
+        scores, keys, alpha, log_prior = inputs
+        expected = each_row(ROWS[order], scores, keys, alpha, given.allowed, log_prior)
+        actual = [normalizer(scores, m, log_prior=log_prior, keys=keys, scale=alpha) for m in both_forms(given)]
+        with case(mask, prior):
+            assert_same_value_and_gradients(actual, expected, present(*inputs), **TIGHT)
 
 
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("mask", ["none", "both_sides", "empty_example", "causal_tall", "dead_rows"])
-def test_exact_weights_and_their_gradients_equal_those_of_plain_ascent(mask, prior):
+def test_exact_weights_and_their_gradients_equal_those_of_plain_ascent():
     """The gradients of the reference go through every step of its ascent; ours are implicit."""
-    case = MASKS[mask]
-    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
-    inputs = leaves(
-        make_scores(case)[:, :1], 0.6 * make_keys(case.n_keys)[:, :1], torch.tensor(ALPHA, dtype=torch.float64)
-    )
-    scores, keys, alpha = inputs
-    if log_prior is not None:
-        (log_prior,) = leaves(log_prior[:, :1])
-    allowed = case.allowed[:, :1]
-    expected = each_row(exact, scores, keys, alpha, allowed, log_prior)
-    given = [allowed] if case.compact is None else [allowed, Mask(**case.compact)]
-    actual = [Fenchel("exact")(scores, m, log_prior=log_prior, keys=keys, scale=alpha) for m in given]
-    assert_same_value_and_gradients(actual, expected, present(*inputs, log_prior), rtol=1e-7, atol=1e-7)
+    for mask, prior in in_turn(["none", "both_sides", "empty_example", "causal_tall", "dead_rows"], shift=1):
+        given = MASKS[mask]
+        log_prior = reference.make_log_prior(prior, *given.size)
+        inputs = leaves(
+            make_scores(given)[:, :1],
+            0.6 * make_keys(given.n_keys)[:, :1],
+            torch.tensor(ALPHA, dtype=torch.float64),
+            None if log_prior is None else log_prior[:, :1],
+        )
+        scores, keys, alpha, log_prior = inputs
+        allowed = given.allowed[:, :1]
+        expected = each_row(exact, scores, keys, alpha, allowed, log_prior)
+        forms = [allowed] if given.compact is None else [allowed, given.argument]
+        actual = [Fenchel("exact")(scores, m, log_prior=log_prior, keys=keys, scale=alpha) for m in forms]
+        with case(mask, prior):
+            assert_same_value_and_gradients(actual, expected, present(*inputs), rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("order", [1, 2])
-def test_attend_and_its_gradients_equal_the_loop_written_formula(order, mask, prior):
+def test_attend_and_its_gradients_equal_the_loop_written_formula(order):
     """Order 2 never holds the scores there: it is softmax attention with other queries."""
-    case = MASKS[mask]
-    log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
-    inputs = leaves(
-        *reference.make_qkv(case.n_queries, case.n_keys), torch.tensor(ALPHA, dtype=torch.float64), log_prior
-    )
-    q, k, v, alpha, log_prior = inputs
-    inputs = present(*(inputs if order == 2 else [q, k, v, log_prior]))
-    weights = each_row(ROWS[order], alpha * q @ k.mT, k, alpha, case.allowed, log_prior)
-    scale = alpha if order == 2 else ALPHA
-    actual = [Fenchel(order).attend(q, k, v, m, log_prior=log_prior, scale=scale) for m in both_forms(case)]
-    assert_same_value_and_gradients(actual, weights @ v, inputs, **TIGHT)
+    for mask, prior in in_turn(shift=order + 2):
+        given = MASKS[mask]
+        log_prior = reference.make_log_prior(prior, *given.size)
+        inputs = leaves(*reference.make_qkv(*given.size), torch.tensor(ALPHA, dtype=torch.float64), log_prior)
+        q, k, v, alpha, log_prior = inputs
+        inputs = present(*(inputs if order == 2 else [q, k, v, log_prior]))
+        weights = each_row(ROWS[order], alpha * q @ k.mT, k, alpha, given.allowed, log_prior)
+        scale = alpha if order == 2 else ALPHA
+        actual = [Fenchel(order).attend(q, k, v, m, log_prior=log_prior, scale=scale) for m in both_forms(given)]
+        with case(mask, prior):
+            assert_same_value_and_gradients(actual, weights @ v, inputs, **TIGHT)
 
 
-@pytest.mark.parametrize("per_row", [False, True], ids=["one u", "u per row"])
-@pytest.mark.parametrize("order", [2, "exact"])
+@pytest.mark.parametrize(("order", "per_row"), [(2, False), ("exact", True)], ids=["2, one u", "exact, u per row"])
 def test_gradcheck_by_central_differences(order, per_row):
     """Scores, keys, prior and alpha are independent variables."""
     allowed = MASKS["padded_causal_segments"].allowed[1:] if per_row else torch.arange(5) < 4
@@ -182,9 +180,9 @@ def test_the_implicit_gradient_is_the_dense_formula():
 
 def random_problem(prior="pairwise", mask="random", factor=1.0):
     """q, k, dense mask, log u and alpha; scores are alpha q k'."""
-    case = MASKS[mask]
-    q, k, _ = reference.make_qkv(case.n_queries, case.n_keys)
-    return factor * q, k, case.allowed, reference.make_log_prior(prior, case.n_queries, case.n_keys), ALPHA
+    given = MASKS[mask]
+    q, k, _ = reference.make_qkv(*given.size)
+    return factor * q, k, given.allowed, reference.make_log_prior(prior, *given.size), ALPHA
 
 
 def u_of(allowed, log_prior, shape):
@@ -196,19 +194,19 @@ def u_of(allowed, log_prior, shape):
 
 
 @pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("factor", [0.1, 1.0, 10.0, 1000.0])
-def test_exact_is_stationary_in_score_space_and_in_the_evidence(factor, prior):
-    q, k, allowed, log_prior, alpha = random_problem(prior, factor=factor)
-    scores = alpha * q @ k.mT
-    u, live = u_of(allowed, log_prior, scores.shape)
-    w = Fenchel("exact")(scores, allowed, log_prior=log_prior, keys=k, scale=alpha)
-    logits = u.log() + scores + alpha * (u - w) @ k @ k.mT
-    assert_close(w[live], logits[live].softmax(-1), rtol=0, atol=1e-8)
-
-    solution = solve(q, k, allowed, log_prior=log_prior, scale=alpha)
-    assert_close((solution / alpha)[live], (u @ k + q - w @ k)[live], rtol=1e-8, atol=1e-8)
-    assert_close(w[live], (u.log() + solution @ k.mT)[live].softmax(-1), rtol=0, atol=1e-8)
-    assert (solution[~live] == 0).all() and (w[~live] == 0).all()
+def test_exact_is_stationary_in_score_space_and_in_the_evidence(prior):
+    for factor in (0.1, 1.0, 10.0, 1000.0):
+        q, k, allowed, log_prior, alpha = random_problem(prior, factor=factor)
+        scores = alpha * q @ k.mT
+        u, live = u_of(allowed, log_prior, scores.shape)
+        w = Fenchel("exact")(scores, allowed, log_prior=log_prior, keys=k, scale=alpha)
+        logits = u.log() + scores + alpha * (u - w) @ k @ k.mT
+        solution = solve(q, k, allowed, log_prior=log_prior, scale=alpha)
+        with case(factor):
+            assert_close(w[live], logits[live].softmax(-1), rtol=0, atol=1e-8)
+            assert_close((solution / alpha)[live], (u @ k + q - w @ k)[live], rtol=1e-8, atol=1e-8)
+            assert_close(w[live], (u.log() + solution @ k.mT)[live].softmax(-1), rtol=0, atol=1e-8)
+            assert (solution[~live] == 0).all() and (w[~live] == 0).all()
 
 
 @pytest.mark.parametrize("factor", [0.3, 3.0])
@@ -262,15 +260,11 @@ def test_order_two_is_right_to_first_order_in_the_scores_and_softmax_is_not():
 
 
 def test_as_alpha_vanishes_at_fixed_scores_every_order_is_softmax():
-    case = MASKS["random"]
-    scores, k = make_scores(case), make_keys(case.n_keys)
+    given = MASKS["random"]
+    scores, k = make_scores(given), make_keys(given.n_keys)
     for order in (2, "exact"):
-        assert_close(
-            Fenchel(order)(scores, case.allowed, keys=k, scale=1e-9),
-            Fenchel(1)(scores, case.allowed),
-            rtol=1e-7,
-            atol=1e-7,
-        )
+        weights = Fenchel(order)(scores, given.allowed, keys=k, scale=1e-9)
+        assert_close(weights, Fenchel(1)(scores, given.allowed), rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("order", [2, "exact"])
@@ -291,11 +285,11 @@ def test_with_a_gaussian_preference_the_output_is_the_closed_form(order, alpha):
 
 
 def test_a_shift_of_all_templates_changes_nothing_but_the_frame():
-    case, shift = MASKS["random"], 100 * randn(1, 1, 1, WIDTH, seed=9)
-    scores, k = make_scores(case), make_keys(case.n_keys)
+    given, shift = MASKS["random"], 100 * randn(1, 1, 1, WIDTH, seed=9)
+    scores, k = make_scores(given), make_keys(given.n_keys)
     for order in (2, "exact"):
-        w = Fenchel(order)(scores, case.allowed, keys=k, scale=ALPHA)
-        assert_close(Fenchel(order)(scores, case.allowed, keys=k + shift, scale=ALPHA), w, rtol=1e-8, atol=1e-8)
+        w = Fenchel(order)(scores, given.allowed, keys=k, scale=ALPHA)
+        assert_close(Fenchel(order)(scores, given.allowed, keys=k + shift, scale=ALPHA), w, rtol=1e-8, atol=1e-8)
 
 
 # --------------------------------------------------------------------------------------------------------------- Newton
@@ -341,8 +335,7 @@ def test_padded_queries_take_no_steps():
 
 @pytest.mark.parametrize("order", [2, "exact"])
 def test_narrow_inputs_give_the_weights_of_wide_ones_and_autocast_changes_nothing(order):
-    case = MASKS["causal"]
-    scores, keys = make_scores(case).float(), make_keys(case.n_keys).float()
+    scores, keys = make_scores(MASKS["causal"]).float(), make_keys(MASKS["causal"].n_keys).float()
     mask = Mask(causal=True)
     wide = Fenchel(order)(scores.double(), mask, keys=keys.double(), scale=ALPHA)
     single = Fenchel(order)(scores, mask, keys=keys, scale=ALPHA)

@@ -1,11 +1,13 @@
 """Multi-head attention: what an observer sees, what a cache changes (nothing), when weights are dropped."""
 
+from itertools import product
+
 import builders
 import pytest
 import reference
 import torch
 import torch.nn.functional as F
-from reference import BATCH, HEADS, MASKS, randn
+from reference import BATCH, HEADS, MASKS, case, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normalizer, observe, smallest_column_mass
@@ -16,8 +18,6 @@ pytestmark = pytest.mark.numerical
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 WIDTH = 6
-NORMALIZERS = ["softmax", "dnas", "hnas", "dnas_prefix", "hnas_prefix"]
-AUTOREGRESSIVE = ["softmax", "dnas_prefix", "hnas_prefix"]
 SCORERS = {  # with what their parts take
     "scaled_dot": {},
     "dot": {},
@@ -25,6 +25,21 @@ SCORERS = {  # with what their parts take
     "additive": {"heads": HEADS, "width": WIDTH // HEADS},
     "gaussian": {},
 }
+# The layer knows of a scorer whether it is a dot type and of a normalizer whether it steps: all four, each part once.
+PAIRS = [
+    ("softmax", "scaled_dot"),
+    ("dnas", "additive"),
+    ("hnas", "bilinear"),
+    ("dnas_prefix", "gaussian"),
+    ("hnas_prefix", "dot"),
+]
+AUTOREGRESSIVE = [
+    ("softmax", "scaled_dot"),
+    ("softmax", "additive"),
+    ("dnas_prefix", "bilinear"),
+    ("dnas_prefix", "gaussian"),
+    ("hnas_prefix", "dot"),
+]
 
 
 def make_layer(normalizer, dropout=0.0, scorer="scaled_dot"):
@@ -65,15 +80,16 @@ def by_hand(layer, states, memory, allowed=None, log_prior=None, keep=None):
 # ----------------------------------------------------------------------------------------------------------- the layer
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-@pytest.mark.parametrize("mask", ["none", "both_sides", "causal_short"])
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_output_is_the_heads_average_values_by_the_normalizers_weights(normalizer, mask, scorer):
-    case, layer = MASKS[mask], make_layer(normalizer, scorer=scorer)
-    states, memory = randn(BATCH, case.n_queries, WIDTH, seed=1), randn(BATCH, case.n_keys, WIDTH, seed=2)
-    log_prior = reference.make_log_prior("pairwise", case.n_queries, case.n_keys)
-    expected, _ = by_hand(layer, states, memory, case.allowed, log_prior)
-    assert_close(layer(states, memory, Mask(**case.compact), log_prior=log_prior), expected, **TIGHT)
+@pytest.mark.parametrize("normalizer, scorer", PAIRS)
+def test_output_is_the_heads_average_values_by_the_normalizers_weights(normalizer, scorer):
+    layer = make_layer(normalizer, scorer=scorer)
+    for mask in ("none", "both_sides", "causal_short"):
+        n_queries, n_keys = MASKS[mask].size
+        states, memory = randn(BATCH, n_queries, WIDTH, seed=1), randn(BATCH, n_keys, WIDTH, seed=2)
+        log_prior = reference.make_log_prior("pairwise", n_queries, n_keys)
+        expected, _ = by_hand(layer, states, memory, MASKS[mask].allowed, log_prior)
+        with case(mask):
+            assert_close(layer(states, memory, MASKS[mask].argument, log_prior=log_prior), expected, **TIGHT)
 
 
 class Recorder(Normalizer):
@@ -121,21 +137,21 @@ def test_a_width_that_the_heads_do_not_divide_is_refused():
 # ------------------------------------------------------------------------------------------------------------- observe
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-@pytest.mark.parametrize("mask", ["none", "both_sides", "empty_example", "causal"])
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_observe_sees_the_weights_that_make_the_output(normalizer, mask, scorer):
-    case, layer = MASKS[mask], make_layer(normalizer, scorer=scorer)
-    states, memory = randn(BATCH, case.n_queries, WIDTH, seed=1), randn(BATCH, case.n_keys, WIDTH, seed=2)
-    seen = []
-    with observe(layer, lambda *call: seen.append(call)):
-        layer(states, memory, Mask(**case.compact))
-    ((_, weights, allowed),) = seen
-    assert_close(weights, by_hand(layer, states, memory, case.allowed)[1], **TIGHT)
-    if allowed is None:
-        assert case.allowed.all()
-    else:
-        assert torch.equal(allowed.expand(weights.shape), case.allowed.expand(weights.shape))
+@pytest.mark.parametrize("normalizer, scorer", PAIRS)
+def test_observe_sees_the_weights_that_make_the_output(normalizer, scorer):
+    layer = make_layer(normalizer, scorer=scorer)
+    for mask in ("none", "both_sides", "empty_example", "causal"):
+        (n_queries, n_keys), expected, seen = MASKS[mask].size, MASKS[mask].allowed, []
+        states, memory = randn(BATCH, n_queries, WIDTH, seed=1), randn(BATCH, n_keys, WIDTH, seed=2)
+        with observe(layer, lambda *call, seen=seen: seen.append(call)):
+            layer(states, memory, MASKS[mask].argument)
+        ((_, weights, allowed),) = seen
+        with case(mask):
+            assert_close(weights, by_hand(layer, states, memory, expected)[1], **TIGHT)
+            if allowed is None:
+                assert expected.all()
+            else:
+                assert torch.equal(allowed.expand(weights.shape), expected.expand(weights.shape))
 
 
 @pytest.mark.parametrize("placement", builders.PLACEMENTS)
@@ -169,18 +185,17 @@ def test_observe_leaves_nothing_behind_even_after_an_error():
 # -------------------------------------------------------------------------------------------------------- column mass
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_smallest_column_mass_is_the_least_sum_over_queries_of_a_key_that_some_query_may_see(mask):
-    case = MASKS[mask]
-    allowed = case.allowed.expand(BATCH, HEADS, case.n_queries, case.n_keys)
-    weights = randn(*allowed.shape).abs() * allowed
-    actual = smallest_column_mass(weights, case.allowed)
-    assert actual.shape == (BATCH, HEADS)
-    for b in range(BATCH):
-        for h in range(HEADS):
-            seen = [j for j in range(case.n_keys) if any(allowed[b, h, i, j] for i in range(case.n_queries))]
-            masses = [sum(weights[b, h, i, j].item() for i in range(case.n_queries)) for j in seen]
-            assert actual[b, h].item() == pytest.approx(min(masses, default=float("inf")), rel=1e-12)
+def test_smallest_column_mass_is_the_least_sum_over_queries_of_a_key_that_some_query_may_see():
+    for mask, (n_queries, n_keys) in ((name, given.size) for name, given in MASKS.items()):
+        allowed = MASKS[mask].allowed.expand(BATCH, HEADS, n_queries, n_keys)
+        weights = randn(*allowed.shape).abs() * allowed
+        actual = smallest_column_mass(weights, MASKS[mask].allowed)
+        assert actual.shape == (BATCH, HEADS)
+        for b, h in product(range(BATCH), range(HEADS)):
+            seen = [j for j in range(n_keys) if any(allowed[b, h, i, j] for i in range(n_queries))]
+            masses = [sum(weights[b, h, i, j].item() for i in range(n_queries)) for j in seen]
+            with case(mask, b, h):
+                assert actual[b, h].item() == pytest.approx(min(masses, default=float("inf")), rel=1e-12)
 
 
 def test_smallest_column_mass_without_a_mask_counts_every_key():
@@ -188,16 +203,15 @@ def test_smallest_column_mass_without_a_mask_counts_every_key():
     assert_close(smallest_column_mass(weights, None), weights.sum(2).min(-1).values, **TIGHT)
 
 
-@pytest.mark.parametrize("mask", [name for name in MASKS if name != "nothing_allowed"])
-def test_dnas_keeps_a_mass_of_one_over_the_keys_where_softmax_does_not(mask):
-    case = MASKS[mask]
-    scores = 4 * randn(BATCH, HEADS, case.n_queries, case.n_keys, seed=3)
-    mass = {
-        name: smallest_column_mass(build_normalizer(name)(scores, case.allowed), case.allowed).min()
-        for name in ("dnas", "softmax")
-    }
-    assert mass["dnas"] >= 1 / case.n_keys - 1e-12
-    assert mass["softmax"] < 1 / case.n_keys
+def test_dnas_keeps_a_mass_of_one_over_the_keys_where_softmax_does_not():
+    for mask, given in MASKS.items():
+        if mask == "nothing_allowed":
+            continue
+        scores = 4 * randn(BATCH, HEADS, *given.size, seed=3)
+        dnas, softmax = (build_normalizer(name)(scores, given.allowed) for name in ("dnas", "softmax"))
+        with case(mask):
+            assert smallest_column_mass(dnas, given.allowed).min() >= 1 / given.n_keys - 1e-12
+            assert smallest_column_mass(softmax, given.allowed).min() < 1 / given.n_keys
 
 
 # -------------------------------------------------------------------------------------------------------------- cache
@@ -205,9 +219,8 @@ def test_dnas_keeps_a_mass_of_one_over_the_keys_where_softmax_does_not(mask):
 ORDERS = {"kept": torch.tensor([0, 1]), "reordered": torch.tensor([1, 0]), "fewer": torch.tensor([1])}
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("normalizer", AUTOREGRESSIVE)
+@pytest.mark.parametrize("normalizer, scorer", AUTOREGRESSIVE)
 def test_cached_self_attention_equals_the_causal_full_pass(normalizer, order, scorer):
     layer, n = make_layer(normalizer, scorer=scorer), 5
     x, log_prior = randn(BATCH, n, WIDTH), randn(1, HEADS, n, n, seed=4)
@@ -223,9 +236,8 @@ def test_cached_self_attention_equals_the_causal_full_pass(normalizer, order, sc
         assert_close(step, full[:, t : t + 1], **TIGHT)
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("normalizer", AUTOREGRESSIVE)
+@pytest.mark.parametrize("normalizer, scorer", AUTOREGRESSIVE)
 def test_cached_cross_attention_equals_the_full_pass_and_projects_the_memory_once(normalizer, order, scorer):
     layer, n, m = make_layer(normalizer, scorer=scorer), 4, 5
     x, memory = randn(BATCH, n, WIDTH), randn(BATCH, m, WIDTH, seed=1)
@@ -245,8 +257,7 @@ def test_cached_cross_attention_equals_the_full_pass_and_projects_the_memory_onc
 # ------------------------------------------------------------------------------------------------------------ dropout
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize("normalizer, scorer", PAIRS)
 def test_attention_dropout_acts_in_training_only_and_on_the_weights(normalizer, scorer):
     layer, plain = make_layer(normalizer, dropout=0.4, scorer=scorer), make_layer(normalizer, scorer=scorer)
     states, memory = randn(BATCH, 4, WIDTH, seed=1), randn(BATCH, 5, WIDTH, seed=2)

@@ -1,12 +1,13 @@
 """Priors: formulas as loops, T5's table as transformers has it, a cached query's row, and their way into a model."""
 
 import math
+from itertools import product
 
 import builders
 import pytest
 import reference
 import torch
-from reference import BATCH, MASKS, randn
+from reference import BATCH, MASKS, case, randn
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
@@ -56,14 +57,14 @@ def t5_attention():
     return pytest.importorskip("transformers.models.t5.modeling_t5", reason="transformers is not installed")
 
 
-@pytest.mark.parametrize("buckets, max_distance", [(32, 128), (8, 20), (12, 200)])
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_t5_buckets_equal_those_of_transformers(t5_attention, bidirectional, buckets, max_distance):
+def test_t5_buckets_equal_those_of_transformers(t5_attention, bidirectional):
     relative = torch.arange(-600, 601)[None]
-    expected = t5_attention.T5Attention._relative_position_bucket(relative, bidirectional, buckets, max_distance)
-    prior = T5(HEADS, bidirectional, buckets, max_distance)
-    assert torch.equal(prior.bucket(relative), expected)
-    assert expected.unique().numel() > buckets // 3  # the comparison covers the table
+    for buckets, max_distance in ((32, 128), (8, 20), (12, 200)):
+        expected = t5_attention.T5Attention._relative_position_bucket(relative, bidirectional, buckets, max_distance)
+        prior = T5(HEADS, bidirectional, buckets, max_distance)
+        assert torch.equal(prior.bucket(relative), expected)
+        assert expected.unique().numel() > buckets // 3  # the comparison covers the table
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -172,24 +173,25 @@ SHARED = ("none", "key_padding", "both_sides", "empty_example", "segments")
 OF_THREE_HEADS = [name for name, case in MASKS.items() if case.allowed.shape[1] == 1]
 
 
-@pytest.mark.parametrize("form", ["compact", "dense"])
-@pytest.mark.parametrize("mask", OF_THREE_HEADS)
 @pytest.mark.parametrize("kind", ["content", "content_gelu"])
-def test_content_is_a_distribution_over_the_keys_a_row_may_see(kind, mask, form):
-    case, prior = MASKS[mask], make(kind)
-    if form == "compact" and case.compact is None:
-        pytest.skip("this mask has no compact form")
-    n, states = case.n_queries, key_states(case.n_keys)
-    log_u = prior(n, case.n_keys, 0, states, Mask(**case.compact) if form == "compact" else case.allowed)
-    if form == "compact":
-        assert log_u.shape == (BATCH, HEADS, 1 if mask in SHARED else n, case.n_keys)
-    log_u, allowed = log_u.expand(BATCH, HEADS, n, -1), case.allowed.expand(BATCH, HEADS, n, case.n_keys)
-    assert log_u.isfinite().all()
-    live = allowed
-    if form == "compact" and case.compact.get("queries") is not None:  # rows of padded queries are nobody's
-        live = allowed & case.compact["queries"][:, None, :, None]
-    expected = proposed(prior, states, allowed, n, gelu=kind == "content_gelu")
-    assert_close(log_u.exp()[live], expected[live], **TIGHT)
+def test_content_is_a_distribution_over_the_keys_a_row_may_see(kind):
+    prior = make(kind)
+    for mask, form in product(OF_THREE_HEADS, ("compact", "dense")):
+        (n, m), allowed, compact = MASKS[mask].size, MASKS[mask].allowed, MASKS[mask].compact
+        if form == "compact" and compact is None:
+            continue
+        states = key_states(m)
+        log_u = prior(n, m, 0, states, Mask(**compact) if form == "compact" else allowed)
+        if form == "compact":
+            assert log_u.shape == (BATCH, HEADS, 1 if mask in SHARED else n, m)
+        log_u, allowed = log_u.expand(BATCH, HEADS, n, -1), allowed.expand(BATCH, HEADS, n, m)
+        assert log_u.isfinite().all()
+        live = allowed
+        if form == "compact" and compact.get("queries") is not None:  # rows of padded queries are nobody's
+            live = allowed & compact["queries"][:, None, :, None]
+        expected = proposed(prior, states, allowed, n, gelu=kind == "content_gelu")
+        with case(mask, form):
+            assert_close(log_u.exp()[live], expected[live], **TIGHT)
 
 
 def test_content_without_a_mask_is_a_distribution_over_all_keys_whatever_the_queries():
@@ -210,36 +212,35 @@ def test_content_takes_a_bool_mask_for_all_queries_as_key_only_and_refuses_numbe
         prior(4, 5, 0, states, torch.zeros(4, 5))
 
 
-@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas", "dnas_prefix"])
-@pytest.mark.parametrize("mask", OF_THREE_HEADS)
-def test_content_never_gives_nan_and_no_gradient_to_a_key_that_nobody_sees(mask, normalizer):
-    case, prior = MASKS[mask], make("content")
-    states = key_states(case.n_keys).requires_grad_()
-    given = Mask(**case.compact) if case.compact is not None else case.allowed
-    log_prior = prior(case.n_queries, case.n_keys, 0, states, given)
-    scores = randn(BATCH, HEADS, case.n_queries, case.n_keys)
-    weights = build_normalizer(normalizer)(scores, given, log_prior=log_prior)
-    allowed = case.allowed.expand(weights.shape)
-    (gradient,) = reference.gradients(weights, [states])
-    assert weights.isfinite().all() and gradient.isfinite().all()
-    assert not weights[~allowed].any()
-    assert not gradient[~allowed.any(1).any(1)].any()
-    several = (allowed.sum(-1, keepdim=True) > 1) & allowed  # an only key has weight 1 whatever its state
-    seen = several.any(1).any(1)
-    assert (gradient[seen].abs().amax(-1) > 0).all()
+@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "dnas_prefix"])
+def test_content_never_gives_nan_and_no_gradient_to_a_key_that_nobody_sees(normalizer):
+    prior = make("content")
+    for mask in OF_THREE_HEADS:
+        given, (n, m) = MASKS[mask].argument, MASKS[mask].size
+        states = key_states(m).requires_grad_()
+        log_prior = prior(n, m, 0, states, given)
+        weights = build_normalizer(normalizer)(randn(BATCH, HEADS, n, m), given, log_prior=log_prior)
+        allowed = MASKS[mask].allowed.expand(weights.shape)
+        (gradient,) = reference.gradients(weights, [states])
+        several = (allowed.sum(-1, keepdim=True) > 1) & allowed  # an only key has weight 1 whatever its state
+        seen = several.any(1).any(1)
+        with case(mask):
+            assert weights.isfinite().all() and gradient.isfinite().all()
+            assert not weights[~allowed].any()
+            assert not gradient[~allowed.any(1).any(1)].any()
+            assert (gradient[seen].abs().amax(-1) > 0).all()
 
 
 @pytest.mark.parametrize("mask", ["causal", "causal_short", "segments", "padded_causal_segments"])
 def test_content_rows_do_not_depend_on_what_they_may_not_see(mask):
     """Bit for bit, in value; a softmax over all keys would carry every key's state into every row."""
-    case, prior = MASKS[mask], make("content")
-    given, states = Mask(**case.compact), key_states(case.n_keys)
-    allowed = case.allowed.expand(BATCH, HEADS, case.n_queries, case.n_keys)
-    before = prior(case.n_queries, case.n_keys, 0, states, given).expand(allowed.shape)
-    for j in range(case.n_keys):
+    given, (n, m), prior = MASKS[mask].argument, MASKS[mask].size, make("content")
+    states, allowed = key_states(m), MASKS[mask].allowed.expand(BATCH, HEADS, n, m)
+    before = prior(n, m, 0, states, given).expand(allowed.shape)
+    for j in range(m):
         changed = states.clone()
         changed[:, j] += 3.0
-        after = prior(case.n_queries, case.n_keys, 0, changed, given).expand(allowed.shape)
+        after = prior(n, m, 0, changed, given).expand(allowed.shape)
         blind = (~allowed[..., j : j + 1]) & allowed
         assert torch.equal(after[blind], before[blind])
 
@@ -362,9 +363,8 @@ def with_prior(placement, priors, **settings):
 
 
 @pytest.mark.parametrize("prior", ["t5", "alibi", "learned", "content"])
-@pytest.mark.parametrize("site", builders.SITES)
-@pytest.mark.parametrize("placement", ["softmax", "dnas", "hnas_prefix"])
-def test_a_prior_at_any_site_changes_the_models_output(placement, site, prior):
+@pytest.mark.parametrize("site, placement", [("encoder", "dnas"), ("decoder", "hnas_prefix"), ("cross", "softmax")])
+def test_a_prior_at_any_site_changes_the_models_output(site, placement, prior):
     with_it, without = with_prior(placement, {site: [prior]}), builders.rough_model(placement)
     assert not torch.allclose(outputs(with_it), outputs(without), atol=1e-4)
 
@@ -375,10 +375,12 @@ def test_a_uniform_prior_changes_nothing(placement):
     assert_close(outputs(model), outputs(builders.rough_model(placement)), **TIGHT)
 
 
+STEPPING = [("encoder", "softmax"), ("decoder", "hnas_prefix"), ("cross", "hnas_prefix")]
+
+
 @pytest.mark.parametrize("priors", [["t5"], ["alibi"], ["learned"], ["content"], ["content", "t5"]], ids="+".join)
-@pytest.mark.parametrize("site", builders.SITES)
-@pytest.mark.parametrize("placement", ["softmax", "hnas_prefix"])
-def test_with_a_prior_cached_generation_equals_uncached(placement, site, priors):
+@pytest.mark.parametrize("site, placement", STEPPING)
+def test_with_a_prior_cached_generation_equals_uncached(site, placement, priors):
     model = with_prior(placement, {site: priors}, tied=False, sharpness=3.0, noise=0.6, seed=1)
     source, decoding = builders.sources([6, 4, 2]), Decoding(beam_size=2, max_length=7)
     cached = generate(model, source, builders.SPECIAL, decoding)

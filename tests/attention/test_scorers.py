@@ -25,6 +25,13 @@ TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 DOT_TYPES = ["scaled_dot", "dot", "bilinear"]
 OTHERS = ["additive", "gaussian"]
 TRAINED = ["bilinear", "additive"]
+PLACED = [  # placements in a model, with each scorer once
+    ("softmax", "scaled_dot"),
+    ("hnas_prefix", "dot"),
+    ("dnas", "bilinear"),
+    ("hnas_prefix", "additive"),
+    ("dnas_prefix", "gaussian"),
+]
 # About half the operations of a layer: autocast rounds the inputs and the result of each of them.
 COARSE = tolerance(torch.bfloat16, depth=0.5, size=WIDTH)
 
@@ -115,15 +122,15 @@ def test_bilinear_starts_equal_to_scaled_dot_in_every_bit():
 # ----------------------------------------------------------------------------------------------------------- precision
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", SCORERS)
-def test_scores_of_16_bit_queries_and_keys_are_float32(name, dtype):
-    scorer, (q, k, _) = make(name).to(dtype), make_qkv(4, 5, dtype=dtype)
-    scores = scorer(q, k)
-    assert scores.dtype == torch.float32
-    assert_close(scores.double(), scorer.double()(q.double(), k.double()), **COARSE)
-    if not list(scorer.parameters()):  # nothing is rounded on the way
-        assert_close(scores.double(), by_hand(name, scorer, q.double(), k.double()), rtol=1e-5, atol=1e-5)
+def test_scores_of_16_bit_queries_and_keys_are_float32(name):
+    for dtype in (torch.bfloat16, torch.float16):
+        scorer, (q, k, _) = make(name).to(dtype), make_qkv(4, 5, dtype=dtype)
+        scores = scorer(q, k)
+        assert scores.dtype == torch.float32
+        assert_close(scores.double(), scorer.double()(q.double(), k.double()), **COARSE)
+        if not list(scorer.parameters()):  # nothing is rounded on the way
+            assert_close(scores.double(), by_hand(name, scorer, q.double(), k.double()), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SCORERS)
@@ -246,8 +253,7 @@ def rough_model(placement, scorer, noise=0.6, **settings):
     return model
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-@pytest.mark.parametrize("placement", ["softmax", "dnas", "hnas_prefix"])
+@pytest.mark.parametrize("placement, scorer", PLACED)
 def test_neither_padding_nor_the_future_nor_a_cache_changes_a_state(placement, scorer):
     model = rough_model(placement, scorer, priors={"decoder": ["content"], "cross": ["content"]})
     source, target = builders.sources([6, 3]), builders.targets([7, 7])
@@ -262,8 +268,7 @@ def test_neither_padding_nor_the_future_nor_a_cache_changes_a_state(placement, s
         assert_close(model.decode(target[:, t : t + 1], memory, real, cache), states[:, t : t + 1], **TIGHT)
 
 
-@pytest.mark.parametrize("site", builders.SITES)
-@pytest.mark.parametrize("scorer", [name for name in SCORERS if name != "scaled_dot"])
+@pytest.mark.parametrize("site, scorer", [*zip(builders.SITES, [*OTHERS, "bilinear"], strict=True), ("encoder", "dot")])
 def test_a_scorer_acts_at_its_site_only(scorer, site):
     model, plain = rough_model("softmax", {site: scorer}), rough_model("softmax", {})
     plain.load_state_dict({name: model.state_dict()[name] for name in plain.state_dict()})
@@ -279,8 +284,7 @@ def test_a_scorer_acts_at_its_site_only(scorer, site):
     assert not torch.allclose(model(source, target), plain(source, target), atol=1e-4)
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-@pytest.mark.parametrize("placement", ["softmax", "hnas_prefix"])
+@pytest.mark.parametrize("placement, scorer", PLACED)
 def test_cached_generation_equals_uncached(placement, scorer):
     model = rough_model(placement, scorer, tied=False, seed=1)
     model.output.weight.data *= 3.0
@@ -290,8 +294,7 @@ def test_cached_generation_equals_uncached(placement, scorer):
     assert len({tuple(headline) for headline in cached}) > 1  # they depend on the article
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-@pytest.mark.parametrize("placement", ["dnas", "hnas_prefix"])
+@pytest.mark.parametrize("placement, scorer", PLACED)
 def test_gradients_are_finite_and_reach_every_parameter_of_priors_and_scorers(placement, scorer):
     model = build_model(
         placement, scorer, tied=False, priors={site: ["content", "t5"] for site in builders.SITES}
@@ -344,8 +347,7 @@ class Manhattan(Scorer):
 """
 
 
-@pytest.mark.parametrize("kind", ["Cosine", "Manhattan"])
-@pytest.mark.parametrize("placement", ["softmax", "hnas_prefix"])
+@pytest.mark.parametrize("placement, kind", [("softmax", "Cosine"), ("hnas_prefix", "Manhattan")])
 def test_a_users_scorer_works_by_its_dotted_path(tmp_path, monkeypatch, placement, kind):
     module = f"users_scorers_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{module}.py").write_text(USERS_SCORERS)

@@ -13,12 +13,13 @@ from attnorm.attention import Normalizer, build_normalizer
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.masking import dense_mask
 from attnorm.attention.normalizers.base import (
+    AT_MOST_ONE,
+    add_log_prior,
     dot_scores,
     logsumexp_over_queries,
     masked_scores,
-    prefer,
     softmax_over_keys,
-    widen,
+    upcast,
 )
 from attnorm.attention.testing import PROPERTIES, Report, Result, check_normalizer
 from attnorm.attention.testing.agreement import kinked
@@ -52,7 +53,7 @@ def checked(make, *properties, **settings) -> Report:
         try:
             check_normalizer(make, properties=properties or None, print_report=False, **settings)
         except AssertionError as error:
-            assert str(error) == str(caught[0]) and not caught[0].passed
+            assert str(error) == str(caught[0]) and not caught[0].passed  # nothing was printed, so it is all there
     return caught[0]
 
 
@@ -96,7 +97,7 @@ class Softmax(Normalizer):
     proportional_to_prior = True
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return softmax_over_keys(prefer(masked_scores(scores, mask), log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(masked_scores(scores, mask), log_prior)).to(scores.dtype)
 
 
 class DNAS(Normalizer):
@@ -106,7 +107,7 @@ class DNAS(Normalizer):
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
-        return softmax_over_keys(prefer(s - logsumexp_over_queries(s), log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - logsumexp_over_queries(s), log_prior)).to(scores.dtype)
 
 
 class Prefix(DNAS):
@@ -117,7 +118,7 @@ class Prefix(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
         c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
     def step(self, scores, mask=None, state=None, *, log_prior=None):
         s = masked_scores(scores, mask)
@@ -125,10 +126,44 @@ class Prefix(DNAS):
         new = s.new_full((*s.shape[:-1], s.shape[-1] - state.shape[-1]), -torch.inf)
         state = torch.logaddexp(torch.cat([state, new], -1), s)
         c = state.masked_fill(state == -torch.inf, 0.0)
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype), state
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype), state
 
 
-@pytest.mark.parametrize("sound", [Softmax, DNAS, Prefix])
+class Sigmoid(Normalizer):
+    """w_ij = u_j sigmoid(s_ij) / sum_j' u_j', over the allowed keys j'."""
+
+    total, proportional_to_prior = AT_MOST_ONE, True
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        even = torch.zeros_like(s).masked_fill(s == -torch.inf, -torch.inf)
+        return (s.sigmoid() * softmax_over_keys(add_log_prior(even, log_prior))).to(scores.dtype)
+
+
+class Linear(Normalizer):
+    """w_ij = u_j s_ij: of either sign, and rows sum to anything."""
+
+    total, proportional_to_prior, prior_scale_invariant = None, True, False
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        w = s.masked_fill(s == -torch.inf, 0.0)
+        return (w if log_prior is None else w * log_prior.to(s.dtype).exp()).to(scores.dtype)
+
+
+class Temperatures(Softmax):
+    """One learned temperature per head."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.linspace(0.5, 1.5, heads))
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = upcast(scores) / self.temperature[:, None, None]
+        return super().forward(s, mask, log_prior=log_prior).to(scores.dtype)
+
+
+@pytest.mark.parametrize("sound", [Softmax, DNAS, Prefix, Sigmoid, Linear, Temperatures])
 def test_what_the_faults_are_planted_in_is_sound(sound):
     assert check_normalizer(sound, print_report=False).passed
 
@@ -146,39 +181,40 @@ def fault(cls):
 
 class FiniteFill(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s, allowed = widen(scores), dense_mask(mask, scores)
+        s, allowed = upcast(scores), dense_mask(mask, scores)
         s = s if allowed is None else s.masked_fill(~allowed, -1e4)
-        return prefer(s - s.logsumexp(-2, keepdim=True), log_prior).softmax(-1).to(scores.dtype)
+        return add_log_prior(s - s.logsumexp(-2, keepdim=True), log_prior).softmax(-1).to(scores.dtype)
 
 
 class PaddedQueriesInTheColumnStep(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
-        return softmax_over_keys(prefer(s - widen(scores).logsumexp(-2, keepdim=True), log_prior)).to(scores.dtype)
+        s = s - upcast(scores).logsumexp(-2, keepdim=True)
+        return softmax_over_keys(add_log_prior(s, log_prior)).to(scores.dtype)
 
 
 class PriorBeforeTheColumnStep(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return super().forward(prefer(widen(scores), log_prior), mask).to(scores.dtype)
+        return super().forward(add_log_prior(upcast(scores), log_prior), mask).to(scores.dtype)
 
 
 class HalfSteps(DNAS):
     """Sinkhorn counted in half-steps, rows first: it ends with a column step."""
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        rows = softmax_over_keys(prefer(masked_scores(scores, mask), log_prior))
+        rows = softmax_over_keys(add_log_prior(masked_scores(scores, mask), log_prior))
         sums = rows.sum(-2, keepdim=True)
         return (rows / sums.masked_fill(sums == 0, 1.0)).to(scores.dtype)
 
 
 class NaNOnDeadRows(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return prefer(masked_scores(scores, mask), log_prior).softmax(-1).to(scores.dtype)
+        return add_log_prior(masked_scores(scores, mask), log_prior).softmax(-1).to(scores.dtype)
 
 
 class NaNInTheGradientOfDeadRows(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return prefer(masked_scores(scores, mask), log_prior).softmax(-1).nan_to_num(0.0).to(scores.dtype)
+        return add_log_prior(masked_scores(scores, mask), log_prior).softmax(-1).nan_to_num(0.0).to(scores.dtype)
 
 
 class DeclaredNoneButPast(Prefix):
@@ -212,7 +248,7 @@ class LeakingPrefix(Prefix):
         s = masked_scores(scores, mask)
         c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
         c = torch.cat([c[..., 1:, :], c[..., -1:, :]], -2)
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
 
 class AttendLeaks(Softmax):
@@ -270,7 +306,7 @@ class Float16Inside(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         c = logsumexp_over_queries(masked_scores(scores, mask))
         s = (masked_scores(scores, mask).half() - c.half()).to(torch.promote_types(scores.dtype, torch.float32))
-        return softmax_over_keys(prefer(s, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s, log_prior)).to(scores.dtype)
 
 
 class ComputedInTheDtypeOfTheScores(DNAS):
@@ -280,12 +316,12 @@ class ComputedInTheDtypeOfTheScores(DNAS):
         allowed = dense_mask(mask, scores)
         s = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
         log_prior = None if log_prior is None else log_prior.to(s.dtype)
-        return softmax_over_keys(prefer(s - logsumexp_over_queries(s), log_prior))
+        return softmax_over_keys(add_log_prior(s - logsumexp_over_queries(s), log_prior))
 
 
 class ReturnsFloat32(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        return super().forward(widen(scores), mask, log_prior=log_prior)
+        return super().forward(upcast(scores), mask, log_prior=log_prior)
 
 
 class RoughSixteenBitAttend(Softmax):
@@ -335,7 +371,7 @@ class NegativeWeights(Softmax):
     proportional_to_prior = False
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        w = super().forward(widen(scores), mask, log_prior=log_prior)
+        w = super().forward(upcast(scores), mask, log_prior=log_prior)
         allowed = w > 0
         mean = w.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1)
         return ((3 * w - 2 * mean) * allowed).to(scores.dtype)
@@ -344,13 +380,13 @@ class NegativeWeights(Softmax):
 class DependsOnKeyOrder(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         decay = 0.1 * torch.arange(scores.shape[-1], device=scores.device)
-        return super().forward(widen(scores) - decay, mask, log_prior=log_prior).to(scores.dtype)
+        return super().forward(upcast(scores) - decay, mask, log_prior=log_prior).to(scores.dtype)
 
 
 class DependsOnQueryOrder(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         warmth = 1 + 0.1 * torch.arange(scores.shape[-2], device=scores.device)[:, None]
-        return super().forward(widen(scores) * warmth, mask, log_prior=log_prior).to(scores.dtype)
+        return super().forward(upcast(scores) * warmth, mask, log_prior=log_prior).to(scores.dtype)
 
 
 @fault
@@ -363,7 +399,7 @@ class DetachedColumns(DNAS):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
         c = logsumexp_over_queries(s).detach()
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
 
 class DetachedParameter(Softmax):
@@ -372,13 +408,13 @@ class DetachedParameter(Softmax):
         self.temperature = nn.Parameter(torch.tensor(0.5))
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        scores = (widen(scores) * self.temperature.detach().to(widen(scores).dtype)).to(scores.dtype)
+        scores = (upcast(scores) * self.temperature.detach().to(upcast(scores).dtype)).to(scores.dtype)
         return super().forward(scores, mask, log_prior=log_prior)
 
 
 class Overflows(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        e = prefer(masked_scores(scores, mask), log_prior).exp()
+        e = add_log_prior(masked_scores(scores, mask), log_prior).exp()
         sums = e.sum(-1, keepdim=True)
         return (e / sums.masked_fill(sums == 0, 1.0)).to(scores.dtype)
 
@@ -406,7 +442,7 @@ class UsesKeysUndeclared(Softmax):
 
 class NormalizedByTheBatch(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s = widen(scores)
+        s = upcast(scores)
         return super().forward((s / s.detach().abs().amax().clamp(min=1.0)).to(scores.dtype), mask, log_prior=log_prior)
 
 
@@ -414,8 +450,52 @@ class PaddedKeysShiftTheScores(Softmax):
     """A row's mean over all keys, padding included, sets its temperature."""
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s = widen(scores)
+        s = upcast(scores)
         return super().forward((s * s.mean(-1, keepdim=True).sigmoid()).to(scores.dtype), mask, log_prior=log_prior)
+
+
+class MoreThanOne(Sigmoid):
+    """The length is forgotten."""
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = add_log_prior(masked_scores(scores, mask), log_prior)
+        return s.sigmoid().to(scores.dtype)
+
+
+@fault
+class MoreThanOneForLargeScores(Sigmoid):
+    def alter(self, w, scores, mask):
+        return w * (1 + (scores.detach() > 100))
+
+
+@fault
+class NegativeSigmoid(Sigmoid):
+    def alter(self, w, scores, mask):
+        return w - 0.4 * w.mean(-1, keepdim=True) * (w > 0)
+
+
+class LinearWithoutHoles(Linear):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return super().forward(scores, mask, log_prior=None if log_prior is None else log_prior.clamp(min=-9))
+
+
+class LinearCountsThePriorTwice(Linear):
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return super().forward(scores, mask, log_prior=None if log_prior is None else 2 * log_prior)
+
+
+@fault
+class LinearOnDeadRows(Linear):
+    def alter(self, w, scores, mask):
+        return w.where((w != 0).any(-1, keepdim=True), 1.0)
+
+
+class LinearDeclaresScaleInvariance(Linear):
+    prior_scale_invariant = True
+
+
+class TotalsTheWrongWayRound(Softmax):
+    total = (1.0, 0.0)
 
 
 class Raises(Softmax):
@@ -497,6 +577,14 @@ FAULTS = [  # the fault, the property that is about it, what its failing case sa
     (UsesKeysUndeclared, "keys_are_used_only_if_declared", r"keys and scale given to forward"),
     (NormalizedByTheBatch, "examples_and_heads_are_independent", r"last head of the last example changed"),
     (PaddedKeysShiftTheScores, "padding_never_matters", r"filled with numbers around 1e6"),
+    (MoreThanOne, "rows_sum_to_total", r"row sum, declared total = \(0.0, 1.0\)\[\d, \d, \d\]: expected 1, got [2-9]"),
+    (MoreThanOneForLargeScores, "extreme_scores_stay_finite", r"scores .*1e4\nrow sum.*expected 1, got [12]"),
+    (NegativeSigmoid, "weights_are_not_negative", r"expected 0, got -"),
+    (LinearWithoutHoles, "no_prior_no_weight", r"weights without prior or masked\["),
+    (LinearCountsThePriorTwice, "the_prior_multiplies_the_weights", r"key prior"),
+    (LinearOnDeadRows, "no_prior_no_weight", r"expected 0, got 1"),
+    (LinearDeclaresScaleInvariance, "a_row_constant_prior_changes_nothing", r"the same for all keys\nweights\["),
+    (TotalsTheWrongWayRound, "rows_sum_to_total", r"total=\(1.0, 0.0\): expected a number, a pair .* or None"),
     (
         Raises,
         "rows_sum_to_total",
@@ -542,7 +630,7 @@ class Kinked(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         s = masked_scores(scores, mask)
         log_x = (s.clamp(min=0.0) + 0.05).log().masked_fill(s == -torch.inf, -torch.inf)
-        return softmax_over_keys(prefer(log_x, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(log_x, log_prior)).to(scores.dtype)
 
 
 class DetachedKinked(Kinked):
@@ -588,8 +676,30 @@ FAIL  rows_sum_to_total: every row with an allowed key sums to the declared `tot
 1 ok, 1 failed, 0 skipped
 """
     printed = capsys.readouterr().out
-    found = re.sub(r"row sum\[\d, \d, \d\]", "row sum[0, 0, 0]", printed)
-    assert found == text and printed == f"{error.value}\n"
+    assert re.sub(r"row sum\[\d, \d, \d\]", "row sum[0, 0, 0]", printed) == text
+    summary = "1 ok, 1 failed, 0 skipped; failed: rows_sum_to_total"
+    assert str(error.value) == f"WrongTotal(): 2 properties, seed 0: {summary} (see the report printed above)"
+
+
+def test_a_declared_total_decides_which_properties_apply():
+    skipped = {result.name for result in checked(Linear).results if result.status == "skipped"}
+    assert {"rows_sum_to_total", "weights_are_not_negative", "a_row_constant_prior_changes_nothing"} <= skipped
+    skipped = {result.name for result in checked(Sigmoid).results if result.status == "skipped"}
+    assert not skipped & {"rows_sum_to_total", "weights_are_not_negative", "a_row_constant_prior_changes_nothing"}
+
+
+@pytest.mark.parametrize("heads", [2, 3])
+def test_a_constructor_that_needs_the_number_of_heads_gets_it(heads):
+    made = []
+
+    class Counted(Temperatures):
+        def __init__(self, heads: int):
+            super().__init__(heads)
+            made.append(heads)
+
+    assert checked(Counted, "rows_sum_to_total", heads=heads).passed
+    assert checked(lambda heads=None: Counted(7 if heads is None else heads), "inputs_are_left_alone").failures
+    assert made == [heads, 7]  # a default is left to the factory, right or wrong
 
 
 def test_nothing_is_printed_when_nobody_wants_to_read(capsys):
@@ -648,7 +758,7 @@ def test_a_class_that_is_not_differentiable_is_checked_in_eval_mode_without_grad
 
         def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
             modes.add(self.training)
-            w = super().forward(widen(scores), mask, log_prior=log_prior)
+            w = super().forward(upcast(scores), mask, log_prior=log_prior)
             hard = torch.zeros_like(w).scatter(-1, w.argmax(-1, keepdim=True), 1.0) * (w > 0)
             return hard.detach().to(scores.dtype)
 
@@ -665,8 +775,8 @@ def test_a_class_that_needs_keys_gets_those_behind_the_scores():
 
         def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
             assert scale is not None
-            lengths = widen(keys).square().sum(-1)[..., None, :].to(widen(scores).dtype)
-            return super().forward((widen(scores) - 0.1 * lengths).to(scores.dtype), mask, log_prior=log_prior)
+            lengths = upcast(keys).square().sum(-1)[..., None, :].to(upcast(scores).dtype)
+            return super().forward((upcast(scores) - 0.1 * lengths).to(scores.dtype), mask, log_prior=log_prior)
 
     report = checked(NeedsKeys, *(name for name in PROPERTIES if name != "weights_are_computed_in_float32_or_wider"))
     assert report.passed, str(report)

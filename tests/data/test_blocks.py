@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from builders import tokenizer_settings
 
 from attnorm.data import prepare
 from attnorm.data.sampler import TokenBatches
@@ -112,9 +113,9 @@ def test_the_share_does_not_enter_the_key_of_the_cache():
     assert plain not in (Blocks(65, True, 0.15).settings(), Blocks(64, False, 0.15).settings())
 
 
-@pytest.mark.parametrize("max_length", [2, 0, "9", None, True])
-def test_a_length_in_which_no_token_fits_is_refused(max_length):
-    with pytest.raises(ValueError, match=f"max_length={max_length}: must be a whole number of at least 3"):
+@pytest.mark.parametrize(("max_length", "shown"), [(2, "2"), (0, "0"), ("9", "9"), (None, "null"), (True, "true")])
+def test_a_length_in_which_no_token_fits_is_refused(max_length, shown):
+    with pytest.raises(ValueError, match=f"max_length={shown}: must be a whole number of at least 3"):
         Blocks(max_length, True, 0.15)
 
 
@@ -123,7 +124,7 @@ def test_a_length_in_which_no_token_fits_is_refused(max_length):
 def test_from_a_source_to_masked_batches(tmp_path, packed, share):
     layout = Blocks(48, packed, share)
     source = NewswireText(train_size=300, valid_size=20)
-    tokenizer = {"name": "wordpiece", "vocab_size": 400}
+    tokenizer = tokenizer_settings("wordpiece", vocab_size=400)
     splits = prepare(source, tokenizer, layout, max_rows={}, cache_dir=tmp_path)
     train = splits["train"]
     assert train.tokenizer.mask_id == 4 and train.tokenizer.unk_id not in train.rows[0]["ids"]

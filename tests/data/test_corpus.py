@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import build_source
+from builders import build_source, tokenizer_settings
 
 from attnorm.data import arrow as tables
 from attnorm.data import describe, prepare
@@ -29,7 +29,7 @@ WORDS = ["The", "U.S.", "grew", "3.5", "%", "in", "1986", ",", "officials", "sai
 TRAIN = [(" ".join(WORDS[i % 5 :] * (1 + i % 3)), " ".join(WORDS[: 2 + i % 4])) for i in range(50)]
 TRAIN[7], TRAIN[9] = ("  ", "no article"), ("no title", "\u2028")
 WORDS_OF_PAIRS = ("article", "title")
-SETTINGS = {"name": "sentencepiece", "model_type": "bpe", "vocab_size": 60}
+SETTINGS = tokenizer_settings("sentencepiece", model_type="bpe", vocab_size=60)
 
 
 class Rows(Source):
@@ -173,7 +173,7 @@ def test_a_loaded_tokenizer_needs_no_train_split(make):
 
 def test_a_wordpiece_vocabulary_needs_no_training(make, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", *"us.#%,"]))
-    settings = {"name": "wordpiece", "file": str(tmp_path / "vocab.txt")}
+    settings = tokenizer_settings("wordpiece", file=str(tmp_path / "vocab.txt"))
     split = make(Rows(train=None), settings, splits=["validation"])["validation"]
     assert split.rows[0]["source"][:5] == split.tokenizer.encode(["the u.s."])[0]
 
@@ -183,7 +183,7 @@ def test_all_problems_are_named_at_once(make):
         make(Rows(validation=None), SETTINGS | {"vocab_size": "x"}, max_rows={"train": 0})
     keys = {line.split("=")[0] for line in str(error.value).splitlines()}
     assert keys == {"data.validation", "tokenizer.vocab_size", "data.max_train"}
-    with pytest.raises(ValueError, match=r"tokenizer None"):
+    with pytest.raises(ValueError, match=r"tokenizer\._target_: is not set"):
         make(tokenizer={})
 
 

@@ -1,6 +1,5 @@
 """Labelled texts: files to rows, rows to ids, and whatever is wrong named by file, line and key."""
 
-import inspect
 import json
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 import yaml
+from builders import tokenizer_settings
 from datasets import Dataset
 from pyarrow import parquet
 
@@ -16,7 +16,8 @@ from attnorm.data import prepare
 from attnorm.data.sampler import Part
 from attnorm.data.sources.labelled_files import LabelledFiles
 from attnorm.data.sources.squad import Squad
-from attnorm.imports import option_names
+from attnorm.imports import locate
+from attnorm.schema import parameters
 from attnorm.tasks.classification.features import Labelled, LabelledBatches, keep
 
 ROOT = Path(__file__).parents[2]
@@ -230,7 +231,7 @@ def test_a_file_goes_through_the_cache_cleaned(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]) + "\n")
     path = file(tmp_path, [{"text": " A  b", "b": "B", "label": "yes"}, {"text": " ", "b": "a", "label": "no"}] * 2)
     layout = Labelled(8, LABELS)
-    tokenizer = {"name": "wordpiece", "file": str(tmp_path / "vocab.txt")}
+    tokenizer = tokenizer_settings("wordpiece", file=str(tmp_path / "vocab.txt"))
     made = prepare(
         source(path, second="b"), tokenizer, layout, lowercase=True, max_rows={}, cache_dir=tmp_path, splits=["train"]
     )["train"]
@@ -242,12 +243,12 @@ def test_a_file_goes_through_the_cache_cleaned(tmp_path):
 @pytest.mark.parametrize(("name", "cls"), [("labelled", LabelledFiles), ("squad", Squad)])
 def test_each_yaml_holds_the_options_of_its_source_and_their_defaults(name, cls):
     written = yaml.safe_load((ROOT / f"conf/data/{name}.yaml").read_text())
-    assert written.pop("name") == name and written.pop("defaults")[-1] == "_self_"
+    assert locate(written.pop("_target_")) is cls and written.pop("defaults")[-1] == "_self_"
     assert written.pop("max_valid") is None  # the limit of base.yaml is made for headlines: judge every row
     if name == "labelled":
         assert (written.pop("lowercase"), written.pop("digits")) == (False, False)
-    assert sorted(written) == sorted(option_names(cls))
-    for option, parameter in inspect.signature(cls).parameters.items():
+    assert sorted(written) == sorted(parameters(cls))
+    for option, parameter in parameters(cls).items():
         assert written[option] == ("???" if parameter.default is parameter.empty else parameter.default)
 
 

@@ -1,7 +1,6 @@
 """Sources: what they give, and that whatever is wrong is named by key, file and line."""
 
 import gzip
-import inspect
 import json
 from pathlib import Path
 
@@ -11,9 +10,14 @@ import yaml
 from builders import build_source
 from pyarrow import parquet
 
+from attnorm.config.choices import choices
 from attnorm.data.sources import newswire as builtin
-from attnorm.data.sources.gigaword import FILES
-from attnorm.imports import find, option_names
+from attnorm.data.sources.base import Source
+from attnorm.data.sources.gigaword import FILES, Rush
+from attnorm.errors import ConfigError
+from attnorm.parts import class_of
+from attnorm.schema import parameters
+from attnorm.tasks import task
 
 ROOT = Path(__file__).parents[2]
 REUTERS = ROOT.parent / "shared/data/headlines/reuters"
@@ -38,30 +42,39 @@ def rush(folder: Path, rows=ROWS, split: str = "train", ending: str = ""):
     return build_source("rush", dir=str(folder))
 
 
-def test_an_unknown_name_or_option_lists_the_allowed_and_the_nearest():
-    with pytest.raises(ValueError, match=r"data 'rosh'.*newswire, rush, pairs, hub.*Did you mean 'rush'\?"):
-        build_source("rosh")
-    with pytest.raises(ValueError, match=r"data.tittle: pairs has no.*Did you mean 'title'\?") as error:
-        build_source("pairs", tittle="x")
-    assert "data.train: pairs needs this option" in str(error.value)  # both problems at once
+def test_an_unknown_class_or_option_lists_the_allowed_and_the_nearest():
+    with pytest.raises(ConfigError, match=r"data._target_=attnorm\S*Rosh: .* has no Rosh\. Did you mean 'Rush'\?"):
+        task.build_source({"_target_": "attnorm.data.sources.gigaword.Rosh"})
+    with pytest.raises(ConfigError, match=r"data.tittle=x: Pairs has no such.*Did you mean 'title'\?") as error:
+        task.build_source({"_target_": "attnorm.data.sources.pair_files.Pairs", "tittle": "x"})
+    assert "data.train: has to be given" in str(error.value)  # both problems at once
 
 
-def test_a_users_own_source_is_named_by_its_path():
-    assert isinstance(build_source("attnorm.data.sources.gigaword:Rush", dir="x"), type(build_source("rush", dir="x")))
-    with pytest.raises(ValueError, match=r"no\.such:Thing.*cannot import"):
-        build_source("no.such:Thing")
+@pytest.mark.parametrize("path", ["attnorm.data.sources.gigaword.Rush", "attnorm.data.sources.gigaword:Rush"])
+def test_a_source_is_named_by_its_path(path):
+    shared = {"lowercase": True, "batch_tokens": 9}  # keys of `data` that are not for the source
+    source = task.build_source({"_target_": path, "dir": "x", **shared})
+    assert isinstance(source, Rush) and source.dir == "x"
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_a_path_that_is_no_source_is_refused():
+    with pytest.raises(ConfigError, match=r"data._target_=no\.such\.Thing: cannot import no\.such"):
+        task.build_source({"_target_": "no.such.Thing"})
+    with pytest.raises(ConfigError, match=r"must be a subclass of attnorm\.data\.sources\.base\.Source"):
+        task.build_source({"_target_": "attnorm.data.tokenizers.wordpiece.WordPiece"})
+
+
+@pytest.mark.parametrize("name", [name for name, settings in choices("data").items() if "_target_" in settings])
 def test_each_yaml_holds_the_options_of_its_source_and_their_defaults(name):
     written = yaml.safe_load((ROOT / f"conf/data/{name}.yaml").read_text())
     shared, _ = written.pop("defaults")
     for base in ("base", "cleaned"):  # a source may change what it shares with others
         for key in yaml.safe_load((ROOT / f"conf/data/{base}.yaml").read_text()):
             assert written.pop(key, None) is None or base == "base" or shared == "cleaned"
-    assert written.pop("name") == name
-    assert sorted(written) == sorted(option_names(find("data", name, SOURCES)))
-    for option, parameter in inspect.signature(type(build_source(name, **written))).parameters.items():
+    known = parameters(class_of("data", written, Source))
+    written.pop("_target_")
+    assert sorted(written) == sorted(known)
+    for option, parameter in known.items():
         if written[option] != "???":
             assert written[option] == parameter.default
 

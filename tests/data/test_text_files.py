@@ -14,6 +14,7 @@ from pyarrow import parquet
 from attnorm.data.sources.hub_text import TextHub
 from attnorm.data.sources.newswire_text import STORIES, NewswireText
 from attnorm.data.sources.text_files import TextFiles
+from attnorm.imports import locate
 
 ROOT = Path(__file__).parents[2]
 TEXT = "\ufeffone a\none b\x85\u2028c\n\n \t\ntwo a\ntwo b\n\n\n\nthree"
@@ -42,7 +43,7 @@ def text(files, **options):
 def test_each_yaml_holds_the_options_of_its_source_and_their_defaults(maker):
     name = {TextFiles: "text", TextHub: "text_hub", NewswireText: "newswire_text"}[maker]
     written = yaml.safe_load((ROOT / f"conf/data/{name}.yaml").read_text())
-    assert written.pop("name") == name and written.pop("defaults") == ["cleaned", "_self_"]
+    assert locate(written.pop("_target_")) is maker and written.pop("defaults") == ["cleaned", "_self_"]
     assert written.pop("lowercase") is written.pop("digits") is False
     parameters = inspect.signature(maker).parameters.values()
     assert written == {p.name: "???" if p.default is p.empty else p.default for p in parameters}

@@ -10,13 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import runs
+from builders import tokenizer_settings
 from omegaconf import OmegaConf
 
-from attnorm.data import TOKENIZERS, check_tokenizer, load_tokenizer
+from attnorm.config.choices import choices
+from attnorm.data import check_tokenizer
 from attnorm.data.cleaning import clean
+from attnorm.data.tokenizers.base import tokenizer_class
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.data.tokenizers.wordpiece import WordPiece
-from attnorm.imports import find, option_parameters
+from attnorm.errors import DataError
+from attnorm.parts import options_of
+from attnorm.schema import parameters
 
 ROOT = Path(__file__).parents[2]
 REUTERS = ROOT.parent / "shared/data/headlines/reuters/train.article.txt"
@@ -138,7 +144,7 @@ def test_sentencepiece_training_prints_nothing(capfd):
 def test_saved_and_pickled_tokenizers_are_the_same(kind, trained, wordpiece, tmp_path):
     tokenizer = trained if kind == "sentencepiece" else wordpiece
     tokenizer.save(tmp_path / "saved")
-    for copy in (load_tokenizer(tmp_path / "saved"), pickle.loads(pickle.dumps(tokenizer))):
+    for copy in (type(tokenizer).load(tmp_path / "saved"), pickle.loads(pickle.dumps(tokenizer))):
         assert type(copy) is type(tokenizer)
         assert copy.fingerprint() == tokenizer.fingerprint()
         text = ["the [SEP] <unk> oil ##.#"]
@@ -146,11 +152,14 @@ def test_saved_and_pickled_tokenizers_are_the_same(kind, trained, wordpiece, tmp
 
 
 def test_loading_from_a_folder_without_a_tokenizer(tmp_path):
-    with pytest.raises(ValueError, match=r"no tokenizer here; one of sentencepiece.model, tokenizer.json is expected"):
-        load_tokenizer(tmp_path)
+    with pytest.raises(DataError, match=r"tokenizer.json: missing; it holds the tokenizer \(WordPiece\)"):
+        WordPiece.load(tmp_path)
     (tmp_path / "sentencepiece.model").write_text("no")
-    with pytest.raises(ValueError, match=r"sentencepiece.model: not a sentencepiece model"):
-        load_tokenizer(tmp_path)
+    with pytest.raises(DataError, match=r"sentencepiece.model: not a sentencepiece model"):
+        SentencePiece.load(tmp_path)
+    (tmp_path / "sentencepiece.model").write_text("")
+    with pytest.raises(DataError, match=r"sentencepiece.model: the file is empty"):
+        SentencePiece.load(tmp_path)
 
 
 def test_one_text_instead_of_a_list_is_refused(wordpiece):
@@ -221,37 +230,46 @@ def test_wordpiece_ignores_padding_truncation_and_special_words_of_a_tokenizer_j
         WordPiece.from_settings(file=str(tmp_path / "tokenizer.json"))
 
 
+def problems_of(name, **options):
+    return check_tokenizer(tokenizer_settings(name, **options))
+
+
 def test_check_tokenizer_names_every_problem(tmp_path):
-    assert "Did you mean 'wordpiece'?" in check_tokenizer("wordpeice")[0]
-    assert "Did you mean 'vocab_size'?" in check_tokenizer("sentencepiece", vocabsize=3)[0]
-    problems = check_tokenizer("sentencepiece", model_type="unigramm", vocab_size=0, sample=1.5)
-    assert [p.split("=")[0] for p in problems] == [f"tokenizer.{k}" for k in ("model_type", "vocab_size", "sample")]
-    assert "Did you mean 'unigram'?" in problems[0]
-    problems = check_tokenizer("wordpiece", file=str(tmp_path / "vocab.txt"), lowercase="yes")
-    assert "no such file" in problems[0] and "tokenizer.lowercase=yes" in problems[1]
-    assert "no vocab.txt or tokenizer.json in this folder" in check_tokenizer("wordpiece", file=str(tmp_path))[0]
-    assert "must be a vocab.txt or a tokenizer.json" in check_tokenizer("wordpiece", file="vocab.bin")[0]
-    assert "null trains one" in check_tokenizer("wordpiece", file="")[0]
-    problems = check_tokenizer("wordpiece", vocab_size=0, sample=-1, lowercase=3)
-    assert [p.split("=")[0] for p in problems] == [f"tokenizer.{k}" for k in ("vocab_size", "sample", "lowercase")]
-    assert check_tokenizer("wordpiece") == check_tokenizer("wordpiece", sample=None) == []
-    assert check_tokenizer("wordpiece", file=vocabulary(tmp_path, SPECIAL)) == []
-    assert check_tokenizer("sentencepiece", sample=None) == []
+    path = "attnorm.data.tokenizers.wordpiece.WordPeice"
+    assert "has no WordPeice. Did you mean 'WordPiece'?" in check_tokenizer({"_target_": path})[0]
+    assert "Did you mean 'vocab_size'?" in problems_of("sentencepiece", vocabsize=3)[0]
+    problems = problems_of("sentencepiece", model_type="unigramm", vocab_size=0, sample=1.5)
+    assert problems == [
+        "tokenizer.model_type=unigramm: allowed are unigram, bpe",
+        "tokenizer.vocab_size=0: allowed are whole numbers from 1",
+        "tokenizer.sample=1.5: allowed are whole numbers from 1 or null",
+    ]
+    problems = problems_of("wordpiece", file=str(tmp_path / "vocab.txt"), lowercase="yes")
+    assert problems[0] == "tokenizer.lowercase=yes: allowed are true, false or null"
+    assert "no such file" in problems[1] and len(problems) == 2
+    assert "no vocab.txt or tokenizer.json in this folder" in problems_of("wordpiece", file=str(tmp_path))[0]
+    assert "must be a vocab.txt or a tokenizer.json" in problems_of("wordpiece", file="vocab.bin")[0]
+    assert "null trains one" in problems_of("wordpiece", file="")[0]
+    assert problems_of("wordpiece", file=3) == ["tokenizer.file=3: allowed are text or null"]
+    problems = problems_of("wordpiece", vocab_size=0, sample=-1, lowercase=3)
+    assert [p.key for p in problems] == [f"tokenizer.{k}" for k in ("vocab_size", "sample", "lowercase")]
+    assert problems_of("wordpiece") == problems_of("wordpiece", sample=None) == []
+    assert problems_of("wordpiece", file=vocabulary(tmp_path, SPECIAL)) == []
+    assert problems_of("sentencepiece", sample=None) == []
 
 
-@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+@pytest.mark.parametrize("name", sorted(choices("tokenizer")))
 def test_each_yaml_holds_the_options_of_its_tokenizer_and_their_defaults(name):
     written = OmegaConf.to_container(OmegaConf.load(ROOT / f"conf/tokenizer/{name}.yaml"), resolve=True)
-    assert written.pop("name") == name
-    assert check_tokenizer(name, **written) == []
-    maker = find("tokenizer", name, TOKENIZERS).from_settings
-    assert written == {parameter.name: parameter.default for parameter in option_parameters(maker)}
+    assert check_tokenizer(written) == []
+    defaults = {option: it.default for option, it in parameters(tokenizer_class(written).from_settings).items()}
+    assert options_of(written) == {option: value for option, value in defaults.items() if option != "draw"}
 
 
-def test_the_vocabulary_to_train_is_as_large_as_the_models():
-    conf = OmegaConf.create({"model": {"vocab_size": 77}})
-    conf.tokenizer = OmegaConf.load(ROOT / "conf/tokenizer/wordpiece.yaml")
-    assert conf.tokenizer.vocab_size == 77
+@pytest.mark.parametrize(("model", "pieces"), [("bert_tiny", 8000), ("bert_base", 30_522)])
+def test_a_bert_model_decides_how_many_pieces_are_trained(model, pieces):
+    assert runs.plain("task=mlm", f"model={model}")["tokenizer"]["vocab_size"] == pieces
+    assert runs.plain("task=mlm", f"model={model}", "tokenizer.vocab_size=77")["tokenizer"]["vocab_size"] == 77
 
 
 # ------------------------------------------------------------------------------------------------- a trained WordPiece
@@ -368,7 +386,7 @@ def test_wordpiece_spells_the_most_frequent_characters_of_a_text_with_too_many()
 def test_a_trained_wordpiece_is_saved_and_loaded(tmp_path):
     tokenizer = train()
     tokenizer.save(tmp_path)
-    loaded = load_tokenizer(tmp_path)
+    loaded = WordPiece.load(tmp_path)
     assert loaded.mask_id == 4 and loaded.fingerprint() == tokenizer.fingerprint()
     assert loaded.encode(SENTENCES) == tokenizer.encode(SENTENCES)
 
@@ -384,12 +402,12 @@ def test_a_vocabulary_without_a_mask_token_has_none(wordpiece, trained, tmp_path
 def test_the_folder_of_a_model_is_as_good_as_its_file(wordpiece, tmp_path):
     (tmp_path / "a").mkdir()
     wordpiece.save(tmp_path / "a")
-    assert check_tokenizer("wordpiece", file=str(tmp_path / "a")) == []
+    assert problems_of("wordpiece", file=str(tmp_path / "a")) == []
     assert WordPiece.from_settings(file=str(tmp_path / "a")).fingerprint() == wordpiece.fingerprint()
     vocabulary(tmp_path / "a", [*SPECIAL, "only", "these"])
     assert WordPiece.from_settings(file=str(tmp_path / "a")).vocab_size == 6  # vocab.txt comes first
     (tmp_path / "a/vocab.txt").write_text("")
-    assert "the file is empty" in check_tokenizer("wordpiece", file=str(tmp_path / "a"))[0]
+    assert "the file is empty" in problems_of("wordpiece", file=str(tmp_path / "a"))[0]
 
 
 def test_wordpiece_says_which_pieces_start_a_word(wordpiece):

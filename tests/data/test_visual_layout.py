@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
+from builders import tokenizer_settings
 from datasets import Dataset
 
 from attnorm.data import prepare
 from attnorm.data.image_features import Arrays, VisualSource, write_arrays
 from attnorm.data.sampler import Part
+from attnorm.data.sources.base import VISUAL
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
 from attnorm.tasks.vqa.features import Visual, VisualBatches
 
@@ -50,7 +52,7 @@ def test_a_question_ends_with_the_end_token_and_is_cut():
     assert counts == {"truncated": 1, "answered": 3, "known": 2, "best": 19}
     layout = Visual(5, ANSWERS)
     assert layout.lengths(table).tolist() == [[5], [5], [2], [1]] and layout.lengths(table).dtype == np.int32
-    assert layout.weights(table).tolist() == [1] * 4 and layout.kind == "visual"
+    assert layout.weights(table).tolist() == [1] * 4 and layout.schema is VISUAL
 
 
 def test_the_description_counts_what_the_list_can_answer():
@@ -66,8 +68,8 @@ def test_the_description_counts_what_the_list_can_answer():
 def test_what_decides_the_ids_is_in_the_settings():
     settings = [Visual(5, ANSWERS), Visual(6, ANSWERS), Visual(5, AnswerList(["yes", "no", "2", "two", "blue"]))]
     assert len({json.dumps(each.settings()) for each in settings}) == 3
-    for wrong in (1, 0, True, "8", None):
-        with pytest.raises(ValueError, match=f"model.max_question={wrong}: must be a whole number of at least 2"):
+    for wrong, shown in ((1, "1"), (0, "0"), (True, "true"), ("8", "8"), (None, "null")):
+        with pytest.raises(ValueError, match=f"model.max_question={shown}: must be a whole number of at least 2"):
             Visual(wrong, ANSWERS)
 
 
@@ -141,7 +143,7 @@ class Own(VisualSource):
 
 
 def test_prepare_takes_a_visual_source_and_this_layout(tmp_path):
-    settings = {"name": "wordpiece", "file": None, "vocab_size": 60, "sample": None, "lowercase": True}
+    settings = tokenizer_settings("wordpiece", file=None, vocab_size=60, sample=None, lowercase=True)
     layout = Visual(60, ANSWERS)
     splits = prepare(Own(), settings, layout, max_rows={}, cache_dir=tmp_path)
     train = splits["train"]

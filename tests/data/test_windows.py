@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from builders import tokenizer_settings
 from datasets import Dataset
 
 from attnorm.data import prepare
@@ -156,7 +157,7 @@ def test_an_impossible_question_is_refused_unless_expected():
     ("numbers", "message"),
     [
         ((4, 1, 1), r"model.max_source=4"),
-        ((True, 1, 0), r"model.max_source=True(.|\n)*task.stride=0"),
+        ((True, 1, 0), r"model.max_source=true(.|\n)*task.stride=0"),
         ((10, 7, 1), r"task.max_query=7: .* no token of model.max_source=10"),
         ((10, 4, 4), r"task.stride=4: .*at most 3 \(model.max_source=10 - task.max_query=4 - 3\)"),
     ],
@@ -225,7 +226,7 @@ def test_a_file_goes_through_the_cache(tmp_path):
     content = {"data": [{"paragraphs": [{"context": "the cafe s unknown . the ! the", "qas": qas}]}]}
     (tmp_path / "x.json").write_text(json.dumps(content))
     layout = Windows(9, 2, 2, True)
-    settings = {"name": "wordpiece", "file": str(tmp_path / "vocab.txt")}
+    settings = tokenizer_settings("wordpiece", file=str(tmp_path / "vocab.txt"))
     source = Squad(train=str(tmp_path / "x.json"))
     split = prepare(source, settings, layout, max_rows={}, cache_dir=tmp_path / "cache", splits=["train"])["train"]
     assert split.texts["id"][:] == ["q0", "q1", "q2", "none"]

@@ -48,7 +48,8 @@ def losses(task: str, attention: str, updates: int = UPDATES) -> list[float]:
             "optimizer.lr=3.0e-3",
         )  # do not depend on the length
         runs.tiny_run(Path(folder), f"attention={attention}", *limits, *constant, task=task)
-        found = runs.logged(Path(folder), "train/loss")
+        objective, loss = (runs.logged(Path(folder), f"train/{name}") for name in ("objective", "loss"))
+        found = objective or loss  # what is minimized; with label smoothing, train/loss is the loss without it
     return [found[step] for step in range(1, updates + 1)]
 
 

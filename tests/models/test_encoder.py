@@ -9,13 +9,13 @@ from torch.testing import assert_close
 
 from attnorm.attention.build import NORMALIZERS, PRIORS
 from attnorm.attention.normalizers import _key_bias as key_bias
-from attnorm.imports import find
-from attnorm.models import MODELS
+from attnorm.config.choices import choices
 from attnorm.models.bert import MaskedLM
-from attnorm.models.config import Shape
+from attnorm.models.config import EncoderShape
 from attnorm.models.embeddings import Embeddings, sinusoids
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
+from attnorm.parts import class_of
 
 pytestmark = pytest.mark.numerical
 
@@ -27,7 +27,7 @@ WIDTH = 14
 
 def encoder_shape(**settings):
     sizes = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 2, "max_source": LONGEST, "dropout": 0.0}
-    return Shape(**{**sizes, "types": 2, **settings})
+    return EncoderShape(**{**sizes, "types": 2, **settings})
 
 
 def rough_encoder(normalizer="softmax", priors=(), dtype=torch.float64, options=None, **settings):
@@ -77,8 +77,9 @@ def close(states):
 # ------------------------------------------------------------------------------------------------------------- packing
 
 
-@pytest.mark.parametrize("prior", [None, *PRIORS])
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize(
+    "normalizer, prior", [*((name, None) for name in NORMALIZERS), *(("dnas", it) for it in PRIORS)]
+)
 def test_packed_texts_have_the_states_of_one_text_at_a_time(normalizer, prior):
     for dtype in (torch.float32, torch.float64):
         encoder = rough_encoder(normalizer, [prior] if prior else [], dtype)
@@ -233,10 +234,11 @@ def test_every_norm_has_the_epsilon_of_the_shape(norm):
         assert len(norms) > 4 and all(module.eps == 0.25 for module in norms)
 
 
-def test_a_shape_for_an_encoder_needs_no_decoder():
-    shape = Shape(width=8, heads=2, inner=12, encoder_layers=1, max_source=5)
-    assert (shape.decoder_layers, shape.max_target, shape.types, shape.norm_eps) == (0, 0, 0, 1e-5)
-    assert find("model", "bert", MODELS) is Encoder and Encoder.sites == {"encoder": False}
+def test_the_options_of_an_encoder_have_no_decoder():
+    shape = EncoderShape(width=8, heads=2, inner=12, encoder_layers=1, max_source=5)
+    assert (shape.types, shape.norm_eps) == (0, 1e-5)
+    assert Encoder.Config is EncoderShape and not {"decoder_layers", "max_target"} & set(vars(shape))
+    assert class_of("model", choices("model")["bert_tiny"]) is Encoder and Encoder.sites == {"encoder": False}
 
 
 @pytest.mark.parametrize("missing", ["decoder_layers", "max_target"])

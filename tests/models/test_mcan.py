@@ -1,5 +1,7 @@
 """MCAN: self-attention over the question, boxes guided by one another and by the question, both pooled."""
 
+from itertools import cycle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -31,10 +33,10 @@ from visual_builders import (
 
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import attention_layers, observe
-from attnorm.imports import find
-from attnorm.models import MODELS
+from attnorm.config.choices import choices
 from attnorm.models.vqa.mcan import MCAN
 from attnorm.models.vqa.pythia import Pythia
+from attnorm.parts import class_of
 
 pytestmark = pytest.mark.numerical
 
@@ -109,8 +111,7 @@ def test_the_question_attends_to_itself_after_a_gru_or_not(question):
 # ---------------------------------------------------------------------------------------------- padding, batches, order
 
 
-@pytest.mark.parametrize("normalizer", [*NORMALIZERS])
-@pytest.mark.parametrize("question", ["gru", "transformer"])
+@pytest.mark.parametrize("normalizer, question", [*zip(NORMALIZERS, cycle(["transformer", "gru"]), strict=False)])
 def test_neither_padding_nor_absent_boxes_nor_the_rest_of_the_batch_matter(normalizer, question):
     model = rough_visual(MCAN, tables=visual_tables(normalizer, ["content"]), question=question)
     ids, views = questions(), image_views()
@@ -222,7 +223,7 @@ def test_the_pool_looks_at_boxes_that_are_present():
 
 
 def test_the_sites_are_those_that_the_settings_use():
-    assert find("model", "mcan", MODELS) is MCAN
+    assert class_of("model", choices("model")["mcan_small"]) is MCAN
     assert MCAN.sites == {"fusion": False, "encoder": False, "guided": False}
     found = {fusion: MCAN.sites_of({"fusion": fusion, "question": "gru"}) for fusion in FUSIONS}
     assert list(found["attention"]) == ["fusion", "encoder", "guided"]

@@ -1,5 +1,7 @@
 """Pythia: a question pooled, one look at the fused boxes, a product; and what every such model has in common."""
 
+from itertools import cycle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -31,12 +33,12 @@ from visual_builders import (
 
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import attention_layers
-from attnorm.imports import find
-from attnorm.models import MODELS
+from attnorm.config.choices import choices
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
 from attnorm.models.vqa.mcan import MCAN
 from attnorm.models.vqa.pythia import Pythia
+from attnorm.parts import class_of
 
 pytestmark = pytest.mark.numerical
 
@@ -97,8 +99,7 @@ def test_a_transformer_reads_the_question_with_the_settings_and_the_site_of_the_
 # ---------------------------------------------------------------------------------------------- padding, batches, order
 
 
-@pytest.mark.parametrize("normalizer", [*NORMALIZERS])
-@pytest.mark.parametrize("question", ["gru", "transformer"])
+@pytest.mark.parametrize("normalizer, question", [*zip(NORMALIZERS, cycle(["transformer", "gru"]), strict=False)])
 def test_neither_padding_nor_the_rest_of_the_batch_matters(normalizer, question):
     tables = visual_tables(normalizer, ["content"])
     model = rough_visual(Pythia, tables=tables, question=question)
@@ -215,11 +216,11 @@ def test_the_question_decides_where_to_look():
 
 
 def test_the_sites_are_those_that_the_settings_use():
-    assert find("model", "pythia", MODELS) is Pythia
+    assert class_of("model", choices("model")["vqa_tiny"]) is Pythia
     assert Pythia.sites == {"fusion": False, "encoder": False}
     assert Pythia.sites_of({}) == Pythia.sites_of({"fusion": 3, "question": None}) == {}
     for fusion, question in KINDS:
-        sites = Pythia.sites_of({"name": "pythia", "fusion": fusion, "question": question, "width": 8})
+        sites = Pythia.sites_of({"fusion": fusion, "question": question, "width": 8})
         model = visual_model(Pythia, fusion=fusion, question=question)
         assert list(sites) == [
             site for site in Pythia.sites if site in {n.split(".")[0] for n in attention_layers(model)}

@@ -10,7 +10,7 @@ from torch import nn
 
 from attnorm.data.sampler import Part
 from attnorm.tasks.classification.features import LabelledBatches
-from attnorm.tasks.classification.module import ClassifyTask
+from attnorm.tasks.classification.module import ClassificationModule
 from attnorm.tasks.task import recipe_of
 
 pytestmark = pytest.mark.numerical
@@ -45,16 +45,15 @@ def made(split):
     from datasets import Dataset
 
     plan = {3: [2.0, 0.0, 0.0], 4: [0.0, 0.0, 1.0], 5: [0.0, 0.5, 1.0], 6: [3.0, 3.5, 3.0]}
-    optim = recipe_of(runs.tiny(task="classify")).optim()
-    task = ClassifyTask(Planned(plan), split.tokenizer, optim, split.texts, LABELS)
+    task = ClassificationModule(Planned(plan), split.tokenizer, split.texts, LABELS)
     return task, LabelledBatches(Dataset.from_dict(rows), split.tokenizer.pad_id), plan
 
 
-def judged(task, batches, *parts):
+def evaluated(task, batches, *parts):
     task.begin_validation()
     for rows in parts:
-        task.count(batches[Part(rows, len(rows))])
-    return task.results()
+        task.validation_step(batches[Part(rows, len(rows))], 0)
+    return task.metrics()
 
 
 def nats(scores, label):
@@ -64,35 +63,35 @@ def nats(scores, label):
 def test_loss_and_accuracy_by_hand(made):
     task, batches, plan = made
     expected = [nats(plan[3], 0), nats(plan[4], 1), nats(plan[5], 2), nats(plan[6], 0)]
-    summed, size = task.loss(batches[Part([0, 1, 2, 3], 4)])
+    summed, size, _ = task.loss(batches[Part([0, 1, 2, 3], 4)])
     assert size == 4 and summed.item() == pytest.approx(sum(expected), rel=CLOSE)
-    found = judged(task, batches, [3, 0], [2], [1])
+    found = evaluated(task, batches, [3, 0], [2], [1])
     assert set(found) == {"loss", "accuracy"}
     assert found["loss"] == pytest.approx(sum(expected) / 4, rel=CLOSE)
     assert found["accuracy"] == 50.0
-    assert task.line(found) == "accuracy 50.0"
+    assert task.format_line(found) == "accuracy 50.0"
 
 
 def test_predictions_are_by_row_whatever_the_order(made):
     task, batches, _ = made
-    judged(task, batches, [3, 0], [2], [1])
+    evaluated(task, batches, [3, 0], [2], [1])
     assert list(task.predictions().items()) == [(0, "no"), (1, "perhaps"), (2, "perhaps"), (3, "yes")]
 
 
 def test_what_another_rank_found_counts(made):
     task, batches, _ = made
-    judged(task, batches, [0, 1])
-    first, totals = task.found, dict(task.totals)
-    judged(task, batches, [2, 3])
-    task.found, task.samples = [*task.found, *first], []
-    task.totals = {name: value + totals[name] for name, value in task.totals.items()}
-    assert task.results()["accuracy"] == 50.0
+    evaluated(task, batches, [0, 1])
+    first, sums = task.outputs, dict(task.sums)
+    evaluated(task, batches, [2, 3])
+    task.outputs, task.samples = [*task.outputs, *first], []
+    task.sums = {name: value + sums[name] for name, value in task.sums.items()}
+    assert task.metrics()["accuracy"] == 50.0
     assert list(task.predictions()) == [0, 1, 2, 3]
 
 
 def test_samples_show_texts_label_and_prediction(made, split):
     task, batches, _ = made
-    judged(task, batches, [3, 2])
+    evaluated(task, batches, [3, 2])
     assert [sample["predicted"] for sample in task.samples] == ["perhaps", "yes"]
     assert [sample["text"] for sample in task.samples] == split.texts[2:4]["text"]
     assert [list(sample) for sample in task.samples] == [["text", "label", "predicted"]] * 2  # no second text
@@ -101,10 +100,10 @@ def test_samples_show_texts_label_and_prediction(made, split):
 def test_tokens_are_counted_without_padding_and_an_earlier_validation_is_forgotten(made):
     task, batches, _ = made
     assert int(task.tokens(batches[Part([0, 3], 2)])) == 3 + 6
-    judged(task, batches, [0, 1, 2])
-    assert judged(task, batches, [1])["accuracy"] == 0.0
+    evaluated(task, batches, [0, 1, 2])
+    assert evaluated(task, batches, [1])["accuracy"] == 0.0
     assert list(task.predictions()) == [1] and len(task.samples) == 1
 
 
 def test_the_best_checkpoint_is_that_of_the_highest_accuracy():
-    assert (ClassifyTask.monitor, ClassifyTask.better) == ("val/accuracy", "max")
+    assert (ClassificationModule.monitor, ClassificationModule.mode) == ("val/accuracy", "max")

@@ -12,10 +12,9 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.optim import Optim
 from attnorm.tasks.headlines.features import PairBatches
-from attnorm.tasks.headlines.generate import cut, special_tokens, summed_loss, target_logits, write_headlines
-from attnorm.tasks.headlines.module import HeadlineTask
+from attnorm.tasks.headlines.generate import cut, special_tokens, target_logits, write_headlines
+from attnorm.tasks.headlines.module import HeadlineModule, smoothed_cross_entropy
 from attnorm.tasks.headlines.rouge import Rouge, lead
 from attnorm.tasks.module import NonFiniteLoss
 
@@ -168,12 +167,20 @@ TABLE = Table([6, 2, 9, 4, 1, 7, 3], [3, 1, 5, 2, 2, 6, 4])
 
 def headline_task(model, pieces=1, ranks=1, label_smoothing=0.0):
     """The task, told of so many accumulation steps and devices."""
-    optim = Optim("adamw", 1e-3, 0.0, (0.9, 0.98), 1e-8, 1.0, "constant", 0.0, 0.0)
-    task = HeadlineTask(
-        model, TOKENIZER, optim, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
+    task = HeadlineModule(
+        model, TOKENIZER, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
     )
     task.log = lambda *_, **__: None
     task._trainer = SimpleNamespace(accumulate_grad_batches=pieces, world_size=ranks, global_step=0, current_epoch=0)
+    return task
+
+
+def validated(model, batch):
+    """The task after a validation of this batch alone."""
+    task = headline_task(model)
+    task.begin_validation()
+    with torch.no_grad():
+        task.validation_step(batch, 0)
     return task
 
 
@@ -191,8 +198,8 @@ def test_the_loss_on_real_tokens_equals_the_padded_computation(placement):
     logits, real = target_logits(model, batch)
     assert len(logits) == len(real) == int(TABLE.lengths[:, 1].sum())
     assert_close(F.cross_entropy(logits, real, reduction="sum"), padded, **TIGHT)
-    loss, tokens = summed_loss(model, batch)
-    assert tokens == len(real) and loss == pytest.approx(padded.item(), rel=1e-5)
+    task = validated(model, batch)
+    assert task.sums["tokens"] == len(real) and task.sums["loss"] == pytest.approx(padded.item(), rel=1e-5)
 
 
 def test_each_token_is_predicted_from_those_before_it():
@@ -203,27 +210,59 @@ def test_each_token_is_predicted_from_those_before_it():
         log_p = model.logits(model(batch["source"], torch.tensor([read])))[0, -1].log_softmax(-1)
         expected -= log_p[token].item()
         read.append(token)
-    assert summed_loss(model, batch)[0] == pytest.approx(expected, rel=1e-5)
+    assert validated(model, batch).sums["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("pieces, ranks", [(2, 1), (7, 1), (1, 3), (2, 2)])
 @PLACEMENTS
-def test_loss_and_gradients_of_an_update_do_not_depend_on_how_it_is_divided(placement, pieces, ranks, label_smoothing):
+def test_loss_and_gradients_of_an_update_do_not_depend_on_how_it_is_divided(placement, label_smoothing):
     """Lightning divides each loss by the pieces and DDP averages the gradients of the ranks."""
     model = rough_model(placement)
     (batch,) = TABLE.updates()
     whole = headline_task(model, label_smoothing=label_smoothing).training_step(batch, 0)
     logits, labels = target_logits(model, batch)
     assert_close(whole, F.cross_entropy(logits, labels, label_smoothing=label_smoothing), **TIGHT)  # mean over tokens
+    all_wanted = gradients_of(whole, model)
 
-    task = headline_task(model, pieces, ranks, label_smoothing)
-    batches = TABLE.updates(pieces, ranks)
-    assert len(batches) == pieces * ranks
-    divided = sum(task.training_step(part, 0) for part in batches) / (pieces * ranks)
-    assert_close(divided, whole, **TIGHT)
-    for found, wanted in zip(gradients_of(divided, model), gradients_of(whole, model), strict=True):
-        assert_close(found, wanted, **TIGHT)
+    for pieces, ranks in ((2, 1), (7, 1), (1, 3), (2, 2)):
+        task = headline_task(model, pieces, ranks, label_smoothing)
+        batches = TABLE.updates(pieces, ranks)
+        assert len(batches) == pieces * ranks
+        divided = sum(task.training_step(part, 0) for part in batches) / (pieces * ranks)
+        assert_close(divided, whole, **TIGHT)
+        for found, wanted in zip(gradients_of(divided, model), all_wanted, strict=True):
+            assert_close(found, wanted, **TIGHT)
+
+
+@pytest.mark.parametrize("size", [*range(291, 301), 8000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_the_smoothed_loss_is_that_of_torch_bit_for_bit(dtype, smoothing, size):
+    generator = torch.Generator().manual_seed(size)
+    logits = (3 * torch.randn(37, size, generator=generator)).to(dtype).requires_grad_()
+    labels = torch.randint(size, (37,), generator=generator)
+    expected = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+    (wanted,) = torch.autograd.grad(expected, logits)
+    plain, smoothed = smoothed_cross_entropy(logits, labels, smoothing)
+    (found,) = torch.autograd.grad(smoothed, logits)
+    assert torch.equal(smoothed, expected) and torch.equal(found, wanted)
+    assert torch.equal(plain, F.cross_entropy(logits, labels, reduction="sum"))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_training_shows_the_loss_without_smoothing_and_logs_the_objective_if_it_differs(smoothing):
+    model, (batch,) = rough_model(), TABLE.updates()
+    task, logged = headline_task(model, label_smoothing=smoothing), {}
+    task.log = lambda name, value, prog_bar=False: logged.update({name: (float(value), prog_bar)})
+    minimized = task.training_step(batch, 0).item()
+    logits, labels = target_logits(model, batch)
+    loss, shown = logged.pop("train/loss")
+    assert shown and loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-12)
+    logged.pop("step")
+    if not smoothing:
+        assert logged == {} and minimized == pytest.approx(loss, rel=1e-12)
+    else:
+        assert logged == {"train/objective": (pytest.approx(minimized, rel=1e-12), False)} and minimized != loss
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_rows():
@@ -238,6 +277,6 @@ def test_a_finite_loss_with_an_infinite_gradient_stops_before_the_update(monkeyp
         loss.backward()
         self.model.output.bias.grad[3] = float("inf")
 
-    monkeypatch.setattr(HeadlineTask, "backward", poison)
+    monkeypatch.setattr(HeadlineModule, "backward", poison)
     with pytest.raises(NonFiniteLoss, match="a gradient is not finite at step 0"):
         runs.tiny_run(tmp_path)

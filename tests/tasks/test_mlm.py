@@ -54,7 +54,7 @@ def by_hand(task, batch):
 def test_the_loss_is_that_of_all_scores_at_the_hidden_places(parts):
     recipe, task, split = parts
     batch = batch_of(recipe, split, [0, 3, 7])
-    summed, size = task.loss(batch)
+    summed, size, _ = task.loss(batch)
     loss, hidden, _ = by_hand(task, batch)
     close = rounding(torch.float32, size=split.tokenizer.vocab_size)  # the task computes it in float32
     assert_close(summed.item(), loss, rtol=close, atol=0)
@@ -64,7 +64,7 @@ def test_the_loss_is_that_of_all_scores_at_the_hidden_places(parts):
 
 def test_metrics_are_counted_by_hand_over_the_whole_split(parts):
     recipe, task, split = parts
-    found = recipe.judged(task, split)
+    found = recipe.evaluate(task, split)
     rows = [by_hand(task, batch_of(recipe, split, [row])) for row in range(len(split))]
     loss, hidden, right = (sum(column) for column in zip(*rows, strict=True))
     assert 0 < right < hidden == split.weights.sum()
@@ -77,8 +77,8 @@ def test_metrics_are_counted_by_hand_over_the_whole_split(parts):
 
 def test_a_loss_beyond_all_numbers_has_a_perplexity_all_the_same():
     _, task, _ = made()
-    task.totals = {"loss": 5000.0, "hidden": 5.0, "right": 0.0}
-    assert math.isfinite(task.results()["perplexity"])
+    task.sums = {"loss": 5000.0, "masked": 5.0, "correct": 0.0}
+    assert math.isfinite(task.metrics()["perplexity"])
 
 
 def test_packed_documents_are_scored_as_each_alone():
@@ -117,7 +117,7 @@ def test_samples_are_the_first_rows_as_shown_as_they_were_and_as_filled(parts):
     task.begin_validation()
     with torch.no_grad():
         for rows in ([6, 3], [0, 8]):
-            task.count(batch_of(recipe, split, rows))
+            task.validation_step(batch_of(recipe, split, rows), 0)
     decode = split.tokenizer.decode
     assert [sample["text"] for sample in task.samples] == [
         decode(split.rows[row]["ids"][:SHOWN_TOKENS]) for row in (3, 0)
@@ -129,9 +129,18 @@ def test_samples_are_the_first_rows_as_shown_as_they_were_and_as_filled(parts):
     assert task.samples[0]["filled"] == decode(filled[0, :SHOWN_TOKENS].tolist())
     assert "[MASK]" in task.samples[0]["shown"] and "[MASK]" not in task.samples[0]["text"]
     task.begin_validation()
-    assert task.samples == [] and task.totals == {"loss": 0.0, "hidden": 0.0, "right": 0.0}
+    assert task.samples == [] and task.sums == {"loss": 0.0, "masked": 0.0, "correct": 0.0}
 
 
 def test_the_line_says_perplexity_and_accuracy(parts):
-    line = parts[1].line({"loss": 1.0, "perplexity": 1234.56, "accuracy": 12.34})
+    line = parts[1].format_line({"loss": 1.0, "perplexity": 1234.56, "accuracy": 12.34})
     assert line == "perplexity 1,234.6  accuracy 12.3"
+
+
+def test_options_that_are_left_out_have_their_defaults():
+    cfg = runs.plain("task=mlm")
+    cfg["task"] = {key: cfg["task"][key] for key in ("_target_", "name")}
+    assert list(recipe_of(cfg).problems(lambda *keys: True)) == []
+    cfg["task"]["keep"] = 0.95
+    (problem,) = recipe_of(cfg).problems(lambda *keys: True)
+    assert problem == "task.keep=0.95, task.random=0.1: more than 1 together"

@@ -1,7 +1,6 @@
 """Parameter groups, the shape of the schedules, and hybrid weights that stay a share."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,25 +8,43 @@ from builders import PLACEMENTS, build_model, sources, targets
 from torch import nn
 
 from attnorm.attention.normalizers.hnas import HNAS
-from attnorm.optim import OPTIMIZERS, SCHEDULES, Optim
+from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.optim import DECAYS, Optimization, ParamGroups
 
-OPTIM = Optim(
-    name="adamw",
-    lr=0.01,
-    weight_decay=0.1,
-    betas=(0.9, 0.98),
-    eps=1e-8,
-    hybrid_lr_factor=20.0,
-    schedule="linear",
-    warmup=0.1,
-    floor=0.0,
-)
+OPTIMIZER = {
+    "_target_": "torch.optim.AdamW",
+    "_partial_": True,
+    "lr": 0.01,
+    "weight_decay": 0.1,
+    "betas": [0.9, 0.98],
+    "eps": 1e-8,
+    "hybrid_lr_factor": 20.0,
+}
+SCHEDULER = {"_target_": "attnorm.optim.warmup_decay", "_partial_": True}
+GROUPS = ParamGroups(lr=0.01, weight_decay=0.1, hybrid_lr_factor=20.0)
 CLAMP = {name: {"form": "clamp"} for name in ("hnas", "hnas_prefix")}
 
 
-def names_by_group(model, optim=OPTIM):
+def names_by_group(model):
     name_of = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {group["name"]: [name_of[id(p)] for p in group["params"]] for group in optim.groups(model)}
+    return {group["name"]: [name_of[id(p)] for p in group["params"]] for group in GROUPS.of(model)}
+
+
+def optimization(optimizer=None, **scheduler):
+    """The settings above with these changes."""
+    return Optimization(OPTIMIZER | (optimizer or {}), SCHEDULER | scheduler)
+
+
+def build(model, total_steps=10, optimizer=None, **scheduler):
+    """The optimizer of a model and its scheduler."""
+    built = optimization(optimizer, **scheduler).build(model, total_steps, fused=False)
+    assert built["lr_scheduler"]["interval"] == "step"
+    return built["optimizer"], built["lr_scheduler"]["scheduler"]
+
+
+def factors_of(total_steps, count, **scheduler):
+    """The shares of the peak learning rate that the first `count` updates of a run are made with."""
+    return optimization(**scheduler).learning_rates(total_steps, count)
 
 
 # ------------------------------------------------------------------------------------------------------------- groups
@@ -56,7 +73,7 @@ def test_matrices_decay_and_norms_biases_and_hybrid_weights_do_not():
     found = names_by_group(model)
     assert (set(found["decay"]), set(found["no_decay"]), set(found["hybrid"])) == (matrices, others, hybrids)
     assert len(hybrids) == 5 and "tokens.weight" in matrices
-    assert {group["name"]: group["weight_decay"] for group in OPTIM.groups(model)} == {
+    assert {group["name"]: group["weight_decay"] for group in GROUPS.of(model)} == {
         "decay": 0.1,
         "no_decay": 0.0,
         "hybrid": 0.0,
@@ -69,13 +86,13 @@ def test_a_frozen_parameter_is_in_no_group():
     assert not any("tokens.weight" in names for names in names_by_group(model).values())
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_hybrid_weights_learn_at_their_own_rate_throughout_the_schedule(name):
-    optimizer, schedule = replace(OPTIM, name=name).build(build_model("hnas"), 20, fused=False)
-    assert type(optimizer) is {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[name]
-    for step in range(20):
+@pytest.mark.parametrize("cls", [torch.optim.AdamW, torch.optim.Adam, torch.optim.NAdam])
+def test_hybrid_weights_learn_at_their_own_rate_throughout_the_schedule(cls):
+    optimizer, schedule = build(build_model("hnas"), 20, {"_target_": f"torch.optim.{cls.__name__}"})
+    assert type(optimizer) is cls
+    for factor in factors_of(20, 20):
         rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
-        assert rates["decay"] == rates["no_decay"] == pytest.approx(0.01 * OPTIM.factor(step, 20))
+        assert rates["decay"] == rates["no_decay"] == pytest.approx(0.01 * factor)
         assert rates["hybrid"] == pytest.approx(20 * rates["decay"])
         optimizer.step()
         schedule.step()
@@ -86,7 +103,7 @@ def test_a_model_without_hybrid_weights_has_no_group_of_them():
 
 
 def test_betas_and_eps_reach_the_optimizer_as_configured():
-    optimizer, _ = replace(OPTIM, betas=[0.5, 0.75], eps=1e-3).build(build_model(), 10, fused=False)
+    optimizer, _ = build(build_model(), optimizer={"betas": [0.5, 0.75], "eps": 1e-3})
     assert all(group["betas"] == (0.5, 0.75) and group["eps"] == 1e-3 for group in optimizer.param_groups)
 
 
@@ -95,7 +112,7 @@ def test_decay_shrinks_matrices_and_nothing_else():
     for parameter in model.parameters():
         parameter.data.fill_(0.5)
         parameter.grad = torch.zeros_like(parameter)
-    optimizer, _ = replace(OPTIM, schedule="constant", warmup=0.0).build(model, 10, fused=False)
+    optimizer, _ = build(model, decay="constant", warmup=0.0)
     optimizer.step()
     for parameter in model.parameters():
         assert parameter.unique().tolist() == [pytest.approx(0.5 * (1 - 0.01 * 0.1 * (parameter.ndim > 1)), rel=1e-6)]
@@ -105,32 +122,32 @@ def test_decay_shrinks_matrices_and_nothing_else():
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.2])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_schedule_rises_to_the_peak_and_falls_in_its_shape_to_the_floor(schedule, floor):
-    optim, steps, warmup = replace(OPTIM, schedule=schedule, floor=floor, warmup=0.2), 50, 10
-    factors = [optim.factor(step, steps) for step in range(steps + 1)]
+@pytest.mark.parametrize("decay", DECAYS)
+def test_the_schedule_rises_to_the_peak_and_falls_in_its_shape_to_the_floor(decay, floor):
+    steps, warmup = 50, 10
+    factors = factors_of(steps, steps + 8, decay=decay, min_lr_ratio=floor, warmup=0.2)
     for step in range(warmup):
         assert factors[step] == pytest.approx((step + 1) / (warmup + 1))  # equal rises, and the first update moves
     assert factors[warmup] == 1.0 == max(factors)
     for step in range(warmup, steps + 1):
         done = (step - warmup) / (steps - warmup)
-        left = {"constant": 1.0, "linear": 1 - done, "cosine": math.cos(math.pi * done / 2) ** 2}[schedule]
+        left = {"constant": 1.0, "linear": 1 - done, "cosine": math.cos(math.pi * done / 2) ** 2}[decay]
         assert factors[step] == pytest.approx(floor + (1 - floor) * left, abs=1e-12)
-    if schedule != "constant":
-        assert factors[-1] == pytest.approx(floor, abs=1e-12)
-    assert optim.factor(steps + 7, steps) == pytest.approx(factors[-1])  # and stays there
+    if decay != "constant":
+        assert factors[steps] == pytest.approx(floor, abs=1e-12)
+    assert factors[steps + 7] == pytest.approx(factors[steps])  # and stays there
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_without_warmup_the_first_update_is_at_the_peak(schedule):
-    assert replace(OPTIM, schedule=schedule, warmup=0.0).factor(0, 10) == 1.0
+@pytest.mark.parametrize("decay", DECAYS)
+def test_without_warmup_the_first_update_is_at_the_peak(decay):
+    assert factors_of(10, 1, decay=decay, warmup=0.0) == [1.0]
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.5, 0.99])
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_run_of_few_updates_has_rates_above_zero(steps, warmup):
-    factors = [replace(OPTIM, warmup=warmup).factor(step, steps) for step in range(steps)]
-    assert all(0 < factor <= 1 for factor in factors)
+    factors = factors_of(steps, steps, warmup=warmup)
+    assert len(factors) == steps and all(0 < factor <= 1 for factor in factors)
 
 
 # ------------------------------------------------------------------------------------------------------ hybrid weights
@@ -142,7 +159,7 @@ def test_clamped_hybrid_weights_stay_shares_after_huge_steps(placement, sign):
     options = CLAMP if placement == "hnas_prefix" else {"hnas": CLAMP["hnas"]}
     model = build_model(placement, options=options)
     hybrids = [module for module in model.modules() if isinstance(module, HNAS)]
-    optimizer, schedule = replace(OPTIM, lr=10.0, schedule="constant").build(model, 10, fused=False)
+    optimizer, schedule = build(model, optimizer={"lr": 10.0}, decay="constant")
     for _ in range(3):
         for parameter in model.parameters():
             parameter.grad = torch.full_like(parameter, -sign)
@@ -158,7 +175,7 @@ def test_clamped_hybrid_weights_stay_shares_after_huge_steps(placement, sign):
 def test_a_sigmoid_hybrid_weight_is_free_to_move_and_still_a_share():
     model = build_model("hnas")
     (hybrid,) = (module for module in model.modules() if isinstance(module, HNAS))
-    optimizer, _ = replace(OPTIM, lr=0.2, warmup=0.0).build(model, 10, fused=False)
+    optimizer, _ = build(model, optimizer={"lr": 0.2}, warmup=0.0)
     hybrid.hybrid.grad = torch.tensor([-1.0])
     optimizer.step()
     assert hybrid.hybrid.item() == pytest.approx(4.0)  # lr times the factor
@@ -168,7 +185,39 @@ def test_a_sigmoid_hybrid_weight_is_free_to_move_and_still_a_share():
 def test_training_moves_every_parameter():
     model = build_model("hnas_prefix", tied=False, priors={"encoder": ["t5"], "decoder": ["t5"], "cross": ["t5"]})
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer, _ = replace(OPTIM, weight_decay=0.0).build(model, 10, fused=False)
+    optimizer, _ = build(model, optimizer={"weight_decay": 0.0})
     model.logits(model(sources([6, 4]), targets([5, 3]))).logsumexp(-1).sum().backward()
     optimizer.step()
     assert [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])] == []
+
+
+# ------------------------------------------------------------------------------------------------------ declared hooks
+
+
+class Sharpened(Softmax):
+    """A normalizer of a user's own: `power` learns fast and stays above 0.5, `offset` learns like any other vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.power, self.offset = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+
+    def fast_parameters(self):
+        return [self.power]
+
+    def project_(self):
+        self.power.clamp_(min=0.5)
+
+
+def test_a_normalizer_declares_its_fast_parameters_and_its_projection():
+    model = nn.ModuleDict({"layer": nn.Linear(2, 2), "normalizer": Sharpened()})
+    assert names_by_group(model) == {
+        "decay": ["layer.weight"],
+        "no_decay": ["layer.bias", "normalizer.offset"],
+        "hybrid": ["normalizer.power"],
+    }
+    optimizer, _ = build(model, optimizer={"lr": 0.04}, warmup=0.0, decay="constant")
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()  # Adam moves each parameter by its learning rate: 0.04 * 20 would leave 0.2
+    assert model["normalizer"].power.item() == 0.5
+    assert model["normalizer"].offset.item() == pytest.approx(-0.04)

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import runs
 import torch
 from datasets import Dataset
 from tolerance import rounding
@@ -11,8 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnorm.data.sampler import Part
-from attnorm.optim import Optim
-from attnorm.tasks.squad.module import SpanTask
+from attnorm.tasks.squad.module import SpanModule
 from attnorm.tasks.squad.windows import WindowBatches, Windows
 
 pytestmark = pytest.mark.numerical
@@ -29,7 +27,6 @@ TEXTS = {
     ],
 }
 CLOSE = rounding(torch.float32, size=3 * 20)  # of a loss of three windows of at most 20 tokens
-OPTIM = Optim(**runs.plain("task=squad", *runs.squad_files())["optim"])
 
 
 class Words:
@@ -66,7 +63,7 @@ def made(null_threshold, texts=TEXTS, max_length=20, stride=2):
     windows, _ = Windows(max_length, 2, stride, True).encode(texts, 0, Words())
     rows, table = Dataset.from_dict(windows), Dataset.from_dict(texts)
     options = {"n_best": 3, "max_answer": 2, "null_threshold": null_threshold}
-    return SpanTask(Planned(), Words(), OPTIM, rows, table, **options), WindowBatches(rows, Words.pad_id)
+    return SpanModule(Planned(), Words(), rows, table, **options), WindowBatches(rows, Words.pad_id)
 
 
 def plan(task, row, **scores):
@@ -81,11 +78,11 @@ def plan(task, row, **scores):
         planned[places[word], ["start", "end"].index(which)] = value
 
 
-def judged(task, batches, *parts):
+def evaluated(task, batches, *parts):
     task.begin_validation()
     for rows in parts:
-        task.count(batches[Part(rows, len(rows))])
-    return task.results()
+        task.validation_step(batches[Part(rows, len(rows))], 0)
+    return task.metrics()
 
 
 @pytest.fixture
@@ -109,7 +106,7 @@ def test_scores_are_minus_infinity_at_padding_and_nowhere_else(answered):
 
 def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_places(answered):
     task, batches = answered
-    summed, size = task.loss(batches[Part([0, 1, 2], 3)])
+    summed, size, _ = task.loss(batches[Part([0, 1, 2], 3)])
     expected = 0.0
     for row in range(3):
         window = task.rows[row]
@@ -131,7 +128,7 @@ def test_the_loss_of_a_window_does_not_depend_on_its_company(answered):
 
 def test_exact_match_and_f1_by_hand(answered):
     task, batches = answered
-    found = judged(task, batches, [0, 1])
+    found = evaluated(task, batches, [0, 1])
     assert set(found) == {"loss", "exact", "f1"}
     assert found["exact"] == pytest.approx(50) and found["f1"] == pytest.approx(100 * (2 / 3 + 1) / 2)
     assert task.spans.answers(None)[0] == {"one": "ef", "two": "mn"}
@@ -141,9 +138,9 @@ def test_exact_match_and_f1_by_hand(answered):
 
 def test_the_order_and_company_of_windows_change_nothing(answered):
     task, batches = answered
-    expected = judged(task, batches, [0, 1, 2])
+    expected = evaluated(task, batches, [0, 1, 2])
     for parts in ([[2], [0], [1]], [[1, 2], [0]]):
-        found = judged(task, batches, *parts)
+        found = evaluated(task, batches, *parts)
         assert found.keys() == expected.keys()
         assert_close(list(found.values()), list(expected.values()), rtol=CLOSE, atol=0)
 
@@ -156,7 +153,7 @@ def test_answers_above_the_null_threshold_are_empty(answered, threshold, emptied
     """Odds: one -3, two -18, none 1; only above the threshold, not at it."""
     task, batches = answered
     task.null_threshold = threshold
-    found = judged(task, batches, [0, 1, 2])
+    found = evaluated(task, batches, [0, 1, 2])
     answers, odds = task.spans.answers(threshold)
     assert odds == pytest.approx({"one": -3.0, "two": -18.0, "none": 1.0})
     assert {name for name, text in answers.items() if text == ""} == emptied
@@ -177,37 +174,37 @@ def test_windows_of_a_question_judged_in_two_places_are_put_together():
     plan(task, last, start_gh=4.0, end_gh=4.0, start_null=5.0, end_null=5.0)
     for row in range(1, last):
         plan(task, row, start_null=0.0, end_null=0.0)
-    whole = judged(task, batches, list(range(len(task.rows))))
+    whole = evaluated(task, batches, list(range(len(task.rows))))
     assert task.spans.answers(None) == ({"one": "gh"}, {"one": pytest.approx(-12.0)})
     found, loss, windows = [], 0.0, 0.0
     for rows in (list(range(last)), [last]):
-        judged(task, batches, rows)
-        found += task.found
-        loss, windows = loss + task.totals["loss"], windows + task.totals["windows"]
+        evaluated(task, batches, rows)
+        found += task.outputs
+        loss, windows = loss + task.sums["loss"], windows + task.sums["windows"]
     task.begin_validation()
-    task.found, task.totals = found, {"loss": loss, "windows": windows}
-    assert task.results() == pytest.approx(whole)
+    task.outputs, task.sums = found, {"loss": loss, "windows": windows}
+    assert task.metrics() == pytest.approx(whole)
     assert task.spans.answers(None) == ({"one": "gh"}, {"one": pytest.approx(-12.0)})
 
 
 def test_samples_show_question_gold_and_answer(answered):
     task, batches = answered
     task.null_threshold = 0.5
-    judged(task, batches, [0, 1, 2])
+    evaluated(task, batches, [0, 1, 2])
     assert task.samples == [
         {"question": "x y", "gold": "cd ef | cd", "answer": "ef"},
         {"question": "z", "gold": "mn", "answer": "mn"},
         {"question": "w", "gold": "(none)", "answer": "(none)"},
     ]
-    assert task.line({"exact": 12.34, "f1": 56.78, "loss": 1.0}) == "exact match 12.3  F1 56.8"
+    assert task.format_line({"exact": 12.34, "f1": 56.78, "loss": 1.0}) == "exact match 12.3  F1 56.8"
 
 
 def test_scores_that_are_not_numbers_are_an_error(answered):
     task, batches = answered
     plan(task, 1, start_kl=float("nan"))
     with pytest.raises(ValueError, match="not all finite"):
-        judged(task, batches, [1])
+        evaluated(task, batches, [1])
 
 
 def test_the_best_checkpoint_is_that_of_the_highest_f1():
-    assert (SpanTask.monitor, SpanTask.better) == ("val/f1", "max")
+    assert (SpanModule.monitor, SpanModule.mode) == ("val/f1", "max")

@@ -14,6 +14,7 @@ from attnorm.data.sources.squad import Squad
 from attnorm.tasks.squad.metric import (
     exact_match,
     normalize,
+    question_scores,
     read_null_odds,
     read_predictions,
     read_references,
@@ -351,3 +352,18 @@ def test_the_real_answers_score_full_marks_and_none_is_right_where_there_is_none
     nothing = score({name: "" for name, _ in gold}, gold)
     assert nothing["NoAns_exact"] == 100 and nothing["HasAns_exact"] == 0
     assert nothing["exact"] == pytest.approx(100 * 1104 / 2228)
+
+
+@pytest.mark.parametrize("threshold", [None, -1.0, 0.0, 0.4, float("inf")])
+def test_the_scores_of_questions_have_the_official_mean(threshold):
+    """Also for a gold answer that is empty when normalized: there, an answer emptied by the odds is wrong."""
+    draw = random.Random(0)
+    words = ["the", "cat", "dog", "owl", "a cat", ""]
+    gold = [(f"q{n}", draw.choices(words[:-1], k=draw.randint(0, 2))) for n in range(60)]
+    gold[0] = ("q0", ["the"])
+    predictions = {name: draw.choice(words) for name, _ in gold}
+    odds = None if threshold is None else {name: draw.uniform(-1, 1) for name, _ in gold} | {"q0": 2.0}
+    limit = 1.0 if threshold is None else threshold
+    found, expected = question_scores(predictions, gold, odds, limit), score(predictions, gold, odds, limit)
+    for metric in ("exact", "f1"):
+        assert sum(found[metric]) / len(gold) == pytest.approx(expected[metric], rel=1e-12)

@@ -5,16 +5,14 @@ import math
 from types import SimpleNamespace
 
 import pytest
-import runs
 import torch
 from datasets import Dataset
 from tolerance import rounding
 from torch import nn
 
 from attnorm.data.sampler import Part
-from attnorm.tasks.task import recipe_of
 from attnorm.tasks.vqa.features import VisualBatches
-from attnorm.tasks.vqa.module import SHOWN, VqaTask, views_of
+from attnorm.tasks.vqa.module import SHOWN, VqaModule, views_of
 
 pytestmark = pytest.mark.numerical
 
@@ -53,16 +51,15 @@ def made():
         "answers": [json.dumps([f"gold {n}"]) for n in range(QUESTIONS)],
     }
     rows, texts = Dataset.from_dict(rows), Dataset.from_dict(texts)
-    optim = recipe_of(runs.tiny(task="vqa")).optim()
-    task = VqaTask(Planned(), SimpleNamespace(pad_id=PAD), optim, texts, ANSWERS)
+    task = VqaModule(Planned(), SimpleNamespace(pad_id=PAD), texts, ANSWERS)
     return task, VisualBatches(rows, texts, None, PAD, len(ANSWERS))
 
 
-def judged(task, batches, *parts):
+def evaluated(task, batches, *parts):
     task.begin_validation()
     for rows in parts:
-        task.count(batches[Part(rows, len(rows))])
-    return task.results()
+        task.validation_step(batches[Part(rows, len(rows))], 0)
+    return task.metrics()
 
 
 def nats(question):
@@ -76,14 +73,14 @@ def nats(question):
 
 def test_the_loss_is_summed_over_answers_and_counted_in_questions(made):
     task, batches = made
-    summed, size = task.loss(batches[Part([3, 0, 2], 3)])
+    summed, size, _ = task.loss(batches[Part([3, 0, 2], 3)])
     assert size == 3
     assert summed.item() == pytest.approx(nats(3) + nats(0) + nats(2), rel=CLOSE)
 
 
 def test_the_loss_moves_scores_towards_their_targets(made):
     task, batches = made
-    summed, _ = task.loss(batches[Part([1], 1)])
+    summed, *_ = task.loss(batches[Part([1], 1)])
     summed.backward()
     expected = sum(1 / (1 + math.exp(-score)) for score in SCORES[1]) - sum(TARGETS[1].values())
     assert task.model.weight.grad.item() == pytest.approx(expected, rel=CLOSE)
@@ -92,47 +89,47 @@ def test_the_loss_moves_scores_towards_their_targets(made):
 @pytest.mark.parametrize("parts", [([0, 1, 2, 3],), ([3, 0], [2], [1])], ids=str)
 def test_loss_and_accuracy_by_hand(made, parts):
     task, batches = made
-    found = judged(task, batches, *parts)
+    found = evaluated(task, batches, *parts)
     assert found == {
         "loss": pytest.approx(sum(map(nats, range(QUESTIONS))) / QUESTIONS, rel=CLOSE),
         "accuracy": pytest.approx(100 * (1.0 + 0.3 + 0.0 + 0.0) / QUESTIONS, rel=CLOSE),
     }
-    assert task.line(found) == "accuracy 32.50"
+    assert task.format_line(found) == "accuracy 32.50"
 
 
 def test_predictions_are_by_id_in_the_order_of_the_questions(made):
     task, batches = made
-    judged(task, batches, [3, 0], [2], [1])
+    evaluated(task, batches, [3, 0], [2], [1])
     assert list(task.predictions().items()) == [("q3", "yes"), ("q1", "red"), ("q2", "no"), ("q0", "yes")]
 
 
 def test_an_earlier_validation_is_forgotten(made):
     task, batches = made
-    judged(task, batches, [0, 1, 2, 3])
-    assert judged(task, batches, [1])["accuracy"] == pytest.approx(30.0)
+    evaluated(task, batches, [0, 1, 2, 3])
+    assert evaluated(task, batches, [1])["accuracy"] == pytest.approx(30.0)
     assert task.predictions() == {"q1": "red"} and len(task.samples) == 1
 
 
 def test_what_another_rank_found_counts(made):
     task, batches = made
-    judged(task, batches, [0, 1])
-    first, totals = task.found, dict(task.totals)
-    judged(task, batches, [2, 3])
-    task.found, task.samples = [*task.found, *first], []
-    task.totals = {name: value + totals[name] for name, value in task.totals.items()}
-    assert task.results()["accuracy"] == pytest.approx(32.5)
+    evaluated(task, batches, [0, 1])
+    first, sums = task.outputs, dict(task.sums)
+    evaluated(task, batches, [2, 3])
+    task.outputs, task.samples = [*task.outputs, *first], []
+    task.sums = {name: value + sums[name] for name, value in task.sums.items()}
+    assert task.metrics()["accuracy"] == pytest.approx(32.5)
     assert list(task.predictions()) == ["q3", "q1", "q2", "q0"]
     assert [sample["given"] for sample in task.samples] == ["yes", "red", "no", "yes"]
 
 
 def test_samples_show_image_question_answers_and_what_was_given(made):
     task, batches = made
-    judged(task, batches, [2, 1])
+    evaluated(task, batches, [2, 1])
     assert task.samples == [
         {"image": "a", "question": "what is 1?", "annotators": "gold 1", "given": "red"},
         {"image": "b", "question": "what is 2?", "annotators": "gold 2", "given": "no"},
     ]
-    judged(task, batches, [0, 1, 2, 3] * 2)
+    evaluated(task, batches, [0, 1, 2, 3] * 2)
     assert len(task.samples) == SHOWN
 
 
@@ -173,4 +170,4 @@ def test_views_are_given_in_the_precision_of_the_model(made):
 
 
 def test_the_best_checkpoint_is_that_of_the_highest_accuracy():
-    assert (VqaTask.monitor, VqaTask.better) == ("val/accuracy", "max")
+    assert (VqaModule.monitor, VqaModule.mode) == ("val/accuracy", "max")

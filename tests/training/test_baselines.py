@@ -3,12 +3,12 @@
 import pytest
 import runs
 
-from attnorm.tasks.results import Scores
+from attnorm.tasks.results import Results
 from attnorm.training import baselines
 
 
 def scores(metrics, **found):
-    return Scores("validation", "pairs", 9, metrics, baselines=found)
+    return Results("validation", "pairs", 9, metrics, baselines=found)
 
 
 def cfg(max_steps=None, max_epochs=None):
@@ -74,7 +74,7 @@ def test_a_run_that_stopped_early_needs_another_remedy():
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify", "vqa"])
 def test_each_task_records_whether_it_beats_its_baseline(task):
     summary = runs.summary_of(runs.finished_run(task))
-    expected = baselines.unbeaten(Scores(**{"split": "", "of": "", "size": 0, **kept(summary["validation"])}))
+    expected = baselines.unbeaten(Results(**{"split": "", "unit": "", "size": 0, **kept(summary["validation"])}))
     assert [warning.startswith(text) for warning, text in zip(summary["warnings"], expected, strict=True)] == [
         True
     ] * len(expected)

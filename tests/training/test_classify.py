@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import Part
-from attnorm.tasks.classification.module import ClassifyTask
+from attnorm.tasks.classification.module import ClassificationModule
 from attnorm.tasks.task import recipe_of
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
@@ -51,7 +51,7 @@ def test_accuracy_is_that_of_the_written_labels(learned):
     assert [row for row, _ in found] == list(range(21))
     right = sum(label == wanted for (_, label), wanted in zip(found, gold, strict=True))
     scores = runs.summary_of(learned)["validation"]
-    assert (scores["split"], scores["of"], scores["size"]) == ("validation", "rows", 21)
+    assert (scores["split"], scores["unit"], scores["size"]) == ("validation", "rows", 21)
     assert set(scores["metrics"]) == {"loss", "accuracy"}
     assert scores["metrics"]["accuracy"] == pytest.approx(100 * right / 21)
     assert len({label for _, label in found}) == 2  # or it always says one
@@ -96,13 +96,13 @@ def test_the_best_model_is_that_of_the_highest_accuracy(monkeypatch, tmp_path, l
     assert list(accuracy) == [6, 12, 18, 24, 30]
     assert runs.summary_of(learned)["best_step"] == max(accuracy, key=accuracy.get)
     planned = {"val/accuracy": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
-    original = ClassifyTask.log
+    original = ClassificationModule.log
 
     def log(self, name, value, *arguments, **options):
         value = planned.get(name, {}).get(self.trainer.global_step, value)
         return original(self, name, value, *arguments, **options)
 
-    monkeypatch.setattr(ClassifyTask, "log", log)
+    monkeypatch.setattr(ClassificationModule, "log", log)
     assert runs.tiny_run(tmp_path, task="classify")["best_step"] == 2
 
 
@@ -180,7 +180,7 @@ def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
         (("data.train=nowhere.csv",), "data.train=nowhere.csv: "),
         (
             ("data.batch_tokens=50",),
-            "data.batch_tokens=50: must be at least 64, the tokens of the longest possible row",
+            "data.batch_tokens=50: must be at least 64, the tokens of the longest",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -9,7 +9,7 @@ import yaml
 from rich.console import Console
 
 from attnorm.config.resolve import leaves
-from attnorm.tasks.results import Scores
+from attnorm.tasks.results import Results
 from attnorm.training import console
 
 VALIDATION = re.compile(
@@ -44,7 +44,7 @@ def test_every_line_of_a_first_run_is_one_of_ours(output):
         r"[┏┡┃│└].*",
         r"ROUGE F1 by rouge-score, .*",
         r"The model scores below the simple baseline lead-8: ROUGE-1 F1 .*",
-        r"hybrid weights \(share of dnas\) by update",
+        r"hybrid weights by update",
         r"run folder: .*",
         r"",
     ]
@@ -100,9 +100,9 @@ def test_the_shown_configuration_is_whole(output):
         assert str(value) in ended.stdout, key
 
 
-SCORES = Scores(
+SCORES = Results(
     split="test",
-    of="pairs",
+    unit="pairs",
     size=12345,
     metrics={"rouge1": 31.239, "rouge2": 12.0, "rougeL": 29.999, "loss": 1.23456},
     baselines={"lead-8": {"rouge1": 20.0, "rouge2": 5.0, "rougeL": 19.0}},
@@ -140,3 +140,34 @@ def test_a_long_value_is_shown_whole(capsys):
     printed = capsys.readouterr().out
     assert "/folder" * 40 in printed
     assert all(line == line.rstrip() for line in printed.splitlines())
+
+
+LONG = "encoder=hnas_prefix_fenchel_young_entmax15,decoder=my_normalizers:SparseDoublyNormalized"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("count", [1, 4, 9])
+def test_a_table_that_is_too_wide_wraps_labels_and_cuts_nothing(monkeypatch, width, count):
+    screen = Console(record=True, width=width, file=open("/dev/null", "w"), highlight=False, soft_wrap=True)  # noqa: SIM115
+    monkeypatch.setattr(console, "console", screen)
+    metrics = {f"metric_{number}": 10.0 + number for number in range(count)}
+    baseline = "always a long answer that nobody has given"
+    console.show_scores(Results("test", "pairs", 9, metrics, baselines={baseline: metrics}), LONG)
+    lines = screen.export_text().splitlines()
+    assert max(map(len, lines)) <= width and "…" not in "".join(lines)
+    columns = zip(
+        *([cell.strip() for cell in line[1:-1].replace("┃", "│").split("│")] for line in lines if line[0] in "┃│"),
+        strict=True,
+    )
+    texts = ["".join(cells) for cells in columns]  # what is wrapped stands in one column
+    assert any(LONG in text for text in texts)
+    assert any(baseline.replace(" ", "") in text.replace(" ", "") for text in texts)
+    for name, value in metrics.items():
+        assert any(name in text for text in texts) and sum(line.count(f"{value:.2f}") for line in lines) == 2
+
+
+def test_a_table_stacks_its_metrics_only_if_it_is_too_wide(screen):
+    console.show_scores(SCORES, "dnas")
+    console.show_scores(SCORES, LONG)
+    headers = [line for line in screen.export_text().splitlines() if line.startswith("┃")]
+    assert "ROUGE-2 F1" in headers[0] and "ROUGE-2 F1" not in "".join(headers[1:])

@@ -445,7 +445,7 @@ def accuracies(monkeypatch, folder, **keys):
         patch.setattr(console, "show_scores", lambda scores, label: shown.append((scores, label)))
         assert runs.call(patch, "eval", *asked_of(folder, **keys)) == 0
     [(scores, label)] = shown
-    assert (label, scores.of, scores.size) == ("vqa", "questions", 3)
+    assert (label, scores.unit, scores.size) == ("vqa", "questions", 3)
     return scores.metrics
 
 

@@ -49,7 +49,7 @@ MOMENTS = {
     "before the data are read": (Recipe, "splits"),
     "when the trainer starts": (rng_state.RandomStreams, "on_fit_start"),
     "before the first update": (callbacks.Throughput, "on_train_batch_start"),
-    "while it is scored": (Recipe, "judged"),
+    "while it is scored": (Recipe, "evaluate"),
 }
 
 

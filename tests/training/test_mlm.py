@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from attnorm.cli import train as front
 from attnorm.data.sampler import Part
 from attnorm.errors import ConfigError
-from attnorm.tasks.mlm.module import MaskedLMTask
+from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.task import recipe_of
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
@@ -30,13 +30,13 @@ def uninterrupted(tmp_path_factory):
 
 
 def noting(monkeypatch, method):
-    """A list that fills with a copy of every batch that `MaskedLMTask.<method>` gets, and the epoch it was in."""
+    """A list that fills with a copy of every batch that `MaskedLMModule.<method>` gets, and the epoch it was in."""
     seen = []
 
     def note(self, batch, *_):
         seen.append((self.current_epoch, {name: tensor.clone() for name, tensor in batch.items()}))
 
-    runs.before(monkeypatch, MaskedLMTask, method, note)
+    runs.before(monkeypatch, MaskedLMModule, method, note)
     return seen
 
 
@@ -67,7 +67,7 @@ def test_a_summary_has_loss_perplexity_and_accuracy_of_the_best_model():
     assert (summary["task"], summary["attention"], summary["finished"]) == ("mlm", "hnas", True)
     assert (summary["vocabulary"], summary["steps"], summary["attention_layers"]) == (300, 4, 1)
     scores = summary["validation"]
-    assert (scores["split"], scores["of"], scores["size"], scores["baselines"]) == ("validation", "documents", 8, {})
+    assert (scores["split"], scores["unit"], scores["size"], scores["baselines"]) == ("validation", "documents", 8, {})
     metrics = scores["metrics"]
     assert set(metrics) == {"loss", "perplexity", "accuracy"}
     assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]), rel=1e-9)
@@ -120,7 +120,7 @@ def test_eval_repeats_the_validation_scores_exactly(monkeypatch, tmp_path):
     for name, value in runs.summary_of(run)["validation"].items():
         assert record[name] == value
     assert (record["checkpoint"], record["typed"]) == ("best", {})
-    assert runs.files_of(run) == FILES | {"eval_validation.json"}
+    assert runs.files_of(run) == FILES | {"eval_validation.json", "predictions/eval_validation.parquet"}
 
 
 def test_eval_scores_other_documents_with_the_runs_tokenizer(monkeypatch, tmp_path):
@@ -169,7 +169,7 @@ def test_the_same_seed_gives_bit_equal_runs_and_another_seed_others(tmp_path):
 )
 def test_variants_start_equal_and_see_the_same_hidden_tokens(monkeypatch, tmp_path, variant):
     seen, starts = noting(monkeypatch, "training_step"), []
-    runs.before(monkeypatch, MaskedLMTask, "on_fit_start", lambda task: starts.append(copied(task.model)))
+    runs.before(monkeypatch, MaskedLMModule, "on_fit_start", lambda task: starts.append(copied(task.model)))
     for folder, typed in (("hnas", ["attention=hnas"]), ("other", f"attention={variant}".split())):
         runs.tiny_run(tmp_path / folder, *typed, task="mlm")
     assert len(seen) == 8
@@ -191,9 +191,9 @@ def test_each_validation_hides_the_same_tokens_and_each_epoch_others(monkeypatch
         validations, training = noting(patch, "validation_step"), noting(patch, "training_step")
         runs.tiny_run(tmp_path, *EPOCHS, "task.validations=3", task="mlm")
     batches = [batch for _, batch in validations]
-    split = len(batches) // 4  # after 3, 6, 9 and 10 updates
-    assert split > 0 and len(batches) == 4 * split
-    for later in range(1, 4):
+    split = len(batches) // 5  # after 3, 6, 9 and 10 updates, and the final evaluation
+    assert split > 0 and len(batches) == 5 * split
+    for later in range(1, 5):
         again = batches[later * split : (later + 1) * split]
         assert [same(*pair) for pair in zip(batches[:split], again, strict=True)] == [True] * split
     assert all(batch["divisor"] == len(batch["labels"]) for _, batch in training)  # the loss is a mean
@@ -234,7 +234,7 @@ def test_pieces_of_an_update_give_the_gradients_of_the_whole(monkeypatch, tmp_pa
     def note(task, optimizer):
         gradients.append({name: p.grad.clone() for name, p in task.model.named_parameters()})
 
-    runs.before(monkeypatch, MaskedLMTask, "on_before_optimizer_step", note)
+    runs.before(monkeypatch, MaskedLMModule, "on_before_optimizer_step", note)
     for pieces in (1, 2, 5):
         runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}", task="mlm")
     assert len(gradients) == 12
@@ -253,7 +253,7 @@ def test_two_processes_give_the_result_of_one(tmp_path):
     runs.tiny_run(tmp_path / "one", *EXACT, task="mlm")
     runs.tiny_run(tmp_path / "two", *EXACT, "trainer.strategy=ddp_fork", "trainer.devices=2", task="mlm")
     assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-7, atol=1e-9)
-    for column in ("val/loss", "val/perplexity", "val/accuracy", "hybrid/encoder/0"):
+    for column in ("val/loss", "val/perplexity", "val/accuracy", "hybrid_weights/encoder/0"):
         assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
 
 
@@ -303,13 +303,13 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
     [
         (
             ("tokenizer=sentencepiece",),
-            "tokenizer._target_=attnorm.data.tokenizers.sentencepiece.SentencePiece: has no mask token",
+            f"tokenizer._target_={runs.SENTENCEPIECE}: has no mask token",
         ),
         (("task.share=0",), "task.share=0: allowed are numbers above 0"),
         (("task.keep=0.6", "task.random=0.6"), "task.keep=0.6, task.random=0.6: more than 1 together"),
         (
             ("task.span_weights=[0,0]",),
-            "task.span_weights=[0, 0]: must be a list of numbers of at least 0, one above 0",
+            "task.span_weights=[0, 0]: must be a list of numbers of at least 0",
         ),
         (
             ("model.max_source=2000",),

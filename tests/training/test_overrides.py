@@ -85,7 +85,7 @@ def test_a_name_without_a_file_is_text_too(name):
         "optimizer.lr=1e-3",
         "tags=[a,b]",
         "data.features=[a,'b (1)']",
-        "attention.options={hnas: {start: 0.5}}",
+        "data.options={hnas: {start: 0.5}}",
         "data.train='my file (1).json'",
         'data.train="my file (1).json"',
         "data.train=a\\ b.json",

@@ -87,7 +87,7 @@ def test_a_run_that_crashed_while_it_was_scored_is_only_scored_again(monkeypatch
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="planted"):
-        patch.setattr(Recipe, "judged", crash)
+        patch.setattr(Recipe, "evaluate", crash)
         runs.tiny_run(tmp_path / "first", *overrides)
     second = tmp_path / ("first" if folder == "the same" else "second")
     summary = runs.tiny_run(second, *overrides, last(tmp_path / "first"))

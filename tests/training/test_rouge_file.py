@@ -42,7 +42,7 @@ def scored(monkeypatch, *typed):
 def test_rouge_by_hand(monkeypatch, tmp_path):
     typed = typed_for(tmp_path, texts=TEXTS, first=FIRST)
     found = scored(monkeypatch, *typed)
-    assert (found.split, found.of, found.size) == ("texts", "texts", 3)
+    assert (found.split, found.unit, found.size) == ("texts", "texts", 3)
     assert list(found.metrics)[:3] == ["rouge1", "rouge2", "rougeL"] and len(found.metrics) == 9
     # 3 of 3 and of 4 words; nothing; "two dogs run", stemmed: 3 of 4 and of 3, in another order none
     assert found.metrics["rouge1_precision"] == pytest.approx(100 * (1 + 0 + 3 / 4) / 3)

@@ -17,7 +17,7 @@ from attnorm.cli import errors
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError, Interrupted
 from attnorm.tasks.headlines import module as gigaword
-from attnorm.tasks.headlines.module import HeadlineTask
+from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.module import NonFiniteLoss
 from attnorm.tasks.task import recipe_of
 from attnorm.training.callbacks import throughput as callbacks
@@ -124,7 +124,7 @@ def test_a_summary_holds_the_promised_fields():
     assert summary["peak_memory"]["process_mb"] > 1
     assert summary["wall_seconds"] > 0
     scores = summary["validation"]
-    assert (scores["split"], scores["of"], scores["size"]) == ("validation", "pairs", 20)
+    assert (scores["split"], scores["unit"], scores["size"]) == ("validation", "pairs", 20)
     rouge = {"rouge1", "rouge2", "rougeL"}
     assert set(scores["metrics"]) == {*rouge, "loss"} and set(scores["baselines"]["lead-8"]) == rouge
     assert scores["settings"]["beam_size"] == 2
@@ -158,7 +158,7 @@ def test_metrics_are_at_the_updates_they_belong_to():
     run = runs.finished_run()
     assert list(runs.logged(run, "train/loss")) == [1, 2, 3, 4]
     assert list(runs.logged(run, "val/loss")) == list(runs.logged(run, "val/rouge1")) == [2, 4]
-    assert list(runs.logged(run, "hybrid/encoder/0")) == [0, 1, 2, 3, 4]
+    assert list(runs.logged(run, "hybrid_weights/encoder/0")) == [0, 1, 2, 3, 4]
     assert list(runs.logged(run, "column_mass/encoder/0/min")) == [0, 2, 4]
 
 
@@ -180,10 +180,10 @@ def test_the_hybrid_curve_starts_at_a_half_and_has_every_layer_at_every_look_and
     rows = read_csv(tmp_path / "hybrid_weights.csv")
     layers = ["encoder/0", "encoder/1", "decoder/0", "decoder/0/cross"]
     assert [(int(row["step"]), row["layer"]) for row in rows] == [
-        (step, layer) for step in (0, 2, 4) for layer in layers
+        (step, layer) for step in (0, 2, 4, 5) for layer in layers
     ]
-    assert all(row["weight"] == "0.500000" for row in rows[:4])
-    assert all(row["weight"] != "0.500000" and 0 < float(row["weight"]) < 1 for row in rows[4:])
+    assert all(row["value"] == "0.5" for row in rows[:4])
+    assert all(row["value"] != "0.5" and 0 < float(row["value"]) < 1 for row in rows[4:])
 
 
 def test_a_hybrid_weight_per_head_has_a_row_per_head(tmp_path):
@@ -196,7 +196,7 @@ def test_a_hybrid_weight_per_head_has_a_row_per_head(tmp_path):
     )
     rows = read_csv(tmp_path / "hybrid_weights.csv")
     assert [(row["step"], row["head"]) for row in rows] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
-    assert [float(row["weight"]) for row in rows[:2]] == pytest.approx([0.3, 0.3], abs=1e-6)
+    assert [float(row["value"]) for row in rows[:2]] == pytest.approx([0.3, 0.3], abs=1e-6)
 
 
 def test_a_run_without_hybrid_weights_has_no_curve(tmp_path):
@@ -371,9 +371,9 @@ def test_variants_start_equal_and_see_the_same_batches_in_the_same_order(monkeyp
         if starts is None:
             seen[self.label][1] = {name: value.clone() for name, value in self.model.state_dict().items()}
 
-    runs.before(monkeypatch, HeadlineTask, "training_step", note)
+    runs.before(monkeypatch, HeadlineModule, "training_step", note)
     for label, overrides in (("hnas", ("attention=hnas",)), ("other", (variant,)), ("seed", (variant, "seed=2"))):
-        monkeypatch.setattr(HeadlineTask, "label", label, raising=False)
+        monkeypatch.setattr(HeadlineModule, "label", label, raising=False)
         runs.tiny_run(tmp_path / label, *overrides, "data.train_size=60", "task.max_steps=8")
     assert seen["hnas"][0] == seen["other"][0] != seen["seed"][0]
     shared = seen["hnas"][1].keys() & seen["other"][1].keys()
@@ -422,7 +422,7 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
             raise RuntimeError("planted")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="planted"):
-        runs.before(patch, HeadlineTask, "training_step", crash)
+        runs.before(patch, HeadlineModule, "training_step", crash)
         runs.tiny_run(tmp_path / "first", *overrides)
     assert runs.load(tmp_path / "first")["global_step"] == interval
     assert max(runs.logged(tmp_path / "first", "train/loss")) == interval + 2
@@ -476,13 +476,13 @@ def test_other_accumulation_steps_in_mid_epoch_are_refused_or_change_nothing(mon
 def test_the_best_model_survives_a_resume_into_another_folder(monkeypatch, tmp_path):
     """The best validation lies before the stop: what goes on must not crown a worse one."""
     losses = {4: 1.0, 8: 2.0, 12: 3.0, 14: 4.0}
-    original = HeadlineTask.log
+    original = HeadlineModule.log
 
     def log(self, name, value, *arguments, **options):
         value = losses[self.trainer.global_step] if name == "val/loss" else value
         return original(self, name, value, *arguments, **options)
 
-    monkeypatch.setattr(HeadlineTask, "log", log)
+    monkeypatch.setattr(HeadlineModule, "log", log)
     stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == 6, *EPOCHS)
     summary = runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     assert summary["best_step"] == 4
@@ -509,7 +509,7 @@ def test_two_processes_share_each_update_and_give_the_result_of_one(tmp_path):
     ends = [runs.parameters(tmp_path / folder) for folder in ("one", "two")]
     assert_close(*ends, rtol=1e-7, atol=1e-9)
     assert runs.unequal(*ends) != []  # or nothing was divided
-    for column in ("val/loss", "val/rouge1", "hybrid/encoder/0"):
+    for column in ("val/loss", "val/rouge1", "hybrid_weights/encoder/0"):
         assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
     assert_close(
         scores_of(tmp_path / "one")["metrics"]["loss"],
@@ -547,8 +547,10 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(monkeypatch, tmp_path
     original = gigaword.target_logits
 
     def planted(model, batch):
-        states.append({name: value.clone() for name, value in model.state_dict().items()})
         logits, labels = original(model, batch)
+        if not torch.is_grad_enabled():  # a validation
+            return logits, labels
+        states.append({name: value.clone() for name, value in model.state_dict().items()})
         return logits * (torch.inf if len(states) == 4 else 1), labels
 
     monkeypatch.setattr(gigaword, "target_logits", planted)
@@ -579,7 +581,7 @@ def test_whatever_stops_a_run_is_written_into_its_summary(monkeypatch, tmp_path)
     def crash(*_):
         raise OSError("no space left on device")
 
-    runs.before(monkeypatch, HeadlineTask, "training_step", crash)
+    runs.before(monkeypatch, HeadlineModule, "training_step", crash)
     with pytest.raises(OSError, match="no space left"):
         runs.tiny_run(tmp_path)
     summary = summary_of(tmp_path)

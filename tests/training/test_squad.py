@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import Part, TokenBatches
-from attnorm.tasks.squad.module import SpanTask
+from attnorm.tasks.squad.module import SpanModule
 from attnorm.tasks.task import recipe_of
 from attnorm.training import console
 from attnorm.training.loggers import read_csv
@@ -96,7 +96,7 @@ def official(monkeypatch, *arguments):
         patch.setattr(console, "show_scores", lambda scores, label: shown.append((scores, label)))
         assert runs.call(patch, "eval", "metric=squad", *arguments) == 0
     [(scores, label)] = shown
-    assert label == "squad" and scores.of == "questions"
+    assert label == "squad" and scores.unit == "questions"
     return scores
 
 
@@ -112,7 +112,7 @@ def test_a_summary_has_loss_exact_match_and_f1(answering):
     assert (summary["task"], summary["attention"], summary["finished"]) == ("squad", "softmax", True)
     assert summary["data"]["validation"]["windows"] > summary["data"]["validation"]["kept"] == 12
     scores = summary["validation"]
-    assert (scores["split"], scores["of"], scores["size"], scores["settings"]) == ("validation", "questions", 12, {})
+    assert (scores["split"], scores["unit"], scores["size"], scores["settings"]) == ("validation", "questions", 12, {})
     assert set(scores["metrics"]) == {"loss", "exact", "f1"}
     f1 = runs.logged(answering, "val/f1")
     assert list(f1) == [3, 6, 9] and len(set(f1.values())) > 1
@@ -155,24 +155,24 @@ def test_the_loss_is_that_of_the_windows_one_by_one(answering):
 
 def test_the_best_model_is_that_of_the_highest_f1_not_of_the_lowest_loss(monkeypatch, tmp_path):
     planned = {"val/f1": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
-    original = SpanTask.log
+    original = SpanModule.log
 
     def log(self, name, value, *arguments, **options):
         value = planned.get(name, {}).get(self.trainer.global_step, value)
         return original(self, name, value, *arguments, **options)
 
-    monkeypatch.setattr(SpanTask, "log", log)
+    monkeypatch.setattr(SpanModule, "log", log)
     assert runs.tiny_run(tmp_path, task="squad")["best_step"] == 2
 
 
 def test_patience_waits_for_f1(monkeypatch, tmp_path):
-    original = SpanTask.log
+    original = SpanModule.log
 
     def log(self, name, value, *arguments, **options):
         planned = {"val/f1": 10.0 + self.trainer.global_step, "val/loss": 1.0 * self.trainer.global_step}
         return original(self, name, planned.get(name, value), *arguments, **options)
 
-    monkeypatch.setattr(SpanTask, "log", log)
+    monkeypatch.setattr(SpanModule, "log", log)
     summary = runs.tiny_run(tmp_path, "task.validations=4", "callbacks.early_stopping.patience=1", task="squad")
     assert (summary["steps"], summary["best_step"]) == (4, 4)
 
@@ -187,7 +187,11 @@ def test_eval_repeats_scores_and_answers_exactly(monkeypatch, tmp_path):
     for name, value in runs.summary_of(run)["validation"].items():
         assert record[name] == value
     assert predictions_of(run, "eval_validation.predictions.json") == predictions_of(run)
-    assert runs.files_of(run) - FILES == {"eval_validation.json", "eval_validation.predictions.json"}
+    assert runs.files_of(run) - FILES == {
+        "eval_validation.json",
+        "eval_validation.predictions.json",
+        "predictions/eval_validation.parquet",
+    }
 
 
 def test_the_official_score_of_the_written_answers_is_that_of_the_run(monkeypatch, answering):
@@ -352,13 +356,13 @@ def test_two_processes_judge_as_one(tmp_path, impossible):
         (("task.null_threshold=2",), "task.null_threshold=2: has no effect without task.no_answer=true"),
         (
             ("tokenizer=sentencepiece",),
-            "tokenizer._target_=attnorm.data.tokenizers.sentencepiece.SentencePiece: does not tell where",
+            f"tokenizer._target_={runs.SENTENCEPIECE}: does not tell where",
         ),
         (("data.validation=null",), "data.validation=null"),
         (("data.train=nowhere.json",), "data.train=nowhere.json: "),
         (
             ("data.batch_tokens=50",),
-            "data.batch_tokens=50: must be at least 64, the tokens of the longest possible row",
+            "data.batch_tokens=50: must be at least 64, the tokens of the longest",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

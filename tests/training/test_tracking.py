@@ -181,7 +181,11 @@ def test_a_run_is_recorded_by_tensorboard(tmp_path):
     runs.tiny_run(tmp_path, "attention=hnas", "logger=tensorboard")
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    for column, steps in (("train/loss", [1, 2, 3, 4]), ("val/loss", [2, 4]), ("hybrid/encoder/0", [0, 1, 2, 3, 4])):
+    for column, steps in (
+        ("train/loss", [1, 2, 3, 4]),
+        ("val/loss", [2, 4]),
+        ("hybrid_weights/encoder/0", [0, 1, 2, 3, 4]),
+    ):
         found = {event.step: event.value for event in events.Scalars(column)}
         assert list(found) == steps
         recorded = {int(r["step"]): float(r[column]) for r in read_csv(tmp_path / "metrics.csv") if r[column]}

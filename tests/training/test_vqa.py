@@ -17,7 +17,7 @@ from attnorm.cli import train as front
 from attnorm.data.sampler import Part
 from attnorm.data.sources.scenes import Scenes
 from attnorm.tasks.task import recipe_of
-from attnorm.tasks.vqa.module import VqaTask, views_of
+from attnorm.tasks.vqa.module import VqaModule, views_of
 from attnorm.training import console
 from attnorm.training.loggers import read_csv
 from attnorm.training.run_folder import load_weights
@@ -104,7 +104,7 @@ def official(monkeypatch, *arguments):
         patch.setattr(console, "show_scores", lambda scores, label: shown.append((scores, label)))
         assert runs.call(patch, "eval", "metric=vqa", *arguments) == 0
     [(scores, label)] = shown
-    assert label == "vqa" and scores.of == "questions"
+    assert label == "vqa" and scores.unit == "questions"
     return scores
 
 
@@ -170,7 +170,7 @@ def test_arms_share_parameters_and_batches_bit_for_bit(monkeypatch, tmp_path):
         rows, _ = seen.setdefault(arm, ([], {name: value.clone() for name, value in self.model.state_dict().items()}))
         rows.append(batch["rows"].tolist())
 
-    runs.before(monkeypatch, VqaTask, "training_step", note)
+    runs.before(monkeypatch, VqaModule, "training_step", note)
     attention = ("softmax", "dnas", "hnas")
     arms = {name: (f"attention.fusion={name}",) for name in attention}
     arms |= {name: (f"model.fusion={name}",) for name in ("single", "concat", "none")}
@@ -249,7 +249,7 @@ def test_a_summary_has_accuracy_by_type_and_the_loss(answering):
     summary = runs.summary_of(answering)
     assert (summary["task"], summary["attention"], summary["finished"]) == ("vqa", "none", True)
     scores = summary["validation"]
-    assert (scores["split"], scores["of"], scores["size"]) == ("validation", "questions", 16)
+    assert (scores["split"], scores["unit"], scores["size"]) == ("validation", "questions", 16)
     assert list(scores["metrics"]) == ["accuracy", "other", "yes/no", "loss"]
     accuracy = runs.logged(answering, "val/accuracy")
     assert list(accuracy) == [6, 12, 18, 24, 30]
@@ -320,13 +320,13 @@ def test_the_loss_is_that_of_the_questions_one_by_one():
 
 def test_the_best_model_is_that_of_the_highest_accuracy(monkeypatch, tmp_path):
     planned = {"val/accuracy": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
-    original = VqaTask.log
+    original = VqaModule.log
 
     def log(self, name, value, *arguments, **options):
         value = planned.get(name, {}).get(self.trainer.global_step, value)
         return original(self, name, value, *arguments, **options)
 
-    monkeypatch.setattr(VqaTask, "log", log)
+    monkeypatch.setattr(VqaModule, "log", log)
     assert runs.tiny_run(tmp_path, task="vqa_v2")["best_step"] == 2
 
 
@@ -396,7 +396,11 @@ def test_eval_repeats_scores_and_answers_exactly(monkeypatch, tmp_path):
     for name, value in runs.summary_of(run)["validation"].items():
         assert record[name] == value
     assert results_of(run, "eval_validation.results.json") == results_of(run)
-    assert runs.files_of(run) - FILES == {"eval_validation.json", "eval_validation.results.json"}
+    assert runs.files_of(run) - FILES == {
+        "eval_validation.json",
+        "eval_validation.results.json",
+        "predictions/eval_validation.parquet",
+    }
 
 
 def test_eval_scores_another_split(monkeypatch, tmp_path):
@@ -568,7 +572,7 @@ def test_two_processes_give_the_result_of_one(tmp_path):
     runs.tiny_run(tmp_path / "one", *typed, task="vqa")
     runs.tiny_run(tmp_path / "two", *typed, "trainer.strategy=ddp_fork", "trainer.devices=2", task="vqa")
     assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-5, atol=1e-6)
-    for column in ("val/loss", "val/accuracy", "hybrid/fusion"):
+    for column in ("val/loss", "val/accuracy", "hybrid_weights/fusion"):
         assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-5, atol=1e-5)
     assert results_of(tmp_path / "one") == results_of(tmp_path / "two")
 

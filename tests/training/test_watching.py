@@ -1,18 +1,23 @@
-"""What is watched while a model trains: head by head, by hand, on the same batch, and without touching the training."""
+"""What is recorded during training: every head's attention and all learned scalars, without touching the training."""
 
 import math
 
 import pytest
 import runs
 import torch
+from torch import nn
 from torch.testing import assert_close
 
+from attnorm.analysis.figures import draw_run
+from attnorm.attention import MultiHeadAttention, Normalizer, build_normalizer, build_scorer
 from attnorm.attention.multihead import observe
+from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
-from attnorm.tasks.mlm.module import MaskedLMTask
+from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.task import recipe_of
 from attnorm.training.callbacks import attention_stats as watching
-from attnorm.training.callbacks.attention_stats import AttentionWatch, layer_label
+from attnorm.training.callbacks.attention_stats import AttentionStats, layer_label
+from attnorm.training.callbacks.learned_scalars import learned_scalars, recorded_scalars
 from attnorm.training.loggers import read_csv
 from attnorm.training.run_folder import load_weights
 
@@ -86,7 +91,7 @@ def test_a_mass_that_is_no_number_is_not_hidden(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify", "gigaword"])
-def test_every_head_of_every_layer_has_a_row_at_every_look(task):
+def test_every_head_of_every_layer_has_a_row_at_every_recorded_step(task):
     layers = ["encoder/0", "decoder/0", "decoder/0/cross"] if task == "gigaword" else ["encoder/0"]
     found = table(runs.finished_run(task))
     assert list(found) == [(step, layer, head) for step in (0, 2, 4) for layer in layers for head in (0, 1)]
@@ -127,7 +132,7 @@ def test_even_attention_has_the_entropy_of_the_number_of_its_keys(monkeypatch, t
             layer.attention.query.weight.data.zero_()
             layer.attention.query.bias.data.zero_()
 
-    runs.before(monkeypatch, AttentionWatch, "on_fit_start", flatten)
+    runs.before(monkeypatch, AttentionStats, "on_fit_start", flatten)
     runs.tiny_run(tmp_path, "task.max_steps=1", "callbacks.attention_stats.every_n_steps=1", task="mlm")
     recipe = recipe_of(runs.tiny(task="mlm"))
     split = recipe.splits()["validation"]
@@ -141,19 +146,19 @@ def test_even_attention_has_the_entropy_of_the_number_of_its_keys(monkeypatch, t
 
 def test_each_look_is_at_the_same_batch_without_dropout(monkeypatch, tmp_path):
     seen, modes = [], []
-    original = AttentionWatch.look
+    original = AttentionStats.on_step
 
-    def look(self, trainer, task, batch):
+    def on_step(self, trainer, task):
         with monkeypatch.context() as patch:
-            runs.before(patch, MaskedLMTask, "forward", lambda model, batch: note(model, batch))
-            original(self, trainer, task, batch)
+            runs.before(patch, MaskedLMModule, "forward", lambda model, batch: note(model, batch))
+            original(self, trainer, task)
         modes.append(task.model.training)
 
     def note(task, batch):
         seen.append({name: tensor.clone() for name, tensor in batch.items()})
         assert not task.model.training and not torch.is_grad_enabled()
 
-    monkeypatch.setattr(AttentionWatch, "look", look)
+    monkeypatch.setattr(AttentionStats, "on_step", on_step)
     runs.tiny_run(
         tmp_path, "callbacks.attention_stats.every_n_steps=1", "model.dropout=0.5", "task.validations=1", task="mlm"
     )
@@ -203,8 +208,137 @@ def test_a_resumed_run_goes_on_with_the_table(monkeypatch, tmp_path, step):
     assert [key[0] for key in table(tmp_path / "second")] == [0, 0, 2, 2, 4, 4, 6, 6]
 
 
+def test_the_last_step_is_recorded_and_nothing_twice_after_a_resume(tmp_path):
+    typed = (
+        "attention=hnas",
+        "callbacks.attention_stats.every_n_steps=2",
+        "callbacks.learned_scalars.every_n_steps=2",
+        "task.validations=1",
+    )
+    typed += ("optim.schedule=constant", "optim.warmup=0")
+    runs.tiny_run(tmp_path / "first", *typed, "task.max_steps=3", task="mlm")
+    for folder, steps, expected in (
+        ("again", 3, [0, 2, 3]),  # nothing is left to do
+        ("longer", 7, [0, 2, 3, 4, 6, 7]),
+        ("even", 6, [0, 2, 3, 4, 6]),
+    ):
+        resume = f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt"
+        runs.tiny_run(tmp_path / folder, *typed, f"task.max_steps={steps}", resume, task="mlm")
+        for column in ("entropy/encoder/0", "hybrid_weights/encoder/0"):
+            rows = [row for row in read_csv(tmp_path / folder / "metrics.csv") if row.get(column)]
+            assert [int(row["step"]) for row in rows] == expected
+        assert list(dict.fromkeys(step for step, *_ in table(tmp_path / folder))) == expected
+        rows = read_csv(tmp_path / folder / "hybrid_weights.csv")
+        assert [int(row["step"]) for row in rows] == expected
+
+
+# learned scalars
+
+
+class Tempered(Softmax):
+    """A normalizer of a user's own, with one learned temperature per head that stays in [0.9, 1.1]."""
+
+    def __init__(self, heads: int, lowest: float = 0.9):
+        super().__init__()
+        self.inverse, self.lowest = nn.Parameter(torch.linspace(1, 1.05, heads)), lowest
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        return super().forward(scores * self.inverse[:, None, None], mask, log_prior=log_prior)
+
+    attend = Normalizer.attend
+
+    def learned_scalars(self):
+        return {"temperature": 1 / self.inverse}
+
+    def fast_parameters(self):
+        return [self.inverse]
+
+    def project_(self):
+        self.inverse.clamp_(1 / 1.1, 1 / self.lowest)
+
+
+def test_a_learned_temperature_gets_its_table_its_logger_entry_its_figure_and_its_closing_table(tmp_path, capsys):
+    own = f"attention.encoder={Tempered.__module__}:Tempered"
+    runs.tiny_run(tmp_path, own, "model.encoder_layers=2", "callbacks.learned_scalars.every_n_steps=3", task="mlm")
+    rows = read_csv(tmp_path / "temperature.csv")
+    layers = ("encoder/0", "encoder/1")
+    assert [(int(row["step"]), row["layer"], row["head"]) for row in rows] == [
+        (step, layer, head) for step in (0, 3, 4) for layer in layers for head in "01"
+    ]
+    values = torch.tensor([float(row["value"]) for row in rows]).view(3, 2, 2)  # steps, layers, heads
+    assert_close(1 / values[0], torch.tensor([[1, 1.05]] * 2))
+    assert (values[1:] != values[0]).all() and values.min() >= 0.9 and values.max() <= 1.1 + 1e-6
+    trained = runs.parameters(tmp_path)
+    for number, layer in enumerate(layers):
+        assert_close(values[2, number], 1 / trained[f"model.encoder.layers.{number}.attention.normalizer.inverse"])
+        logged = runs.logged(tmp_path, f"temperature/{layer}")
+        assert list(logged) == [0, 3, 4]
+        assert_close(torch.tensor(list(logged.values())), values[:, number].mean(-1))
+    printed = capsys.readouterr().out
+    assert "temperature by update" in printed and "hybrid weights" not in printed
+    assert tmp_path / "figures/temperature.png" in draw_run(tmp_path)
+
+
+def test_a_resumed_run_goes_on_with_the_table_of_any_scalar(tmp_path):
+    typed = (f"attention.encoder={Tempered.__module__}:Tempered", "optim.schedule=constant", "optim.warmup=0")
+    runs.tiny_run(tmp_path / "first", *typed, "task.max_steps=2", task="mlm")
+    resume = f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt"
+    runs.tiny_run(tmp_path / "second", *typed, "task.max_steps=3", resume, task="mlm")
+    assert [int(row["step"]) for row in read_csv(tmp_path / "second/temperature.csv")] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def attention_with(normalizer=None, scorer=None):
+    """A model of one attention layer of two heads, with the name that a stack would give it."""
+    normalizer, scorer = normalizer or build_normalizer("softmax"), scorer or build_scorer("scaled_dot")
+    return nn.ModuleDict({"fusion": nn.ModuleDict({"attention": MultiHeadAttention(4, 2, normalizer, scorer)})})
+
+
+def test_scalars_are_those_that_normalizers_and_scorers_declare():
+    assert learned_scalars(attention_with()) == {}
+    upper = nn.Parameter(torch.tensor([0.5, 0.75])[:, None, None])
+    for model, name, expected in (
+        (attention_with(build_normalizer("hnas", start=0.25, form="clamp")), "hybrid_weights", [0.25]),
+        (attention_with(build_normalizer("constrained_softmax", upper=upper)), "upper", [0.5, 0.75]),
+        (attention_with(scorer=declaring(build_scorer("dot"), sharpness=torch.tensor(2.0))), "sharpness", [2.0]),
+    ):
+        [(found, layers)] = learned_scalars(model).items()
+        assert (found, list(layers)) == (name, ["fusion"])
+        assert layers["fusion"].tolist() == expected and not layers["fusion"].requires_grad
+
+
+def declaring(part, **scalars):
+    """A part that declares these scalars."""
+    part.learned_scalars = lambda: scalars
+    return part
+
+
+@pytest.mark.parametrize(
+    ("scalars", "words"),
+    [
+        ({"metrics": torch.ones(1)}, "'metrics' must be a Python identifier other than attention and metrics"),
+        ({"../../x": torch.ones(1)}, "'../../x' must be a Python identifier"),
+        ({"upper": torch.ones(3)}, r"'upper' has shape \(3,\); expected \(1,\) or \(2,\), the number of heads"),
+        ({"upper": torch.ones(2, 1)}, r"'upper' has shape \(2, 1\)"),
+    ],
+    ids=lambda value: "",
+)
+def test_scalars_that_have_no_place_are_refused(scalars, words):
+    with pytest.raises(ValueError, match=f"Softmax.learned_scalars: {words}"):
+        learned_scalars(attention_with(declaring(build_normalizer("softmax"), **scalars)))
+
+
+def test_a_name_that_both_parts_of_a_layer_use_is_refused():
+    parts = (declaring(build_normalizer("softmax"), t=torch.ones(1)), declaring(build_scorer("dot"), t=torch.ones(1)))
+    with pytest.raises(ValueError, match="'t' is declared by the normalizer and by the scorer of fusion; rename one"):
+        learned_scalars(attention_with(*parts))
+
+
+def test_recorded_scalars_are_told_from_other_tables_of_a_run():
+    assert list(recorded_scalars(runs.finished_run())) == ["hybrid_weights"]
+
+
 @pytest.mark.slow
-def test_one_of_two_processes_looks(tmp_path):
+def test_one_of_two_processes_records(tmp_path):
     typed = ("trainer.precision=64-true", "model.dropout=0", "data.batch_tokens=500")
     runs.tiny_run(tmp_path / "one", *typed, task="mlm")
     runs.tiny_run(tmp_path / "two", *typed, "trainer.strategy=ddp_fork", "trainer.devices=2", task="mlm")

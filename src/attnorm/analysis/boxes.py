@@ -10,11 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from attnorm.analysis.figures import save
 from attnorm.config.overrides import open_run, read_run
 from attnorm.data.sampler import Part
 from attnorm.tasks.task import recipe_of
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of
+
+NUMBERED = 5  # boxes per view whose share is written out
+SPOTS = (0.5, 0.25, 0.75, 0.1, 0.9)  # for a number in its box, in fractions of the box, the preferred one first
+ROOMY = 0.2  # distance between two numbers at which they do not touch, in fractions of the image
 
 
 def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
@@ -69,29 +74,68 @@ def view_shares(over_boxes: Tensor, fusion: Tensor | None, sizes: list[int]) -> 
 
 
 def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Path) -> Path:
-    """A panel a view: its name, boxes (n, 4), x1 y1 x2 y2 in shares of the image, and their shares (n,), by which they
-    are filled, the largest of a view in full colour."""
-    import matplotlib
+    """One panel per view, with the boxes coloured by their shares of the attention.
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    Boxes are painted opaquely in ascending order of their shares, so that a place has the colour of the largest share
+    that covers it and overlapping boxes do not add up. The NUMBERED largest shares are also written out.
+
+    panels: for each view its name, boxes (n, 4) as x1, y1, x2, y2 in fractions of the image, and shares (n,).
+    """
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    figure = Figure(figsize=(max(6.0, 4.2 * len(panels)), 5.7), layout="constrained")
+    for axes, (name, boxes, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        colours = ScalarMappable(Normalize(0, max([*shares.tolist(), 1e-12])), colormaps["YlOrRd"])
+        draw_boxes_of_view(axes, boxes, shares, colours)
+        axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
+        axes.set_title(f"{name}: {len(boxes)} boxes", fontsize=9)
+        bar = figure.colorbar(colours, ax=axes, location="bottom", shrink=0.8, format=PercentFormatter(1.0))
+        bar.set_label("share of the attention", fontsize=8)
+        bar.ax.tick_params(labelsize=8)
+    figure.suptitle(title, fontsize=10)
+    return save(figure, target)
+
+
+def draw_boxes_of_view(axes, boxes: Tensor, shares: Tensor, colours) -> None:
+    """Paints boxes (n, 4) in ascending order of their shares (n,), and writes the largest shares on them."""
     from matplotlib.patches import Rectangle
 
-    figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 4.4), layout="constrained", squeeze=False)
-    for panel, (name, boxes, shares) in zip(axes[0], panels, strict=True):
-        largest = max([*shares.tolist(), 1e-12])
-        for (x1, y1, x2, y2), share in zip(boxes.tolist(), shares.tolist(), strict=True):
-            shape = {"xy": (x1, y1), "width": x2 - x1, "height": y2 - y1}
-            panel.add_patch(Rectangle(**shape, facecolor="tab:red", alpha=0.85 * share / largest, linewidth=0))
-            panel.add_patch(Rectangle(**shape, fill=False, edgecolor="0.6", linewidth=0.5))
-        panel.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
-        full = f"full colour: {largest:.2g} of the attention" if len(boxes) else "no boxes"
-        panel.set_title(f"{name}; {full}", fontsize=9)
-    figure.suptitle(title, fontsize=10)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=130)
-    plt.close(figure)
-    return target
+    order = shares.argsort().tolist()
+    for rank, box in enumerate(order):
+        x1, y1, x2, y2 = boxes[box].tolist()
+        shape = {"xy": (x1, y1), "width": x2 - x1, "height": y2 - y1}
+        axes.add_patch(Rectangle(**shape, facecolor=colours.to_rgba(shares[box].item()), linewidth=0, zorder=1))
+        marked = rank >= len(order) - NUMBERED
+        edge = {"edgecolor": "black", "linewidth": 1.2, "zorder": 3} if marked else {"edgecolor": "0.45", "zorder": 2}
+        axes.add_patch(Rectangle(**shape, fill=False, **{"linewidth": 0.4, **edge}))
+    taken: list[tuple[float, float]] = []
+    painted_over: list[list[float]] = []  # boxes with larger shares
+    for box in reversed(order[-NUMBERED:]):
+        taken.append(free_place(boxes[box].tolist(), taken, painted_over))
+        painted_over.append(boxes[box].tolist())
+        frame = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1}
+        text = f"{100 * shares[box].item():.2g}%"
+        axes.text(*taken[-1], text, fontsize=7, ha="center", va="center", bbox=frame, zorder=4)
+
+
+def free_place(
+    box: list[float], taken: list[tuple[float, float]], painted_over: list[list[float]]
+) -> tuple[float, float]:
+    """A place (x, y) for a number in a box: if possible not in a box that is painted over it, and far from the places
+    that are taken."""
+    x1, y1, x2, y2 = (min(max(edge, 0.05), 0.95) for edge in box)
+
+    def quality(place: tuple[float, float]) -> tuple[bool, float]:
+        x, y = place
+        visible = not any(u1 <= x <= u2 and v1 <= y <= v2 for u1, v1, u2, v2 in painted_over)
+        room = min((abs(x - u) + 2 * abs(y - v) for u, v in taken), default=ROOMY)
+        return visible, min(room, ROOMY)
+
+    return max(((x1 + (x2 - x1) * right, y1 + (y2 - y1) * down) for right in SPOTS for down in SPOTS), key=quality)
 
 
 def main() -> None:

@@ -1,134 +1,206 @@
-"""Figures of a run, drawn from the files of its folder."""
+"""Figures of a run, drawn from the files in its folder."""
 
+import math
 from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from attnorm.attention.build import short_name
 from attnorm.config.run_config import read_config
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
-from attnorm.training.callbacks.hybrid_weights import HYBRID_FILE
+from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.loggers import read_csv
+
+DECADES = 12  # of a logarithmic axis, at most: underflow would stretch it to 1e-45 and beyond
+
+Rows = list[dict[str, str]]
+Curve = dict[int, float]  # step -> value
+Stack = dict[str, dict[str, Curve]]  # layer number ("" in a stack of one unnumbered layer) -> head -> curve
 
 
 def draw_run(run: Path) -> list[Path]:
     """Draws what the run folder has data for; returns the files written."""
-    drawn = []
-    for name, draw in ((HYBRID_FILE, draw_hybrid_weights), (ATTENTION_FILE, draw_attention)):
-        path = run / name
-        if path.exists():
-            cfg = read_config(run)
-            drawn.append(draw(read_csv(path), cfg, run / "figures" / f"{path.stem}.png"))
+    scalars, attention, folder = recorded_scalars(run), run / ATTENTION_FILE, run / "figures"
+    cfg = read_config(run) if scalars or attention.exists() else {}
+    drawn = [draw_learned_scalar(name, rows, cfg, folder / f"{name}.png") for name, rows in scalars.items()]
+    if attention.exists():
+        drawn.append(draw_attention(read_csv(attention), cfg, folder / "attention.png"))
     return drawn
 
 
-def draw_hybrid_weights(rows: list[dict[str, str]], cfg: dict, target: Path) -> Path:
-    """The hybrid weight of every layer (mean over heads, their range shaded) against the update number."""
-    import matplotlib
+def draw_learned_scalar(name: str, rows: Rows, cfg: dict, target: Path) -> Path:
+    """Draws a learned scalar, such as the hybrid weights, against the update number.
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        curves[row["layer"]][int(row["step"])].append(float(row["weight"]))
-
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    colours = plt.get_cmap("viridis")
-    for number, (layer, points) in enumerate(curves.items()):
-        colour = colours(number / max(1, len(curves) - 1) * 0.9)
-        steps = list(points)
-        means = [sum(weights) / len(weights) for weights in points.values()]
-        axes.plot(steps, means, label=layer, color=colour)
-        if len(points[steps[0]]) > 1:
-            axes.fill_between(
-                steps, [min(w) for w in points.values()], [max(w) for w in points.values()], color=colour, alpha=0.15
-            )
-    axes.axhline(0.5, color="0.7", linewidth=0.8, linestyle=":")
-    axes.set(xlabel="update", ylabel="hybrid weight (share of dnas)", ylim=(0, 1))
-    rate, factor = cfg["optimizer"]["lr"], cfg["optimizer"].get("hybrid_lr_factor", 1.0)
-    axes.set_title(
-        f"{cfg['task']['name']}, seed {cfg['seed']}: hybrid weights\n"
-        f"learning rate {rate:g}, times {factor:g} for the hybrid weights",
-        fontsize=10,
-    )
-    axes.legend(title="layer", fontsize=8)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150)
-    plt.close(figure)
-    return target
+    rows: of ``<name>.csv``. There is one panel per stack, one colour per layer and one line per head.
+    """
+    words, optimizer = name.replace("_", " "), cfg["optimizer"]
+    rates = f"learning rate {optimizer['lr']:g}, times {optimizer.get('hybrid_lr_factor', 1):g} for fast parameters"
+    figure, panels = draw_stacks([Quantity(words, stacks_of(rows, "value"))], f"{words}\n{rates}", cfg)
+    if all(0 <= float(row["value"]) <= 1 for row in rows):  # shares: a small change should look small
+        for axes in panels[0]:
+            axes.set_ylim(-0.02, 1.02)
+    return save(figure, target)
 
 
-def draw_attention(rows: list[dict[str, str]], cfg: dict, target: Path) -> Path:
-    """Entropy and smallest column mass of every head against the update number: a colour a layer, a line a head."""
-    import matplotlib
+def draw_attention(rows: Rows, cfg: dict, target: Path) -> Path:
+    """Draws the entropy and the smallest column mass of every head against the update number.
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    steps = sorted({int(row["step"]) for row in rows})
-    layers = list(dict.fromkeys(row["layer"] for row in rows))
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharex=True)
-    colours = plt.get_cmap("viridis")
-    for axes, column in zip(panels, ("entropy", "column_mass"), strict=True):
-        for number, layer in enumerate(layers):
-            heads: dict[str, dict[int, float]] = defaultdict(dict)
-            for row in rows:
-                if row["layer"] == layer:
-                    heads[row["head"]][int(row["step"])] = float(row[column])
-            colour = colours(number / max(1, len(layers) - 1) * 0.9)
-            for head, points in heads.items():
-                label = layer if head == "0" else None
-                values = {step: points[step] for step in steps if step in points}
-                line(axes, values, color=colour, linewidth=1, label=label)
-        axes.set(xlabel="update")
-    panels[0].set(ylabel="entropy (nats), mean over queries")
-    panels[1].set(ylabel="smallest column mass, mean over examples", yscale="log")
-    panels[0].legend(title="layer, a line a head", fontsize=8)
-    what = f"{cfg['task']['name']}, seed {cfg['seed']}: attention on the first validation batch"
-    figure.suptitle(what, fontsize=10)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150)
-    plt.close(figure)
-    return target
+    rows: of ``attention.csv``. There is one column of panels per stack, one colour per layer and one line per head.
+    """
+    quantities = [
+        Quantity("entropy (nats),\nmean over queries", stacks_of(rows, "entropy")),
+        Quantity("smallest column mass,\nmean over examples", stacks_of(rows, "column_mass"), log=True),
+    ]
+    figure, _ = draw_stacks(quantities, "attention on the first validation batch", cfg)
+    return save(figure, target)
 
 
 def compare_column_mass(runs: dict[str, Path], target: Path, site: str | None = None) -> Path:
-    """The smallest column mass of several runs, by name, against the update number, on a logarithmic scale: the least
-    over the heads and layers of each, or of one site, on the batch that it watched ("Doubly-Normalized Attention",
-    Figure 1). Raises ValueError for a run that watched no such layer."""
-    import matplotlib
+    """Draws the smallest column mass of several runs against the update number, on a logarithmic scale.
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    That of a run is the minimum over its heads and layers, or over those of one site, on the batch that was recorded
+    ("Doubly-Normalized Attention", Figure 1). runs: folders by the name to show. Raises ValueError for a run that has
+    recorded no such layer.
+    """
+    from matplotlib.figure import Figure
 
     curves = {name: least_mass(run, site) for name, run in runs.items()}
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(7, 4.2 + 0.2 * len(curves)), layout="constrained")
+    axes = figure.subplots()
+    floor = log_floor(value for curve in curves.values() for value in curve.values())
     for name, curve in curves.items():
-        line(axes, curve, label=name)
-    where = f", {site}" if site else ""
-    axes.set(xlabel="update", ylabel=f"smallest attention mass of a key{where}", yscale="log")
-    axes.legend(fontsize=8)
+        line(axes, curve, floor, label=name)
+    axes.set(xlabel="update", ylabel="smallest attention mass of a key" + (f", {site}" if site else ""))
+    log_axis(axes, floor, (value for curve in curves.values() for value in curve.values()))
+    figure.legend(loc="outside lower left", fontsize=8, frameon=False)
+    return save(figure, target)
+
+
+# ------------------------------------------------------------------------------------------------------------- panels
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One row of panels: its label, its curves by stack, and whether its axis is logarithmic."""
+
+    label: str
+    stacks: dict[str, Stack]
+    log: bool = False
+
+    def values(self) -> list[float]:
+        """The values of all curves."""
+        heads = (curve for stack in self.stacks.values() for layer in stack.values() for curve in layer.values())
+        return [value for curve in heads for value in curve.values()]
+
+
+def stacks_of(rows: Rows, column: str) -> dict[str, Stack]:
+    """The curves of a column by stack, layer and head, ordered by step."""
+    stacks: dict[str, Stack] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+    for row in sorted(rows, key=lambda row: int(row["step"])):
+        stack, number = split_label(row["layer"])
+        stacks[stack][number][row["head"]][int(row["step"])] = float(row[column])
+    return stacks
+
+
+def split_label(layer: str) -> tuple[str, str]:
+    """'decoder/0/cross' -> ('decoder cross', '0'), 'fusion' -> ('fusion', '')."""
+    parts = layer.split("/")
+    return " ".join(part for part in parts if not part.isdigit()), "".join(filter(str.isdigit, parts))
+
+
+def normalizer_of(stack: str, attention: dict) -> str:
+    """The normalizer's name at the site of a stack: 'decoder cross' is the site `cross` of a model that has it, and
+    otherwise belongs to `decoder`; '' if the configuration does not name it."""
+    names = [attention[part] for part in reversed(stack.split()) if isinstance(attention.get(part), str)]
+    return short_name(names[0]) if names else ""
+
+
+def draw_stacks(quantities: list[Quantity], title: str, cfg: dict):
+    """A figure with one row of panels per quantity and one column per stack, and its axes (rows x columns)."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
+
+    stacks = list(quantities[0].stacks)
+    numbers = sorted({number for stack in quantities[0].stacks.values() for number in stack if number}, key=int)
+    colours = {n: colormaps["viridis"](0.9 * i / max(1, len(numbers) - 1)) for i, n in enumerate(numbers)}
+    colours[""] = "black"
+    size = (max(5.5, 3.4 * len(stacks) + 1.4), 2.7 * len(quantities) + 1.1)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(len(quantities), len(stacks), sharex=True, squeeze=False)
+    for row, quantity in zip(panels, quantities, strict=True):
+        floor = log_floor(quantity.values()) if quantity.log else None
+        for axes, stack in zip(row, stacks, strict=True):
+            for number, heads in quantity.stacks[stack].items():
+                for curve in heads.values():
+                    line(axes, curve, floor, color=colours[number], linewidth=1, alpha=0.8)
+        row[0].set_ylabel(quantity.label)
+        if floor is not None:
+            for axes in row[1:]:
+                axes.sharey(row[0])
+            log_axis(row[0], floor, quantity.values())
+    for axes, stack in zip(panels[0], stacks, strict=True):
+        axes.set_title(": ".join(filter(None, (stack, normalizer_of(stack, cfg["attention"])))), fontsize=10)
+    for axes in panels[-1]:
+        axes.set_xlabel("update")
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
+    handles = [Line2D([], [], color=colours[number], label=f"layer {number}") for number in numbers]
+    if handles:
+        figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
+    several = any(len(heads) > 1 for stack in quantities[0].stacks.values() for heads in stack.values())
+    what = f"{cfg['task']['name']}, seed {cfg['seed']}: {title}" + ", one line per head" * several
+    figure.suptitle(what, fontsize=10)
+    return figure, panels
+
+
+def line(axes, curve: Curve, floor: float | None = None, **style) -> None:
+    """A line with a dot at its last point; values below `floor` are drawn at `floor`."""
+    values = [value if floor is None else max(value, floor) for value in curve.values()]
+    axes.plot(list(curve), values, marker="o", markersize=3, markevery=[-1], **style)
+
+
+def log_floor(values: Iterable[float]) -> float:
+    """The bottom of a logarithmic axis: the smallest positive value, or a power of ten below it if there are zeros, but
+    at most DECADES below the largest."""
+    values = [value for value in values if math.isfinite(value)]
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return 10.0**-DECADES
+    smallest = min(positive) if min(values) > 0 else 10.0 ** math.floor(math.log10(min(positive)) - 1)
+    return max(smallest, 10.0 ** math.floor(math.log10(max(positive)) - DECADES))
+
+
+def log_axis(axes, floor: float, values: Iterable[float]) -> None:
+    """Makes the axis logarithmic from `floor` on, and says so if there are values below."""
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.7 * floor)
+    if any(value < floor for value in values):
+        axes.set_ylabel(f"{axes.get_ylabel()}\n(below {floor:.0e}: at the bottom)")
+
+
+def save(figure, target: Path) -> Path:
+    """Writes a figure and returns its path."""
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150)
-    plt.close(figure)
     return target
 
 
-def line(axes, points: dict[int, float], **style) -> None:
-    """A line through the points, a dot where there is but one."""
-    axes.plot(list(points), list(points.values()), marker="o" if len(points) == 1 else None, **style)
+# --------------------------------------------------------------------------------------------------------------- data
 
 
-def least_mass(run: Path, site: str | None) -> dict[int, float]:
-    """For each update that was watched, the smallest column mass of all heads and layers, or of those of a site."""
-    watched = read_csv(run / ATTENTION_FILE) if (run / ATTENTION_FILE).is_file() else []
-    least: dict[int, float] = {}
-    for row in watched:
+def least_mass(run: Path, site: str | None) -> Curve:
+    """For each recorded update, the smallest column mass of all heads and layers, or of those of a site."""
+    recorded = read_csv(run / ATTENTION_FILE) if (run / ATTENTION_FILE).is_file() else []
+    least: Curve = {}
+    for row in recorded:
         if site in (None, row["layer"].partition("/")[0]):
             step, mass = int(row["step"]), float(row["column_mass_min"])
             least[step] = min(mass, least.get(step, mass))
     if not least:
-        sites = ", ".join(dict.fromkeys(row["layer"].partition("/")[0] for row in watched))
+        sites = ", ".join(dict.fromkeys(row["layer"].partition("/")[0] for row in recorded))
         nothing = "; is it a run with attention, and with callbacks.attention_stats.every_n_steps > 0?"
-        where = f" at {site}, but at {sites}" if watched else nothing
-        raise ValueError(f"{run}: no attention was watched{where}")
+        where = f" at {site}, but at {sites}" if recorded else nothing
+        raise ValueError(f"{run}: no attention was recorded{where}")
     return least

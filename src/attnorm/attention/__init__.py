@@ -1,10 +1,11 @@
 """Attention normalizers, useful alone: `from attnorm.attention import build_normalizer` loads torch only."""
 
-from attnorm.attention.build import build_normalizer, build_prior, build_scorer, check_attention
+from attnorm.attention.build import build_normalizer, build_prior, build_scorer
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention, observe, smallest_column_mass
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.scorers import Scorer
+from attnorm.attention.tables import check_attention, resolve_attention
 
 __all__ = [
     "Mask",
@@ -16,5 +17,6 @@ __all__ = [
     "build_scorer",
     "check_attention",
     "observe",
+    "resolve_attention",
     "smallest_column_mass",
 ]

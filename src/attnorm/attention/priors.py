@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers.base import widen
+from attnorm.attention.normalizers.base import upcast
 
 ACTIVATIONS = {"tanh": nn.Tanh, "gelu": nn.GELU}
 
@@ -146,7 +146,7 @@ class Content(nn.Module):
     def forward(
         self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
     ) -> Tensor:
-        logits = widen(self.network(key_states)).transpose(1, 2)[:, :, None]  # (B, H, 1, M), float32 or wider
+        logits = upcast(self.network(key_states)).transpose(1, 2)[:, :, None]  # (B, H, 1, M), float32 or wider
         if isinstance(mask, Mask) and not mask.causal:  # padded queries need no row of their own
             allowed = None if mask.keys is None else mask.keys[:, None, None, :]
             if mask.segments is not None:

@@ -4,12 +4,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from attnorm.attention.normalizers.base import dot_scores, widen
+from attnorm.attention.hooks import TrainingHooks
+from attnorm.attention.normalizers.base import dot_scores, upcast
 
 LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it goes query by query
 
 
-class Scorer(nn.Module):
+class Scorer(TrainingHooks):
     """Scores of projected queries q (B, H, N, D) and keys k (B, H, M, D), both of one head width D.
 
     is_dot: the scores are `scale` times dot products of `project(q, k)`, so that `Normalizer.attend` may compute them
@@ -72,7 +73,7 @@ class Additive(Scorer):
         self.v = nn.Parameter(torch.full((heads, width), width**-0.5))
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        queries, keys, v = widen(self.query(q)), widen(self.key(k)), widen(self.v)
+        queries, keys, v = upcast(self.query(q)), upcast(self.key(k)), upcast(self.v)
         rows = max(1, LARGEST // keys.numel())
         if rows >= queries.shape[-2]:
             return self.scores(queries, keys, v)
@@ -100,7 +101,7 @@ class Gaussian(Scorer):
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         # Distances do not depend on the origin, rounding does: far from it squares and product would cancel. The first
         # key is an origin that every row may see and that neither padding, the future nor a cache moves.
-        origin = widen(k[..., :1, :]).detach()
-        q, k = widen(q) - origin, widen(k) - origin
+        origin = upcast(k[..., :1, :]).detach()
+        q, k = upcast(q) - origin, upcast(k) - origin
         squares_q, squares_k = q.square().sum(-1), k.square().sum(-1)  # (B, H, N), (B, H, M)
         return dot_scores(q, k, 1.0) - squares_q[..., :, None] / 2 - squares_k[..., None, :] / 2

@@ -78,8 +78,13 @@ def suggest_key(message: str, key: str | None, conf: Path) -> str:
         return nearest(name, (file.stem for file in (conf / group).glob("*.yaml"))).strip()
     if not key:
         return ""
-    groups = [] if "." in key else [folder.name for folder in conf.iterdir() if folder.is_dir()]
-    return nearest(key, [name for name in (*known_keys(conf), *groups) if not name.startswith("hydra")]).strip()
+    group, *rest = key.split(".")
+    if rest:  # only keys of the same group make sense there
+        names = [name for name in known_keys(conf) if name.startswith(f"{group}.")]
+    else:
+        groups = [folder.name for folder in conf.iterdir() if folder.is_dir()]
+        names = [name for name in (*known_keys(conf), *groups) if "." not in name and name != "hydra"]
+    return nearest(key, names, cutoff=0.6).strip()
 
 
 def known_keys(conf: Path) -> dict[str, list[str]]:

@@ -42,7 +42,7 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     data = recipe.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
     scores = recipe.score(recipe.task(model, tokenizer, data), data)
     name = free_name(run, f"eval_{split}")
-    written = scores.write(run, name)
+    written = [*scores.write(run, name), *scores.write_predictions(run, name)]
     record = {
         "checkpoint": command.settings["ckpt"],
         "step": step,

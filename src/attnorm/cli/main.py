@@ -32,6 +32,11 @@ def main() -> int:
 def run(verb: str, arguments: list[str]) -> int:
     """Runs a verb with its arguments and returns the exit code."""
     if verb == "train":
+        if {"--help", "-h"} & set(arguments):
+            from attnorm.cli.help import train_help
+
+            print(train_help(CONF, arguments))
+            return 0
         from attnorm.cli.train import run_train
 
         return run_train(CONF, arguments)

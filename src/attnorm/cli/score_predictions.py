@@ -10,7 +10,7 @@ from attnorm.data.sources.vqa_v2 import joined, read_questions
 from attnorm.errors import ConfigError, DataError
 from attnorm.schema import Number, value_problems
 from attnorm.tasks.headlines import rouge
-from attnorm.tasks.results import Scores
+from attnorm.tasks.results import Results
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.vqa import metric as vqa_metric
 from attnorm.training import console
@@ -20,7 +20,7 @@ OF_FILES = (*FILES, "null_threshold", "stemmer")  # and all that are for them
 NEEDED = ("predictions", "references")
 
 
-def squad(settings: dict) -> Scores:
+def squad(settings: dict) -> Results:
     """Exact match and F1; with odds of no answer, at the threshold and at the best one."""
     odds = settings["null_odds"]
     predictions = squad_metric.read_predictions(settings["predictions"])
@@ -31,7 +31,7 @@ def squad(settings: dict) -> Scores:
     return _questions(settings, found, note)
 
 
-def vqa(settings: dict) -> Scores:
+def vqa(settings: dict) -> Results:
     """The official accuracy, overall and by answer type."""
     questions, annotations = settings["questions"], Path(settings["references"])
     if questions is not None:
@@ -45,7 +45,7 @@ def vqa(settings: dict) -> Scores:
     return _questions(settings, {name: found[name] for name in kept} | found["answer_types"], note if partial else "")
 
 
-def lines(settings: dict) -> Scores:
+def lines(settings: dict) -> Results:
     """ROUGE-1, -2 and -L of texts, one per line, against one file of references or several."""
     path, references = settings["predictions"], settings["references"]
     paths = references if isinstance(references, list) else [references]
@@ -56,7 +56,7 @@ def lines(settings: dict) -> Scores:
     scorer = rouge.Rouge(settings["stemmer"])
     found = scorer.detailed(progress.tracked(texts, "ROUGE"), golds)
     best = f"; the best F1 over {len(paths)} references counts" if len(paths) > 1 else ""
-    return Scores(Path(path).name, "texts", len(texts), found, note=scorer.describe() + best)
+    return Results(Path(path).name, "texts", len(texts), found, note=scorer.describe() + best)
 
 
 def _of(settings: dict, score: Callable[[], dict]) -> dict:
@@ -67,15 +67,15 @@ def _of(settings: dict, score: Callable[[], dict]) -> dict:
         raise DataError(f"{settings['predictions']}, {settings['references']}: {error}") from error
 
 
-def _questions(settings: dict, found: dict, note: str) -> Scores:
+def _questions(settings: dict, found: dict, note: str) -> Results:
     size = found.pop("total")
-    return Scores(Path(settings["predictions"]).name, "questions", size, found, note=note)
+    return Results(Path(settings["predictions"]).name, "questions", size, found, note=note)
 
 
 class Metric(NamedTuple):
     """How a file is scored, the keys that this reads, and whether there may be several files of references."""
 
-    score: Callable[[dict], Scores]
+    score: Callable[[dict], Results]
     reads: tuple[str, ...]
     several: bool = False
 

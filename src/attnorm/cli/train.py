@@ -14,7 +14,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm.cli.errors import exit_code, explain
-from attnorm.config.arguments import readable
+from attnorm.config.arguments import as_typed, readable, register_attention
+from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
 
 
@@ -22,17 +23,17 @@ def register_resolvers() -> None:
     """`${attention_label:}`: the name that a run is filed under, by what was resolved."""
 
     def label(*, _root_: DictConfig) -> str:
-        from attnorm.attention.build import check_attention
-        from attnorm.config.resolve import model_attention, model_sites, run_label, with_defaults
+        from attnorm.attention.tables import check_attention
+        from attnorm.config.resolve import model_sites, run_label, with_defaults
 
         groups = ("attention", "model", "data", "task")
         cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups if key in _root_}
         try:
             cfg = completed(with_defaults(cfg))
-            attention, sites = model_attention(cfg), model_sites(cfg)
+            problems = check_attention(cfg["attention"], model_sites(cfg), typed=())
         except ConfigError:
             return "unknown"
-        return "unknown" if check_attention(attention, sites) else run_label(cfg)
+        return "unknown" if problems else run_label(cfg)
 
     OmegaConf.register_new_resolver("attention_label", label, replace=True)
 
@@ -47,13 +48,14 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     failed: dict[int, int] = {}  # exit codes by job
     typed, started = sys.argv, f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
     arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
+    register_attention(arguments)
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> float | None:
         sys.argv = typed  # what the run records, and what Lightning starts the processes of other devices with
         hydra_cfg = HydraConfig.get()
         runtime = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
-        run, overrides = Path(runtime["output_dir"]), list(hydra_cfg.overrides.task)
+        run, overrides = Path(runtime["output_dir"]), as_typed(hydra_cfg.overrides.task)
         multirun = hydra_cfg.mode == RunMode.MULTIRUN
         if multirun:
             number = int(hydra_cfg.job.num) + 1
@@ -68,6 +70,8 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
             return None
 
     def all_jobs() -> int:
+        if problems := renamed(arguments):
+            raise ConfigError(problems)
         sys.argv = [typed[0], *arguments]
         try:
             job()
@@ -113,18 +117,21 @@ def train_in(
 
 
 def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> dict:
-    """The configuration as plain values; raises ConfigError with all its problems. overrides: what was typed."""
+    """The configuration as plain values, with its attention tables resolved; raises ConfigError with all its problems.
+
+    overrides: what was typed.
+    """
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
         raise ConfigError([Problem(key, f"has to be given, as {key}=<value>") for key in missing])
-    from attnorm.config.resolve import with_defaults
+    from attnorm.config.resolve import record_of, with_defaults
     from attnorm.config.validate import check
     from attnorm.config.warm_start import complete
 
     plain = complete(completed(with_defaults(OmegaConf.to_container(cfg, resolve=True))))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
-    return plain
+    return record_of(plain)
 
 
 def completed(cfg: dict) -> dict:

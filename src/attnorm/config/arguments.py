@@ -4,17 +4,26 @@ Hydra parses the value of every `key=value`. A file name with parentheses, an eq
 there, "a,b.json" is a sweep, and 2024 is a number. The front doors therefore rewrite their arguments before Hydra sees
 them: a value that Hydra cannot parse, or would misread although it names an existing file, becomes a quoted string.
 Everything that Hydra reads correctly stays as it was typed.
+
+Two more things are rewritten:
+
+- `model.dropout=0.1` becomes `++model.dropout=0.1`, which Hydra accepts whether a file sets the key or not. Which keys
+  are valid depends on the parts that are used; `validate` checks that, and knows better names than Hydra.
+- `attention=package.module:Class` and `attention=[dnas,softmax]` become choices of the group like its files.
 """
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from attnorm.config.choices import CONF
 
 PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
     {
@@ -37,10 +46,66 @@ def _readable(argument: str, multirun: bool) -> str:
     if not (found := _ARGUMENT.fullmatch(argument)):
         return argument
     key, value = found.groups()
-    override = _parsed(argument)
-    if override is not None and not _misread(override, key.lstrip("+"), value, multirun):
-        return argument
-    return f"{key}={_rewritten(value, multirun)}"
+    override, name = _parsed(argument), key.lstrip("+")
+    if override is None or _misread(override, name, value, multirun):
+        value = _rewritten(value, multirun)
+    if name == "attention":
+        return f"{key}={_choices_quoted(value)}"
+    is_group = "." not in name and (argument.startswith("+") or (CONF / name).is_dir())
+    is_key = not is_group and "/" not in name and not name.startswith("hydra.")
+    return f"++{name}={value}" if is_key else f"{key}={value}"
+
+
+def as_typed(overrides: Sequence[str]) -> list[str]:
+    """Overrides of a job without what `readable` and Hydra's sweeps add to them."""
+    return [_as_typed(override) for override in overrides]
+
+
+def _as_typed(override: str) -> str:
+    key, _, value = override.partition("=")
+    name = key.lstrip("+")
+    value = value.strip("'") if name == "attention" else value
+    return f"{name}={value}".replace("\\:", ":") if name.startswith("attention") else f"{name}={value}"
+
+
+def register_attention(arguments: Sequence[str]) -> None:
+    """Makes the values of `attention=` that are no files choices of the group, also in a sweep.
+
+    `attention=package.module:Class` means `attention=softmax attention._default_=package.module:Class`, and so does a
+    list with one normalizer per layer. arguments: as `readable` returns them.
+    """
+    for argument in arguments:
+        override = _parsed(argument) if argument.startswith("attention=") else None
+        for choice in _elements(override) if override is not None else ():
+            if isinstance(choice, str) and (":" in choice or choice.startswith("[")):
+                default = _parsed(f"attention={choice}")
+                node = {"defaults": ["softmax", "_self_"], "_default_": default.value() if default else choice}
+                ConfigStore.instance().store(group="attention", name=choice, node=node, provider="attnorm")
+
+
+def _choices_quoted(value: str) -> str:
+    """The value of `attention=` with each list as text: of a list of choices, Hydra would merge the files."""
+    override = _parsed(f"attention={value}")
+    if override is None or not any(isinstance(choice, list) for choice in _elements(override)):
+        return value
+    texts = (f"[{','.join(map(str, it))}]" if isinstance(it, list) else str(it) for it in _elements(override))
+    return ",".join(quoted(text) if text.startswith("[") else text for text in texts)
+
+
+def _elements(override: Override) -> Iterator[object]:
+    """The value of an override, or the values that it sweeps over; quoted ones without their quotes."""
+
+    def unquoted(value: object) -> object:
+        if isinstance(value, list):
+            return [unquoted(inner) for inner in value]
+        return value.text if isinstance(value, QuotedString) else value
+
+    value = override.value()
+    if override.is_choice_sweep():
+        assert isinstance(value, ChoiceSweep)
+        yield from map(unquoted, value.list)
+    elif not override.is_sweep_override():
+        yield value
 
 
 def _misread(override: Override, key: str, value: str, multirun: bool) -> bool:

@@ -11,6 +11,7 @@ CONF = Path(__file__).resolve().parents[1] / "conf"
 
 @cache
 def choices(group: str) -> dict[str, dict[str, Any]]:
-    """The content of each file of a group, by its name, without the files that it builds on."""
-    files = sorted((CONF / group).glob("*.yaml"))
-    return {file.stem: yaml.safe_load(file.read_text()) or {} for file in files}
+    """The settings of the group in each of its files, by the file's name, without the files that it builds on."""
+    contents = {file.stem: yaml.safe_load(file.read_text()) or {} for file in sorted((CONF / group).glob("*.yaml"))}
+    # a file of the package _global_ has the settings under the group's name, beside those of other groups
+    return {name: content.get(group, content) for name, content in contents.items()}

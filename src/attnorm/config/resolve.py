@@ -1,13 +1,13 @@
-"""What follows from a configuration: the attention sites of its model, and the label of its run."""
+"""What follows from a configuration: the attention sites of its model, its attention tables, the label of its run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch import nn
 
-from attnorm.attention.build import attention_label, short_name
-from attnorm.config.choices import choices
+from attnorm.attention.tables import attention_label, check_attention, resolve_attention
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
 from attnorm.tasks.task import DataConfig, Recipe, TaskConfig
@@ -18,10 +18,45 @@ GROUPS = (  # of keys that every run has
 )
 
 
+def model_class(cfg: dict) -> type[nn.Module]:
+    """The class of the configured model. Raises ConfigError if there is no such class."""
+    return class_of("model", cfg["model"], nn.Module)
+
+
 def model_sites(cfg: dict) -> dict[str, bool]:
     """The attention sites that the configured model uses, each with whether it is autoregressive."""
-    cls = class_of("model", cfg["model"], nn.Module)
+    cls = model_class(cfg)
     return cls.sites_of(cfg["model"]) if hasattr(cls, "sites_of") else cls.sites
+
+
+def model_layers(cfg: dict) -> dict[str, int]:
+    """The number of layers at each attention site, as far as the model says it (an optional method `site_layers`)."""
+    cls = model_class(cfg)
+    return cls.site_layers(cfg["model"]) if hasattr(cls, "site_layers") else {}
+
+
+def model_attention(cfg: dict) -> dict:
+    """The attention tables with an explicit entry for each site of the configured model, as `resolve_attention`."""
+    return resolve_attention(cfg["attention"], model_sites(cfg))
+
+
+def attention_problems(cfg: dict, typed: Collection[str] | None = None) -> list[str]:
+    """Every problem of the attention tables for the configured model; typed: as in `check_attention`."""
+    return check_attention(cfg["attention"], model_sites(cfg), model_layers(cfg), typed)
+
+
+def typed_keys(overrides: Sequence[str]) -> set[str]:
+    """The keys that overrides set: {"attention.encoder"}, and also for `attention={encoder: dnas}`."""
+
+    def keys(key: str, value: Any) -> Iterator[str]:
+        if not isinstance(value, dict):
+            yield key
+        else:
+            for name, inner in value.items():
+                yield from keys(f"{key}.{name}", inner)
+
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return {key for it in parsed if not it.is_delete() for key in keys(it.key_or_group, it.value())}
 
 
 def run_label(cfg: dict) -> str:
@@ -31,43 +66,8 @@ def run_label(cfg: dict) -> str:
     return "_".join(parts + ([attention_label(model_attention(cfg), sites)] if sites else []))
 
 
-def other_sites(cfg: dict) -> set[str]:
-    """The sites that only other models have: conf/attention/*.yaml names them all."""
-    every: set[str] = set()
-    for settings in choices("model").values():
-        try:
-            every |= class_of("model", settings, nn.Module).sites.keys()
-        except ConfigError:
-            continue  # a file that builds on another one
-    return every - model_sites(cfg).keys()
-
-
-def model_attention(cfg: dict) -> dict:
-    """The attention tables without the sites that only other models have."""
-    others = other_sites(cfg)
-
-    def kept(table: dict) -> dict:
-        return {key: value for key, value in table.items() if key not in others}
-
-    tables = {key: kept(cfg["attention"][key]) for key in ("prior", "scorer")}
-    mine, theirs = kept(cfg["attention"]) | tables, names_in(cfg["attention"])
-    options = cfg["attention"]["options"]
-    if isinstance(options, dict):  # attention=hnas also sets options of hnas at a site that only other models have
-        unread = theirs - names_in(mine)
-        mine["options"] = {name: value for name, value in options.items() if name not in unread}
-    return mine
-
-
-def names_in(attention: dict) -> set[str]:
-    """The names of the parts that stand in the attention tables."""
-    scorers, priors = attention["scorer"].values(), attention["prior"].values()
-    sites = [value for value in attention.values() if isinstance(value, str)]
-    listed = [name for names in priors if isinstance(names, list) for name in names]
-    return {short_name(name) for name in (*sites, *scorers, *listed)}
-
-
 def record_of(cfg: dict) -> dict:
-    """The configuration that a run keeps: only the attention sites that its model has."""
+    """The configuration that a run keeps: with its attention tables resolved."""
     return {**cfg, "attention": model_attention(cfg)}
 
 

@@ -3,7 +3,7 @@
 Each part checks its own keys: a key is valid if and only if the part that is configured takes it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +12,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import Field
 from torch import nn
 
-from attnorm.attention.build import check_attention
 from attnorm.config.check_trainer import check_trainer
 from attnorm.config.choices import choices
 from attnorm.config.components import component_problems
-from attnorm.config.resolve import GROUPS, model_attention, model_sites, other_sites
+from attnorm.config.resolve import GROUPS, attention_problems, model_attention, typed_keys
 from attnorm.config.resume import changed_settings
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import check_tokenizer, tokenizer_class
@@ -87,7 +86,7 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
 
     overrides: what was typed, "key=value".
     """
-    found = check_parts(cfg, ("train", "validation"))
+    found = check_parts(cfg, ("train", "validation"), typed_keys(overrides))
     if found.is_valid("model", "task", "data"):
         found += ineffective_overrides(cfg, overrides)
     if found.is_valid("tokenizer"):
@@ -101,11 +100,12 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     return found
 
 
-def check_parts(cfg: Mapping[str, Any], splits: Sequence[str]) -> Problems:
+def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection[str] | None = None) -> Problems:
     """Problems of what a finished run is evaluated with: task, model, attention, data, and all together. Of the
-    tokenizer only the class is checked: a run folder holds its own, so that the file it came from is needed no more.
+    tokenizer only the class is checked: a run folder holds its own, so the file that it came from is not needed.
 
     splits: those that the data source has to have; with none, its files are not looked at.
+    typed:  the keys that the user typed; None: every key counts as typed.
     """
     found = Problems()
     task = found.attempt("task", lambda: class_of("task", cfg["task"], Recipe))
@@ -118,7 +118,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str]) -> Problems:
             found += option_problems(name, config, cfg.get(name) or {})
     if model:
         found += check_model(cfg["model"], model)
-        found.add("attention", check_attention(model_attention(cfg), model_sites(cfg)))
+        found.add("attention", attention_problems(dict(cfg), typed))
     found += check_data(cfg, splits, task)
     found.attempt("tokenizer", lambda: tokenizer_class(cfg["tokenizer"]))
     if task and model:
@@ -217,16 +217,13 @@ def interface_of(settings: Mapping[str, Any]) -> str | None:
 
 
 def ineffective_overrides(cfg: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Problem]:
-    """Keys that were typed and change nothing: sites that the model does not have, keys that have no effect with the
-    other settings, and keys of the model that its pretrained weights or the data decide."""
-    others, sites = other_sites(cfg), ", ".join(model_sites(cfg)) or "none with these settings"
+    """Keys that were typed and change nothing: keys that have no effect with the other settings, and keys of the model
+    that its pretrained weights or the data decide. Those of `attention` are checked with its tables."""
     ignored, model = recipe_of(dict(cfg)).ignored_keys(), cfg["model"]
     typed = {it.key_or_group: it for it in OverridesParser.create().parse_overrides(list(overrides))}  # the last counts
     for key, override in typed.items():
         group, *rest = key.split(".")
-        if group == "attention" and rest and rest[-1] in others:
-            yield Problem(key, f"the model has no such site; it has {sites}")
-        elif key in ignored:
+        if key in ignored:
             yield Problem(key, f"has no effect with these settings; it is for {ignored[key]}", override.value())
         elif group == "model" and len(rest) == 1 and rest[0] in model and not override.is_delete():
             value, now = override.value(), model[rest[0]]
@@ -255,7 +252,7 @@ def check_update_size(cfg: Mapping[str, Any]) -> Iterator[Problem]:
 def check_resume(cfg: Mapping[str, Any], found: Problems) -> list[str]:
     """What keeps a run from resuming `ckpt_path`: no such file, a damaged one, or one of another run."""
     path = cfg.get("ckpt_path")
-    if not isinstance(path, str) or not found.is_valid("ckpt_path", "model._target_"):
+    if not isinstance(path, str) or not found.is_valid("ckpt_path", "model._target_", "attention", "task"):
         return []
     if not Path(path).is_file():
         return [Problem("ckpt_path", "no such file", path)]

@@ -24,11 +24,17 @@ class Encoder(nn.Module):
     def __init__(self, shape: EncoderShape, attention: dict, tokens: nn.Embedding, site: str = "encoder"):
         super().__init__()
         self.embeddings = Embeddings(tokens, shape.max_source, shape)
-        self.layers = nn.ModuleList(EncoderLayer(shape, attention, site) for _ in range(shape.encoder_layers))
+        layers = range(shape.encoder_layers)
+        self.layers = nn.ModuleList(EncoderLayer(shape, attention, site, layer) for layer in layers)
         self.norm = nn.LayerNorm(shape.width, shape.norm_eps) if shape.norm == "pre" else nn.Identity()
         self.prior = build_site_prior(
             attention, site, heads=shape.heads, bidirectional=True, positions=shape.max_source, width=shape.width
         )
+
+    @classmethod
+    def site_layers(cls, settings: dict) -> dict[str, int]:
+        """The number of layers at each site, from the keys of `Shape`."""
+        return {"encoder": settings.get("encoder_layers")}
 
     def forward(self, ids: Tensor, real: Tensor, segments: Tensor | None = None, types: Tensor | None = None) -> Tensor:
         """ids, int (B, N) -> states (B, N, W).

@@ -27,9 +27,9 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-def build_attention(shape: EncoderShape, attention: dict, site: str) -> MultiHeadAttention:
-    """The multi-head attention of one layer at one site."""
-    normalizer = build_site_normalizer(attention, site, shape.heads)
+def build_attention(shape: EncoderShape, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
+    """The multi-head attention of one layer at one site; layer: its number there, from 0."""
+    normalizer = build_site_normalizer(attention, site, shape.heads, layer)
     scorer = build_site_scorer(attention, site, shape.heads, shape.width // shape.heads)
     return MultiHeadAttention(shape.width, shape.heads, normalizer, scorer, shape.attention_dropout)
 
@@ -41,11 +41,11 @@ def feed_forward(shape: EncoderShape) -> nn.Sequential:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each in a residual."""
+    """Self-attention and feed-forward, each in a residual; layer: its number in the stack, from 0."""
 
-    def __init__(self, shape: EncoderShape, attention: dict, site: str):
+    def __init__(self, shape: EncoderShape, attention: dict, site: str, layer: int = 0):
         super().__init__()
-        self.attention, self.attention_residual = build_attention(shape, attention, site), Residual(shape)
+        self.attention, self.attention_residual = build_attention(shape, attention, site, layer), Residual(shape)
         self.feed_forward, self.feed_forward_residual = feed_forward(shape), Residual(shape)
 
     def forward(self, x: Tensor, mask: Mask, log_prior: Tensor | None) -> Tensor:
@@ -55,12 +55,12 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention to the encoder's states, feed-forward."""
+    """Causal self-attention, cross-attention to the encoder's states, feed-forward; layer: its number in the stack."""
 
-    def __init__(self, shape: EncoderShape, attention: dict, site: str, cross_site: str):
+    def __init__(self, shape: EncoderShape, attention: dict, site: str, cross_site: str, layer: int = 0):
         super().__init__()
-        self.attention, self.attention_residual = build_attention(shape, attention, site), Residual(shape)
-        self.cross, self.cross_residual = build_attention(shape, attention, cross_site), Residual(shape)
+        self.attention, self.attention_residual = build_attention(shape, attention, site, layer), Residual(shape)
+        self.cross, self.cross_residual = build_attention(shape, attention, cross_site, layer), Residual(shape)
         self.feed_forward, self.feed_forward_residual = feed_forward(shape), Residual(shape)
 
     def forward(

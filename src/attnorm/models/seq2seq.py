@@ -61,7 +61,7 @@ class Seq2Seq(nn.Module):
         self.encoder = Encoder(shape, attention, self.tokens)
         self.embeddings = Embeddings(self.tokens, shape.max_target, shape)
         self.layers = nn.ModuleList(
-            DecoderLayer(shape, attention, "decoder", "cross") for _ in range(shape.decoder_layers)
+            DecoderLayer(shape, attention, "decoder", "cross", layer) for layer in range(shape.decoder_layers)
         )
         self.norm = nn.LayerNorm(shape.width, shape.norm_eps) if shape.norm == "pre" else nn.Identity()
         size = {"heads": shape.heads, "width": shape.width}
@@ -71,6 +71,12 @@ class Seq2Seq(nn.Module):
         initialize(self, seed)
         if shape.tied:
             self.output.weight = self.tokens.weight
+
+    @classmethod
+    def site_layers(cls, settings: dict) -> dict[str, int]:
+        """The number of layers at each site, from the keys of `Shape`."""
+        decoder = settings.get("decoder_layers")
+        return {"encoder": settings.get("encoder_layers"), "decoder": decoder, "cross": decoder}
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """source, int (B, N), and the target read so far, int (B, T), padded -> the decoder's states (B, T, W)."""

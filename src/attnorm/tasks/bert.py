@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
+from attnorm.data.featurizer import cut
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.tasks.task import Recipe
+from attnorm.tasks.task import Recipe, Tokens
 
 
 class BertRecipe(Recipe):
@@ -21,6 +24,13 @@ class BertRecipe(Recipe):
     def extra(self) -> dict:
         """What this head takes besides."""
         return {}
+
+    def attended(self, model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+        """The model reads [CLS] text [SEP]."""
+        [ids], _ = cut(tokenizer.encode([text]), self.cfg["model"]["max_source"] - 2)
+        ids = [tokenizer.bos_id, *ids, tokenizer.eos_id]
+        read = [tokenizer.token(number) for number in ids]
+        return (torch.tensor([ids]),), lambda layer: (read, read)
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         longest, data = self.cfg["model"].get("max_source"), self.cfg["data"]

@@ -1,6 +1,7 @@
-"""What every task shares: the divisor of the loss, the guard against one that left the numbers, validation totals."""
+"""The base class of all LightningModules: the training step, the check for non-finite losses, and validation sums."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
@@ -16,59 +17,93 @@ class NonFiniteLoss(UserError, RuntimeError):
     """The loss is not a number or infinite; the update did not happen."""
 
 
-class Task(pl.LightningModule):
-    """A model, how it is trained and how it is judged; a subclass writes `forward`, `loss`, `judge` and `results`.
+class Loss(NamedTuple):
+    """The loss of a batch, summed over what it is counted in (tokens, examples).
 
-    A batch is a dict of tensors with, besides what the task reads, `rows` (row numbers of the split) and `divisor`
-    (what the whole update's loss is divided by, over ranks and accumulation steps).
-
-    monitor, better: the validation metric that decides which checkpoint is best, and whether "min" or "max" of it is.
-    counted:         names of the totals of a validation, which `judge` adds to.
-    found:           what `judge` keeps of a validation besides, gathered from all ranks before `results`.
-    samples:         of the last validation, dicts of texts by label, to be shown.
+    objective: what training minimizes. size: how many tokens or examples the batch has. plain: the loss that validation
+    reports, if the objective is another one (for example with label smoothing).
     """
 
-    monitor, better = "val/loss", "min"
-    counted: tuple[str, ...]
+    objective: Tensor
+    size: int
+    plain: Tensor | None = None
 
-    def __init__(self, model: nn.Module, tokenizer: Any, optim: Optimization):
+
+class TaskModule(pl.LightningModule):
+    """A model with its training and its validation. Subclasses implement `forward`, `loss`, `validation_step`,
+    `metrics` and `format_line`.
+
+    A batch is a dict of tensors. Besides what the task reads, it has `rows` (row numbers of the split) and `divisor`
+    (what the loss of the whole update is divided by, over ranks and accumulation steps).
+
+    monitor, mode: the validation metric that selects the best checkpoint, and whether "min" or "max" of it is best.
+    counters:      names of the sums of a validation.
+    sums:          their values; `validation_step` adds to them with `add`.
+    outputs:       what else `metrics` needs from a validation; gathered from all ranks.
+    examples:      values of single examples by column, collected with `record` in the final evaluation only.
+    samples:       a few examples of the last validation to show, as dicts of texts by label.
+    """
+
+    monitor, mode = "val/loss", "min"
+    counters: tuple[str, ...]
+
+    def __init__(self, model: nn.Module, tokenizer: Any):
         super().__init__()
-        self.model, self.tokenizer, self.optim = model, tokenizer, optim
-        self.totals: dict[str, float] = {}
-        self.found: list = []
+        self.model, self.tokenizer = model, tokenizer
+        self.optimization: Optimization | None = None  # set before training; an evaluation needs none
+        self.sums: dict[str, float] = {}
+        self.outputs: list = []
         self.samples: list[dict[str, str]] = []
+        self.examples: dict[str, list] | None = None
 
-    def begin_validation(self) -> None:
-        """Forgets what an earlier validation counted."""
-        self.totals, self.found, self.samples = dict.fromkeys(self.counted, 0.0), [], []
+    def begin_validation(self, keep_examples: bool = False) -> None:
+        """Discards the results of an earlier validation. keep_examples: whether to collect `examples`."""
+        self.sums, self.outputs, self.samples = dict.fromkeys(self.counters, 0.0), [], []
+        self.examples = {} if keep_examples else None
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The model's output for a batch."""
         raise NotImplementedError
 
-    def loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
-        """The loss summed over what it is counted in (tokens, examples), and how many of them there are."""
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """The loss of a training batch."""
         raise NotImplementedError
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        """How many real tokens (no padding) the batch has."""
+        """The number of real tokens (no padding) in the batch."""
         raise NotImplementedError
 
-    def judge(self, batch: dict[str, Tensor]) -> dict[str, float]:
-        """What a validation batch adds to the totals; may add to `found` and `samples`."""
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        """Evaluates a batch: adds to `sums`, and where needed to `outputs`, `examples` and `samples`."""
         raise NotImplementedError
 
-    def results(self) -> dict[str, float]:
-        """Metrics (without "val/") from `totals` and `found` over the whole split."""
+    def add(self, **values: float) -> None:
+        """Adds to the sums of the validation."""
+        for name, value in values.items():
+            self.sums[name] += value
+
+    def record(self, rows: Tensor, **columns: Iterable) -> None:
+        """Appends to `examples`: one value per row of the batch in each column."""
+        for name, values in (("rows", rows), *columns.items()):
+            self.examples.setdefault(name, []).extend(values.tolist() if isinstance(values, Tensor) else values)
+
+    def sort_examples(self) -> None:
+        """Puts `examples` into the order of the rows, whatever order the batches came in."""
+        rows = self.examples.pop("rows", [])
+        order = sorted(range(len(rows)), key=rows.__getitem__)
+        self.examples = {name: [values[place] for place in order] for name, values in self.examples.items()}
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics (without "val/") of the whole split, from `sums` and `outputs`."""
         raise NotImplementedError
 
-    def line(self, metrics: dict[str, float]) -> str:
-        """The metrics of a validation as a person wants to read them, after "step 100  val loss 3.210"."""
+    def format_line(self, metrics: dict[str, float]) -> str:
+        """The metrics of a validation as printed after "step 100  val loss 3.210"."""
         raise NotImplementedError
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
-        """The summed loss of this part / the divisor of the whole update."""
-        summed, size = self.loss(batch)
+        """The summed objective of this microbatch, divided by the divisor of the whole update."""
+        summed, size, plain = self.loss(batch)
         if not torch.isfinite(summed):
             rows = batch["rows"].tolist()
             raise NonFiniteLoss(
@@ -76,39 +111,40 @@ class Task(pl.LightningModule):
                 f"{self.current_epoch} (training rows {', '.join(map(str, rows[:8]))}{', ...' * (len(rows) > 8)}); "
                 + REMEDY
             )
-        self.log("train/loss", summed.detach() / max(1, size), prog_bar=True)
+        shown = summed if plain is None else plain
+        self.log("train/loss", shown.detach() / max(1, size), prog_bar=True)
+        if plain is not None:
+            self.log("train/objective", summed.detach() / max(1, size))
         self.log("step", self.trainer.global_step + 1.0)  # loggers then count updates, as checkpoints do
         # Lightning divides by the accumulation steps and DDP by the ranks; the update's own divisor is its size
         return summed / batch["divisor"] * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """A finite loss can have infinite gradients: clipping would turn them into NaN parameters."""
+        """Logs the learning rate and the norm of the gradient before clipping.
+
+        A finite loss can have infinite gradients: clipping would turn them into NaN parameters.
+        """
+        self.log("train/lr", optimizer.param_groups[0]["lr"])
         if self.trainer.precision == "16-mixed":
-            return  # its scaler skips such an update
+            return  # its scaler has not unscaled the gradients yet, and skips an update with infinite ones
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        if not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self.log("train/gradient_norm", norm)
+        if not torch.isfinite(norm):
             raise NonFiniteLoss(f"a gradient is not finite at step {self.trainer.global_step}; {REMEDY}")
 
     def on_validation_epoch_start(self) -> None:
         self.begin_validation()
 
-    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        self.count(batch)
-
-    def count(self, batch: dict[str, Tensor]) -> None:
-        """Adds a validation batch to the totals."""
-        for name, value in self.judge(batch).items():
-            self.totals[name] += value
-
     def on_validation_epoch_end(self) -> None:
-        totals = torch.tensor(list(self.totals.values()), dtype=torch.float64, device=self.device)
-        reduced = self.trainer.strategy.reduce(totals, reduce_op="sum").tolist()
-        self.totals = dict(zip(self.totals, reduced, strict=True))
+        sums = torch.tensor(list(self.sums.values()), dtype=torch.float64, device=self.device)
+        reduced = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+        self.sums = dict(zip(self.sums, reduced, strict=True))
         if self.trainer.world_size > 1:
             ranks = [None] * self.trainer.world_size
-            torch.distributed.all_gather_object(ranks, self.found)
-            self.found = [item for found in ranks for item in found]
-        for name, value in self.results().items():
+            torch.distributed.all_gather_object(ranks, self.outputs)
+            self.outputs = [output for outputs in ranks for output in outputs]
+        for name, value in self.metrics().items():
             self.log(f"val/{name}", torch.tensor(value, dtype=torch.float64), prog_bar=name == "loss")
         self.log("step", float(self.trainer.global_step))
 
@@ -117,4 +153,13 @@ class Task(pl.LightningModule):
         # checkpoint, and the position in the epoch would be lost.
         steps = self.trainer.datamodule.planned_updates()
         fused = "mixed" not in str(self.trainer.precision)  # Lightning cannot clip for a fused optimizer under AMP
-        return self.optim.build(self.model, steps, fused)
+        return self.optimization.build(self.model, steps, fused)
+
+
+def sums_per_row(values: Tensor, mask: Tensor) -> Tensor:
+    """The sum of each row's values, float64 (B,) on the CPU.
+
+    mask: bool (B, N), the positions that have a value. values: (K,), one per True in the mask, row by row.
+    """
+    mask = mask.cpu()
+    return torch.zeros(mask.shape, dtype=torch.float64).masked_scatter_(mask, values.cpu().double()).sum(1)

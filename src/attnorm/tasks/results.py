@@ -1,7 +1,13 @@
-"""What was measured on a split: for the screen, for a JSON file, and the texts that the model wrote."""
+"""The results of an evaluation: metrics, baselines and predictions, for the screen and for files."""
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NAMES = {"f1": "F1", "exact": "exact match"} | {
     f"rouge{kind}{ending}": f"ROUGE-{kind} {part}"
@@ -9,35 +15,99 @@ NAMES = {"f1": "F1", "exact": "exact match"} | {
     for kind in "12L"
 }
 LOWER_IS_BETTER = {"loss", "perplexity"}
+PREDICTIONS = "predictions"  # the folder of a run that holds the tables of examples
+LONGEST_INPUT = 1_000  # characters: a split with a longer input has no column for inputs
 
 
 @dataclass
-class Scores:
-    """Metrics of a model on a split, and of what it has to beat.
+class Predictions:
+    """The examples of a split, one entry per example in every field.
 
-    of:        what the split consists of ("pairs"), and `size`, how many.
-    metrics:   by name. Losses are in nats; accuracies, ROUGE, F1 and exact match in percent.
-    baselines: metrics of simple methods on the same split, by the method's name; the task's main metric first.
-    note:      what a reader of the numbers has to know. settings: with which they were made.
-    files:     what the model wrote, by file ending: {".txt": headlines}.
-    samples:   a few texts by label, to be shown.
+    ids: of the source, or row numbers. groups: what examples have in common, such as an image; None: the ids.
+    inputs: what the model read; they are left out of the table if one has more than LONGEST_INPUT characters.
+    references, outputs: a text or a list of texts for each example.
+    scores: per-example values of the metrics, in percent; None if a metric is not defined for an example.
+    loss_sum: the loss in nats, and `n_tokens`, the number of tokens (or rows) of the example that it is counted in.
+    statistics: further values from which metrics of the whole split follow.
+    """
+
+    ids: Sequence[object]
+    references: Sequence[str] | Sequence[list[str]]
+    outputs: Sequence[str] | Sequence[list[str]]
+    scores: Mapping[str, Sequence[float | None]]
+    loss_sum: Sequence[float | None]
+    n_tokens: Sequence[int]
+    statistics: Mapping[str, Sequence] = field(default_factory=dict)
+    groups: Sequence[object] | None = None
+    inputs: Sequence[str] | None = None
+
+    def table(self) -> "pa.Table":
+        """The columns id, group, input (if short), reference, output, the scores, loss_sum, n_tokens, statistics."""
+        import pyarrow as pa
+
+        columns = {"id": _strings(self.ids), "group": _strings(self.ids if self.groups is None else self.groups)}
+        if self.inputs is not None and max(map(len, self.inputs), default=0) <= LONGEST_INPUT:
+            columns["input"] = pa.array(self.inputs, pa.string())
+        columns |= {"reference": _texts(self.references), "output": _texts(self.outputs)}
+        columns |= {name: pa.array(values, pa.float64()) for name, values in self.scores.items()}
+        columns |= {"loss_sum": pa.array(self.loss_sum, pa.float64()), "n_tokens": pa.array(self.n_tokens, pa.int64())}
+        columns |= {name: pa.array(values) for name, values in self.statistics.items()}
+        return pa.table(columns)
+
+    def write(self, path: Path) -> None:
+        """Writes the table as a parquet file, the whole file or none; creates its folder."""
+        import pyarrow.parquet as parquet
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(path.name + ".unfinished")
+        parquet.write_table(self.table(), unfinished)
+        os.replace(unfinished, path)
+
+
+def _strings(values: Sequence[object]) -> "pa.Array":
+    import pyarrow as pa
+
+    return pa.array(list(map(str, values)), pa.string())
+
+
+def _texts(values: Sequence) -> "pa.Array":
+    """An array of strings, or of lists of strings: with explicit types, as empty lists do not tell theirs."""
+    import pyarrow as pa
+
+    several = any(isinstance(value, list) for value in values)
+    return pa.array(values, pa.list_(pa.string()) if several else pa.string())
+
+
+@dataclass
+class Results:
+    """Metrics of a model on a split, and of the baselines that it should beat.
+
+    unit:        what the split consists of ("pairs"), and `size`, how many.
+    metrics:     by name. Losses are in nats; accuracies, ROUGE, F1 and exact match in percent.
+    baselines:   metrics of simple methods on the same split, by the method's name; the task's main metric first.
+    note:        what a reader of the numbers has to know. settings: the settings they were computed with.
+    files:       what the model wrote, by file ending: {".txt": headlines}.
+    predictions: the examples of the split, if they were kept.
+    samples:     a few examples to show, as dicts of texts by label.
+    extra:       further entries of the JSON file.
     """
 
     split: str
-    of: str
+    unit: str
     size: int
     metrics: dict[str, float]
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     note: str = ""
     settings: dict = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    predictions: Predictions | None = None
     samples: list[dict[str, str]] = field(default_factory=list)
-    more: dict = field(default_factory=dict)
+    extra: dict = field(default_factory=dict)
 
     def record(self) -> dict:
         """Plain values for a JSON file, without what the model wrote."""
-        kept = ("split", "of", "size", "metrics", "baselines", "note", "settings")
-        return {name: getattr(self, name) for name in kept} | self.more
+        kept = ("split", "unit", "size", "metrics", "baselines", "note", "settings")
+        return {name: getattr(self, name) for name in kept} | self.extra
 
     def write(self, folder: Path, stem: str) -> list[str]:
         """Writes what the model wrote into `folder`; returns the names of the files."""
@@ -45,3 +115,11 @@ class Scores:
         for ending, content in self.files.items():
             (folder / f"{stem}{ending}").write_text(content, encoding="utf-8")
         return [f"{stem}{ending}" for ending in self.files]
+
+    def write_predictions(self, run: Path, stem: str) -> list[str]:
+        """Writes predictions/<stem>.parquet into a run folder; returns its name, or nothing without predictions."""
+        if self.predictions is None:
+            return []
+        name = f"{PREDICTIONS}/{stem}.parquet"
+        self.predictions.write(run / name)
+        return [name]

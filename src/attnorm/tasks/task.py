@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from attnorm.data.featurizer import Layout
 from attnorm.data.preprocess import Split, prepare
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.base import RowSchema, Source
-from attnorm.errors import Problem
+from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import Problem, UserError
 from attnorm.optim import Optimization
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
 from attnorm.schema import Count, Text, WholeNumber, build
-from attnorm.tasks.module import Task
-from attnorm.tasks.results import Scores
+from attnorm.tasks.module import TaskModule
+from attnorm.tasks.results import Results
+
+Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> tokens of its queries and of its keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,7 @@ class Recipe(ABC):
     groups: ClassVar[dict[str, type]] = {}
     interface: ClassVar[str]
     schema: ClassVar[RowSchema]
-    counts: ClassVar[str]
+    unit: ClassVar[str]
     scoring: ClassVar[tuple[str, ...]] = ()
     monitoring: ClassVar[tuple[str, ...]] = ()
 
@@ -112,7 +115,7 @@ class Recipe(ABC):
         """The configured model with its initial parameters."""
 
     @abstractmethod
-    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> Task:
+    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> TaskModule:
         """The LightningModule around a model."""
 
     @abstractmethod
@@ -145,6 +148,14 @@ class Recipe(ABC):
 
     def load(self, folder: Path) -> None:  # noqa: B027
         """Takes it from there."""
+
+    def generate(self, model: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        """What the model writes for each of these cleaned texts."""
+        raise UserError(f"task={self.cfg['task']['name']}: its models write no text")
+
+    def attended(self, model: nn.Module, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+        """The tensors to call the model with so that it reads one cleaned text, and the tokens of its attention."""
+        raise UserError(f"task={self.cfg['task']['name']}: its models need more than a text")
 
     def cache(self) -> Path:
         """Where prepared data is kept."""
@@ -199,19 +210,21 @@ class Recipe(ABC):
         return Optimization(self.cfg["optimizer"], self.cfg["scheduler"])
 
     @torch.no_grad()
-    def judged(self, task: Task, split: Split) -> dict[str, float]:
-        """The metrics of a model on a whole split, in the precision of its parameters."""
+    def evaluate(self, task: TaskModule, split: Split) -> dict[str, float]:
+        """The metrics of a model on a whole split, in the precision of its parameters; keeps `task.examples`, in the
+        order of the rows."""
         task.eval()
-        task.begin_validation()
+        task.begin_validation(keep_examples=True)
         batches, device = self.batches(split), next(task.parameters()).device
         parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
-        for part in tracked(list(parts), split.name):
-            task.count({name: tensor.to(device) for name, tensor in batches[part].items()})
-        return task.results()
+        for number, part in enumerate(tracked(list(parts), split.name)):
+            task.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
+        task.sort_examples()
+        return task.metrics()
 
-    def score(self, task: Task, split: Split) -> Scores:
+    def score(self, task: TaskModule, split: Split) -> Results:
         """What `eval.py` and the end of training report: the validation metrics of the whole split."""
-        return Scores(split.name, self.counts, len(split.texts), self.judged(task, split), samples=task.samples)
+        return Results(split.name, self.unit, len(split.texts), self.evaluate(task, split), samples=task.samples)
 
 
 def build_source(settings: Mapping[str, Any]) -> Source:

@@ -2,14 +2,14 @@
 
 import math
 
-from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, Scores
+from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, Results
 from attnorm.training.console import number
 
 EPOCHS = 10  # over the training data: models trained from scratch on small data rarely do well with fewer
 FACTOR = 4  # times the updates: a clear step up for a run that has had its epochs already
 
 
-def warnings_of(scores: Scores, cfg: dict, steps: int, planned: int, updates_an_epoch: int) -> list[str]:
+def warnings_of(scores: Results, cfg: dict, steps: int, planned: int, updates_an_epoch: int) -> list[str]:
     """One text for each baseline that the model does not beat: by how much, the likely cause, what to type.
 
     steps: updates that were made; planned: those that the limits in `cfg` allow.
@@ -18,7 +18,7 @@ def warnings_of(scores: Scores, cfg: dict, steps: int, planned: int, updates_an_
     return [f"{shortfall} {remedy}" for shortfall in unbeaten(scores)]
 
 
-def unbeaten(scores: Scores) -> list[str]:
+def unbeaten(scores: Results) -> list[str]:
     """A sentence for each baseline that is at least as good in its first metric, which is the task's main one."""
     sentences = []
     for name, found in scores.baselines.items():

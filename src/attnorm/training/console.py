@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -11,9 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import console
-from attnorm.tasks.results import NAMES, Scores
+from attnorm.tasks.results import NAMES, Results
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
+UNLIMITED = 10_000  # columns of a console
 
 
 def quiet_libraries() -> None:
@@ -75,25 +77,46 @@ def show_samples(samples: list[dict[str, str]]) -> None:
     console.print()
 
 
-def show_scores(scores: Scores, label: str) -> None:
+def show_scores(scores: Results, label: str) -> None:
     """The closing table: the model beside the baselines. Where nothing was scored, the note alone."""
     settings = ", ".join(f"{name} {value}" for name, value in scores.settings.items())
-    title = f"{scores.split}: {scores.size:,} {scores.of}" + f"; {settings}" * bool(settings)
+    title = f"{scores.split}: {scores.size:,} {scores.unit}" + f"; {settings}" * bool(settings)
     rows = {label: scores.metrics, **scores.baselines}
-    cells = [["", *map(escape, rows)]]
+    cells = [["", *rows]]
     for metric in scores.metrics:
         name = NAMES.get(metric, metric)
         cells.append([name, *(number(found[metric], metric) if metric in found else "" for found in rows.values())])
-    if len(scores.metrics) <= WIDE:
-        cells = list(zip(*cells, strict=True))
-    table = Table(*cells[0], title=title, title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in cells[1:]:
-        table.add_row(*row)
-    console.print(table if scores.metrics else escape(title))
+    if scores.metrics:
+        print_table(title, cells)
+    else:
+        console.print(title, markup=False)
     if scores.note:
         console.print(f"[dim]{escape(scores.note)}[/]")
+
+
+def print_table(title: str, cells: list[list[str]]) -> None:
+    """Prints a table in which nothing is cut off: labels that are too long wrap, and numbers stay on one line.
+
+    cells: a first list with the names of the methods, and one for each metric: its name, then the value of each method.
+    A metric is a column if there are at most WIDE of them and the table fits the console; otherwise it is a row.
+    """
+    methods_as_rows = table_of(title, list(zip(*cells, strict=True)))
+    unlimited = console.options.update(width=UNLIMITED)  # the width that the table would like to have
+    fits = console.measure(methods_as_rows, options=unlimited).maximum <= console.width
+    console.print(methods_as_rows if fits and len(cells) - 1 <= WIDE else table_of(title, cells))
+
+
+def table_of(title: str, rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose first row is the header and whose first column has labels; the other columns have numbers."""
+    header, *body = rows
+    table = Table(title=escape(title), title_justify="left")
+    table.add_column(escape(header[0]), overflow="fold")
+    for number, name in enumerate(header[1:], start=1):
+        widest = max((len(row[number]) for row in body), default=0)
+        table.add_column(escape(name), justify="right", overflow="fold", min_width=widest)
+    for row in body:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def show_warnings(texts: list[str]) -> None:
@@ -102,21 +125,19 @@ def show_warnings(texts: list[str]) -> None:
         console.print(text, style="bold yellow", markup=False)
 
 
-def show_hybrid_weights(rows: list[dict[str, str]]) -> None:
-    """hybrid_weights.csv as a table: the weight of every layer (mean over heads) at five moments of the training."""
+def show_learned_scalar(name: str, rows: list[dict[str, str]]) -> None:
+    """The rows of ``<name>.csv`` as a table: the mean over heads of every layer at five steps of the training."""
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        curves[row["layer"]][int(row["step"])].append(float(row["weight"]))
-    if not curves:
-        return
+        curves[row["layer"]][int(row["step"])].append(float(row["value"]))
     steps = sorted(next(iter(curves.values())))
     chosen = list(dict.fromkeys(steps[round(share * (len(steps) - 1))] for share in (0, 0.25, 0.5, 0.75, 1)))
-    table = Table(title="hybrid weights (share of dnas) by update", title_justify="left")
+    table = Table(title=f"{name.replace('_', ' ')} by update", title_justify="left")
     table.add_column("layer")
     for step in chosen:
         table.add_column(f"{step:,}", justify="right")
     for layer, points in curves.items():
-        table.add_row(layer, *(f"{sum(points[step]) / len(points[step]):.3f}" for step in chosen))
+        table.add_row(layer, *(f"{sum(points[step]) / len(points[step]):#.3g}" for step in chosen))
     console.print(table)
 
 

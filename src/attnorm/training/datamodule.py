@@ -65,7 +65,7 @@ class RunData(pl.LightningDataModule):
         ranks = {"rank": self.trainer.global_rank, "ranks": self.trainer.world_size}
         return self._loader("validation", self._sampler("validation", shuffle=False, **ranks))
 
-    def fixed_batch(self) -> dict:
+    def probe_batch(self) -> dict:
         """The first validation batch, the same whenever it is asked for."""
         sampler = self._sampler("validation", shuffle=False)
         return self.recipe.batches(self.splits["validation"])[next(iter(sampler))]

@@ -12,12 +12,12 @@ from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace
 from attnorm.config.integrity import check_fit, parameters_of
 from attnorm.config.resolve import record_of
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
-from attnorm.training.callbacks.hybrid_weights import HYBRID_FILE
+from attnorm.training.callbacks.learned_scalars import file_of, learned_scalars
 from attnorm.training.environment import describe_environment, write_json
 from attnorm.training.loggers import continue_history
 
 CONFIG = "config.yaml"
-CSV_FILES = ("metrics.csv", HYBRID_FILE, ATTENTION_FILE)
+CSV_FILES = ("metrics.csv", ATTENTION_FILE)  # beside those of learned scalars
 OF_RANK_0 = "ATTNORM_RUN_FOLDER"  # tells the processes that rank 0 starts which folder it claimed
 
 
@@ -71,7 +71,8 @@ def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
     best = checkpoint.with_name(f"{BEST}.ckpt")
     if best.exists():
         check_fit(model, read_checkpoint(best), best)
-    continue_history(checkpoint.parent.parent, run, content["global_step"], CSV_FILES)
+    files = (*CSV_FILES, *(file_of(run, name).name for name in learned_scalars(model)))
+    continue_history(checkpoint.parent.parent, run, content["global_step"], files)
     for source, name in ((checkpoint, LAST), (best, BEST)):
         target = run / "checkpoints" / f"{name}.ckpt"
         if source.exists() and source.resolve() != target.resolve():

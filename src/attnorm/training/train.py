@@ -14,17 +14,18 @@ from attnorm.config.resume import deciding
 from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
-from attnorm.tasks.module import Task
+from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import Recipe, recipe_of
 from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
-from attnorm.training.callbacks.hybrid_weights import HYBRID_FILE
+from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.datamodule import RunData
-from attnorm.training.loggers import RunLoggers, read_csv
+from attnorm.training.loggers import RunLoggers
 from attnorm.training.run_folder import load_weights, resume_history, start_record
+from attnorm.training.run_log import RunLog
 from attnorm.training.summary import RunSummary
 from attnorm.training.trainer import best_value, build_trainer, ending, set_length
 
@@ -59,6 +60,7 @@ def train(
         console.show_config(record_of(cfg))
     named = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
     with (
+        RunLog(cfg, run_folder),
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
         RunLoggers(cfg, run_folder, label, group, draw) as loggers,
         GracefulStop(run_folder / "checkpoints") as stop,
@@ -68,6 +70,7 @@ def train(
             keep_data_facts(task, splits, run_folder)
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         module = task.task(model, splits["train"].tokenizer, splits["validation"])
+        module.optimization = task.optimization()
         trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop])
         data = RunData(task, splits)
         updates = set_length(trainer, data)
@@ -107,7 +110,7 @@ def build_model(task: Recipe, tokenizer: Tokenizer, show: bool) -> torch.nn.Modu
 
 
 def keep_run_record(
-    task: Recipe, trainer: pl.Trainer, module: Task, data: RunData, updates: int, run_folder: Path
+    task: Recipe, trainer: pl.Trainer, module: TaskModule, data: RunData, updates: int, run_folder: Path
 ) -> None:
     """Stores in every checkpoint what a resumed run has to agree with. If this run is a resumed one, compares it with
     its checkpoint, and takes over the history of the run."""
@@ -115,7 +118,7 @@ def keep_run_record(
     record = RunRecord(deciding(record_of(cfg)), task.data_fingerprints(data.splits), tokenizer, updates)
     trainer.callbacks.insert(0, record)
     if cfg["ckpt_path"]:
-        record.check(Path(cfg["ckpt_path"]), module.optim)
+        record.check(Path(cfg["ckpt_path"]), module.optimization)
         if pl.utilities.rank_zero_only.rank == 0:
             resume_history(Path(cfg["ckpt_path"]), run_folder, module.model)
 
@@ -154,7 +157,7 @@ def describe_length(trainer: pl.Trainer, data: RunData, updates: int, run_folder
 def evaluate_best(
     task: Recipe,
     trainer: pl.Trainer,
-    module: Task,
+    module: TaskModule,
     data: RunData,
     steps: int,
     updates: int,
@@ -168,9 +171,10 @@ def evaluate_best(
     warnings = warnings_of(scores, task.cfg, steps, updates, data.updates_per_epoch())
     console.show_samples(scores.samples[:SAMPLES])
     scores.write(run_folder / "samples", scores.split)
+    scores.write_predictions(run_folder, scores.split)
     console.show_scores(scores, label)
-    if (run_folder / HYBRID_FILE).exists():
-        console.show_hybrid_weights(read_csv(run_folder / HYBRID_FILE))
+    for name, rows in recorded_scalars(run_folder).items():
+        console.show_learned_scalar(name, rows)
     console.show_warnings(warnings)
     best = {"monitor": module.monitor, "best_value": best_value(trainer), "best_step": best_step}
     return {**best, "validation": scores.record(), "warnings": warnings}

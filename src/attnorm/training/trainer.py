@@ -9,7 +9,7 @@ from pytorch_lightning.loggers import Logger
 from attnorm.config.checkpoint_files import AtomicCheckpointIO
 from attnorm.config.components import build_components
 from attnorm.config.resolve import limit
-from attnorm.tasks.module import Task
+from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import BestAndLast
 from attnorm.training.callbacks.early_stopping import EarlyStopping
 from attnorm.training.callbacks.graceful_stop import TimeLimit
@@ -18,20 +18,20 @@ from attnorm.training.datamodule import RunData
 
 
 def build_trainer(
-    cfg: dict[str, Any], run_folder: Path, module: Task, loggers: list[Logger], required: list[pl.Callback]
+    cfg: dict[str, Any], run_folder: Path, module: TaskModule, loggers: list[Logger], required: list[pl.Callback]
 ) -> pl.Trainer:
     """The trainer of a run. Keys of `trainer` reach Lightning unchanged.
 
     required: callbacks of the run itself, which the group `callbacks` cannot take away.
     """
     settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
-    facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.better}
+    facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.mode}
     callbacks = [RandomStreams(cfg["seed"]), *build_components(cfg, "callbacks", **facts)]
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
     callbacks += required
     if not settings.get("fast_dev_run"):
-        callbacks.append(BestAndLast(run_folder / "checkpoints", module.monitor, module.better))
+        callbacks.append(BestAndLast(run_folder / "checkpoints", module.monitor, module.mode))
     return pl.Trainer(
         **settings | {"max_steps": -1, "val_check_interval": 1},  # both are known once the trainer is: `set_length`
         logger=loggers or False,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import Normalizer, masked_scores, prefer
+from attnorm.attention.normalizers.base import Normalizer, add_log_prior, masked_scores
 
 
 class RowMap(Normalizer):
@@ -32,7 +32,7 @@ def map_rows(
     s is -inf where forbidden, except in a dead row (all forbidden), which the map sees as zeros. A row with a NaN or
     +inf score gets NaN weights, as from softmax, and is kept from the map: sorts and index look-ups crash on it.
     """
-    s = prefer(masked_scores(scores, mask), log_prior)
+    s = add_log_prior(masked_scores(scores, mask), log_prior)
     forbidden = s == -torch.inf
     top = s.detach().amax(-1, keepdim=True)
     broken = top.isnan() | (top == torch.inf)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers.base import widen
+from attnorm.attention.normalizers.base import upcast
 
 
 def templates(name: str, keys: Tensor | None, scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
@@ -14,7 +14,7 @@ def templates(name: str, keys: Tensor | None, scores: Tensor, mask: Tensor | Mas
         raise ValueError(f"{name}: its templates are the keys behind the scores; give keys=(B, H, M, D)")
     if keys.shape[-2] != scores.shape[-1]:
         raise ValueError(f"{name}: keys {tuple(keys.shape)} are not those of scores {tuple(scores.shape)}")
-    return without_padding(keys.to(torch.promote_types(widen(keys).dtype, widen(scores).dtype)), scores, mask)
+    return without_padding(keys.to(torch.promote_types(upcast(keys).dtype, upcast(scores).dtype)), scores, mask)
 
 
 def without_padding(keys: Tensor, scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
@@ -45,7 +45,7 @@ def log_preference(scores: Tensor, mask: Tensor | Mask | None, log_prior: Tensor
     """
     allowed = allowed_keys(scores, mask)
     log_u = scores.new_zeros(()) if log_prior is None else log_prior
-    log_u = log_u.to(widen(scores).dtype)
+    log_u = log_u.to(upcast(scores).dtype)
     shapes = [log_u.shape, (1, 1, 1, scores.shape[-1])] + ([] if allowed is None else [allowed.shape])
     log_u = log_u.expand(torch.broadcast_shapes(*shapes))
     if allowed is not None:

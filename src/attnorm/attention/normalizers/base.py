@@ -1,24 +1,30 @@
 """The one idea that must stay simple: a normalizer turns scores into weights."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask, dense_mask
 
+AT_MOST_ONE = (0.0, 1.0)  # a `Normalizer.total`, such as that of sigmoid attention divided by the number of keys
 
-class Normalizer(nn.Module):
+
+class Normalizer(TrainingHooks):
     """Turns scores (B, H, N, M) into attention weights of the same shape.
 
     A subclass writes `forward`, the paper's formula. Models call `attend`, which a subclass overrides where a faster
     way to the same numbers exists. What a subclass promises or does not promise about its weights it declares in the
-    attributes below; `attnorm.attention.testing.check_normalizer` holds it to them.
+    attributes below; `attnorm.attention.testing.check_normalizer` holds it to them. Trained parameters that are worth
+    watching, need a higher learning rate or a projection are declared through the methods of `TrainingHooks`.
 
     couples_queries: whether a row of weights depends on other queries: "none", "past" (earlier queries only: safe at
                      autoregressive sites) or "all" (refused there).
     needs_keys:      `forward` cannot do without `keys` and `scale`.
     differentiable:  the weights have a gradient; False is refused in training.
     key_equivariant, query_equivariant: reordering the keys (queries) reorders the columns (rows) of the weights.
-    total:           what each row that is not dead sums to.
+    total:           what each row that is not dead sums to: a number; a pair (smallest, largest) if the sum may vary,
+                     such as AT_MOST_ONE; or None if the class promises neither the sum nor the sign of its weights.
+                     If no sum below 0 is allowed, weights are not negative.
     key_shift_invariant: adding a number per key to the scores changes nothing.
     least_mass:      m such that, without a prior, every key that some query may see keeps sum_i w_ij >= m / M (Lemma 1
                      of "Doubly-Normalized Attention"); 0 promises nothing.
@@ -31,7 +37,7 @@ class Normalizer(nn.Module):
     differentiable = True
     key_equivariant = True
     query_equivariant = True
-    total = 1.0
+    total: float | tuple[float, float] | None = 1.0
     key_shift_invariant = False
     least_mass: float = 0.0
     prior_scale_invariant = True
@@ -79,10 +85,10 @@ class Normalizer(nn.Module):
 def dot_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """scale q k' (B, H, N, M), in float32 or wider whatever the inputs and autocast."""
     with torch.autocast(q.device.type, enabled=False):
-        return (widen(q) * scale) @ widen(k).transpose(-2, -1)
+        return (upcast(q) * scale) @ upcast(k).transpose(-2, -1)
 
 
-def widen(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """float32, or float64 where it is already."""
     return x if x.dtype == torch.float64 else x.float()
 
@@ -90,11 +96,11 @@ def widen(x: Tensor) -> Tensor:
 def masked_scores(scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
     """The scores in float32 or wider, -inf where the mask forbids."""
     allowed = dense_mask(mask, scores)
-    scores = widen(scores)
+    scores = upcast(scores)
     return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
 
 
-def prefer(scores: Tensor, log_prior: Tensor | None) -> Tensor:
+def add_log_prior(scores: Tensor, log_prior: Tensor | None) -> Tensor:
     """scores + log u: the place where a prior acts."""
     return scores if log_prior is None else scores + log_prior.to(scores.dtype)
 

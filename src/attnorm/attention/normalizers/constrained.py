@@ -26,6 +26,13 @@ class Constrained(RowMap):
         else:
             self.upper = upper if isinstance(upper, nn.Parameter) else check_number(upper)
 
+    def learned_scalars(self) -> dict[str, Tensor]:
+        """The bound, if it is a parameter with one element or one element per head."""
+        if not isinstance(self.upper, nn.Parameter):
+            return {}
+        scalars = self.upper.shape[-3] if self.upper.dim() > 2 else 1  # it broadcasts to (B, H, N, M)
+        return {"upper": self.upper.flatten()} if self.upper.numel() == scalars else {}
+
     def bounded_weights(self, scores: Tensor, upper: Tensor) -> Tensor:
         """scores, and upper in [0, 1], 0 where forbidden, (B, H, N, M) -> weights <= upper."""
         raise NotImplementedError

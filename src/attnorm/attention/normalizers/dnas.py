@@ -5,9 +5,9 @@ from torch import Tensor
 from attnorm.attention.logsumexp import logsumexp
 from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import (
+    add_log_prior,
     logsumexp_over_queries,
     masked_scores,
-    prefer,
     softmax_over_keys,
 )
 
@@ -30,8 +30,8 @@ class DNAS(KeyBiased):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
         s = masked_scores(scores, mask)
         c = logsumexp_over_queries(s)
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
     def key_bias(self, q, k, log_prior, queries, scale) -> Tensor:
         c = logsumexp(k, q, queries, scale)  # the transposed problem: over the queries, for each key
-        return prefer(-c, log_prior)
+        return add_log_prior(-c, log_prior)

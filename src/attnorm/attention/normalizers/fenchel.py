@@ -8,7 +8,7 @@ from torch import Tensor
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._covariance import conjugate_gradients, covariance_solve
 from attnorm.attention.normalizers._templates import from_first, log_preference, templates, without_padding
-from attnorm.attention.normalizers.base import Normalizer, dot_scores, masked_scores, softmax_over_keys, widen
+from attnorm.attention.normalizers.base import Normalizer, dot_scores, masked_scores, softmax_over_keys, upcast
 from attnorm.attention.normalizers.softmax import Softmax
 
 ORDERS = (1, 2, "exact")
@@ -127,10 +127,10 @@ def shrunk_queries(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior, 
     """alpha (I + alpha Sigma)^-1 q, in the dtype of q."""
     with torch.autocast(q.device.type, enabled=False):
         n_queries, n_keys = q.shape[-2], k.shape[-2]
-        scores = widen(q).new_empty(()).expand(1, 1, n_queries, n_keys)  # only their shape and dtype are read
+        scores = upcast(q).new_empty(()).expand(1, 1, n_queries, n_keys)  # only their shape and dtype are read
         u = log_preference(scores, mask, log_prior).exp()
-        T = from_first(without_padding(widen(k), scores, mask))
-        return (alpha * covariance_solve(T, u, alpha, widen(q))).to(q.dtype)
+        T = from_first(without_padding(upcast(k), scores, mask))
+        return (alpha * covariance_solve(T, u, alpha, upcast(q))).to(q.dtype)
 
 
 # --------------------------------------------------------------------------------------------------------------- exact

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers.base import Normalizer, widen
+from attnorm.attention.normalizers.base import Normalizer, upcast
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.softmax import Softmax
 
@@ -52,9 +52,17 @@ class HNAS(Normalizer):
         """Each key keeps v / M: the doubly normalized share of the mix keeps Lemma 1's."""
         return self.hybrid_weight().min().item()
 
+    def learned_scalars(self) -> dict[str, Tensor]:
+        """The hybrid weights, shape (1,) or (heads,)."""
+        return {"hybrid_weights": self.hybrid_weight()}
+
+    def fast_parameters(self) -> list[nn.Parameter]:
+        """The parameter of the hybrid weights."""
+        return [self.hybrid]
+
     @torch.no_grad()
     def project_(self) -> None:
-        """Puts a clamped weight back into [0, 1]; call it after each update."""
+        """Puts a clamped weight back into [0, 1]; called after each optimizer update."""
         if self.form == "clamp":
             self.hybrid.clamp_(0.0, 1.0)
 
@@ -64,7 +72,7 @@ class HNAS(Normalizer):
         return torch.lerp(softmax, doubly, v)  # without the temporaries of the two products
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
-        s = widen(scores)
+        s = upcast(scores)
         doubly = self.dnas(s, mask, log_prior=log_prior)
         return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype)
 

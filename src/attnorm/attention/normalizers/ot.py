@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention.normalizers._templates import log_preference, templates
-from attnorm.attention.normalizers.base import Normalizer, masked_scores, widen
+from attnorm.attention.normalizers.base import Normalizer, masked_scores, upcast
 from attnorm.imports import find
 
 COSTS = {"squared_distance": "attnorm.attention.normalizers.ot:squared_distance"}
@@ -72,7 +72,7 @@ class OptimalTransport(Normalizer):
         """C (B, H, A, A) of all pairs of keys; in `dtype`, by default that of the keys."""
         if self.cost is squared_distance and dtype is not None:
             keys = keys.to(dtype)  # the costs of others are taken as they give them
-        costs = widen(self.cost(keys, keys))
+        costs = upcast(self.cost(keys, keys))
         size = keys.shape[-2]
         if costs.shape[-2:] != (size, size):
             raise ValueError(f"cost: gave {tuple(costs.shape)} for {size} templates; expected (B, H, {size}, {size})")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import Normalizer, masked_scores, prefer, softmax_over_keys, widen
+from attnorm.attention.normalizers.base import Normalizer, add_log_prior, masked_scores, softmax_over_keys, upcast
 from attnorm.attention.normalizers.hnas import HNAS
 
 
@@ -25,7 +25,7 @@ class DNASPrefix(Normalizer):
         s = masked_scores(scores, mask)
         # the smallest number adds nothing to a sum and, unlike -inf, has a gradient
         c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
     def step(
         self,
@@ -48,7 +48,7 @@ class DNASPrefix(Normalizer):
             state = torch.cat([state, new], -1)
         state = torch.logaddexp(state, s)
         c = state.masked_fill(state == -torch.inf, 0.0)
-        return softmax_over_keys(prefer(s - c, log_prior)).to(scores.dtype), state
+        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype), state
 
 
 class HNASPrefix(HNAS):
@@ -60,6 +60,6 @@ class HNASPrefix(HNAS):
     attend = Normalizer.attend  # dense: no (N, M) table less than this
 
     def step(self, scores, mask=None, state=None, *, log_prior=None) -> tuple[Tensor, Tensor]:
-        s = widen(scores)
+        s = upcast(scores)
         doubly, state = self.dnas.step(s, mask, state, log_prior=log_prior)
         return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype), state

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from attnorm.attention.logsumexp import logsumexp
 from attnorm.attention.normalizers._key_bias import KeyBiased
-from attnorm.attention.normalizers.base import logsumexp_over_queries, masked_scores, prefer, softmax_over_keys
+from attnorm.attention.normalizers.base import add_log_prior, logsumexp_over_queries, masked_scores, softmax_over_keys
 
 
 class Sinkhorn(KeyBiased):
@@ -34,18 +34,18 @@ class Sinkhorn(KeyBiased):
         f = 0.0
         for _ in range(self.n_iters - 1):
             g = logsumexp_over_queries(s - f)
-            f = logsumexp_over_keys(prefer(s - g, log_prior))
+            f = logsumexp_over_keys(add_log_prior(s - g, log_prior))
         g = logsumexp_over_queries(s - f)
-        return softmax_over_keys(prefer(s - g, log_prior)).to(scores.dtype)  # the last row step
+        return softmax_over_keys(add_log_prior(s - g, log_prior)).to(scores.dtype)  # the last row step
 
     def key_bias(self, q, k, log_prior, queries, scale) -> Tensor:
         without_f = queries
         for _ in range(self.n_iters - 1):
             g = logsumexp(k, q, queries, scale)
-            f = logsumexp(q, k, prefer(-g, log_prior), scale)
-            queries = prefer(-f, without_f)
+            f = logsumexp(q, k, add_log_prior(-g, log_prior), scale)
+            queries = add_log_prior(-f, without_f)
         g = logsumexp(k, q, queries, scale)
-        return prefer(-g, log_prior)
+        return add_log_prior(-g, log_prior)
 
 
 def logsumexp_over_keys(scores: Tensor) -> Tensor:

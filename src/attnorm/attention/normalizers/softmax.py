@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers._key_bias import KeyBiased, memory_linear
-from attnorm.attention.normalizers.base import masked_scores, prefer, softmax_over_keys, widen
+from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys, upcast
 
 
 class Softmax(KeyBiased):
@@ -15,7 +15,7 @@ class Softmax(KeyBiased):
     proportional_to_prior = True
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
-        return softmax_over_keys(prefer(masked_scores(scores, mask), log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(masked_scores(scores, mask), log_prior)).to(scores.dtype)
 
     def key_bias(self, q, k, log_prior, queries, scale) -> Tensor | None:
         return log_prior
@@ -31,7 +31,7 @@ class Softmax(KeyBiased):
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         bias = dense_mask(mask, q.new_empty(()).expand(1, 1, n_queries, n_keys))
         if log_prior is not None:
-            log_prior = widen(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits would round it
+            log_prior = upcast(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits would round it
             bias = log_prior if bias is None else log_prior.masked_fill(~bias, -torch.inf)
         if bias is not None:
             bias = bias.expand(*bias.shape[:-2], n_queries, n_keys)  # torch keeps a copy in floats: not one a head

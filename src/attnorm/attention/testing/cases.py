@@ -1,6 +1,7 @@
 """The inputs that every property is tried on, and the normalizer under test with its two calls."""
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers.base import Normalizer, widen
+from attnorm.attention.normalizers.base import Normalizer, upcast
 
 BATCH, WIDTH = 2, 8
 PRIORS = ("no", "key", "pairwise")
@@ -32,7 +33,7 @@ class Problem:
         """(B, H, N, M)."""
         if self.given is not None:
             return self.given
-        return (widen(self.q) * self.scale @ widen(self.k).transpose(-2, -1)).to(self.q.dtype)
+        return (upcast(self.q) * self.scale @ upcast(self.k).transpose(-2, -1)).to(self.q.dtype)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -85,11 +86,20 @@ class Problem:
         return f"case: {self.name}; {b} examples, {h} heads, {n} queries, {m} keys, {str(self.q.dtype)[6:]}"
 
 
+def needs_heads(factory: Callable[..., Normalizer]) -> bool:
+    """Whether a factory has a parameter `heads` without a default."""
+    try:
+        heads = inspect.signature(factory).parameters.get("heads")
+    except ValueError:  # a callable without a signature
+        return False
+    return heads is not None and heads.default is heads.empty
+
+
 class Subject:
     """The normalizer under test: makes inputs for it and calls it as a model would."""
 
-    def __init__(self, factory: Callable[[], Normalizer], seed: int, device: str, heads: int, lengths: tuple):
-        normalizer = factory()
+    def __init__(self, factory: Callable[..., Normalizer], seed: int, device: str, heads: int, lengths: tuple):
+        normalizer = factory(heads=heads) if needs_heads(factory) else factory()
         if not isinstance(normalizer, Normalizer):
             raise ValueError(
                 f"factory={factory!r}: made {type(normalizer).__name__}, expected an attnorm.attention.Normalizer"

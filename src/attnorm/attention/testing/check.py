@@ -18,7 +18,7 @@ PROPERTIES: dict[str, Callable[[Subject], None]] = {
 
 
 def check_normalizer(
-    factory: Callable[[], Normalizer],
+    factory: Callable[..., Normalizer],
     *,
     properties: Sequence[str] | None = None,
     seed: int = 0,
@@ -33,15 +33,17 @@ def check_normalizer(
     dense and compact), with and without priors, and prints a line: "ok", "FAIL" with the failing case (which mask,
     shapes, indices, the expected and the found number), or "skip" with the reason.
 
-    factory:    makes a normalizer when called without arguments: a class, or `lambda: MyNormalizer(p=2)`.
+    factory:    makes a normalizer when called without arguments: a class, or `lambda: MyNormalizer(p=2)`. If it has a
+                parameter `heads` without a default, it is called with the number of heads, as in a model.
     properties: names to try only some of PROPERTIES.
     seed:       of the random inputs.
-    heads:      of the inputs, for normalizers with parameters per head.
+    heads:      number of heads of the inputs.
     lengths:    (queries, keys) at which `attend` is compared with `forward` besides the short ones, so that fast
                 paths are met too.
 
-    Returns the report when nothing failed. Raises AssertionError with the report as its message otherwise, and
-    ValueError for an unknown property or a factory that makes something else.
+    Returns the report if nothing failed. Raises AssertionError otherwise: its message names the properties that failed
+    if the report has been printed, and is the report if it has not. Raises ValueError for an unknown property or a
+    factory that makes something else.
     """
     chosen = list(PROPERTIES) if properties is None else [properties] if isinstance(properties, str) else properties
     for name in chosen:
@@ -61,7 +63,9 @@ def check_normalizer(
             say(report.results[-1], flush=True)
     say(report.summary)
     if not report.passed:
-        raise AssertionError(str(report))
+        names = ", ".join(failure.name for failure in report.failures)
+        short = f"{report.title}: {report.summary}; failed: {names} (see the report printed above)"
+        raise AssertionError(short if print_report else str(report))
     return report
 
 

@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.testing.cases import Problem, Subject
-from attnorm.attention.testing.report import Failure, compare, finite
+from attnorm.attention.testing.report import Failure, compare, compare_row_sums, finite
 
 ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of one rounding, relative
 SMALLEST = {torch.bfloat16: 0.0, torch.float16: 2.0**-24}  # float16 rounds tiny weights to its subnormals
@@ -47,7 +47,7 @@ def extreme_scores_stay_finite(subject: Subject) -> None:
                 w = subject.weights(changed)
                 live = problem.allowed.any(-1)
                 finite(w, "weights", where)
-                compare(w.sum(-1), subject.normalizer.total * live, "row sum", where, atol=tolerance)
+                compare_row_sums(w, subject.normalizer.total, live, where, atol=tolerance)
                 for of, gradient in subject.gradients(w, changed).items():
                     finite(gradient, f"gradient of the weights by {of}", where)
 

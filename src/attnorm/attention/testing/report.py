@@ -1,10 +1,12 @@
 """What the property suite says: a line a property, the failing case, and the comparison that words it."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+Total = float | tuple[float, float] | None  # what a row sums to, see `Normalizer.total`
 MARKS = {"ok": "ok  ", "failed": "FAIL", "skipped": "skip"}
 
 
@@ -92,6 +94,29 @@ def at_least(actual: Tensor, smallest: Tensor | float, what: str, where: object,
     """Raises Failure naming the worst entry below `smallest`."""
     smallest = torch.as_tensor(smallest, dtype=actual.dtype, device=actual.device)
     compare(actual, torch.maximum(actual, smallest), what, where, atol=slack, rtol=0)
+
+
+def compare_row_sums(weights: Tensor, total: Total, live: Tensor, where: object, atol: float = 1e-8) -> None:
+    """Raises Failure for a live row whose weights do not sum to `total`, or another row whose weights do not sum to 0.
+
+    weights: (B, H, N, M); total: as `Normalizer.total`; live: bool, broadcastable to (B, H, N).
+    """
+    low, high = bounds_of(total)
+    sums = weights.sum(-1)
+    live = live.expand_as(sums)
+    nearest = sums.detach().nan_to_num(nan=0.0).clamp(low, high).where(live, 0.0)
+    compare(sums, nearest, "row sum" if low == high else f"row sum, declared total = {total}", where, atol=atol)
+
+
+def bounds_of(total: Total) -> tuple[float, float]:
+    """The smallest and the largest row sum that `Normalizer.total` allows. Raises Failure for any other value."""
+    if total is None:
+        return -math.inf, math.inf
+    pair = total if isinstance(total, tuple) else (total, total)
+    numbers = len(pair) == 2 and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in pair)
+    if not numbers or not pair[0] <= pair[1]:
+        raise Failure(f"total={total!r}: expected a number, a pair (smallest, largest) or None")
+    return pair
 
 
 def finite(tensor: Tensor, what: str, where: object) -> None:

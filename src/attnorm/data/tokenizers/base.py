@@ -78,6 +78,11 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids: words separated by single spaces, pad, bos and eos dropped, unk written <unk>."""
 
+    def token(self, number: int) -> str:
+        """One token in a form that can be read: [pad], [bos], [eos] and [mask] for the special ones."""
+        special = {self.pad_id: "[pad]", self.bos_id: "[bos]", self.eos_id: "[eos]", self.mask_id: "[mask]"}
+        return special.get(number) or self.decode([number])
+
     @abstractmethod
     def to_bytes(self) -> bytes:
         """The content of `FILE`."""
@@ -94,9 +99,12 @@ class Tokenizer(ABC):
         the same ones at each call."""
 
     @classmethod
-    @abstractmethod
     def check(cls, options: dict) -> list[str]:
-        """Problems with the values of the options of `from_settings` that can be seen before reading any data."""
+        """Problems with options of `from_settings` that show before data is read, such as a file that is missing.
+
+        options: those that `from_settings` has, with values that its annotations allow.
+        """
+        return []
 
     def save(self, folder: str | Path) -> None:
         """Write `FILE` into the folder, which is made if need be."""
@@ -133,4 +141,6 @@ def check_tokenizer(settings: Mapping[str, object]) -> list[str]:
     except ConfigError as error:
         return error.problems
     options = options_of(settings)
-    return option_problems("tokenizer", cls.from_settings, options, facts=("draw",)) or cls.check(options)
+    problems = option_problems("tokenizer", cls.from_settings, options, facts=("draw",))
+    wrong = {problem.key for problem in problems}
+    return problems + cls.check({name: it for name, it in options.items() if f"tokenizer.{name}" not in wrong})

@@ -4,16 +4,16 @@ import io
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
 import numpy as np
 
-from attnorm.data import validation as checks
 from attnorm.data.tokenizers.base import UNK, Tokenizer
 from attnorm.errors import DataError
+from attnorm.schema import Count
 
 log = logging.getLogger(__name__)
 
-MODEL_TYPES = ("unigram", "bpe")
 _SPACE = "▁"
 _PAD, _BOS, _EOS, _UNK = range(4)
 # sentencepiece keeps ▁ ▅ and NUL for itself: a word that holds one of them cannot be spelled.
@@ -93,9 +93,9 @@ class SentencePiece(Tokenizer):
         cls,
         draw: Callable[[int | None], Iterable[str]],
         *,
-        model_type: str = "bpe",
-        vocab_size: int = 4000,
-        sample: int | None = 500_000,
+        model_type: Literal["unigram", "bpe"] = "bpe",
+        vocab_size: Count = 4000,
+        sample: Count | None = 500_000,
     ) -> "SentencePiece":
         """Train on `sample` sentences (None: on all). Raises as `train` does."""
         return cls.train(draw(sample), model_type=model_type, vocab_size=vocab_size)
@@ -105,22 +105,14 @@ class SentencePiece(Tokenizer):
         return True
 
     @classmethod
-    def check(cls, options: dict) -> list[str]:
-        """Wrong model type, sizes that are not positive whole numbers."""
-        problems = []
-        if (model_type := options.get("model_type", "bpe")) not in MODEL_TYPES:
-            problems.append(checks.unknown(f"tokenizer.model_type={model_type}: no such type", model_type, MODEL_TYPES))
-        problems += checks.whole_number("tokenizer.vocab_size", options.get("vocab_size", 4000))
-        if options.get("sample") is not None:
-            problems += checks.whole_number("tokenizer.sample", options["sample"])
-        return problems
-
-    @classmethod
     def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "SentencePiece":
         try:
             return cls(content)
         except RuntimeError as error:
             raise DataError(f"{name}: not a sentencepiece model: {error}") from error
+
+    def token(self, number: int) -> str:
+        return self._processor.id_to_piece(number) if number > _UNK else super().token(number)
 
     def to_bytes(self) -> bytes:
         return self._model

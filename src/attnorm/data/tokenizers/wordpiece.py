@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.tokenizers.base import REMEMBERED, UNK, Tokenizer
 from attnorm.data.tokenizers.wordpiece_trainer import pipeline, train
 from attnorm.errors import DataError
+from attnorm.schema import Count
 
 SPECIAL = {"pad_id": "[PAD]", "bos_id": "[CLS]", "eos_id": "[SEP]", "unk_id": "[UNK]"}
 MASK = "[MASK]"
@@ -62,8 +62,8 @@ class WordPiece(Tokenizer):
         draw: Callable[[int | None], Iterable[str]] | None = None,
         *,
         file: str | None = None,
-        vocab_size: int = 30_522,
-        sample: int | None = 500_000,
+        vocab_size: Count = 30_522,
+        sample: Count | None = 500_000,
         lowercase: bool | None = None,
     ) -> "WordPiece":
         """Read `file`, a vocab.txt (one piece a line), a tokenizer.json or a folder with one of them; without a file,
@@ -85,29 +85,24 @@ class WordPiece(Tokenizer):
 
     @classmethod
     def check(cls, options: dict) -> list[str]:
-        """A file that is missing, empty or neither kind; sizes that are not positive whole numbers; a `lowercase` that
-        is not true, false or null."""
-        file, lowercase = options.get("file"), options.get("lowercase")
+        """A file that is missing, empty or of neither kind."""
+        if (file := options.get("file")) is None:
+            return []
         key = f"tokenizer.file={file}"
-        if file is None:
-            problems = checks.whole_number("tokenizer.vocab_size", options.get("vocab_size", 30_522))
-            if options.get("sample") is not None:
-                problems += checks.whole_number("tokenizer.sample", options["sample"])
-        elif not isinstance(file, str) or not file:
-            problems = [f"{key}: must name a vocab.txt or a tokenizer.json; null trains one"]
-        elif _resolve(file).is_dir():
-            problems = [f"{key}: no {' or '.join(_NAMES)} in this folder"]
-        elif Path(file).suffix not in (".txt", ".json") and not Path(file).is_dir():
-            problems = [f"{key}: must be a vocab.txt or a tokenizer.json, or a folder with one of them"]
-        else:
-            problems = files.file_problem(key, _resolve(file))
-        if lowercase not in (None, True, False):
-            problems.append(f"tokenizer.lowercase={lowercase}: must be true, false or null (as the file says)")
-        return problems
+        if not file:
+            return [f"{key}: must name a vocab.txt or a tokenizer.json; null trains one"]
+        if _resolve(file).is_dir():
+            return [f"{key}: no {' or '.join(_NAMES)} in this folder"]
+        if Path(file).suffix not in (".txt", ".json") and not Path(file).is_dir():
+            return [f"{key}: must be a vocab.txt or a tokenizer.json, or a folder with one of them"]
+        return files.file_problem(key, _resolve(file))
 
     @classmethod
     def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "WordPiece":
         return cls(_from_json(content, name, None), name)
+
+    def token(self, number: int) -> str:
+        return self._tokenizer.id_to_token(number)
 
     def to_bytes(self) -> bytes:
         return self._tokenizer.to_str().encode()

@@ -84,6 +84,11 @@ class Answerer(nn.Module):
         used = cls.uses(settings)
         return {site: autoregressive for site, autoregressive in cls.sites.items() if site in used}
 
+    @classmethod
+    def site_layers(cls, settings: dict) -> dict[str, int]:
+        """The number of layers at each site that `sites_of` names: one that fuses, `layers` in every stack."""
+        return {site: 1 if site == "fusion" else settings.get("layers") for site in cls.sites_of(settings)}
+
     def answer(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
         """Scores (B, answers), and the weights of the question over the fused boxes (B, M), None without boxes."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_normalizer, build_site_prior, build_site_scorer
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention
-from attnorm.attention.normalizers.base import widen
+from attnorm.attention.normalizers.base import upcast
 from attnorm.errors import DataError
 from attnorm.models.encoder import site_log_prior
 from attnorm.models.vqa.config import VisualShape
@@ -41,7 +41,7 @@ def waves(geometry: Tensor) -> Tensor:
     """Sines and cosines of a box's middle and size, (B, M, 4) as x1 y1 x2 y2 -> (B, M, 8 OCTAVES), the longest wave
     four times the image. A product of queries and keys can so tell boxes at one place from others, as cos a cos b +
     sin a sin b = cos(a - b); from the numbers themselves it cannot."""
-    first, last = widen(geometry).chunk(2, dim=-1)
+    first, last = upcast(geometry).chunk(2, dim=-1)
     frequencies = math.pi / 2 * 2 ** torch.arange(OCTAVES, dtype=first.dtype, device=first.device)
     angles = (torch.cat([(first + last) / 2, last - first], -1).unsqueeze(-1) * frequencies).flatten(-2)
     return torch.cat([angles.sin(), angles.cos()], -1).to(geometry.dtype)

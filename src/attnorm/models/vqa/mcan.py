@@ -29,7 +29,7 @@ class MCAN(Answerer):
         self.question_pool, self.question = Pool(width), nn.Linear(width, hidden)
         if self.fusion is not None:
             self.guided = nn.ModuleList(
-                DecoderLayer(layers, attention, "guided", "guided") for _ in range(shape.layers)
+                DecoderLayer(layers, attention, "guided", "guided", layer) for layer in range(shape.layers)
             )
             self.last_norm = nn.LayerNorm(width, layers.norm_eps) if shape.norm == "pre" else nn.Identity()
             facts = {"heads": shape.heads, "bidirectional": True, "width": width}

@@ -7,7 +7,7 @@ itself: doubly-normalized weights are then uniform, whatever the scores.
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.normalizers.base import softmax_over_keys, widen
+from attnorm.attention.normalizers.base import softmax_over_keys, upcast
 
 
 class Pool(nn.Module):
@@ -42,5 +42,5 @@ class TopDown(nn.Module):
 
 def average(states: Tensor, logits: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """states (B, N, W), logits (B, N), real bool (B, N) -> (B, W), and the weights (B, N) in float32 or wider."""
-    weights = softmax_over_keys(widen(logits).masked_fill(~real, -torch.inf))
+    weights = softmax_over_keys(upcast(logits).masked_fill(~real, -torch.inf))
     return (weights.to(states.dtype).unsqueeze(1) @ states).squeeze(1), weights

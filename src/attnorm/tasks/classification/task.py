@@ -8,14 +8,14 @@ from attnorm.data.sources.base import LABELLED
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import BertRecipe
 from attnorm.tasks.classification.features import Labelled, LabelledBatches
-from attnorm.tasks.classification.module import ClassifyTask
-from attnorm.tasks.results import Scores
+from attnorm.tasks.classification.module import ClassificationModule
+from attnorm.tasks.results import Predictions, Results
 
 
 class Classification(BertRecipe):
     """task=classify, task=mnli."""
 
-    schema, counts, head = LABELLED, "rows", Classifier
+    schema, unit, head = LABELLED, "rows", Classifier
 
     def layout(self) -> Labelled:
         return Labelled(self.cfg["model"]["max_source"], self.cfg["data"]["labels"])
@@ -23,17 +23,28 @@ class Classification(BertRecipe):
     def extra(self) -> dict:
         return {"labels": len(self.cfg["data"]["labels"])}
 
-    def task(self, model: Classifier, tokenizer, validation: Split) -> ClassifyTask:
-        return ClassifyTask(model, tokenizer, self.optimization(), validation.texts, self.cfg["data"]["labels"])
+    def task(self, model: Classifier, tokenizer, validation: Split) -> ClassificationModule:
+        return ClassificationModule(model, tokenizer, validation.texts, self.cfg["data"]["labels"])
 
     def batches(self, split: Split) -> LabelledBatches:
         return LabelledBatches(split.rows, split.tokenizer.pad_id)
 
-    def score(self, task: ClassifyTask, split: Split) -> Scores:
+    def score(self, task: ClassificationModule, split: Split) -> Results:
         """Loss and accuracy; the label given to each row."""
         scores = super().score(task, split)
         label, count = Counter(split.texts["label"]).most_common(1)[0]
         scores.baselines = {f"always {label}": {"accuracy": 100.0 * count / scores.size}}
-        lines = [json.dumps({"row": row, "label": given}) for row, given in task.predictions().items()]
+        given = task.predictions()
+        texts, seconds, labels = (list(split.texts[column]) for column in ("text", "second", "label"))
+        scores.predictions = Predictions(
+            ids=list(given),
+            inputs=["\n".join(filter(None, pair)) for pair in zip(texts, seconds, strict=True)],
+            references=labels,
+            outputs=list(given.values()),
+            scores={"accuracy": [100.0 * (labels[row] == label) for row, label in given.items()]},
+            loss_sum=task.examples["loss_sum"],
+            n_tokens=[1] * len(given),
+        )
+        lines = [json.dumps({"row": row, "label": label}) for row, label in given.items()]
         scores.files = {".labels.jsonl": "\n".join(lines) + "\n"}
         return scores

@@ -5,7 +5,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.data.featurizer import pad
@@ -21,16 +20,14 @@ def special_tokens(tokenizer: Any) -> SpecialTokens:
 
 def target_logits(model: Seq2Seq, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Scores (tokens, V) of a batch's real target tokens, and those tokens: padding costs no vocabulary row."""
-    labels = batch["target"][:, 1:]  # (B, T)
-    real = labels != model.pad_id
+    labels, real = batch["target"][:, 1:], real_targets(model, batch)  # (B, T)
     states = model(batch["source"], batch["target"][:, :-1])  # (B, T, W)
     return model.logits(states[real]), labels[real]
 
 
-def summed_loss(model: Seq2Seq, batch: dict[str, Tensor]) -> tuple[float, int]:
-    """Negative log likelihood (nats) of a batch's target tokens, summed, and their number."""
-    logits, labels = target_logits(model, batch)
-    return F.cross_entropy(logits.float(), labels, reduction="sum").item(), len(labels)
+def real_targets(model: Seq2Seq, batch: dict[str, Tensor]) -> Tensor:
+    """bool (B, T): where a batch has target tokens to predict, not padding."""
+    return batch["target"][:, 1:] != model.pad_id
 
 
 def cut(encoded: list[list[int]], positions: int) -> list[list[int]]:

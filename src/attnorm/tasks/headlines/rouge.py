@@ -1,6 +1,6 @@
 """ROUGE by the package rouge-score, and the lead-8 baseline."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attnorm.data.readers.text import read_lines
@@ -20,14 +20,18 @@ class Rouge:
         self.stemmer = stemmer
         self.scorer = RougeScorer(list(METRICS), use_stemmer=stemmer)
 
+    def each(self, headlines: Iterable[str], titles: Iterable[str]) -> dict[str, list[float]]:
+        """The F1 of each headline against its title, in percent, by metric."""
+        scores = list(self._each(headlines, ((title,) for title in titles)))
+        return {metric: [score[metric] for score in scores] for metric in METRICS}
+
     def sums(self, headlines: Iterable[str], titles: Iterable[str]) -> dict[str, float]:
         """The F1 of each headline against its title, summed: divide by their number for the mean."""
-        sums = self._sums(headlines, ((title,) for title in titles))
-        return {metric: sums[metric] for metric in METRICS}
+        return {metric: sum(values) for metric, values in self.each(headlines, titles).items()}
 
     def __call__(self, headlines: list[str], titles: list[str]) -> dict[str, float]:
         """Mean F1 in percent; raises ValueError when the numbers of headlines and titles differ."""
-        return {metric: value / len(titles) for metric, value in self.sums(headlines, titles).items()}
+        return means(self.each(headlines, titles))
 
     def detailed(self, texts: Iterable[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
         """Mean F1, recall and precision of texts that may have several references each: rouge1, rouge1_recall, ...
@@ -35,21 +39,29 @@ class Rouge:
         Of several references, the one with the best F1 counts, for each of ROUGE-1, -2 and -L by itself, as rouge-score
         does it. Raises ValueError when the numbers of texts and references differ.
         """
-        return {metric: value / len(references) for metric, value in self._sums(texts, references).items()}
+        scores = list(self._each(texts, references))
+        names = [f"{metric}{ending}" for ending in PARTS for metric in METRICS]
+        return means({name: [score[name] for score in scores] for name in names})
 
-    def _sums(self, texts: Iterable[str], references: Iterable[Sequence[str]]) -> dict[str, float]:
-        sums = {f"{metric}{ending}": 0.0 for ending in PARTS for metric in METRICS}
+    def _each(self, texts: Iterable[str], references: Iterable[Sequence[str]]) -> Iterator[dict[str, float]]:
         for text, golds in zip(texts, references, strict=True):
-            for metric, score in self.scorer.score_multi(golds, text).items():
-                for ending, part in PARTS.items():
-                    sums[f"{metric}{ending}"] += 100.0 * getattr(score, part)
-        return sums
+            found = self.scorer.score_multi(golds, text)
+            yield {
+                f"{metric}{ending}": 100.0 * getattr(score, part)
+                for metric, score in found.items()
+                for ending, part in PARTS.items()
+            }
 
     def describe(self) -> str:
         """What a reader of the numbers has to know."""
         stemmer = "with Porter stemmer" if self.stemmer else "without stemmer"
         kept = "it keeps letters and digits only: '#' is dropped, 'UNK' matches '<unk>'"
         return f"ROUGE F1 by rouge-score, {stemmer}; {kept}"
+
+
+def means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The mean of each metric."""
+    return {metric: sum(values) / len(values) for metric, values in scores.items()}
 
 
 def read_texts(path: str | Path) -> list[str]:

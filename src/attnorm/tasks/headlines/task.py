@@ -5,22 +5,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import PAIRS
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
 from attnorm.models.config import Shape
-from attnorm.models.generation import Decoding
+from attnorm.models.generation import Decoding, generate
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.progress import tracked
 from attnorm.schema import Share
 from attnorm.tasks.headlines.features import PairBatches, PairLayout
-from attnorm.tasks.headlines.generate import write_headlines
-from attnorm.tasks.headlines.module import HeadlineTask, sample
-from attnorm.tasks.headlines.rouge import Rouge, lead
-from attnorm.tasks.results import Scores
-from attnorm.tasks.task import Recipe, TaskConfig
+from attnorm.tasks.headlines.generate import cut, special_tokens, write_headlines
+from attnorm.tasks.headlines.module import HeadlineModule, sample
+from attnorm.tasks.headlines.rouge import Rouge, lead, means
+from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.task import Recipe, TaskConfig, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class Headlines(Recipe):
     """task=gigaword."""
 
     Config, groups = HeadlineConfig, {"decoding": Decoding}
-    interface, schema, counts = "seq2seq", PAIRS, "pairs"
+    interface, schema, unit = "seq2seq", PAIRS, "pairs"
     scoring, monitoring = ("task.stemmer", "decoding"), ("task.rouge_pairs",)
 
     def layout(self) -> PairLayout:
@@ -45,11 +48,10 @@ class Headlines(Recipe):
     def model(self, tokenizer) -> Seq2Seq:
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
 
-    def task(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineTask:
-        return HeadlineTask(
+    def task(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineModule:
+        return HeadlineModule(
             model,
             tokenizer,
-            self.optimization(),
             validation.texts,
             label_smoothing=self.config.label_smoothing,
             rouge_pairs=self.config.rouge_pairs,
@@ -64,6 +66,25 @@ class Headlines(Recipe):
     def decoding(self) -> Decoding:
         """How final headlines are generated."""
         return self.group("decoding")
+
+    def generate(self, model: Seq2Seq, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        sources = cut(tokenizer.encode(texts), self.cfg["model"]["max_source"])
+        return write_headlines(model, tokenizer, sources, self.decoding(), self.cfg["data"]["batch_tokens"])
+
+    def attended(self, model: Seq2Seq, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+        """The model reads the article and, as it wrote it, the headline."""
+        [source] = cut(tokenizer.encode([text]), self.cfg["model"]["max_source"])
+        source, special = [*source, tokenizer.eos_id], special_tokens(tokenizer)
+        device = next(model.parameters()).device
+        [written] = generate(model, torch.tensor([source], device=device), special, self.decoding())
+        target = [tokenizer.bos_id, *written]
+        read, wrote = ([tokenizer.token(number) for number in ids] for ids in (source, target))
+
+        def tokens(layer: str) -> tuple[list[str], list[str]]:
+            of_decoder, to_article = layer.startswith("decoder"), layer.endswith("cross")
+            return wrote if of_decoder else read, wrote if of_decoder and not to_article else read
+
+        return (torch.tensor([source]), torch.tensor([target])), tokens
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         model = {"max_target": Shape.max_target, **self.cfg["model"]}
@@ -80,10 +101,10 @@ class Headlines(Recipe):
                 message = f"must be at least {longest}, the tokens of the longest possible pair"
                 yield Problem("data.batch_tokens", message, data["batch_tokens"])
 
-    def score(self, task: HeadlineTask, split: Split) -> Scores:
+    def score(self, task: HeadlineModule, split: Split) -> Results:
         """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
         task.rouge_pairs = 0  # greedy headlines are for watching only
-        loss = self.judged(task, split)["loss"]
+        loss = self.evaluate(task, split)["loss"]
         decoding, rouge = self.decoding(), Rouge(self.config.stemmer)
         started = time.perf_counter()
         headlines = write_headlines(
@@ -96,15 +117,17 @@ class Headlines(Recipe):
         )
         seconds = time.perf_counter() - started
         articles, titles = list(split.texts["article"]), list(split.texts["title"])
-        return Scores(
+        scores = rouge.each(headlines, titles)
+        return Results(
             split.name,
-            self.counts,
+            self.unit,
             len(titles),
-            {**rouge(headlines, titles), "loss": loss},
+            {**means(scores), "loss": loss},
             baselines={"lead-8": rouge([lead(article) for article in articles], titles)},
             note=rouge.describe(),
             settings=vars(decoding),
             files={".txt": "\n".join(headlines) + "\n"},
+            predictions=Predictions(range(len(titles)), titles, headlines, scores, **task.examples, inputs=articles),
             samples=list(map(sample, articles, titles, headlines)),
-            more={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
+            extra={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
         )

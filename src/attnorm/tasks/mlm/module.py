@@ -6,36 +6,48 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.models.bert import MaskedLM
-from attnorm.optim import Optimization
-from attnorm.tasks.module import Task
+from attnorm.tasks.module import Loss, TaskModule, sums_per_row
 
 SHOWN_ROWS, SHOWN_TOKENS = 5, 24  # samples: the first tokens of the first rows
 
 
-class MaskedLMTask(Task):
+class MaskedLMModule(TaskModule):
     """Cross-entropy at the hidden tokens; validation loss, perplexity and accuracy there."""
 
-    counted = ("loss", "hidden", "right")
+    counters = ("loss", "masked", "correct")
 
-    def __init__(self, model: MaskedLM, tokenizer, optim: Optimization):
-        super().__init__(model, tokenizer, optim)
+    def __init__(self, model: MaskedLM, tokenizer):
+        super().__init__(model, tokenizer)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores of the vocabulary at the hidden places only, (K, V)."""
         return self.model(batch["ids"], batch["segments"], batch["places"])
 
-    def loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
-        return F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"])
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         return (batch["ids"] != self.tokenizer.pad_id).sum()
 
-    def judge(self, batch: dict[str, Tensor]) -> dict[str, float]:
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, labels = self(batch).float(), batch["labels"]
         guesses = scores.argmax(-1)
         self._show(batch, guesses)
         loss = F.cross_entropy(scores, labels, reduction="sum").item()
-        return {"loss": loss, "hidden": len(labels), "right": (guesses == labels).sum().item()}
+        self.add(loss=loss, masked=len(labels), correct=(guesses == labels).sum().item())
+        if self.examples is not None:
+            self._record(batch, F.cross_entropy(scores, labels, reduction="none"), guesses)
+
+    def _record(self, batch: dict[str, Tensor], losses: Tensor, guesses: Tensor) -> None:
+        """Keeps the sums of each row, and its masked tokens with the predicted ones."""
+        mask, labels = batch["places"], batch["labels"]
+        counts = mask.sum(1).tolist()
+        reference, output = ([part.tolist() for part in tokens.split(counts)] for tokens in (labels, guesses))
+        correct = sums_per_row(guesses == labels, mask).long()
+        loss_sum = sums_per_row(losses, mask)
+        self.record(
+            batch["rows"], reference=reference, output=output, loss_sum=loss_sum, n_tokens=counts, correct=correct
+        )
 
     def _show(self, batch: dict[str, Tensor], guesses: Tensor) -> None:
         """The first rows of the split: as the model sees them, as they were, as it fills them."""
@@ -44,11 +56,11 @@ class MaskedLMTask(Task):
             texts = (self.tokenizer.decode(ids[place, :SHOWN_TOKENS].tolist()) for ids in (batch["ids"], truth, filled))
             self.samples.append(dict(zip(("shown", "text", "filled"), texts, strict=True)))
 
-    def results(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """loss (nats per hidden token), perplexity, and accuracy in percent."""
-        loss = self.totals["loss"] / self.totals["hidden"]
-        accuracy = 100.0 * self.totals["right"] / self.totals["hidden"]
+        loss = self.sums["loss"] / self.sums["masked"]
+        accuracy = 100.0 * self.sums["correct"] / self.sums["masked"]
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
 
-    def line(self, metrics: dict[str, float]) -> str:
+    def format_line(self, metrics: dict[str, float]) -> str:
         return f"perplexity {metrics['perplexity']:,.1f}  accuracy {metrics['accuracy']:.1f}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated
 
 from pydantic import Field
@@ -15,8 +16,9 @@ from attnorm.parts import TARGET, names_of
 from attnorm.schema import NonNegative, Probability
 from attnorm.tasks.bert import BertRecipe
 from attnorm.tasks.mlm.masking import MaskedBatches, Masking
-from attnorm.tasks.mlm.module import MaskedLMTask
+from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.mlm.packing import Blocks
+from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import TaskConfig
 
 
@@ -35,7 +37,7 @@ class MaskedLMConfig(TaskConfig):
 class MaskedLanguageModel(BertRecipe):
     """task=mlm."""
 
-    Config, schema, counts, head = MaskedLMConfig, DOCUMENTS, "documents", MaskedLM
+    Config, schema, unit, head = MaskedLMConfig, DOCUMENTS, "documents", MaskedLM
 
     def layout(self) -> Blocks:
         return Blocks(self.cfg["model"]["max_source"], self.config.packed, self.config.share)
@@ -44,16 +46,34 @@ class MaskedLanguageModel(BertRecipe):
         """Which tokens are masked, and what stands in their place."""
         return Masking(**{name: getattr(self.config, name) for name in names_of(Masking)})
 
-    def task(self, model: MaskedLM, tokenizer, validation: Split) -> MaskedLMTask:
-        return MaskedLMTask(model, tokenizer, self.optimization())
+    def task(self, model: MaskedLM, tokenizer, validation: Split) -> MaskedLMModule:
+        return MaskedLMModule(model, tokenizer)
 
     def batches(self, split: Split) -> MaskedBatches:
         return MaskedBatches(split.rows, split.tokenizer, self.masking(), self.cfg["seed"])
 
+    def score(self, task: MaskedLMModule, split: Split) -> Results:
+        """Loss, perplexity and accuracy at the masked tokens; the predictions have one row per block."""
+        scores, examples = super().score(task, split), task.examples
+        text = cache(lambda token: split.tokenizer.decode([token]))  # a split has few different tokens
+        masked, filled = ([list(map(text, row)) for row in examples[name]] for name in ("reference", "output"))
+        counts = list(zip(examples["correct"], examples["n_tokens"], strict=True))
+        scores.predictions = Predictions(
+            ids=range(len(split)),
+            references=masked,
+            outputs=filled,
+            scores={"accuracy": [100.0 * correct / count if count else None for correct, count in counts]},
+            loss_sum=examples["loss_sum"],
+            n_tokens=examples["n_tokens"],
+            statistics={"correct": examples["correct"]},
+        )
+        return scores
+
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         yield from super().problems(is_valid)
         if is_valid("task"):
-            yield from Masking.check({name: self.cfg["task"][name] for name in names_of(Masking)}, "task")
+            options = {name: value for name, value in self.cfg["task"].items() if name in names_of(Masking)}
+            yield from Masking.check(options, "task")
         if is_valid("tokenizer") and not tokenizer_class(self.cfg["tokenizer"]).has_mask:
             message = "has no mask token, which this task needs; use tokenizer=wordpiece"
             yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])

@@ -75,10 +75,7 @@ def score(
         twice = [name for name, count in Counter(name for name, _ in references).items() if count > 1]
         raise DataError(f"the references have questions twice: {listed(twice)}")
     predictions, counts = matched(predictions, gold)
-    exact, f1 = (dict.fromkeys(gold, 0.0) for _ in range(2))
-    judge = _judge_1 if all(gold.values()) and null_odds is None else _judge_2
-    for name, prediction in predictions.items():
-        exact[name], f1[name] = judge(prediction, gold[name])
+    exact, f1 = _scores(predictions, gold, null_odds)
     if null_odds is None:
         return _means(exact, f1, gold) | counts
     if without := [name for name in predictions if name not in null_odds]:
@@ -92,19 +89,50 @@ def score(
     return results
 
 
-def _judge_1(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+def question_scores(
+    predictions: Mapping[str, str],
+    references: Sequence[Reference],
+    null_odds: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, list[float]]:
+    """`exact` and `f1` of each question in percent, in the order of the references: their means are those of `score`.
+
+    There must be a prediction for every question, not yet emptied by a threshold, and odds for every prediction.
+    """
+    gold = dict(references)
+    scores = _scores(predictions, gold, null_odds)
+    if null_odds is not None:
+        scores = [_emptied(values, gold, null_odds, threshold) for values in scores]
+    return {
+        name: [100.0 * values[question] for question in gold]
+        for name, values in zip(("exact", "f1"), scores, strict=True)
+    }
+
+
+def _scores(
+    predictions: Mapping[str, str], gold: Mapping[str, Sequence[str]], null_odds: Mapping[str, float] | None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Exact match and F1 in [0, 1] of each question, as predicted; 0 for questions without a prediction."""
+    exact, f1 = (dict.fromkeys(gold, 0.0) for _ in range(2))
+    compare = _compare_1 if all(gold.values()) and null_odds is None else _compare_2
+    for name, prediction in predictions.items():
+        exact[name], f1[name] = compare(prediction, gold[name])
+    return exact, f1
+
+
+def _compare_1(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
     """Exact match and F1 by the rules of 1.1."""
     f1 = max(token_f1(prediction, answer) for answer in answers) if normalize(prediction) else 0.0
     return max(exact_match(prediction, answer) for answer in answers), f1
 
 
-def _judge_2(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+def _compare_2(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
     """Exact match and F1 by the rules of 2.0."""
     answers = [answer for answer in answers if normalize(answer)] or [""]
     return tuple(max(metric(prediction, answer) for answer in answers) for metric in (exact_match, token_f1))
 
 
-def _emptied(scores: dict[str, float], gold: dict, odds: dict[str, float], threshold: float) -> dict[str, float]:
+def _emptied(scores: dict[str, float], gold: dict, odds: Mapping[str, float], threshold: float) -> dict[str, float]:
     """The scores when answers whose odds of none are above the threshold are empty."""
     return scores | {name: float(not gold[name]) for name, value in odds.items() if value > threshold}
 

@@ -7,29 +7,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.models.heads import SpanModel
-from attnorm.optim import Optimization
-from attnorm.tasks.module import Task
+from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.squad.metric import references, score
 from attnorm.tasks.squad.spans import Spans
 
 SHOWN = 5  # samples
 
 
-class SpanTask(Task):
+class SpanModule(TaskModule):
     """Mean of the cross-entropies of start and end over windows; exact match and F1 of the answers.
 
     rows, texts: the validation windows and the questions they were made from. null_threshold: how much better the score
     of no answer has to be for an empty one; None: there always is an answer.
     """
 
-    monitor, better = "val/f1", "max"
-    counted = ("loss", "windows")
+    monitor, mode = "val/f1", "max"
+    counters = ("loss", "windows")
 
     def __init__(
         self,
         model: SpanModel,
         tokenizer,
-        optim: Optimization,
         rows,
         texts,
         *,
@@ -37,7 +35,7 @@ class SpanTask(Task):
         max_answer: int,
         null_threshold: float | None,
     ):
-        super().__init__(model, tokenizer, optim)
+        super().__init__(model, tokenizer)
         self.rows, self.texts, self.null_threshold = rows, texts, null_threshold
         self.search = {"n_best": n_best, "max_answer": max_answer}
 
@@ -46,30 +44,32 @@ class SpanTask(Task):
         padding = batch["ids"] == self.tokenizer.pad_id
         return self.model(batch["ids"], batch["types"]).float().masked_fill(padding[..., None], -torch.inf)
 
-    def loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
-        return self._loss(self(batch), batch), len(batch["rows"])
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        return Loss(self._loss(self(batch), batch), len(batch["rows"]))
 
-    def _loss(self, scores: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        targets = torch.stack([batch["starts"], batch["ends"]], dim=1)  # (B, 2); 0, [CLS], where there is no answer
-        return F.cross_entropy(scores, targets, reduction="sum") / 2
+    def _loss(self, scores: Tensor, batch: dict[str, Tensor], reduction: str = "sum") -> Tensor:
+        targets = torch.stack([batch["starts"], batch["ends"]], dim=1)  # (B, 2); 0, [CLS], if there is no answer
+        return F.cross_entropy(scores, targets, reduction=reduction) / 2
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         return (batch["ids"] != self.tokenizer.pad_id).sum()
 
-    def begin_validation(self) -> None:
-        super().begin_validation()
+    def begin_validation(self, keep_examples: bool = False) -> None:
+        super().begin_validation(keep_examples)
         self.spans = Spans(self.rows, self.texts, **self.search)
-        self.found = [self.spans.found]
+        self.outputs = [self.spans.found]
 
-    def judge(self, batch: dict[str, Tensor]) -> dict[str, float]:
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores = self(batch)
         self.spans.add(batch["rows"].tolist(), *scores.unbind(-1))
-        return {"loss": self._loss(scores, batch).item(), "windows": len(batch["rows"])}
+        self.add(loss=self._loss(scores, batch).item(), windows=len(batch["rows"]))
+        if self.examples is not None:
+            self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 
-    def results(self) -> dict[str, float]:
-        """loss (nats), exact and f1 in percent, over the questions of which a window was judged."""
+    def metrics(self) -> dict[str, float]:
+        """loss (nats), exact and f1 in percent, over the questions of which a window was evaluated."""
         everywhere = Spans(self.rows, self.texts, **self.search)
-        for found in self.found:  # one a rank: windows of a question may have been judged by several
+        for found in self.outputs:  # one per rank: several may have evaluated windows of the same question
             everywhere.merge(found)
         self.spans = everywhere
         answers, odds = everywhere.answers()
@@ -78,7 +78,7 @@ class SpanTask(Task):
         found = score(answers, gold, **with_null)
         self._show(gold)
         kept = {name: value for name, value in found.items() if not name.endswith(("total", "missing", "extra"))}
-        return {"loss": self.totals["loss"] / self.totals["windows"], **kept}
+        return {"loss": self.sums["loss"] / self.sums["windows"], **kept}
 
     def _show(self, gold: list[tuple[str, list[str]]]) -> None:
         answers, _ = self.spans.answers(self.null_threshold)
@@ -92,5 +92,5 @@ class SpanTask(Task):
             for name, texts in islice(gold, SHOWN)
         ]
 
-    def line(self, metrics: dict[str, float]) -> str:
+    def format_line(self, metrics: dict[str, float]) -> str:
         return f"exact match {metrics['exact']:.1f}  F1 {metrics['f1']:.1f}"

@@ -1,10 +1,12 @@
 """Reading comprehension on SQuAD: windows over the texts, answers and their official scores."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from attnorm.data.preprocess import Split
+from attnorm.data.readers.text import digest
 from attnorm.data.sources.base import QUESTIONS
 from attnorm.data.tokenizers.base import tokenizer_class
 from attnorm.errors import ConfigError, Problem
@@ -12,9 +14,9 @@ from attnorm.models.heads import SpanModel
 from attnorm.parts import TARGET
 from attnorm.schema import Count, Number
 from attnorm.tasks.bert import BertRecipe
-from attnorm.tasks.results import Scores
+from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.squad import metric as squad_metric
-from attnorm.tasks.squad.module import SpanTask
+from attnorm.tasks.squad.module import SpanModule
 from attnorm.tasks.squad.windows import WindowBatches, Windows
 from attnorm.tasks.task import TaskConfig
 
@@ -34,19 +36,18 @@ class SquadConfig(TaskConfig):
 class Questions(BertRecipe):
     """task=squad."""
 
-    Config, schema, counts, head = SquadConfig, QUESTIONS, "questions", SpanModel
+    Config, schema, unit, head = SquadConfig, QUESTIONS, "questions", SpanModel
     scoring = ("task.n_best", "task.max_answer", "task.null_threshold")
 
     def layout(self) -> Windows:
         config = self.config
         return Windows(self.cfg["model"]["max_source"], config.max_query, config.stride, config.no_answer)
 
-    def task(self, model: SpanModel, tokenizer, validation: Split) -> SpanTask:
+    def task(self, model: SpanModel, tokenizer, validation: Split) -> SpanModule:
         config = self.config
-        return SpanTask(
+        return SpanModule(
             model,
             tokenizer,
-            self.optimization(),
             validation.rows,
             validation.texts,
             n_best=config.n_best,
@@ -71,7 +72,7 @@ class Questions(BertRecipe):
             message = "does not tell where in a text a token is, which this task needs; use tokenizer=wordpiece"
             yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])
 
-    def score(self, task: SpanTask, split: Split) -> Scores:
+    def score(self, task: SpanModule, split: Split) -> Results:
         """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format. Beside them the
         best spans, also where the odds are too high: what other thresholds are to be tried on. The baseline of 2.0 is
         to give no answer to any question."""
@@ -87,5 +88,39 @@ class Questions(BertRecipe):
             silent = squad_metric.score({name: "" for name, _ in gold}, gold)
             scores.baselines = {"never an answer": {name: silent[name] for name in ("f1", "exact")}}
             scores.settings = {"null_threshold": task.null_threshold}
+        scores.predictions = self.predictions(task, split)
         scores.note = "official rules: lower case, no punctuation, no articles; best of the gold answers"
         return scores
+
+    def predictions(self, task: SpanModule, split: Split) -> Predictions:
+        """One row per question. With task.no_answer=true also what the best thresholds follow from: the odds of no
+        answer, the best span, and its scores."""
+        gold = squad_metric.references(split.texts)
+        spans, odds = task.spans.answers()
+        answers, _ = task.spans.answers(task.null_threshold)
+        losses, windows, statistics = [0.0] * len(gold), [0] * len(gold), {}
+        for question, loss in zip(split.rows["example"], task.examples["loss_sum"], strict=True):
+            losses[question] += loss
+            windows[question] += 1
+        if task.null_threshold is None:
+            scores = squad_metric.question_scores(spans, gold)
+        else:
+            scores = squad_metric.question_scores(spans, gold, odds, task.null_threshold)
+            of_spans = squad_metric.question_scores(spans, gold, odds, threshold=math.inf)
+            statistics = {
+                "has_answer": [bool(texts) for _, texts in gold],
+                "null_odds": list(odds.values()),
+                "span": list(spans.values()),
+                **{f"span_{name}": values for name, values in of_spans.items()},
+            }
+        return Predictions(
+            ids=[name for name, _ in gold],
+            groups=[digest(context) for context in split.texts["context"]],
+            inputs=list(split.texts["question"]),
+            references=[texts for _, texts in gold],
+            outputs=list(answers.values()),
+            scores=scores,
+            loss_sum=losses,
+            n_tokens=windows,
+            statistics=statistics,
+        )

@@ -15,12 +15,12 @@ from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sources.base import VISUAL
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
-from attnorm.tasks.results import Scores
+from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Recipe, TaskConfig
-from attnorm.tasks.vqa.answers import AnswerList
+from attnorm.tasks.vqa.answers import AnswerList, accuracy
 from attnorm.tasks.vqa.features import Visual, VisualBatches
 from attnorm.tasks.vqa.metric import references, results, score
-from attnorm.tasks.vqa.module import VqaTask
+from attnorm.tasks.vqa.module import VqaModule
 
 FILE = "answers.json"
 
@@ -37,7 +37,7 @@ class VisualQuestions(Recipe):
     """task=vqa. The answer list, and the sizes of the views, are facts of the training data: a run folder keeps them in
     answers.json."""
 
-    Config, interface, schema, counts = VqaConfig, "vqa", VISUAL, "questions"
+    Config, interface, schema, unit = VqaConfig, "vqa", VISUAL, "questions"
 
     def __init__(self, cfg: dict):
         super().__init__(cfg)
@@ -172,8 +172,8 @@ class VisualQuestions(Recipe):
             view_boxes=boxes,
         )
 
-    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> VqaTask:
-        return VqaTask(model, tokenizer, self.optimization(), validation.texts, self.answers().texts)
+    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> VqaModule:
+        return VqaModule(model, tokenizer, validation.texts, self.answers().texts)
 
     def batches(self, split: Split) -> VisualBatches:
         views, tokenizer = self.views(split.name), split.tokenizer
@@ -183,19 +183,40 @@ class VisualQuestions(Recipe):
             raise DataError(f"data: the views have so many features a box ({found}), the model was made for {made}")
         return VisualBatches(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
-    def score(self, task: VqaTask, split: Split) -> Scores:
+    def score(self, task: VqaModule, split: Split) -> Results:
         """The official accuracy, overall and by answer type, where the questions have annotations; the answers as the
         official evaluation takes them."""
         scores = super().score(task, split)
         predictions, gold = task.predictions(), references(split.texts)
         scores.files = {".results.json": results(predictions) + "\n"}
-        if not any(reference.answers for reference in gold):
+        annotated = any(reference.answers for reference in gold)
+        if not annotated:
             scores.metrics, scores.note = {}, "the questions have no annotations: answers are written, not scored"
+            scores.predictions = self.table(predictions, [None] * len(gold), [None] * len(gold), split)
             return scores
         found = score(predictions, gold)
+        accuracies = [100.0 * accuracy(predictions[reference.id], reference.answers) for reference in gold]
+        scores.predictions = self.table(predictions, accuracies, task.examples["loss_sum"], split)
         scores.metrics = {"accuracy": found["accuracy"], **found["answer_types"], "loss": scores.metrics["loss"]}
         common = AnswerList.build((reference.answers for reference in gold), min_count=1).texts[0]
         always = score(dict.fromkeys(predictions, common), gold)
         scores.baselines = {f"always {common}": {"accuracy": always["accuracy"], **always["answer_types"]}}
         scores.note = "official VQA accuracy: leave-one-out over the annotators, answers normalised where they differ"
         return scores
+
+    def table(
+        self, answers: dict[str, str], accuracies: list[float | None], losses: list[float | None], split: Split
+    ) -> Predictions:
+        """One row per question. accuracies (percent) and losses (nats) are None for questions without annotations."""
+        gold = references(split.texts)
+        return Predictions(
+            ids=[reference.id for reference in gold],
+            groups=list(split.texts["image"]),
+            inputs=list(split.texts["question"]),
+            references=[list(reference.answers) for reference in gold],
+            outputs=[answers[reference.id] for reference in gold],
+            scores={"accuracy": accuracies},
+            loss_sum=losses,
+            n_tokens=[1] * len(gold),
+            statistics={"answer_type": [reference.answer_type for reference in gold]},
+        )

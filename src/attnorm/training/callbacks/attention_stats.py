@@ -1,5 +1,6 @@
 """Entropy and column mass of every attention head while a model trains."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -8,8 +9,8 @@ from torch import Tensor
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
 from attnorm.schema import WholeNumber
-from attnorm.tasks.module import Task
-from attnorm.training.loggers import CsvTable
+from attnorm.tasks.module import TaskModule
+from attnorm.training.loggers import CsvTable, read_csv
 
 ATTENTION_FILE = "attention.csv"
 
@@ -22,56 +23,78 @@ def layer_label(name: str) -> str:
     return "/".join(parts)
 
 
-class EveryUpdates(pl.Callback):
-    """Calls `look` after every `every`-th update (once an update, however many batches it accumulates); 0 is never."""
+class EveryNSteps(pl.Callback):
+    """Calls `on_step` before the first update, after every `every_n_steps`-th and after the last one; 0 means never.
 
-    def __init__(self, every: int):
-        self.every, self.looked_at = every, 0
+    A step is an update, however many batches it accumulates. No step is recorded twice, also if a run is resumed. A
+    subclass writes `on_step`, and calls `start` in `on_fit_start`.
+    """
+
+    def __init__(self, every_n_steps: int):
+        self.every_n_steps = every_n_steps
+        self.last_step: int | None = None
+
+    def start(self, trainer: pl.Trainer, task: pl.LightningModule, tables: Iterable[CsvTable]) -> None:
+        """Records step 0 of a new run; continues after the last recorded step of a resumed one."""
+        recorded = [int(row["step"]) for table in tables if table.path.exists() for row in read_csv(table.path)]
+        self.last_step = max(recorded, default=None)
+        if trainer.ckpt_path is None:
+            self._record(trainer, task)
 
     def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        self.looked_at = trainer.global_step  # of a resumed run: its first batch may not close an update
+        self.started_at = trainer.global_step  # the first batch of a resumed run may not complete an update
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, outputs, batch: dict, *_) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:
         step = trainer.global_step
-        if self.every and trainer.is_global_zero and step % self.every == 0 and step != self.looked_at:
-            self.looked_at = step
-            self.look(trainer, task, batch)
+        if self.every_n_steps and step % self.every_n_steps == 0 and step != self.started_at:
+            self._record(trainer, task)
 
-    def look(self, trainer: pl.Trainer, task: pl.LightningModule, batch: dict) -> None:
-        """What a subclass does; on the first rank only."""
+    def on_train_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        self._record(trainer, task)
+
+    def _record(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        if self.every_n_steps and trainer.is_global_zero and trainer.global_step != self.last_step:
+            self.last_step = trainer.global_step
+            self.on_step(trainer, task)
+
+    def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        """Records the model at the current step; called on the first rank only."""
         raise NotImplementedError
 
 
-class AttentionWatch(EveryUpdates):
+class AttentionStats(EveryNSteps):
     """How each head of each layer attends on the first validation batch: its entropy, and the smallest column mass,
-    near 0 where a key is explained away ([D] Lemma 1).
+    which is near 0 if a key is explained away ([D] Lemma 1).
 
-    Head by head in attention.csv: `entropy` in nats, the mean over queries; `column_mass`, the mean over examples of
-    the smallest, and `column_mass_min`, the smallest of all; examples without keys are left out. The means over heads,
-    and the least, go to the logger.
+    ``attention.csv`` has one row per head, with ``entropy`` in nats, the mean over queries; ``column_mass``, the mean
+    over examples of the smallest column mass; and ``column_mass_min``, the smallest of all examples. Examples without
+    keys are left out. The means over heads, and the minimum, go to the loggers.
+
+    Args:
+        run_folder: folder of ``attention.csv``.
+        every_n_steps: number of updates between two records, each of which costs a forward pass; 0 turns it off.
     """
 
-    def __init__(self, run_folder: Path, every_n_steps: WholeNumber):
+    def __init__(self, run_folder: Path, every_n_steps: WholeNumber = 50):
         super().__init__(every_n_steps)
-        self.file = run_folder / ATTENTION_FILE
+        self.file = Path(run_folder) / ATTENTION_FILE
         self.batch: dict[str, Tensor] | None = None
 
-    def on_fit_start(self, trainer: pl.Trainer, task: Task) -> None:
+    def on_fit_start(self, trainer: pl.Trainer, task: TaskModule) -> None:
         self.table = CsvTable(self.file)
-        if self.every and trainer.is_global_zero:
-            batch = trainer.datamodule.fixed_batch()
+        if self.every_n_steps and trainer.is_global_zero:
+            batch = trainer.datamodule.probe_batch()
             self.batch = {name: tensor.to(task.device) for name, tensor in batch.items()}
-            if trainer.ckpt_path is None:
-                self.look(trainer, task, {})
+        self.start(trainer, task, [self.table])
 
     @torch.no_grad()
-    def look(self, trainer: pl.Trainer, task: Task, batch: dict) -> None:
+    def on_step(self, trainer: pl.Trainer, task: TaskModule) -> None:
         metrics: dict[str, float] = {}
 
-        def see(name: str, weights: Tensor, allowed: Tensor | None) -> None:
+        def record(name: str, weights: Tensor, allowed: Tensor | None) -> None:
             label, weights = layer_label(name), weights.float()
             mass = smallest_column_mass(weights, allowed)  # (B, H)
-            known = ~mass.isinf().any(-1)  # not of an example without keys
+            known = ~mass.isinf().any(-1)  # leaves out examples without keys
             mass = mass[known] if known.any() else mass
             spread = entropy(weights)  # (H,)
             for head, values in enumerate(zip(spread, mass.mean(0), mass.amin(0), strict=True)):
@@ -84,13 +107,13 @@ class AttentionWatch(EveryUpdates):
 
         was_training = task.model.training
         task.model.eval()
-        with observe(task.model, see):
+        with observe(task.model, record):
             task(self.batch)
         task.model.train(was_training)
         log_now(trainer, metrics)
 
 
 def log_now(trainer: pl.Trainer, metrics: dict[str, float]) -> None:
-    """Sends metrics to every logger at the present step, outside Lightning's own logging interval."""
+    """Sends metrics to every logger at the current step, outside Lightning's own logging interval."""
     for logger in trainer.loggers:
         logger.log_metrics(metrics, trainer.global_step)

@@ -1,5 +1,6 @@
 """The progress bar of a run, and one line per validation."""
 
+import logging
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -8,6 +9,8 @@ from rich.markup import escape
 
 from attnorm.progress import bar, console
 from attnorm.schema import WholeNumber
+
+log = logging.getLogger(__name__)
 
 
 class Progress(pl.Callback):
@@ -37,7 +40,7 @@ class Progress(pl.Callback):
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        console.print(f"step {trainer.global_step:>6,}  val loss {found['loss']:.3f}  {task.line(found)}")
+        log.info("step %6s  val loss %.3f  %s", f"{trainer.global_step:,}", found["loss"], task.format_line(found))
         self._show_samples(trainer.global_step, task.samples[: self.samples])
 
     def _show_samples(self, step: int, samples: list) -> None:

@@ -5,7 +5,7 @@ import time
 import pytorch_lightning as pl
 from torch import Tensor
 
-from attnorm.tasks.module import Task
+from attnorm.tasks.module import TaskModule
 
 
 class Throughput(pl.Callback):
@@ -19,7 +19,7 @@ class Throughput(pl.Callback):
         if self.since is None:
             self.since = time.perf_counter()
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: Task, outputs, batch: dict, *_) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, task: TaskModule, outputs, batch: dict, *_) -> None:
         self.tokens = self.tokens + task.tokens(batch)
 
     def on_validation_start(self, *_) -> None:

@@ -1,0 +1,84 @@
+"""The course of learned scalars, such as hybrid weights or temperatures, while a model trains."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytorch_lightning as pl
+from torch import Tensor, nn
+
+from attnorm.attention.multihead import attention_layers
+from attnorm.schema import Count
+from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now
+from attnorm.training.loggers import CsvTable, read_csv
+
+COLUMNS = ("step", "layer", "head", "value")
+RESERVED = ("attention", "metrics")  # CSV files of a run folder that hold something else
+
+
+class LearnedScalars(EveryNSteps):
+    """Records every scalar that the model's normalizers and scorers declare (`TrainingHooks.learned_scalars`).
+
+    Each scalar has its own file ``<name>.csv`` in the run folder, with the columns ``step``, ``layer``, ``head`` (empty
+    if a layer has one value for all heads) and ``value``. The mean over heads goes to the loggers as
+    ``<name>/<layer>``.
+
+    Args:
+        run_folder: folder of the CSV files.
+        every_n_steps: number of updates between two records.
+    """
+
+    def __init__(self, run_folder: Path, every_n_steps: Count = 10):
+        super().__init__(every_n_steps)
+        self.run_folder = Path(run_folder)
+
+    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        names = learned_scalars(task.model)
+        self.tables = {name: CsvTable(file_of(self.run_folder, name)) for name in names}
+        self.start(trainer, task, self.tables.values())
+
+    def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        metrics = {}
+        for name, layers in learned_scalars(task.model).items():
+            for layer, scalar in layers.items():
+                values = scalar.tolist()
+                for head, value in enumerate(values):
+                    row = (trainer.global_step, layer, head if len(values) > 1 else "", f"{value:.8g}")
+                    self.tables[name].append(dict(zip(COLUMNS, row, strict=True)))
+                metrics[f"{name}/{layer}"] = sum(values) / len(values)
+        if metrics:
+            log_now(trainer, metrics)
+
+
+def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """The learned scalars of a model: for each name, a tensor of shape (1,) or (heads,) per layer label.
+
+    Raises ValueError for a name that cannot be a file name or is already used, and for values of another shape.
+    """
+    found: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for module_name, attention in attention_layers(model).items():
+        layer = layer_label(module_name)
+        for part in (attention.normalizer, attention.scorer):
+            for name, scalar in part.learned_scalars().items():
+                declared = f"{type(part).__name__}.learned_scalars: {name!r}"
+                if not name.isidentifier() or name in RESERVED:
+                    raise ValueError(f"{declared} must be a Python identifier other than {' and '.join(RESERVED)}")
+                if layer in found[name]:
+                    raise ValueError(
+                        f"{declared} is declared by the normalizer and by the scorer of {layer}; rename one"
+                    )
+                if scalar.numel() not in (1, attention.heads) or scalar.dim() > 1:
+                    expected = f"expected (1,) or ({attention.heads},), the number of heads"
+                    raise ValueError(f"{declared} has shape {tuple(scalar.shape)}; {expected}")
+                found[name][layer] = scalar.detach().flatten()
+    return dict(found)
+
+
+def file_of(run_folder: Path, name: str) -> Path:
+    """The CSV file of a learned scalar."""
+    return run_folder / f"{name}.csv"
+
+
+def recorded_scalars(run_folder: Path) -> dict[str, list[dict[str, str]]]:
+    """The rows of every learned scalar that a run has recorded, by name; they are recognized by their columns."""
+    tables = {path.stem: read_csv(path) for path in sorted(run_folder.glob("*.csv"))}
+    return {name: rows for name, rows in tables.items() if rows and tuple(rows[0]) == COLUMNS}

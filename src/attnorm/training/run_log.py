@@ -1,0 +1,60 @@
+"""Python logging during a run: on the console and in run.log."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.utilities import rank_zero_only
+
+from attnorm.config.resolve import leaves
+from attnorm.parts import TARGET
+from attnorm.progress import console
+
+FILE = "run.log"
+LIBRARIES = {"torch", "pytorch_lightning", "transformers"}  # their classes may be parts of a run
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints warnings of every library, and all messages of the packages that take part in the run.
+
+    packages: the names of these packages.
+    """
+
+    def __init__(self, packages: Iterable[str]):
+        super().__init__(logging.INFO)
+        self.packages = frozenset(packages)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            console.print(f"{record.levelname.lower()}: {record.getMessage()}", style="bold yellow", markup=False)
+        elif record.name.partition(".")[0] in self.packages:
+            console.print(record.getMessage(), markup=False)
+
+
+class RunLog:
+    """Within this context, messages from `logging` are printed, and appended to run.log with their time and origin."""
+
+    def __init__(self, cfg: Mapping[str, Any], run_folder: Path):
+        named = (value for key, value in leaves(cfg) if key.endswith(TARGET) and isinstance(value, str))
+        self.packages = {"attnorm", *(path.partition(".")[0].partition(":")[0] for path in named)} - LIBRARIES
+        self.path = run_folder / FILE
+
+    def __enter__(self) -> "RunLog":
+        to_file = logging.FileHandler(self.path, encoding="utf-8", delay=True)
+        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        is_first = rank_zero_only.rank == 0
+        self.handlers = [*([ConsoleHandler(self.packages)] if is_first else []), to_file]
+        root = logging.getLogger()
+        self.level = root.level
+        root.setLevel(logging.INFO)
+        for handler in self.handlers:
+            root.addHandler(handler)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        root = logging.getLogger()
+        for handler in self.handlers:
+            root.removeHandler(handler)
+            handler.close()
+        root.setLevel(self.level)

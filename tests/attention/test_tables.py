@@ -1,0 +1,229 @@
+"""Attention tables: defaults, one normalizer per layer, what is refused, and the name of the result."""
+
+import copy
+
+import pytest
+
+from attnorm.attention import build_normalizer, check_attention, resolve_attention
+from attnorm.attention.build import NORMALIZERS, build_site_normalizer, build_site_prior, build_site_scorer
+from attnorm.attention.tables import attention_label
+
+SITES = {"encoder": False, "decoder": True, "cross": True}
+LAYERS = {"encoder": 3, "decoder": 2, "cross": 2}
+COUPLED = [name for name in NORMALIZERS if build_normalizer(name).couples_queries == "all"]
+
+
+def normalizers(attention, sites=SITES):
+    """What stands at each site once the tables are resolved."""
+    resolved = resolve_attention(attention, sites)
+    return {site: resolved[site] for site in sites}
+
+
+def test_some_normalizers_couple_all_queries_and_others_do_not():
+    assert {"dnas", "hnas", "sinkhorn"} <= {*COUPLED} < {*NORMALIZERS}
+
+
+# defaults
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_a_default_fills_the_sites_that_are_not_set_and_never_leaks(name):
+    sites = {"encoder": False, "one_more": False, "decoder": True}
+    autoregressive = "softmax" if name in COUPLED else name
+    found = normalizers({"_default_": name, "encoder": "entmax"}, sites)
+    assert found == {"encoder": "entmax", "one_more": name, "decoder": autoregressive}
+    if name != "argmax":
+        assert check_attention({"_default_": name, "encoder": "entmax"}, sites) == []
+
+
+def test_a_site_that_is_set_is_never_replaced_but_refused():
+    tables = {"_default_": "softmax", "cross": "dnas"}
+    assert normalizers(tables)["cross"] == "dnas"
+    [problem] = check_attention(tables, SITES)
+    assert problem.startswith("attention.cross=dnas: dnas couples queries and would leak the future")
+
+
+def test_only_the_layers_of_a_default_that_would_leak_are_replaced():
+    found = normalizers({"_default_": ["dnas", "entmax"]})
+    assert found == {"encoder": ["dnas", "entmax"], "decoder": ["softmax", "entmax"], "cross": ["softmax", "entmax"]}
+    assert normalizers({"_default_": ["dnas", "hnas*2"]})["decoder"] == "softmax"  # whatever its number of layers
+
+
+def test_priors_and_scorers_may_leave_sites_out():
+    resolved = resolve_attention({"_default_": "dnas", "prior": {"cross": ["alibi"]}}, SITES)
+    assert resolved["prior"] == {"encoder": [], "decoder": [], "cross": ["alibi"]}
+    assert resolved["scorer"] == dict.fromkeys(SITES, "scaled_dot")
+    tables = {"prior": {}, "scorer": {}, "options": {}}
+    assert build_site_prior(tables, "encoder", heads=2, bidirectional=True, positions=9, width=12) is None
+    assert type(build_site_scorer(tables, "encoder", heads=3, width=4)).__name__ == "ScaledDot"
+
+
+def test_resolved_tables_name_the_sites_of_the_model_alone_and_stay_as_they_are():
+    tables = {
+        **{"_default_": "hnas", "guided": "ot", "decoder": ["dnas_prefix", "softmax"]},
+        **{"prior": {"guided": ["t5"], "encoder": ["alibi"]}, "scorer": {"fusion": "dot"}},
+        "options": {"hnas": {"start": 0.3}, "ot": {"gamma": 2.0}, "t5": {"buckets": 8}},
+    }
+    before = copy.deepcopy(tables)
+    resolved = resolve_attention(tables, SITES)
+    assert tables == before
+    assert [*resolved] == [*SITES, "prior", "scorer", "options"]
+    assert resolved["options"] == {"hnas": {"start": 0.3}}
+    assert resolve_attention(resolved, SITES) == resolved
+    assert check_attention(resolved, SITES, LAYERS) == []
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_a_default_that_no_site_can_have_is_refused_with_what_to_use(name):
+    sites = {"decoder": True, "cross": True}
+    [problem] = check_attention({"_default_": name}, sites)
+    assert problem.startswith(f"attention._default_={name}: no site uses it.")
+    assert "(decoder, cross)" in problem and "attention.<site>=" in problem
+    assert (f"{name}_prefix" in problem) == (f"{name}_prefix" in NORMALIZERS)
+
+
+def test_a_default_is_used_where_one_site_has_it_or_none_is_left_to_it():
+    assert check_attention({"_default_": "dnas", "encoder": "dnas"}, SITES) == []
+    assert check_attention({"_default_": "dnas", **dict.fromkeys(SITES, "softmax")}, SITES) == []
+    assert check_attention({"_default_": "dnas"}, {}) == []
+    [problem] = check_attention({"_default_": "dnas", "encoder": "hnas"}, SITES)
+    assert problem.startswith("attention._default_=dnas: no site uses it.")
+
+
+def test_a_default_that_was_typed_where_every_site_is_set_is_refused():
+    tables = {"_default_": "dnas", **dict.fromkeys(SITES, "softmax")}
+    [problem] = check_attention(tables, SITES, typed={"attention._default_"})
+    assert problem.startswith("attention._default_=dnas: no effect") and "encoder, decoder, cross" in problem
+    assert check_attention(tables, SITES, typed={"attention.encoder"}) == []
+
+
+@pytest.mark.parametrize(
+    ("default", "words"),
+    [
+        ("hnass", "Did you mean 'hnas'?"),
+        ("argmax", "has no gradient"),
+        ("nowhere:Nothing", "No module named 'nowhere'"),
+        (3, "expected a name"),
+        (None, "expected a name"),
+        ([], "expected a name"),
+        (["dnas", 3], "expected a name"),
+    ],
+)
+def test_a_wrong_default_is_one_problem_that_names_it(default, words):
+    [problem] = check_attention({"_default_": default}, SITES)
+    assert problem.startswith(f"attention._default_={default}: ") and words in problem
+
+
+def test_a_site_that_nothing_sets_is_named():
+    tables = {"encoder": "dnas", "cross": "softmax"}
+    [problem] = check_attention(tables, SITES)
+    assert problem == "attention.decoder: missing; set it, or attention._default_ for all sites"
+
+
+@pytest.mark.parametrize("table", ["prior", "scorer", "options"])
+@pytest.mark.parametrize("value", [None, 3, "t5", ["t5"]])
+def test_a_table_that_is_no_mapping_is_refused(table, value):
+    [problem] = check_attention({"_default_": "softmax", table: value}, SITES)
+    assert problem.startswith(f"attention.{table}={value}: expected ")
+
+
+# one normalizer per layer
+
+
+def test_a_list_gives_each_layer_its_own_normalizer_with_the_options_of_its_name():
+    tables = {"_default_": "softmax", "encoder": ["hnas*2", "dnas"], "options": {"hnas": {"start": 0.25}}}
+    assert check_attention(tables, SITES, LAYERS) == []
+    resolved = resolve_attention(tables, SITES)
+    assert resolved["encoder"] == ["hnas", "hnas", "dnas"]
+    for attention in (tables, resolved):
+        built = [build_site_normalizer(attention, "encoder", 2, layer) for layer in range(3)]
+        assert [type(normalizer).__name__ for normalizer in built] == ["HNAS", "HNAS", "DNAS"]
+        assert [float(hybrid.hybrid_weight()) for hybrid in built[:2]] == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        ({"encoder": ["dnas"] * 2}, "attention.encoder: 2 normalizers for 3 layers"),
+        ({"encoder": ["hnas*6", "softmax*6"]}, "attention.encoder: 12 normalizers for 3 layers"),
+        ({"cross": ["softmax"]}, "attention.cross: 1 normalizer for 2 layers"),
+        ({"_default_": ["hnas*4"]}, "attention._default_: 4 normalizers for 3 layers at encoder"),
+    ],
+    ids=str,
+)
+def test_a_list_has_as_many_normalizers_as_its_site_has_layers(tables, problem):
+    tables = {"_default_": "softmax", **tables}
+    assert check_attention(tables, SITES, LAYERS) == [problem]
+    assert check_attention(tables, SITES) == []  # the number of layers is not known yet
+    assert check_attention(tables, SITES, dict.fromkeys(SITES, "x")) == []  # it is a problem of its own
+
+
+def test_a_list_at_a_site_whose_layers_the_model_does_not_tell_is_refused():
+    [problem] = check_attention({"_default_": "softmax", "encoder": ["dnas", "hnas"]}, SITES, {})
+    assert problem.startswith("attention.encoder=[dnas,hnas]: the model does not say how many layers encoder has")
+
+
+def test_each_layer_of_a_list_is_checked_once_by_its_name():
+    problems = check_attention({"_default_": "softmax", "cross": ["dnas", "dnass", "dnas"]}, SITES, LAYERS)
+    assert [problem.partition(": ")[0] for problem in problems] == [
+        "attention.cross=dnas",
+        "attention.cross=dnass",
+        "attention.cross",
+    ]
+
+
+@pytest.mark.parametrize("value", [[], [3], ["dnas", None], {"a": "dnas"}, 3, None])
+def test_what_is_neither_a_name_nor_a_list_of_names_is_refused(value):
+    [problem] = check_attention({"_default_": "softmax", "encoder": value}, SITES, LAYERS)
+    assert problem.startswith(f"attention.encoder={value}: expected a name, or a list")
+
+
+@pytest.mark.parametrize("item", ["hnas*0", "hnas*x", "hnas*99999", "*3", "3*hnas"])
+def test_a_repetition_that_is_none_is_a_name_that_is_unknown(item):
+    [problem, *_] = check_attention({"_default_": "softmax", "encoder": [item]}, SITES)
+    assert problem.startswith(f"attention.encoder={item}: normalizer {item!r} is unknown")
+
+
+# what was typed, and what a file sets
+
+
+@pytest.mark.parametrize("table", ["", "prior.", "scorer."])
+def test_a_site_the_model_does_not_have_is_refused_if_it_was_typed(table):
+    value = {"": "dnas", "prior.": ["t5"], "scorer.": "dot"}[table]
+    tables = {"_default_": "softmax"} | ({"encodr": value} if not table else {table[:-1]: {"encodr": value}})
+    key = f"attention.{table}encodr"
+    expected = f"{key}: the model has no such site; it has encoder, decoder, cross. Did you mean 'encoder'?"
+    assert check_attention(tables, SITES) == check_attention(tables, SITES, typed={key}) == [expected]
+    assert check_attention(tables, SITES, typed={f"{key}.x"}) == [expected]
+    assert check_attention(tables, SITES, typed={"attention", f"{key}s", "attention.encoder"}) == []
+
+
+def test_options_of_a_part_that_a_file_names_are_no_problem_unless_they_were_typed():
+    tables = {"_default_": "softmax", "guided": "hnas", "options": {"hnas": {"start": 0.3}}}
+    assert check_attention(tables, SITES, typed=()) == []
+    for typed in ({"attention.options.hnas"}, {"attention.options.hnas.start"}):
+        [problem] = check_attention(tables, SITES, typed=typed)
+        assert problem.startswith("attention.options.hnas: no site uses 'hnas'")
+        assert problem.endswith("in use: scaled_dot, softmax.")
+    [problem] = check_attention({**tables, "options": {"hnass": {}}}, SITES, typed=())
+    assert problem.startswith("attention.options.hnass: no site uses 'hnass'")  # a file may be wrong, too
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    ("tables", "label"),
+    [
+        ({"_default_": "dnas"}, "dnas"),
+        ({"_default_": "dnas_prefix"}, "dnas_prefix_decoder-dnas_prefix_cross-dnas_prefix"),
+        ({"encoder": ["hnas*6", "softmax*6"]}, "hnas*6+softmax*6"),
+        ({"encoder": ["dnas", "dnas", "softmax"]}, "dnas*2+softmax"),
+        ({"cross": ["softmax", "a.b:Mine", "a.b:Mine"]}, "softmax_cross-softmax+Mine*2"),
+    ],
+    ids=str,
+)
+def test_the_label_of_a_list_is_short(tables, label):
+    # a label is made of names alone, so that a class which cannot be imported here does not matter
+    resolved = resolve_attention({"_default_": "softmax", **tables}, SITES)
+    assert attention_label(resolved, SITES) == label

@@ -1,0 +1,283 @@
+"""The options of a part: checked against the annotations of its constructor, and described in words."""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import pytest
+import torch
+from pydantic import Field
+
+from attnorm import schema
+from attnorm.errors import ConfigError
+from attnorm.schema import allowed, build, option_problems, parameters, value_problems
+
+
+class Colour(enum.Enum):
+    RED, BLUE = "red", "blue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A dataclass of a user: it is outside of attnorm."""
+
+    size: schema.Count
+    rate: schema.Share = 0.1
+    path: Path | None = None
+    span: tuple[float, ...] = (1.0,)
+    betas: tuple[float, float] = (0.9, 0.999)
+    names: Sequence[str] = ()
+
+
+def open_ended(size: int = 1, **options: Any) -> dict[str, Any]:
+    return {"size": size, **options}
+
+
+def own(function):
+    """The same function, as if it were one of attnorm."""
+    function.__module__ = "attnorm.test"
+    return function
+
+
+# ------------------------------------------------------------------------------------------------ names of options
+
+
+def test_an_unknown_option_is_named_with_all_options_and_the_nearest():
+    (problem,) = option_problems("model", Part, {"size": 1, "rat": 0.5})
+    assert problem == (
+        "model.rat=0.5: Part has no such option; it has betas, names, path, rate, size, span. Did you mean 'rate'?"
+    )
+    assert problem.key == "model.rat"
+    (problem,) = option_problems("model", Part, {"size": 1, "zzz": None}, owner=Colour)
+    assert problem.startswith("model.zzz=null: Colour has no such option; ") and "Did you mean" not in problem
+
+
+def test_a_part_without_options_says_so():
+    class Bare:
+        pass
+
+    assert parameters(Bare) == {}
+    (problem,) = option_problems("data", Bare, {"size": 1})
+    assert problem.endswith("Bare has no such option; it has none")
+
+
+def test_keys_at_the_top_level_have_no_group():
+    problems = option_problems("", Part, {"rate": 2.0})
+    assert [problem.key for problem in problems] == ["rate", "size"]
+    assert problems[1] == "size: has to be given, as size=<value>"
+
+
+def test_every_problem_is_found_and_a_missing_option_is_one():
+    problems = option_problems("model", Part, {"rate": 1, "sise": 3, "span": "x"})
+    assert [problem.key for problem in problems] == ["model.rate", "model.sise", "model.span", "model.size"]
+    assert problems[-1] == "model.size: has to be given, as model.size=<value>"
+    assert option_problems("model", Part, {"size": 3}) == []
+
+
+def test_facts_need_not_be_given_and_are_no_options():
+    assert option_problems("model", Part, {}, facts=["size"]) == []
+    (problem,) = option_problems("model", Part, {"size": 3}, facts=["size"])
+    assert problem.startswith("model.size=3: Part has no such option; it has betas, names, path, rate, span")
+    (problem,) = option_problems("model", open_ended, {"total": 3}, facts=["total"])  # although it takes any keyword
+    assert problem.key == "model.total"
+
+
+def test_a_part_with_keyword_arguments_takes_any_option():
+    assert schema.accepts_any(open_ended) and not schema.accepts_any(Part)
+    assert option_problems("model", open_ended, {"other": 3}) == []
+    assert build("model", open_ended, {"other": 3}, fact=4) == {"size": 1, "other": 3, "fact": 4}
+
+
+def test_a_class_made_by_new_has_its_parameters():
+    class Pair(NamedTuple):
+        size: int
+        other: int = 1
+
+    assert list(parameters(Pair)) == ["size", "other"]
+
+
+def test_methods_and_wrapped_functions_have_the_parameters_of_their_signature():
+    class Maker:
+        def __init__(self, first, /, second, *rest, third: int = 3, **others):
+            pass
+
+        @classmethod
+        def from_settings(cls, draw, *, size: int = 1):
+            pass
+
+    assert list(parameters(Maker)) == ["second", "third"]
+    assert list(parameters(Maker.from_settings)) == ["draw", "size"]
+    assert list(parameters(partial(open_ended, size=3))) == ["size"]
+    (problem,) = option_problems("tokenizer", Maker.from_settings, {"sise": 2}, facts=["draw"])
+    assert "Maker has no such option; it has size. Did you mean 'size'?" in problem
+
+
+# ------------------------------------------------------------------------------------------------------------ values
+
+
+ACCEPTED = [
+    (schema.Count, [1, 7]),
+    (schema.WholeNumber, [0, 7]),
+    (schema.Number, [-1, 0.5]),
+    (schema.Positive, [1, 1e-9]),
+    (schema.NonNegative, [0, 0.0, 3]),
+    (schema.Share, [0, 0.99]),
+    (schema.Probability, [0, 0.5, 1]),
+    (schema.Text, ["a"]),
+    (str, ["", "1"]),
+    (bool, [True, False]),
+    (bool | None, [True, None]),
+    (float, [1, 1.5, float("inf")]),
+    (Literal["auto"] | schema.Count, ["auto", 3]),
+    (list[str], [[], ["a"]]),
+    (tuple[float, ...], [[], [1, 0.5], (1, 2)]),
+    (tuple[float, float], [[0.9, 1]]),
+    (str | Sequence[str], ["a", ["a", "b"]]),
+    (Mapping[str, Any], [{}, {"a": [1]}]),
+    (Path, ["a/b", Path("a")]),
+    (Colour, ["red"]),
+    (Any, [None, 1, "a", [1]]),
+]
+REFUSED = [
+    (schema.Count, [0, 1.0, 1.5, True, "1", None, [1]]),
+    (schema.WholeNumber, [-1, False]),
+    (schema.Number, [float("inf"), float("nan"), "1", True]),
+    (schema.Positive, [0, -1, float("inf")]),
+    (schema.NonNegative, [-1e-9]),
+    (schema.Share, [1, -0.1, float("nan")]),
+    (schema.Probability, [1.01, float("nan")]),
+    (schema.Text, ["", 1, None]),
+    (str, [1, True, None]),
+    (bool, [0, 1, "true", None]),
+    (Literal["auto"] | schema.Count, ["gpu", 0, True]),
+    (list[str], ["a", [1]]),
+    (tuple[float, ...], [1.0, ["a"]]),
+    (tuple[float, float], [[0.9], [0.9, 1, 2]]),
+    (Mapping[str, Any], ["a", [1]]),
+    (Path, [1]),
+    (Colour, ["green", 1]),
+]
+
+
+@pytest.mark.parametrize(("annotation", "values"), ACCEPTED, ids=str)
+def test_values_that_an_annotation_allows(annotation, values):
+    assert [problem for value in values for problem in value_problems("key", value, annotation)] == []
+
+
+@pytest.mark.parametrize(("annotation", "values"), REFUSED, ids=str)
+def test_values_that_an_annotation_does_not_allow(annotation, values):
+    for value in values:
+        (problem,) = value_problems("key", value, annotation)
+        assert problem.startswith("key=") and problem.endswith(f": allowed are {allowed(annotation)}")
+
+
+def test_a_refused_value_is_shown_as_in_yaml():
+    assert value_problems("key", None, schema.Count) == ["key=null: allowed are whole numbers from 1"]
+    assert value_problems("key", True, schema.Count) == ["key=true: allowed are whole numbers from 1"]
+    assert value_problems("key", "1", schema.Count | None) == ["key=1: allowed are whole numbers from 1 or null"]
+
+
+def test_an_annotation_that_cannot_be_checked_allows_everything():
+    assert value_problems("key", 3, Sequence["Missing"]) == []  # noqa: F821
+
+
+def test_values_of_libraries_are_not_checked_and_their_names_are():
+    wrong = {"lr": "fast", "betas": 3}
+    assert option_problems("optimizer", torch.optim.AdamW, wrong, facts=["params"]) == []
+    (problem,) = option_problems("optimizer", torch.optim.AdamW, {"beta": 3}, facts=["params"])
+    assert problem.startswith("optimizer.beta=3: AdamW has no such option; it has amsgrad, betas, ")
+
+
+def test_values_of_user_dataclasses_and_of_attnorm_are_checked():
+    def function(*, size: schema.Count = 1):
+        pass
+
+    assert option_problems("model", function, {"size": 0}) == []
+    assert option_problems("model", own(function), {"size": 0}) == ["model.size=0: allowed are whole numbers from 1"]
+    assert option_problems("model", Part, {"size": 0}) == ["model.size=0: allowed are whole numbers from 1"]
+
+
+def test_a_parameter_without_annotation_takes_any_value():
+    @own
+    def function(*, size=1):
+        pass
+
+    assert option_problems("model", function, {"size": object()}) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- building
+
+
+def test_lists_become_tuples_and_texts_paths_where_the_annotation_says_so():
+    part = build("model", Part, {"size": 2, "path": "a/b", "span": [1, 0.5], "betas": [0.5, 0.9], "names": ["x"]})
+    assert part == Part(size=2, path=Path("a/b"), span=(1.0, 0.5), betas=(0.5, 0.9), names=["x"])
+    assert isinstance(part.path, Path) and isinstance(part.span, tuple) and isinstance(part.names, list)
+
+
+def test_tuples_of_functions_whose_values_are_not_checked():
+    def library(betas: tuple[float, float] | None = None, milestones: Sequence[int] = ()) -> tuple:
+        return betas, milestones
+
+    assert build("optimizer", library, {"betas": [0.5, "x"], "milestones": [1]}) == ((0.5, "x"), [1])
+
+
+def test_numbers_stay_as_they_were_written():
+    assert isinstance(build("model", Part, {"size": 2, "rate": 0}).rate, int)
+
+
+def test_a_part_gets_the_facts_that_it_has_parameters_for():
+    assert build("model", Part, {"rate": 0.5}, size=3, seed=4) == Part(size=3, rate=0.5)
+
+
+def test_building_raises_all_problems():
+    with pytest.raises(ConfigError) as error:
+        build("model", Part, {"rate": 1, "sise": 3})
+    assert [problem.key for problem in error.value.problems] == ["model.rate", "model.sise", "model.size"]
+
+
+# ------------------------------------------------------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (int, "whole numbers"),
+        (schema.Count, "whole numbers from 1"),
+        (Annotated[int, Field(ge=0, le=2**32 - 1)], "whole numbers from 0 to 4294967295"),
+        (Annotated[int, Field(gt=2)], "whole numbers above 2"),
+        (schema.Number, "numbers"),
+        (schema.Positive, "numbers above 0"),
+        (schema.NonNegative, "numbers from 0"),
+        (schema.Share, "numbers from 0 and below 1"),
+        (schema.Probability, "numbers from 0 to 1"),
+        (Annotated[float, Field(gt=0.5, lt=1)], "numbers above 0.5 and below 1"),
+        (bool, "true, false"),
+        (str, "text"),
+        (schema.Text, "text that is not empty"),
+        (Annotated[float, Field(ge=1.0)], "numbers from 1"),
+        (Path, "text"),
+        (None, "null"),
+        (schema.Count | None, "whole numbers from 1 or null"),
+        (schema.Count | str | None, "whole numbers from 1 or text or null"),
+        (Path | str, "text"),
+        (Literal["pre", "post"], "pre, post"),
+        (Literal["warn"] | bool, "warn or true, false"),
+        (Colour, "red, blue"),
+        (list[str], "a list of text"),
+        (tuple[schema.Share, ...], "a list of numbers from 0 and below 1"),
+        (tuple[float, float], "a list of 2 numbers"),
+        (tuple[str, int], "a list of 2 text and whole numbers"),
+        (str | Sequence[str] | None, "text or a list of text or null"),
+        (Mapping[str, Any], "settings by name"),
+        (Any, "any value"),
+        (Annotated[str, Field(description="DD:HH:MM:SS")], "DD:HH:MM:SS"),
+        (Annotated[str, Field(description="a duration")] | None, "a duration or null"),
+        (torch.device, "torch.device"),
+    ],
+    ids=str,
+)
+def test_what_an_annotation_allows_in_words(annotation, words):
+    assert allowed(annotation) == words

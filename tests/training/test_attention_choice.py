@@ -1,0 +1,277 @@
+"""What is typed for `attention`: groups, sites, lists and paths, from the command line to the record of a run."""
+
+import json
+
+import pytest
+import runs
+import yaml
+from torch import nn
+
+from attnorm.config import resolve
+from attnorm.config.arguments import as_typed, readable, register_attention
+from attnorm.errors import ConfigError
+
+FILES = sorted(file.stem for file in (runs.CONF / "attention").glob("*.yaml"))
+MODELS = sorted(file.stem for file in (runs.CONF / "model").glob("*.yaml"))
+SITES = ("encoder", "decoder", "cross", "fusion", "guided")
+PLACED = {  # what each file of conf/attention puts at these sites
+    "softmax": ("softmax", "softmax", "softmax", "softmax", "softmax"),
+    "preference": ("softmax", "softmax", "softmax", "softmax", "softmax"),
+    "dnas": ("dnas", "softmax", "softmax", "dnas", "softmax"),
+    "hnas": ("hnas", "softmax", "softmax", "hnas", "softmax"),
+    "sinkhorn": ("sinkhorn", "softmax", "softmax", "sinkhorn", "softmax"),
+    "dnas_prefix": ("dnas", "dnas_prefix", "dnas_prefix", "dnas", "softmax"),
+    "hnas_prefix": ("hnas", "hnas_prefix", "hnas_prefix", "hnas", "softmax"),
+    "constrained_softmax": ("constrained_softmax",) * 5,
+    "constrained_sparsemax": ("constrained_sparsemax",) * 5,
+    "entmax": ("entmax",) * 5,
+    "fenchel": ("fenchel",) * 5,
+    "fusedmax": ("fusedmax",) * 5,
+    "ot": ("ot",) * 5,
+    "sparsemax": ("sparsemax",) * 5,
+}
+PRIORS = {"preference": (["content", "t5"], ["content", "t5"], ["content"], ["content"], ["content"])}
+MODEL_SITES = {
+    **dict.fromkeys(("tiny", "small", "base"), ("encoder", "decoder", "cross")),
+    **dict.fromkeys(("bert_tiny", "bert_small", "bert_base"), ("encoder",)),
+    **dict.fromkeys(("vqa_tiny", "vqa_small", "vqa_paper"), ("fusion",)),
+    "mcan_small": ("fusion", "encoder", "guided"),
+}
+VARIANTS = {  # settings that change the sites of a model
+    ("vqa_tiny", "question=transformer"): ("fusion", "encoder"),
+    ("vqa_tiny", "fusion=none"): (),
+    ("mcan_small", "fusion=single"): ("encoder", "guided"),
+    ("mcan_small", "fusion=none"): ("encoder",),
+}
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """The settings of each file of conf/attention and conf/model."""
+    attention = {name: runs.plain(f"attention={name}")["attention"] for name in FILES}
+    return attention, {name: runs.plain(f"model={name}")["model"] for name in MODELS}
+
+
+def test_every_file_gives_every_model_the_normalizers_it_always_gave(groups):
+    attention, models = groups
+    assert {*PLACED} == {*attention} and {*MODEL_SITES} == {*models}
+    cases = {(name, ""): sites for name, sites in MODEL_SITES.items()} | VARIANTS
+    for (name, change), sites in cases.items():
+        key, _, value = change.partition("=")
+        model = {**models[name], **({key: value} if change else {})}
+        for file, tables in attention.items():
+            cfg = {"model": model, "attention": tables}
+            assert resolve.attention_problems(cfg, typed=()) == []
+            normalizers = dict(zip(SITES, PLACED[file], strict=True))
+            priors = dict(zip(SITES, PRIORS.get(file, [[]] * 5), strict=True))
+            found = resolve.model_attention(cfg)
+            assert {site: found[site] for site in sites} == {site: normalizers[site] for site in sites}, (name, file)
+            assert found["prior"] == {site: priors[site] for site in sites}
+            assert found["scorer"] == dict.fromkeys(sites, "scaled_dot")
+            used = {normalizers[site] for site in sites} | {prior for site in sites for prior in priors[site]}
+            assert found["options"] == {name: tables["options"][name] for name in tables["options"] if name in used}
+            assert [*found] == [*sites, "prior", "scorer", "options"]
+
+
+class Captioner(nn.Module):
+    """A model with sites that no file of conf/ names."""
+
+    sites = {"image": False, "caption": True}  # noqa: RUF012
+
+    @classmethod
+    def site_layers(cls, settings):
+        return {"image": settings["layers"], "caption": 1}
+
+
+class Decoder(nn.Module):
+    """A model with autoregressive sites only, which does not tell how many layers it has."""
+
+    sites = {"caption": True}  # noqa: RUF012
+
+
+def of_model(cls, *typed):
+    """A configuration of this model with what was typed for `attention`."""
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    return {"model": {"name": path, "layers": 2}, "attention": runs.plain(*typed)["attention"]}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_model_with_a_new_site_needs_no_change_of_a_file(file):
+    found = resolve.model_attention(of_model(Captioner, f"attention={file}"))
+    default = "softmax" if file == "preference" else file
+    assert found["image"] == default
+    assert found["caption"] == ("softmax" if file in ("dnas", "hnas", "sinkhorn") else default)
+    assert resolve.attention_problems(of_model(Captioner, f"attention={file}"), typed=()) == []
+
+
+def test_a_model_with_a_new_site_is_set_without_a_plus():
+    typed = ("attention=hnas", "attention.caption=dnas_prefix", "attention.image=[hnas,softmax]")
+    cfg = of_model(Captioner, *typed)
+    assert resolve.attention_problems(cfg, resolve.typed_keys(typed)) == []
+    assert resolve.run_label(cfg) == "hnas+softmax_caption-dnas_prefix"
+    assert resolve.attention_problems(of_model(Captioner, "attention.image=[dnas*3]")) == [
+        "attention.image: 3 normalizers for 2 layers"
+    ]
+
+
+def test_a_model_with_autoregressive_sites_only_is_told_what_to_use():
+    [problem] = resolve.attention_problems(of_model(Decoder, "attention=hnas"), typed=())
+    assert problem.startswith("attention._default_=hnas: no site uses it.") and "use hnas_prefix, or" in problem
+    assert resolve.attention_problems(of_model(Decoder, "attention=hnas_prefix"), typed=()) == []
+    [problem] = resolve.attention_problems(of_model(Decoder, "attention.caption=[softmax]"))
+    assert "the model does not say how many layers caption has" in problem
+
+
+def test_keys_are_typed_one_by_one_or_as_a_table():
+    overrides = ["attention=hnas", "attention.encoder=[dnas]", "attention.prior={encoder: [t5], x: [t5]}", "~data.test"]
+    found = resolve.typed_keys(overrides)
+    assert found == {"attention", "attention.encoder", "attention.prior.encoder", "attention.prior.x"}
+
+
+# arguments
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("attention.encoder=dnas", "++attention.encoder=dnas"),
+        ("+attention.encoder=dnas", "++attention.encoder=dnas"),
+        ("++attention.encoder=dnas", "++attention.encoder=dnas"),
+        ("attention.encoder=[hnas*6,softmax*6]", "++attention.encoder=[hnas*6,softmax*6]"),
+        ("attention.encoder=dnas,a.b:Mine", "++attention.encoder=dnas,a.b:Mine"),
+        ("attention.options.hnas.start=0.3,0.4", "++attention.options.hnas.start=0.3,0.4"),
+        ("attention.options={hnas: {start: 0.5}}", "++attention.options={hnas: {start: 0.5}}"),
+        ("attention.prior.encoder=[t5]", "++attention.prior.encoder=[t5]"),
+        ("attention.scorer.cross=dot", "++attention.scorer.cross=dot"),
+        ("attention=hnas", "attention=hnas"),
+        ("attention=softmax,hnas,a.b:Mine", "attention=softmax,hnas,a.b:Mine"),
+        ("attention=[dnas*2,a.b:Mine]", "attention='[dnas*2,a.b:Mine]'"),
+        ("attention=softmax,[dnas*2,a.b:Mine]", "attention=softmax,'[dnas*2,a.b:Mine]'"),
+        ("attention=softmax, [dnas, 'a.b:Mine']", "attention=softmax,'[dnas,a.b:Mine]'"),
+        ("~attention.encoder", "~attention.encoder"),
+        ("attention_of.mine=x", "attention_of.mine=x"),
+    ],
+)
+@pytest.mark.parametrize("multirun", [False, True])
+def test_sites_need_no_plus_and_lists_are_one_choice(typed, read, multirun):
+    assert readable([typed], multirun) == [read]
+    assert readable([read], multirun) == [read]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "attention=hnas",
+        "attention=a.b:Mine",
+        "attention=[dnas*2,a.b:Mine]",
+        "attention.encoder=dnas",
+        "attention.encoder=[hnas*6,a.b:Mine]",
+        "attention.options={hnas: {start: 0.5}}",
+        "model.width=8",
+        "+trainer.benchmark=true",
+        "paths.log_dir='my runs (1)'",
+    ],
+)
+def test_a_run_records_what_was_typed(typed):
+    assert as_typed(readable([typed])) == [typed]
+
+
+def test_a_job_of_a_sweep_records_no_escaped_colon():
+    swept = ["attention=a.b\\:Mine", "++attention.encoder=[a.b\\:Mine,dnas]", "run=a\\:b"]
+    assert as_typed(swept) == ["attention=a.b:Mine", "attention.encoder=[a.b:Mine,dnas]", "run=a\\:b"]
+
+
+MINE = """
+from attnorm.attention import build_normalizer
+
+
+class Mine(type(build_normalizer("dnas"))):
+    pass
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A normalizer in a module of the user's own that couples all queries; its path."""
+    name = f"mine_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return f"{name}:Mine"
+
+
+def test_a_path_or_a_list_is_the_default_of_every_site(mine):
+    register_attention(readable([f"attention=softmax,{mine},[{mine},hnas]"]))
+    assert runs.tiny(f"attention={mine}")["attention"] == runs.tiny(f"attention._default_={mine}")["attention"]
+    found = runs.tiny(f"attention={mine}")["attention"]
+    assert (found["encoder"], found["decoder"], found["cross"]) == (mine, "softmax", "softmax")
+    found = runs.tiny("model.encoder_layers=2", f"attention='[{mine},hnas]'")["attention"]
+    assert (found["encoder"], found["decoder"]) == ([mine, "hnas"], "softmax")
+
+
+def test_a_sweep_over_files_paths_and_lists_is_recorded_as_it_was_typed(mine, monkeypatch, tmp_path, capsys):
+    few = (
+        "task.max_steps=1",
+        "task.validations=1",
+        "callbacks.attention_stats.every_n_steps=0",
+        "model.encoder_layers=2",
+    )
+    attention = f"attention=softmax,{mine},[hnas,softmax]"
+    site = "attention.cross=dnas_prefix"
+    assert runs.call(monkeypatch, "train", "-m", attention, site, *runs.tiny_overrides(), *few) == 0
+    folders = {path.parent.parent.name: path.parent for path in tmp_path.rglob("summary.json")}
+    expected = {"softmax": "softmax", "Mine": mine, "hnas+softmax": "[hnas,softmax]"}
+    assert {*folders} == {f"{name}_cross-dnas_prefix" for name in expected}
+    printed = capsys.readouterr().out
+    for name, typed in expected.items():
+        run = folders[f"{name}_cross-dnas_prefix"]
+        for file in ("summary.json", "environment.json"):
+            assert json.loads((run / file).read_text())["overrides"][:2] == [f"attention={typed}", site]
+        assert f"attention={typed} {site}" in printed
+        recorded = yaml.safe_load((run / "config.yaml").read_text())["attention"]
+        encoder = ["hnas", "softmax"] if typed.startswith("[") else typed
+        assert (recorded["encoder"], recorded["decoder"], recorded["cross"]) == (encoder, "softmax", "dnas_prefix")
+    run = folders["hnas+softmax_cross-dnas_prefix"]
+    assert {line.split(",")[1] for line in (run / "hybrid_weights.csv").read_text().splitlines()[1:]} == {"encoder/0"}
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ("attention.encodr=dnas", "attention.encodr: the model has no such site; it has encoder, decoder, cross. Did"),
+        ("attention.prior.encodr=[t5]", "attention.prior.encodr: the model has no such site"),
+        ("attention.prior={encodr: [t5]}", "attention.prior.encodr: the model has no such site"),
+        ("attention.scorer.guided=dot", "attention.scorer.guided: the model has no such site"),
+        ("attention.encoder=[dnas,dnas,softmax]", "attention.encoder: 3 normalizers for 2 layers"),
+        ("attention=[dnas,dnas,softmax]", "attention._default_: 3 normalizers for 2 layers at encoder"),
+        ("attention=nowhere:Mine", "attention._default_=nowhere:Mine: normalizer 'nowhere:Mine': cannot import"),
+        ("attention.options.hnas.start=0.3", "attention.options.hnas: no site uses 'hnas'"),
+        ("attention._default_=hnass", "attention._default_=hnass: normalizer 'hnass' is unknown"),
+    ],
+)
+def test_what_is_wrong_is_one_problem_under_its_key(monkeypatch, tmp_path, capsys, typed, problem):
+    monkeypatch.chdir(tmp_path)
+    assert runs.call(monkeypatch, "train", typed) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {problem}")
+
+
+def test_a_typed_site_that_only_another_model_has_is_refused_and_one_of_a_file_is_dropped():
+    assert "fusion" not in runs.tiny("attention=dnas_prefix")["attention"]
+    with pytest.raises(ConfigError, match=r"attention\.fusion: the model has no such site"):
+        runs.tiny("attention=dnas_prefix", "attention.fusion=dnas")
+
+
+def test_a_default_that_no_site_uses_is_refused_also_if_its_site_was_typed():
+    with pytest.raises(ConfigError) as caught:
+        runs.tiny("attention=dnas", "attention.encoder=softmax")
+    [problem] = caught.value.problems
+    assert problem.startswith("attention._default_=dnas: no site uses it.") and "(decoder, cross)" in problem
+    assert runs.tiny("attention=dnas", "attention.encoder=dnas")["attention"]["encoder"] == "dnas"
+
+
+def test_the_length_of_a_list_does_not_keep_a_run_from_its_label():
+    """Where the weights decide how many layers there are, it is not known when the folder is named."""
+    folder = runs.composed("attention.encoder=[hnas*6,softmax*6]", hydra=True).hydra.run.dir
+    assert folder.startswith("logs/gigaword/hnas*6+softmax*6/")

@@ -1,0 +1,263 @@
+"""predictions/*.parquet: the scores of single examples, of which the reported metrics are the means."""
+
+import json
+import math
+
+import pytest
+import runs
+import torch
+from pyarrow import parquet
+from tolerance import rounding
+
+from attnorm.data.sampler import Part
+from attnorm.tasks import results
+from attnorm.tasks.headlines.rouge import Rouge
+from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.squad import metric as squad_metric
+from attnorm.tasks.task import recipe_of
+from attnorm.tasks.vqa.answers import accuracy
+from attnorm.training.run_folder import load_weights
+
+IMPOSSIBLE = 4
+RUNS = {  # name: (task, settings); batches so small that their sizes and their padding differ
+    "gigaword": ("gigaword", ("data.batch_tokens=200",)),
+    "mlm": ("mlm", ("data.batch_tokens=200",)),
+    "mlm_unpacked": ("mlm", ("data.batch_tokens=200", "task.packed=false")),
+    "squad": ("squad", ("data.batch_tokens=200",)),
+    "squad_2": ("squad", (*runs.squad_files(IMPOSSIBLE), "task.no_answer=true", "data.batch_tokens=200")),
+    "classify": ("classify", ("data.batch_tokens=64",)),
+    "vqa": ("vqa", ("data.batch_tokens=64",)),
+    "vqa_v2": ("vqa_v2", ("data.batch_tokens=40",)),
+}
+COMMON = ["id", "group", "input", "reference", "output"]
+EVERY = pytest.mark.parametrize("name", RUNS)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """name -> run folder, trained when it is first asked for."""
+    folder, done = tmp_path_factory.mktemp("predictions"), {}
+
+    def run(name):
+        if name not in done:
+            task, settings = RUNS[name]
+            done[name] = folder / name
+            runs.tiny_run(done[name], *settings, task=task)
+        return done[name]
+
+    return run
+
+
+def columns(run, stem="validation"):
+    return parquet.read_table(run / f"predictions/{stem}.parquet").to_pydict()
+
+
+def restored(name, run):
+    """(recipe, module with the best weights in evaluation mode, validation split)."""
+    task, settings = RUNS[name]
+    recipe = recipe_of(runs.tiny(*settings, task=task))
+    split = recipe.splits()["validation"]
+    module = recipe.task(recipe.model(split.tokenizer), split.tokenizer, split)
+    load_weights(module.model, run / "checkpoints/best.ckpt")
+    return recipe, module.eval(), split
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def aggregated(found):
+    """Every metric that can be computed from the columns, as docs/runs.md says."""
+    loss = sum(found["loss_sum"]) / sum(found["n_tokens"])
+    metrics = {"loss": loss, "perplexity": math.exp(loss)}
+    if "correct" in found:  # a ratio: blocks have different numbers of masked tokens
+        return metrics | {"accuracy": 100 * sum(found["correct"]) / sum(found["n_tokens"])}
+    for name in ("rouge1", "rouge2", "rougeL", "exact", "f1", "accuracy"):
+        if name in found:
+            metrics[name] = mean(found[name])
+    if "has_answer" in found:
+        for part, wanted in (("HasAns", True), ("NoAns", False)):
+            for name in ("exact", "f1"):
+                pairs = zip(found[name], found["has_answer"], strict=True)
+                metrics[f"{part}_{name}"] = mean([score for score, has in pairs if has is wanted])
+        gold = dict(zip(found["id"], found["reference"], strict=True))
+        spans, odds = (dict(zip(found["id"], found[name], strict=True)) for name in ("span", "null_odds"))
+        for name in ("exact", "f1"):
+            scores = {i: score / 100 for i, score in zip(found["id"], found[f"span_{name}"], strict=True)}
+            best = squad_metric.best_threshold(spans, scores, gold, odds)
+            metrics[f"best_{name}"], metrics[f"best_{name}_thresh"] = best
+    for kind in {*found.get("answer_type", ())} - {""}:
+        pairs = zip(found["accuracy"], found["answer_type"], strict=True)
+        metrics[kind] = mean([score for score, answer_type in pairs if answer_type == kind])
+    return metrics
+
+
+def assert_reported(found, metrics, visual):
+    """The official accuracy of VQA is rounded to two digits; nothing else is rounded."""
+    computed = aggregated(found)
+    assert metrics.keys() <= computed.keys()
+    for name, value in metrics.items():
+        if name in ("loss", "perplexity"):  # batches are summed in float32
+            expected = pytest.approx(value, rel=rounding(torch.float32, size=len(found["id"])))
+        else:
+            expected = pytest.approx(value, abs=0.005 + 1e-9) if visual else pytest.approx(value, rel=1e-12, abs=1e-12)
+        assert computed[name] == expected, name
+
+
+@EVERY
+def test_the_reported_metrics_follow_from_the_rows(made, name):
+    run = made(name)
+    _, _, split = restored(name, run)
+    found, summary = columns(run), runs.summary_of(run)["validation"]
+    rows = len(split) if "mlm" in name else len(split.texts)
+    assert {len(column) for column in found.values()} == {rows}
+    assert_reported(found, summary["metrics"], visual="vqa" in name)
+    assert max(found["loss_sum"]) > 0 and len(set(found["loss_sum"])) > rows / 2  # not one mean for all
+
+
+@EVERY
+def test_the_loss_of_a_row_is_the_one_that_it_has_alone(made, name):
+    """Without other rows there is no padding; the windows of a question are added up."""
+    run = made(name)
+    recipe, module, split = restored(name, run)
+    found, batches = columns(run), recipe.batches(split)
+    alone, sizes = {}, {}
+    examples = split.rows["example"] if "squad" in name else range(len(split))
+    for row, example in enumerate(examples):
+        with torch.no_grad():
+            loss = module.loss(batches[Part([row], 1)])
+        summed = loss.objective if loss.plain is None else loss.plain
+        alone[example] = alone.get(example, 0.0) + summed.item()
+        sizes[example] = sizes.get(example, 0) + loss.size
+    close = rounding(torch.float32, depth=4, size=split.tokenizer.vocab_size)
+    assert found["loss_sum"] == pytest.approx([alone[n] for n in range(len(alone))], rel=close)
+    assert found["n_tokens"] == [sizes[n] for n in range(len(sizes))]
+
+
+@EVERY
+def test_eval_with_other_batches_gives_the_same_rows_under_its_own_name(monkeypatch, made, name):
+    run = made(name)
+    before = (run / "predictions/validation.parquet").read_bytes()
+    assert runs.call(monkeypatch, "eval", f"run={run}", "data.batch_tokens=3000") == 0
+    assert (run / "predictions/validation.parquet").read_bytes() == before
+    first, second = columns(run), columns(run, "eval_validation")
+    assert first.keys() == second.keys()
+    for column, values in first.items():
+        if isinstance(values[0], float):
+            close = rounding(torch.float32, depth=4, size=300)
+            assert second[column] == pytest.approx(values, rel=close, abs=close, nan_ok=False), column
+        else:
+            assert second[column] == values, column
+    record = json.loads((run / "eval_validation.json").read_text())
+    assert_reported(second, record["metrics"], visual="vqa" in name)
+
+
+def test_headlines_have_the_rouge_of_each_one(made):
+    run = made("gigaword")
+    found = columns(run)
+    assert list(found) == [*COMMON, "rouge1", "rouge2", "rougeL", "loss_sum", "n_tokens"]
+    assert found["id"] == found["group"] == [str(row) for row in range(20)]
+    assert found["output"] == (run / "samples/validation.txt").read_text().splitlines()
+    rouge = Rouge(stemmer=True)
+    for row in range(20):
+        scores = rouge([found["output"][row]], [found["reference"][row]])
+        assert scores == pytest.approx({name: found[name][row] for name in scores})
+
+
+@pytest.mark.parametrize("name", ["mlm", "mlm_unpacked"])
+def test_a_row_of_mlm_is_a_block_with_its_masked_tokens(made, name):
+    found = columns(made(name))
+    _, _, split = restored(name, made(name))
+    assert list(found) == ["id", "group", "reference", "output", "accuracy", "loss_sum", "n_tokens", "correct"]
+    assert len(found["id"]) == len(split) and sum(found["n_tokens"]) == split.weights.sum()
+    for reference, output, count, correct, percent in zip(
+        *(found[column] for column in ("reference", "output", "n_tokens", "correct", "accuracy")), strict=True
+    ):
+        assert len(reference) == len(output) == count > 0
+        assert correct <= sum(a == b for a, b in zip(reference, output, strict=True))  # decoded, tokens can be alike
+        assert percent == pytest.approx(100 * correct / count)
+
+
+@pytest.mark.parametrize("name", ["squad", "squad_2"])
+def test_questions_have_their_official_scores_and_those_on_one_passage_a_group(made, name):
+    run = made(name)
+    found = columns(run)
+    odds = ["has_answer", "null_odds", "span", "span_exact", "span_f1"] if name == "squad_2" else []
+    assert list(found) == [*COMMON, "exact", "f1", "loss_sum", "n_tokens", *odds]
+    answers = json.loads((run / "samples/validation.predictions.json").read_text())
+    assert dict(zip(found["id"], found["output"], strict=True)) == answers
+    assert max(found["n_tokens"]) > min(found["n_tokens"]) == 1  # windows
+    _, _, split = restored(name, run)
+    contexts = list(split.texts["context"])
+    groups = dict(zip(contexts, found["group"], strict=True))
+    assert found["group"] == [groups[context] for context in contexts]
+    assert len(set(groups.values())) == len(groups)
+    none = dict.fromkeys(found["id"], 0.0)  # the odds that turn the rules of 2.0 on
+    for number, question in enumerate(found["id"]):
+        references = [(question, found["reference"][number])]
+        official = squad_metric.score(
+            {question: answers[question]}, references, none if name == "squad_2" else None, threshold=1.0
+        )
+        assert (found["exact"][number], found["f1"][number]) == (official["exact"], official["f1"])
+
+
+def test_labels_and_answers_are_right_or_wrong(made):
+    found = columns(made("classify"))
+    assert list(found) == [*COMMON, "accuracy", "loss_sum", "n_tokens"]
+    pairs = zip(found["reference"], found["output"], strict=True)
+    assert found["accuracy"] == [100.0 * (wanted == given) for wanted, given in pairs]
+    assert 0 < sum(found["accuracy"]) < 100 * len(found["id"])
+
+
+@pytest.mark.parametrize("name", ["vqa", "vqa_v2"])
+def test_questions_on_images_are_grouped_by_image(made, name):
+    run = made(name)
+    found = columns(run)
+    assert list(found) == [*COMMON, "accuracy", "loss_sum", "n_tokens", "answer_type"]
+    _, _, split = restored(name, run)
+    assert found["group"] == list(split.texts["image"]) and found["input"] == list(split.texts["question"])
+    assert len(set(found["group"])) < len(found["group"])
+    for wanted, given, percent in zip(found["reference"], found["output"], found["accuracy"], strict=True):
+        assert percent == pytest.approx(100 * accuracy(given, wanted))
+
+
+def test_questions_without_annotations_have_answers_but_no_scores(monkeypatch, made):
+    run = made("vqa_v2")
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test", "data.test_annotations=null") == 0
+    table = parquet.read_table(run / "predictions/eval_test.parquet")
+    found = table.to_pydict()
+    assert list(found) == [*COMMON, "accuracy", "loss_sum", "n_tokens", "answer_type"]
+    assert found["accuracy"] == found["loss_sum"] == [None] * 6 and found["reference"] == [[]] * 6
+    assert all(found["output"]) and str(table.schema.field("loss_sum").type) == "double"
+    again = parquet.read_table(run / "predictions/validation.parquet").schema
+    assert table.schema.equals(again)
+
+
+# the file itself
+
+
+def predictions(inputs=("short", "texts")):
+    return Predictions([7, "b"], ["x", "y"], ["x", ""], {"accuracy": [100.0, None]}, [0.5, 2.0], [1, 3], inputs=inputs)
+
+
+def test_long_inputs_are_left_out_and_never_cut(monkeypatch):
+    monkeypatch.setattr(results, "LONGEST_INPUT", 5)
+    assert predictions().table().column("input").to_pylist() == ["short", "texts"]
+    assert "input" not in predictions(("short", "longer")).table().column_names
+    assert "input" not in predictions(None).table().column_names
+
+
+def test_an_unfinished_table_leaves_an_earlier_one_in_place(monkeypatch, tmp_path):
+    scored = Results("test", "rows", 2, {}, predictions=predictions())
+    assert scored.write_predictions(tmp_path, "test") == ["predictions/test.parquet"]
+    before = (tmp_path / "predictions/test.parquet").read_bytes()
+
+    def fail(table, path):
+        path.write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(parquet, "write_table", fail)
+    with pytest.raises(OSError, match="no space"):
+        scored.write_predictions(tmp_path, "test")
+    assert (tmp_path / "predictions/test.parquet").read_bytes() == before
+    assert Results("test", "rows", 2, {}).write_predictions(tmp_path, "other") == []
