@@ -315,7 +315,7 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
             ("model.max_source=2000",),
             "data.batch_tokens=1000: must be at least 2000, the tokens of the longest possible row",
         ),
-        (("attention.encoder=[dnas]",), "attention.encoder"),
+        (("attention.encoder=[dnas,softmax]",), "attention.encoder: 2 normalizers for 1 layer"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
