@@ -31,6 +31,7 @@ from attnorm.training.train import train
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
+SENTENCEPIECE = "attnorm.data.tokenizers.sentencepiece.SentencePiece"  # the path of its class
 SIZES = (
     "model.width=16",
     "model.heads=2",

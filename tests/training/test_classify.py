@@ -158,7 +158,8 @@ def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
     files = [f"data.{name}={tmp_path}/{name}.jsonl" for name in places]
     groups = ("task=mnli", *runs.ENCODER, *files, "task.max_steps=3", f"paths.cache_dir={tmp_path}/cache")
     cfg = front.check_composed(runs.composed(*groups))
-    summary = train(cfg, tmp_path / "run")
+    train(cfg, tmp_path / "run")
+    summary = runs.summary_of(tmp_path / "run")
     counts = {name: summary["data"]["validation"][f"label {name}"] for name in cfg["data"]["labels"]}
     assert counts == {"entailment": 15, "neutral": 8, "contradiction": 7}
     assert summary["validation"]["baselines"] == {"always entailment": {"accuracy": 50.0}}
@@ -177,7 +178,10 @@ def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
         (("data.labels=[no,no]",), "data.labels: no is there twice"),
         (("data.validation=null",), "data.validation=null"),
         (("data.train=nowhere.csv",), "data.train=nowhere.csv: "),
-        (("data.batch_tokens=50",), "data.batch_tokens=50: a row can have 64 tokens"),
+        (
+            ("data.batch_tokens=50",),
+            "data.batch_tokens=50: must be at least 64, the tokens of the longest",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

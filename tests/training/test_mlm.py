@@ -273,7 +273,8 @@ def test_packed_or_not_every_document_is_read_once(tmp_path, attention):
     found = {}
     for packed in ("true", "false"):
         cfg = own_text(tmp_path, f"attention={attention}", f"task.packed={packed}", "task.max_steps=3")
-        found[packed] = train(cfg, tmp_path / packed)
+        train(cfg, tmp_path / packed)
+        found[packed] = runs.summary_of(tmp_path / packed)
     data = {packed: summary["data"]["train"] for packed, summary in found.items()}
     assert data["false"]["blocks"] == data["false"]["documents"] == 120 > 4 * data["true"]["blocks"]
     assert data["true"]["tokens"] == data["false"]["tokens"]
@@ -300,15 +301,21 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("tokenizer=sentencepiece",), "tokenizer=sentencepiece: it has no mask token; task=mlm needs"),
+        (
+            ("tokenizer=sentencepiece",),
+            f"tokenizer._target_={runs.SENTENCEPIECE}: has no mask token",
+        ),
         (("task.share=0",), "task.share=0: allowed are numbers above 0"),
         (("task.keep=0.6", "task.random=0.6"), "task.keep=0.6, task.random=0.6: more than 1 together"),
-        (("task.span_weights=[0,0]",), "task.span_weights=[0, 0]: allowed are a list of numbers"),
+        (
+            ("task.span_weights=[0,0]",),
+            "task.span_weights=[0, 0]: must be a list of numbers of at least 0",
+        ),
         (
             ("model.max_source=2000",),
             "data.batch_tokens=1000: must be at least 2000, the tokens of the longest possible row",
         ),
-        (("attention.encoder=[dnas]",), "attention.encoder"),
+        (("attention.encoder=[dnas,softmax]",), "attention.encoder: 2 normalizers for 1 layer"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -224,7 +224,7 @@ def test_eval_with_shorter_answers_and_other_questions(monkeypatch, tmp_path):
 def test_questions_without_an_answer_need_a_setting(monkeypatch, tmp_path, capsys):
     typed = (*runs.tiny_overrides("squad"), *runs.squad_files(IMPOSSIBLE), f"paths.log_dir={tmp_path}")
     monkeypatch.chdir(tmp_path)
-    assert runs.call(monkeypatch, "train", *typed) == 1
+    assert runs.call(monkeypatch, "train", *typed) == 2
     error = capsys.readouterr().err
     assert "error: task.no_answer=false: there are questions without an answer (q0, q1, " in error
     assert "use task.no_answer=true" in error and "Traceback" not in error
@@ -350,14 +350,20 @@ def test_two_processes_judge_as_one(tmp_path, impossible):
             ("task.max_query=61",),
             "task.max_query=61: with [CLS] and two [SEP] it leaves no token of model.max_source=64",
         ),
-        (("task.stride=46",), "task.stride=46: tokens between two windows would never be read; at most 45"),
+        (("task.stride=46",), "task.stride=46: must be at most 45 (model.max_source=64 - task.max_query=16 - 3)"),
         (("task.n_best=0",), "task.n_best=0: allowed are whole numbers from 1"),
-        (("task.null_threshold=null",), "task.null_threshold=None: allowed are numbers"),
-        (("task.null_threshold=2",), "task.null_threshold=2: it is for task.no_answer=true"),
-        (("tokenizer=sentencepiece",), "tokenizer=sentencepiece: it does not tell where in a text a token is"),
+        (("task.null_threshold=null",), "task.null_threshold=null: allowed are numbers"),
+        (("task.null_threshold=2",), "task.null_threshold=2: has no effect without task.no_answer=true"),
+        (
+            ("tokenizer=sentencepiece",),
+            f"tokenizer._target_={runs.SENTENCEPIECE}: does not tell where",
+        ),
         (("data.validation=null",), "data.validation=null"),
         (("data.train=nowhere.json",), "data.train=nowhere.json: "),
-        (("data.batch_tokens=50",), "data.batch_tokens=50: a row can have 64 tokens"),
+        (
+            ("data.batch_tokens=50",),
+            "data.batch_tokens=50: must be at least 64, the tokens of the longest",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

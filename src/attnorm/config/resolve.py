@@ -77,8 +77,7 @@ def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
     Groups that are missing altogether, such as an empty `logger` or one that was removed, become empty.
     """
     full = cfg | {group: cfg.get(group) or {} for group in GROUPS}
-    own: dict[str, type] = {"task": TaskConfig, "data": DataConfig}
-    for group, cls in (own | task_groups(full)).items():
+    for group, cls in {"data": DataConfig, **task_groups(full)}.items():
         defaults = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
         full[group] = defaults | (full.get(group) or {})
     full["attention"] = {"prior": {}, "scorer": {}, "options": {}} | full["attention"]
@@ -86,11 +85,12 @@ def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
 
 
 def task_groups(cfg: dict[str, Any]) -> dict[str, type]:
-    """The groups of keys that the configured task adds; none if there is no such task."""
+    """The dataclasses of the groups of keys that the configured task declares."""
     try:
-        return class_of("task", cfg["task"], Recipe).groups
+        task = class_of("task", cfg["task"], Recipe)
     except ConfigError:
-        return {}
+        return {"task": TaskConfig}
+    return {"task": task.Config, **task.groups}
 
 
 def max_steps(cfg: dict) -> int | None:

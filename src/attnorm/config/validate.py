@@ -18,7 +18,7 @@ from attnorm.config.components import component_problems
 from attnorm.config.resolve import GROUPS, attention_problems, model_attention, typed_keys
 from attnorm.config.resume import changed_settings
 from attnorm.data.sources.base import Source
-from attnorm.data.tokenizers.base import check_tokenizer
+from attnorm.data.tokenizers.base import check_tokenizer, tokenizer_class
 from attnorm.errors import CheckpointError, ConfigError, Problem, key_of
 from attnorm.imports import nearest
 from attnorm.optim import Optimization
@@ -89,7 +89,8 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     found = check_parts(cfg, ("train", "validation"), typed_keys(overrides))
     if found.is_valid("model", "task", "data"):
         found += ineffective_overrides(cfg, overrides)
-    found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
+    if found.is_valid("tokenizer"):
+        found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()
     found += component_problems(cfg)
     found += check_trainer(cfg["trainer"], multirun)
@@ -100,7 +101,8 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
 
 
 def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection[str] | None = None) -> Problems:
-    """Problems of what a finished run is evaluated with: task, model, attention, data, and all together.
+    """Problems of what a finished run is evaluated with: task, model, attention, data, and all together. Of the
+    tokenizer only the class is checked: a run folder holds its own, so the file that it came from is not needed.
 
     splits: those that the data source has to have; with none, its files are not looked at.
     typed:  the keys that the user typed; None: every key counts as typed.
@@ -118,6 +120,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection
         found += check_model(cfg["model"], model)
         found.add("attention", attention_problems(dict(cfg), typed))
     found += check_data(cfg, splits, task)
+    found.attempt("tokenizer", lambda: tokenizer_class(cfg["tokenizer"]))
     if task and model:
         found += check_together(cfg, task, model, found)
     return found

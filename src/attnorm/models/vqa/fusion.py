@@ -10,6 +10,7 @@ from attnorm.attention.build import build_site_normalizer, build_site_prior, bui
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import upcast
+from attnorm.errors import DataError
 from attnorm.models.encoder import site_log_prior
 from attnorm.models.vqa.config import VisualShape
 
@@ -31,7 +32,7 @@ class Boxes(nn.Module):
         x = self.features(features)
         if self.place is not None:
             if geometry is None:
-                raise ValueError("geometry=True: this view does not say where its boxes are; use geometry=False")
+                raise DataError("geometry=True: this view does not say where its boxes are; use geometry=False")
             x = x + self.place(waves(geometry))
         return self.dropout(self.norm(x))
 
@@ -112,13 +113,13 @@ class Fusion(nn.Module):
         """States (B, most, W) and presence (B, most) of the boxes of each view that is used, padded to its most boxes:
         so the place of a box among those of all views does not depend on what else is in its batch."""
         if len(views) < len(self.views):
-            raise ValueError(f"fusion={self.kind!r}: expected {len(self.views)} views, got {len(views)}")
+            raise DataError(f"fusion={self.kind!r}: expected {len(self.views)} views, got {len(views)}")
         states, present = [], []
         for number, (boxes, most) in enumerate(zip(self.views, self.view_boxes, strict=True)):
             features, here, geometry = views[number]
             missing = most - features.shape[1]
             if missing < 0:
-                raise ValueError(f"view {number} has {features.shape[1]} boxes, the model was made for {most}")
+                raise DataError(f"view {number} has {features.shape[1]} boxes, the model was made for {most}")
             states.append(F.pad(boxes(features, geometry), (0, 0, 0, missing)))
             present.append(F.pad(here, (0, missing)))
         return states, present

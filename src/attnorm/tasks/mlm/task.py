@@ -12,7 +12,7 @@ from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.tokenizers.base import tokenizer_class
 from attnorm.errors import Problem
 from attnorm.models.bert import MaskedLM
-from attnorm.parts import names_of
+from attnorm.parts import TARGET, names_of
 from attnorm.schema import NonNegative, Probability
 from attnorm.tasks.bert import BertRecipe
 from attnorm.tasks.mlm.masking import MaskedBatches, Masking
@@ -75,4 +75,5 @@ class MaskedLanguageModel(BertRecipe):
             options = {name: value for name, value in self.cfg["task"].items() if name in names_of(Masking)}
             yield from Masking.check(options, "task")
         if is_valid("tokenizer") and not tokenizer_class(self.cfg["tokenizer"]).has_mask:
-            yield Problem("tokenizer", "it has no mask token; task=mlm needs one, such as tokenizer=wordpiece")
+            message = "has no mask token, which this task needs; use tokenizer=wordpiece"
+            yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])

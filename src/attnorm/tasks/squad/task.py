@@ -11,6 +11,7 @@ from attnorm.data.sources.base import QUESTIONS
 from attnorm.data.tokenizers.base import tokenizer_class
 from attnorm.errors import ConfigError, Problem
 from attnorm.models.heads import SpanModel
+from attnorm.parts import TARGET
 from attnorm.schema import Count, Number
 from attnorm.tasks.bert import BertRecipe
 from attnorm.tasks.results import Predictions, Results
@@ -68,8 +69,8 @@ class Questions(BertRecipe):
         if is_valid("task.no_answer", "task.null_threshold") and task["null_threshold"] and not task["no_answer"]:
             yield Problem("task.null_threshold", "has no effect without task.no_answer=true", task["null_threshold"])
         if is_valid("tokenizer") and not tokenizer_class(self.cfg["tokenizer"]).has_offsets:
-            message = "it cannot tell where in a text a token lies; task=squad needs that: use tokenizer=wordpiece"
-            yield Problem("tokenizer", message)
+            message = "does not tell where in a text a token is, which this task needs; use tokenizer=wordpiece"
+            yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])
 
     def score(self, task: SpanModule, split: Split) -> Results:
         """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format. Beside them the

@@ -117,7 +117,7 @@ class VisualQuestions(Recipe):
         boxes are, where that counts."""
         if self._sizes is None:
             views = self.views("train")
-            if views is not None and self.cfg["model"]["geometry"] and not all(views.geometry):
+            if views is not None and self.model_config().geometry and not all(views.geometry):
                 name = views.names[views.geometry.index(False)]
                 message = f"{name} does not say where boxes are; use model.geometry=false"
                 raise ConfigError([Problem("model.geometry", message, True)])
@@ -128,7 +128,7 @@ class VisualQuestions(Recipe):
         return Visual(self.cfg["model"]["max_question"], self.answers())
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
-        longest, data = self.cfg["model"]["max_question"], self.cfg["data"]
+        longest, data = self.cfg["model"].get("max_question"), self.cfg["data"]
         if is_valid("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
             message = f"must be at least {longest}, the tokens of the longest possible question"
             yield Problem("data.batch_tokens", message, data["batch_tokens"])
