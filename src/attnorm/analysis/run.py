@@ -16,7 +16,7 @@ from attnorm.data.arrow import cleaned
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
-from attnorm.tasks.task import Recipe, recipe_of
+from attnorm.tasks.task import Task, task_of
 from attnorm.training.callbacks.attention_stats import layer_label
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class Run:
         return pd.read_csv(self.folder / name)
 
     @cached_property
-    def task(self) -> Recipe:
+    def task(self) -> Task:
         """The task, which builds data and models from the configuration."""
-        return recipe_of(self.config, self.folder)
+        return task_of(self.config, self.folder)
 
     @property
     def model(self) -> nn.Module:
