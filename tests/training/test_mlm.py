@@ -302,7 +302,7 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
         (("task.keep=0.6", "task.random=0.6"), "task.keep=0.6, task.random=0.6: more than 1 together"),
         (("task.span_weights=[0,0]",), "task.span_weights=[0, 0]: allowed are a list of numbers"),
         (("model.max_source=2000",), "data.batch_tokens=1000: a row can have 2000 tokens"),
-        (("attention.encoder=[dnas]",), "attention.encoder"),
+        (("attention.encoder=[dnas,dnas]",), "attention.encoder: 2 normalizers for 1 layer"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
