@@ -13,8 +13,8 @@ from attnorm.models.layers import EncoderLayer
 class Encoder(nn.Module):
     """Embeddings, `encoder_layers` layers, and a final norm when the layers are pre-norm.
 
-    sites: the one place with attention, bidirectional. attention: the tables of conf/attention/*.yaml; tokens: the
-    token embedding, which others may share.
+    sites: the one place with attention, bidirectional. attention: resolved tables (`attnorm.attention.tables`).
+    tokens: the token embedding, which others may share.
     """
 
     interface = "encoder"

@@ -42,7 +42,7 @@ class Seq2Seq(nn.Module):
     """Article in, headline out: an encoder, a causal decoder with cross-attention, one vocabulary for both.
 
     sites: the places with attention, and whether each is autoregressive (cross-attention is, under teacher forcing).
-    attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`.
+    attention: resolved tables (`attnorm.attention.tables`). seed: of the initial parameters, see `initialize`.
     """
 
     interface = "seq2seq"

@@ -34,7 +34,7 @@ class VqaModel(nn.Module):
     `answer`.
 
     sites: all that the class can have, none autoregressive; `sites_of` says which of them its settings use.
-    attention: the tables of conf/attention/*.yaml, of these sites. answers: how many there are. view_widths,
+    attention: resolved tables (`attnorm.attention.tables`), of these sites. answers: how many there are. view_widths,
     view_boxes: of each view the width of the features and the most boxes. seed: of the initial parameters, see
     `start`. ValueError for a fusion without the views that it needs.
     """
