@@ -109,6 +109,7 @@ def read(cfg: dict, packed: bool, args: argparse.Namespace) -> tuple:
     """The documents in rows, and what turns parts of them into batches."""
     from attnorm.data.preprocess import prepare
     from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
+    from attnorm.tasks.mlm.packing import PackedFeaturizer
     from attnorm.tasks.task import build_source
 
     split = prepare(

@@ -111,8 +111,13 @@ def test_labels_are_the_tokens_at_the_hidden_places_row_after_row():
     longest = max(len(rows.ids[row]) for row in chosen)
     table = (3, longest)
     assert shapes == {
-        "ids": table, "masked_positions": table, "segments": table, "labels": (len(expected),), "rows": (3,), "divisor": ()
-    }  # fmt: skip
+        "ids": table,
+        "masked_positions": table,
+        "segments": table,
+        "labels": (len(expected),),
+        "rows": (3,),
+        "divisor": (),
+    }
     types = {name: tensor.dtype for name, tensor in batch.items() if name != "masked_positions"}
     assert set(types.values()) == {torch.int64} and batch["masked_positions"].dtype == torch.bool
 

@@ -210,7 +210,7 @@ def test_a_wrong_column_name_is_not_a_reason_to_leave_out_every_row(tmp_path):
 def test_skip_bad_is_true_or_false(name):
     needed = {"train": "x", "labels": ["a", "b"], "files": "x", "dir": "x", "path": "x", "train_questions": "x"}
     taken = {"pair_files": "train", "labelled": "train labels", "text": "files", "gigaword": "dir", "squad": "train"}
-    keys = taken.get(name, "path" if "hub_pairs" in name else "train_questions").split()
+    keys = taken.get(name, "path" if "hub" in name else "train_questions").split()
     options = {key: needed[key] for key in keys} | ({"train_annotations": "y"} if name == "vqa_v2" else {})
     problems = build_source(name, **options, skip_bad="yes").check(["train"])
     assert "data.skip_bad=yes: must be true or false" in problems
@@ -285,7 +285,7 @@ def test_a_share_of_train_is_held_out(tmp_path, name):
 
 def test_fingerprints_of_settings_that_existed_before_are_what_they_were(tmp_path):
     path = write(tmp_path / "x.csv", "article,title\na,b\n")
-    expected = files.digest(["pair_files", 1, ".csv", "article", "title"], tmp_path / "x.csv")
+    expected = files.digest(["pairs", 1, ".csv", "article", "title"], tmp_path / "x.csv")
     assert build_source("pair_files", train=path, validation=path).fingerprint("train") == expected
     assert build_source("pair_files", train=path).fingerprint("train") == expected
     expected = files.digest(["labelled", 1, ".csv", ["text", "label"], ["a", "b"]], tmp_path / "x.csv")

@@ -513,10 +513,8 @@ def test_an_option_that_no_site_uses_is_refused():
 def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit(monkeypatch):
     monkeypatch.setattr(Newswire, "schema", DOCUMENTS)
     [problem] = refused()
-    assert (
-        problem
-        == "data: Newswire yields documents, but this task needs pairs; use data=hub_pairs, data=pair_files, data=gigaword"
-    )
+    sources = "data=gigaword, data=hub_pairs, data=newswire, data=pair_files"
+    assert problem == f"data: Newswire yields documents, but this task needs pairs; use {sources}"
 
 
 def test_a_model_for_other_tasks_is_refused_with_the_models_that_fit():
