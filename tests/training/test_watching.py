@@ -13,6 +13,7 @@ from attnorm.attention import MultiHeadAttention, Normalizer, build_normalizer, 
 from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
+from attnorm.models.seq2seq import Seq2Seq
 from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import attention_stats as watching
@@ -69,9 +70,9 @@ def by_hand(recipe, model):
 
 
 def test_labels_of_layers():
-    assert layer_label("encoder.layers.0.attention") == "encoder/0"
-    assert layer_label("layers.3.attention") == "decoder/3"
-    assert layer_label("layers.1.cross") == "decoder/1/cross"
+    assert layer_label("encoder.layers.0.attention", Seq2Seq.stacks) == "encoder/0"
+    assert layer_label("layers.3.attention", Seq2Seq.stacks) == "decoder/3"
+    assert layer_label("layers.1.cross", Seq2Seq.stacks) == "decoder/1/cross"
 
 
 def test_small_masses_are_kept_and_examples_without_keys_do_not_count(monkeypatch, tmp_path):

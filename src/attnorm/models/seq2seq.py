@@ -48,6 +48,7 @@ class Seq2Seq(nn.Module):
     interface = "seq2seq"
     Config = TransformerConfig
     sites = {"encoder": False, "decoder": True, "cross": True}  # noqa: RUF012
+    stacks = {"layers": "decoder"}  # noqa: RUF012 - the name of the decoder's layers in curves and figures
 
     def __init__(self, shape: TransformerConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
         super().__init__()
