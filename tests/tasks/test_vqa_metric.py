@@ -112,8 +112,8 @@ def test_result_files_are_written_as_they_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"1": "yes"}', r'r.json: a JSON list \[\{"question_id": 1, .* is expected, not'),
-        ('[{"question_id": 1}]', r"r.json: record 0 is .*is expected"),
+        ('{"1": "yes"}', r'r.json: expected a JSON list \[\{"question_id": 1, .*, got'),
+        ('[{"question_id": 1}]', r"r.json: record 0 is .*expected"),
         ('[{"question_id": 1, "answer": "x"}, ["a"]]', r"r.json: record 1 is"),
         ('[{"question_id": 1.5, "answer": "x"}]', r"record 0: question_id is 1.5, not a number or text"),
         ('[{"question_id": true, "answer": "x"}]', r"question_id is true"),
