@@ -206,7 +206,7 @@ def test_options_of_a_part_that_a_file_names_are_no_problem_unless_they_were_typ
         assert problem.startswith("attention.options.hnas: has no effect, because no site uses 'hnas'")
         assert problem.endswith("in use: scaled_dot, softmax.")
     [problem] = check_attention({**tables, "options": {"hnass": {}}}, SITES, typed=())
-    assert problem.startswith("attention.options.hnass: has no effect, because no site uses 'hnass'")  # a file may be wrong, too
+    assert problem.startswith("attention.options.hnass: has no effect, because no site uses 'hnass'")
 
 
 # names

@@ -183,7 +183,7 @@ def test_a_list_is_read_from_every_form_and_written(tmp_path):
         ("a.json", '{"x": 0, "y": 2}', r"a.json: the numbers of 2 answers must be 0 to 1"),
         ("a.json", '{"x": 0, "y": "1"}', r"the numbers of 2 answers must be 0 to 1"),
         ("a.json", '{"x": false, "y": true}', r"the numbers of 2 answers must be 0 to 1"),
-        ("a.json", '"x"', r"a.json: a list of answers, or an object"),
+        ("a.json", '"x"', r"a.json: expected a list of answers, or an object"),
         ("a.json", "x\ny", r"a.json:1: not JSON"),
         ("a.txt", "", r"the file is empty"),
         ("a.txt", "x\ny\nx\n", r"repeated answers: 'x'"),

@@ -129,7 +129,7 @@ def test_check_names_every_problem(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["a", "b", "a"], "data.labels: a is there twice"),
+        (["a", "b", "a"], "data.labels: repeated names: a"),
         (["a"], "at least two labels"),
         ([], "at least two labels"),
         ([0, 1], "data.labels: 0 is not a name; write numbers in quotes"),

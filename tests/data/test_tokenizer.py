@@ -152,7 +152,7 @@ def test_saved_and_pickled_tokenizers_are_the_same(kind, trained, wordpiece, tmp
 
 
 def test_loading_from_a_folder_without_a_tokenizer(tmp_path):
-    with pytest.raises(DataError, match=r"tokenizer.json: missing; it holds the tokenizer \(WordPiece\)"):
+    with pytest.raises(DataError, match=r"tokenizer.json: missing; it should contain the tokenizer \(WordPiece\)"):
         WordPiece.load(tmp_path)
     (tmp_path / "sentencepiece.model").write_text("no")
     with pytest.raises(DataError, match=r"sentencepiece.model: not a sentencepiece model"):
@@ -470,7 +470,7 @@ def test_forgetting_offsets_changes_nothing(wordpiece, monkeypatch):
 
 
 def test_sentencepiece_cannot_tell_offsets(trained):
-    with pytest.raises(ValueError, match=r"a SentencePiece cannot say where its tokens lie; use tokenizer=wordpiece"):
+    with pytest.raises(ValueError, match=r"a SentencePiece has no character offsets; use tokenizer=wordpiece"):
         trained.encode_with_offsets("the")
 
 

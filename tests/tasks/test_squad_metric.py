@@ -279,7 +279,7 @@ def test_files(tmp_path):
         ),
         (read_predictions, '{"a": "x", "b": 3}', r"p.json: b has 3, not text"),
         (read_predictions, '{"a": null}', r"p.json: a has null, not text"),
-        (read_null_odds, '{"a": "1"}', r'p.json: a has "1", not a number; \{"question id": 0.5'),
+        (read_null_odds, '{"a": "1"}', r'p.json: a has "1", not a number; expected \{"question id": 0.5'),
         (read_null_odds, '{"a": true}', r"a has true, not a number"),
         (read_null_odds, '{"a": NaN}', r"p.json: a has NaN, not a number"),
         (read_null_odds, f'{{"a": 1{"0" * 400}}}', r"p.json: a has 10+, not a number"),

@@ -75,7 +75,7 @@ def test_predictions_for_other_questions_are_ignored_and_told(caplog):
         ({"1": 3}, GOLD, "the answer to question 1 is 3, not text"),
         ({"1": None}, GOLD, "the answer to question 1 is null, not text"),
         ({}, [], "no questions to score"),
-        ({}, [*GOLD, GOLD[1], GOLD[1]], "questions twice: 2$"),
+        ({}, [*GOLD, GOLD[1], GOLD[1]], "repeat questions: 2$"),
         ({}, [*GOLD, Reference("5", [])], "1 question without an annotator's answer: 5"),
         ({str(i): "x" for i in range(20, 40)}, GOLD, "the predictions are for 20, 21, .*, 29, ...$"),
     ],

@@ -524,8 +524,8 @@ def test_questions_are_not_for_squad(monkeypatch, files, capsys):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"references": "asked"}, r"asked.json: a file of annotations is expected here, this one holds questions"),
-        ({"questions": "gold"}, r"gold.json: a file of questions is expected here, this one holds annotations"),
+        ({"references": "asked"}, r"asked.json: expected a file of annotations, but this one contains questions"),
+        ({"questions": "gold"}, r"gold.json: expected a file of questions, but this one contains annotations"),
         ({"references": "results"}, r"results.json: not an official VQA file"),
         ({"predictions": "gold"}, r"gold.json: expected a JSON list \[.*\]"),
         ({"predictions": "object"}, r"object.json: expected a JSON list \[.*\]"),
@@ -533,7 +533,7 @@ def test_questions_are_not_for_squad(monkeypatch, files, capsys):
         ({"predictions": "number"}, r"number.json: record 0: the answer to question 1 is 1, not text"),
         ({"predictions": "twice"}, r"twice.json: record 1: question 1 is answered twice"),
         ({"questions": "fewer"}, r"the annotation of 3 has no question"),
-        ({"questions": "others"}, r"gold.json: not a single question of .*others.json is annotated in it"),
+        ({"questions": "others"}, r"gold.json: contains no annotation for any question of .*others.json"),
         ({"questions": "images"}, r"question 1 is on image 5, but its annotation on image 11"),
     ],
     ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",

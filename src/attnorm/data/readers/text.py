@@ -1,4 +1,4 @@
-"""Reading text files line by line: plain or gzipped, in any encoding, split at '\\n' and nothing else."""
+"""Reads text files line by line: plain or gzipped, in any encoding. Lines are separated by '\\n' only."""
 
 import codecs
 import gzip
@@ -20,9 +20,9 @@ from attnorm.imports import nearest
 
 UTF8 = "utf-8"
 _CHUNK = 1 << 20
-_HEAD = 8192  # bytes of a file that are looked at before anything is read
+_HEAD = 8192  # bytes of a file that are checked in advance
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading damaged gzip data raises
-_BAD = re.compile("\udcff(\\d+),(..)\udcff")  # what stands in the place of bytes that cannot be decoded
+_BAD = re.compile("\udcff(\\d+),(..)\udcff")  # replaces bytes that cannot be decoded
 _WIDE = (  # the byte order marks, the longer ones first
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -42,13 +42,13 @@ codecs.register_error("attnorm.mark", _mark)
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """Open for reading, through gzip if the content is gzipped, whatever the name."""
+    """Opens a file for reading. Gzipped content is decompressed, regardless of the file's name."""
     with path.open("rb") as file:
         yield unpacked(file)
 
 
 def unpacked(file: io.BufferedReader) -> BinaryIO:
-    """An open file, read through gzip if its content is gzipped."""
+    """An open file, decompressed if its content is gzipped."""
     return gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
 
 
@@ -221,7 +221,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def file_problem(key: str, path: Path) -> list[str]:
-    """A problem if `path` is not a file with something in it that may be read."""
+    """A problem if `path` is not a readable, nonempty file."""
     try:
         if not path.exists():
             return [f"{key}: no such file: {path}"]
@@ -235,7 +235,7 @@ def file_problem(key: str, path: Path) -> list[str]:
 
 
 def text_problem(key: str, path: Path, encoding: str, skip_bad: bool) -> list[str]:
-    """A problem if the file cannot be read, or if it does not begin with text in this encoding."""
+    """A problem if the file cannot be read, or does not start with text in this encoding."""
     if problems := file_problem(key, path):
         return problems
     if encoding_problem(encoding):
@@ -254,7 +254,7 @@ def text_problem(key: str, path: Path, encoding: str, skip_bad: bool) -> list[st
 
 
 def digest(settings: object, *paths: Path) -> str:
-    """A hash of JSON-able settings and of the contents of files; their names do not count, so that data may move."""
+    """A hash of JSON-serializable settings and file contents. Paths are not part of it, so that data may be moved."""
     hashed = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
     for path in paths:
         with path.open("rb") as file:
