@@ -190,12 +190,14 @@ def test_wordpiece_special_ids_come_from_the_vocabulary_and_never_from_text(word
 
 
 def test_wordpiece_names_missing_special_tokens(tmp_path):
-    with pytest.raises(ValueError, match=r"tokenizer.file=.*vocab.txt: the vocabulary has no \[CLS\], \[SEP\]$"):
+    with pytest.raises(
+        ValueError, match=r"tokenizer.file=.*vocab.txt: the vocabulary does not contain \[CLS\], \[SEP\]$"
+    ):
         WordPiece.from_settings(file=vocabulary(tmp_path, ["[PAD]", "[UNK]", "a"]))
 
 
 def test_wordpiece_names_a_repeated_piece(tmp_path):
-    with pytest.raises(ValueError, match=r"vocab.txt:2: 'a' is in this vocabulary twice"):
+    with pytest.raises(ValueError, match=r"vocab.txt:2: 'a' is repeated in this vocabulary"):
         WordPiece.from_settings(file=vocabulary(tmp_path, ["x", "a", "b", "a", "", ""]))
 
 

@@ -287,7 +287,7 @@ def test_files(tmp_path):
         (
             read_predictions,
             '{"a": "x", "b": "y", "a": "z"}',
-            r'p.json: .*an object has the key "a" twice',
+            r'p.json: .*an object has a repeated key, "a"',
         ),
         (read_predictions, "[" * 100_000, r"p.json: JSON nested too deeply"),
         (read_predictions, "{}".encode("utf-16").decode("latin-1"), r"p.json:1: "),

@@ -130,7 +130,7 @@ def test_result_files_are_written_as_they_are_read(tmp_path):
         ),
         (
             '[{"question_id": 1, "answer": "x", "answer": "y"}]',
-            r'r.json: .*an object has the key "answer" twice',
+            r'r.json: .*an object has a repeated key, "answer"',
         ),
         ('[[{"question_id": 1, "answer": "x"}]]', r"r.json: record 0 is"),
     ],

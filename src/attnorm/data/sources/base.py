@@ -65,13 +65,11 @@ class Source(ABC):
 
     @abstractmethod
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """All problems with these splits that can be found without reading the data, each starting with its config key."""
+        """All problems with these splits that are found without reading the data. Each starts with its config key."""
 
     @abstractmethod
     def fingerprint(self, split: str) -> str:
-        """A hash of everything that determines the results of `rows(split)` and `clean`: contents and settings, not
-        paths.
-        """
+        """A hash of all contents and settings (not paths) that determine the results of `rows(split)` and `clean`."""
 
     @abstractmethod
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:

@@ -131,9 +131,7 @@ class SentencePiece(Tokenizer):
 
 
 def _without_unknown(sentences: Iterable[str], characters: set[str]) -> Iterator[str]:
-    """Removes the words that are encoded as <unk> from the sentences, and adds the remaining characters to
-    `characters`.
-    """
+    """Removes the words that are encoded as <unk>, and adds the remaining characters to `characters`."""
     for sentence in sentences:
         if UNK in sentence or _RESERVED.search(sentence):
             sentence = " ".join(word for word in sentence.split() if word != UNK and not _RESERVED.search(word))
