@@ -9,11 +9,11 @@ import torch
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace_by_copy
-from attnorm.config.resolve import record_of, run_label
 from attnorm.config.resume import deciding
 from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
+from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console, warm_start
@@ -34,7 +34,7 @@ SAMPLES = 5  # examples that are shown at the end
 
 
 def train(
-    cfg: dict[str, Any],
+    config: ResolvedConfig,
     run_folder: Path,
     overrides: Sequence[str] = (),
     *,
@@ -43,7 +43,7 @@ def train(
 ) -> float | None:
     """Trains, keeps the best model by the task's metric, and scores it.
 
-    cfg:        a plain configuration without a problem for `validate.check`.
+    config:     a checked configuration.
     run_folder: made here; everything that the run leaves behind is in it.
     overrides:  what was typed for this run, for its record.
     draw:       draws the figures of a run folder; they are sent to the loggers, also of a run that was stopped.
@@ -53,11 +53,12 @@ def train(
     written into summary.json before it is raised again.
     """
     console.quiet_libraries()
-    task, label, throughput = task_of(cfg), run_label(cfg), Throughput()
+    cfg, label = config.settings, config.label
+    task, throughput = task_of(cfg), Throughput()
     is_first = pl.utilities.rank_zero_only.rank == 0
     if is_first:
         start_record(cfg, run_folder, list(overrides))
-        console.show_config(record_of(cfg))
+        console.show_config(cfg)
     named = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
     with (
         RunLog(cfg, run_folder),
@@ -115,7 +116,7 @@ def keep_run_record(
     """Stores in every checkpoint what a resumed run has to agree with. If this run is a resumed one, compares it with
     its checkpoint, and takes over the history of the run."""
     cfg, tokenizer = task.cfg, data.splits["train"].tokenizer
-    record = RunRecord(deciding(record_of(cfg)), task.data_fingerprints(data.splits), tokenizer, updates)
+    record = RunRecord(deciding(cfg), task.data_fingerprints(data.splits), tokenizer, updates)
     trainer.callbacks.insert(0, record)
     if cfg["ckpt_path"]:
         record.check(Path(cfg["ckpt_path"]), module.optimization)

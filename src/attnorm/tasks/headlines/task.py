@@ -101,14 +101,14 @@ class HeadlineTask(Task):
                 message = f"must be at least {longest}, the tokens of the longest possible pair"
                 yield Problem("data.batch_tokens", message, data["batch_tokens"])
 
-    def score(self, task: HeadlineModule, split: Split) -> Results:
+    def score(self, module: HeadlineModule, split: Split) -> Results:
         """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
-        task.rouge_pairs = 0  # greedy headlines are for watching only
-        loss = self.evaluate(task, split)["loss"]
+        module.rouge_pairs = 0  # greedy headlines are for watching only
+        loss = self.evaluate(module, split)["loss"]
         decoding, rouge = self.decoding(), Rouge(self.config.stemmer)
         started = time.perf_counter()
         headlines = write_headlines(
-            task.model,
+            module.model,
             split.tokenizer,
             split.rows["source"],
             decoding,
@@ -127,7 +127,7 @@ class HeadlineTask(Task):
             note=rouge.describe(),
             settings=vars(decoding),
             files={".txt": "\n".join(headlines) + "\n"},
-            predictions=Predictions(range(len(titles)), titles, headlines, scores, **task.examples, inputs=articles),
+            predictions=Predictions(range(len(titles)), titles, headlines, scores, **module.examples, inputs=articles),
             samples=list(map(sample, articles, titles, headlines)),
             extra={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
         )
