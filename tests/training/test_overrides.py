@@ -106,7 +106,7 @@ def test_a_name_without_a_file_is_text_too(name):
 def test_what_hydra_reads_or_has_to_refuse_stays_as_it_was_typed(monkeypatch, tmp_path, argument, multirun):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "1").touch()  # a number is a number
-    assert readable([argument], multirun) == [argument]
+    assert [read.removeprefix("++") for read in readable([argument], multirun)] == [argument]
 
 
 def test_elements_of_lists_are_quoted_one_by_one():
@@ -124,7 +124,7 @@ def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
     ]
     assert read(["data.train=a (1).json,b.json"]) == {"data.train": "a (1).json,b.json"}
     (tmp_path / "a,b.json").touch()
-    assert readable(["data.train=a,b.json"], multirun=True) == ["data.train=a,b.json"]
+    assert readable(["data.train=a,b.json"], multirun=True) == ["++data.train=a,b.json"]
     assert read(["data.train=a,b.json"]) == {"data.train": "a,b.json"}
 
 

@@ -97,7 +97,16 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     if found.is_valid("trainer", "data"):
         found += check_update_size(cfg)
     found += check_resume(cfg, found)
-    return found
+    return list(map(with_owners, found))
+
+
+def with_owners(problem: str) -> str:
+    """The problem; if no part of the run has the key, also the choices that do, such as data=vqa_v2."""
+    group, _, name = key_of(problem).partition(".")
+    owners = [f"{group}={file}" for file, it in choices(group).items() if name in it.get(group, it)] if name else []
+    if not owners or " has no such option" not in problem:
+        return problem
+    return Problem.about(key_of(problem), f"{problem} It is an option of {' and '.join(owners)}.")
 
 
 def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection[str] | None = None) -> Problems:
