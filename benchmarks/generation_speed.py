@@ -1,4 +1,4 @@
-"""Headlines a second, greedy and with a beam of 4, against `transformers`. Run by `training_speed.py`."""
+"""HeadlineTask a second, greedy and with a beam of 4, against `transformers`. Run by `training_speed.py`."""
 
 from argparse import Namespace
 from collections.abc import Callable

@@ -67,7 +67,7 @@ def our_loss(model, batch: dict):
     """The loss as our training step has it: scores at the hidden places only."""
     import torch.nn.functional as F
 
-    return F.cross_entropy(model(batch["ids"], batch["segments"], batch["places"]).float(), batch["labels"])
+    return F.cross_entropy(model(batch["ids"], batch["segments"], batch["masked_positions"]).float(), batch["labels"])
 
 
 def their_loss(peer, batch: dict):
@@ -80,7 +80,7 @@ def their_loss_at_places(peer, batch: dict):
     import torch.nn.functional as F
 
     states = peer.bert(input_ids=batch["ids"], attention_mask=batch["real"]).last_hidden_state  # (B, N, W)
-    return F.cross_entropy(peer.cls(states[batch["places"]]).float(), batch["labels"])
+    return F.cross_entropy(peer.cls(states[batch["masked_positions"]]).float(), batch["labels"])
 
 
 def equal_peer(ours, batch: dict) -> Callable:
@@ -108,14 +108,14 @@ def equal_peer(ours, batch: dict) -> Callable:
 def read(cfg: dict, packed: bool, args: argparse.Namespace) -> tuple:
     """The documents in rows, and what turns parts of them into batches."""
     from attnorm.data.preprocess import prepare
-    from attnorm.tasks.mlm.masking import MaskedBatches, Masking
-    from attnorm.tasks.mlm.packing import Blocks
+    from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
+    from attnorm.tasks.mlm.packing import PackedFeaturizer
     from attnorm.tasks.task import build_source
 
     split = prepare(
         build_source(cfg["data"]),
         cfg["tokenizer"],
-        Blocks(cfg["model"]["max_source"], packed, cfg["task"]["share"]),
+        PackedFeaturizer(cfg["model"]["max_source"], packed, cfg["task"]["mask_prob"]),
         lowercase=cfg["data"]["lowercase"],
         digits=cfg["data"]["digits"],
         max_rows={"train": args.documents},
@@ -123,7 +123,7 @@ def read(cfg: dict, packed: bool, args: argparse.Namespace) -> tuple:
         splits=["train"],
     )["train"]
     masking = Masking(**{name: cfg["task"][name] for name in Masking.__dataclass_fields__})
-    return split, MaskedBatches(split.rows, split.tokenizer, masking, seed=0)
+    return split, MaskedLMCollator(split.rows, split.tokenizer, masking, seed=0)
 
 
 def collate(masked, parts: Iterable, args: argparse.Namespace) -> list[dict]:
@@ -136,7 +136,7 @@ def collate(masked, parts: Iterable, args: argparse.Namespace) -> list[dict]:
         real = batch["ids"] != masked.tokenizer.pad_id
         batch["real"] = real.long()
         batch["their_labels"] = torch.full_like(batch["ids"], NOTHING_HIDDEN)
-        batch["their_labels"][batch["places"]] = batch["labels"]
+        batch["their_labels"][batch["masked_positions"]] = batch["labels"]
         assert (batch["their_labels"] != NOTHING_HIDDEN).sum() == len(batch["labels"]) > 0
         found.append({name: tensor.to(args.device) for name, tensor in batch.items()} | {"tokens": int(real.sum())})
     return found
@@ -146,13 +146,13 @@ def contestants(part: str, size: str, args: argparse.Namespace) -> dict[str, Sid
     """Who is compared in this part, on which batches."""
     import numpy as np
 
-    from attnorm.data.sampler import Part, TokenBatches
+    from attnorm.data.sampler import MicroBatch, TokenBatches
 
     cfg = configure(size, "softmax", args)
     budget, (split, masked) = cfg["data"]["batch_tokens"], read(cfg, False, args)
     alike = collate(masked, TokenBatches(split.lengths, budget, weights=split.weights), args)
     builds = {name: partial(build_ours, size, name, split.tokenizer.pad_id, args) for name in ATTENTIONS}
-    theirs = equal_peer(builds["softmax"](), collate(masked, [Part(list(range(16)), 0)], args)[0])
+    theirs = equal_peer(builds["softmax"](), collate(masked, [MicroBatch(list(range(16)), 0)], args)[0])
     if part == "batches":
         sides = {f"attnorm {name}": Side(build, our_loss, alike) for name, build in builds.items()}
         sides[THEIRS] = Side(theirs, their_loss, alike)
@@ -164,7 +164,7 @@ def contestants(part: str, size: str, args: argparse.Namespace) -> dict[str, Sid
     together = collate(packed, parts, args)
     order = np.random.default_rng(0).permutation(len(split))
     groups = np.array_split(order, len(parts))  # as many documents an update as ours
-    alone = collate(masked, (Part(group.tolist(), 0) for group in groups), args)
+    alone = collate(masked, (MicroBatch(group.tolist(), 0) for group in groups), args)
     sides = {f"attnorm {name}, packed": Side(build, our_loss, together) for name, build in builds.items()}
     sides[THEIRS] = Side(theirs, their_loss, alone)
     return sides | {f"{THEIRS}, like lengths": Side(theirs, their_loss, alike)}

@@ -28,9 +28,9 @@ def configure(*overrides: str) -> dict[str, Any]:
 
 def shape_of(cfg: dict[str, Any], **changes: Any):
     """The options of the configured model as an instance of its `Config`, with other values for some of them."""
-    from attnorm.tasks.task import recipe_of
+    from attnorm.tasks.task import task_of
 
-    return replace(recipe_of(cfg).model_config(), **changes)
+    return replace(task_of(cfg).model_config(), **changes)
 
 
 def build_optimizer(cfg: dict[str, Any], model):
@@ -50,7 +50,7 @@ def build_ours(cfg: dict[str, Any], vocab_size: int, pad_id: int = PAD, **shape:
 def build_peer(shape, vocab_size: int, implementation: str):
     """BART with the same sizes: learned positions, tied output, and as many layers, matrices and norms.
 
-    BART's norms come after each sublayer and after the embeddings, ours (`norm: pre`) before each sublayer and
+    BART's norms come after each sublayer and after the embeddings, ours (`norm_first: true`) before each sublayer and
     at the end of each stack: the same number of them. BART has no trained output bias, and as many positions in the
     decoder as in the encoder, both with two unused ones: so the numbers of parameters differ slightly.
     """
@@ -58,10 +58,10 @@ def build_peer(shape, vocab_size: int, implementation: str):
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    sizes = {"attention_heads": shape.heads, "ffn_dim": shape.inner}
+    sizes = {"attention_heads": shape.n_heads, "ffn_dim": shape.ffn_dim}
     config = BartConfig(
         vocab_size=vocab_size,
-        d_model=shape.width,
+        d_model=shape.d_model,
         encoder_layers=shape.encoder_layers,
         decoder_layers=shape.decoder_layers,
         **{f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()},
@@ -70,7 +70,7 @@ def build_peer(shape, vocab_size: int, implementation: str):
         dropout=shape.dropout,
         attention_dropout=shape.attention_dropout,
         activation_dropout=0.0,
-        tie_word_embeddings=shape.tied,
+        tie_word_embeddings=shape.tie_embeddings,
         pad_token_id=PAD,
         bos_token_id=BOS,
         eos_token_id=EOS,
@@ -84,9 +84,9 @@ def build_peer(shape, vocab_size: int, implementation: str):
 def equal_models(cfg: dict[str, Any], vocab_size: int, implementation: str):
     """Ours and the peer with the same parameters, in float64 without dropout: they must give the same results.
 
-    Ours has its norms where BART has them, which is `norm: post` and `embedding_norm: true`.
+    Ours has its norms where BART has them, which is `norm_first: false` and `embedding_norm: true`.
     """
-    ours = build_ours(cfg, vocab_size, norm="post", embedding_norm=True, dropout=0.0)
+    ours = build_ours(cfg, vocab_size, norm_first=False, embedding_norm=True, dropout=0.0)
     peer = build_peer(ours.shape, vocab_size, implementation)
     peer.load_state_dict(peer_state(ours))
     return ours.double().eval(), peer.double().eval()

@@ -135,14 +135,14 @@ def measure_training(args: argparse.Namespace) -> None:
     import torch
 
     from attnorm.data.sampler import TokenBatches
-    from attnorm.tasks.headlines.features import PairBatches
+    from attnorm.tasks.headlines.features import PairCollator
 
     rows, reached = [], {}
     for size in args.model:
         cfg = timing.configure(f"model={size}")
         table, lengths = timing.sequences(8192, args.vocab_size)
         sampler = TokenBatches(lengths, cfg["data"]["batch_tokens"])
-        pairs = PairBatches(table, timing.PAD, timing.BOS, timing.EOS)
+        pairs = PairCollator(table, timing.PAD, timing.BOS, timing.EOS)
         batches = collate(pairs, [*sampler][: args.updates], lengths, args.device)
         check_equal_work(cfg, batches, args)
 
@@ -173,16 +173,16 @@ def measure_bucketing(args: argparse.Namespace) -> None:
     import torch
 
     from attnorm.data.preprocess import prepare
-    from attnorm.data.sampler import Part, TokenBatches
-    from attnorm.data.sources.gigaword import Rush
-    from attnorm.tasks.headlines.features import PairBatches, PairLayout
+    from attnorm.data.sampler import MicroBatch, TokenBatches
+    from attnorm.data.sources.gigaword import Gigaword
+    from attnorm.tasks.headlines.features import PairCollator, PairFeaturizer
 
     cfg = timing.configure("model=tiny", "tokenizer.vocab_size=4000")
     with tempfile.TemporaryDirectory() as cache_dir:
         split = prepare(
-            Rush(dir=args.rush),
+            Gigaword(dir=args.rush),
             cfg["tokenizer"],
-            PairLayout(FIXED_SOURCE, FIXED_TARGET),
+            PairFeaturizer(FIXED_SOURCE, FIXED_TARGET),
             lowercase=cfg["data"]["lowercase"],
             digits=cfg["data"]["digits"],
             max_rows={"train": args.max_train},
@@ -194,12 +194,12 @@ def measure_bucketing(args: argparse.Namespace) -> None:
         size = round(len(lengths) / len(sampler))  # pairs of an update, on average
         order = np.random.default_rng(0).permutation(len(lengths))
         fixed = [
-            Part(group.tolist(), int(lengths[group, 1].sum()))
+            MicroBatch(group.tolist(), int(lengths[group, 1].sum()))
             for group in np.split(order, range(size, len(order), size))
         ]
         wanted = args.updates * (args.rounds + 2)
         special = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-        pairs = PairBatches(split.rows, *special)
+        pairs = PairCollator(split.rows, *special)
         bucketed = collate(pairs, [*sampler][:wanted], lengths, args.device)
         padded = collate(pairs, fixed[:wanted], lengths, args.device)
     for batch in padded:
@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--implementations", nargs="+", default=["eager", "sdpa"], choices=("eager", "sdpa"))
     parser.add_argument(
-        "--rush", metavar="DIR", help="folder of headline files (see conf/data/rush.yaml) for bucketing"
+        "--rush", metavar="DIR", help="folder of headline files (see conf/data/gigaword.yaml) for bucketing"
     )
     parser.add_argument("--max-train", type=int, default=100_000, help="pairs of that folder to use at most")
     args = parser.parse_args()

@@ -7,7 +7,7 @@ import torch
 from attnorm.config.choices import choices
 from attnorm.data.featurizer import pad
 from attnorm.data.sources.base import Source
-from attnorm.models.config import Shape
+from attnorm.models.config import TransformerConfig
 from attnorm.models.generation import SpecialTokens
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.parts import class_of
@@ -15,7 +15,7 @@ from attnorm.parts import class_of
 PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3
 SPECIAL = SpecialTokens(PAD, BOS, EOS)
 SITES = ("encoder", "decoder", "cross")
-SMALL = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
+SMALL = {"d_model": 8, "n_heads": 2, "ffn_dim": 12, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
 
 PLACEMENTS = {  # what may stand at (encoder, decoder, cross)
     "softmax": ("softmax", "softmax", "softmax"),
@@ -41,7 +41,7 @@ def attention_tables(placement="softmax", priors=None, options=None, scorers=Non
 
 def build_model(placement="softmax", *, priors=None, options=None, scorers=None, vocab_size=11, seed=0, **shape):
     """A new float32 model with its initial parameters."""
-    shape = Shape(**{**SMALL, "max_source": 10, "max_target": 12, **shape})
+    shape = TransformerConfig(**{**SMALL, "max_source": 10, "max_target": 12, **shape})
     return Seq2Seq(shape, attention_tables(placement, priors, options, scorers), vocab_size, PAD, seed=seed)
 
 
@@ -56,7 +56,7 @@ def rough_model(placement="softmax", *, noise=0.3, sharpness=1.0, **settings):
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # the same in every placement
             if not name.endswith("hybrid"):  # a clamped one has to stay in [0, 1]
                 parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        if not model.shape.tied:
+        if not model.shape.tie_embeddings:
             model.output.weight *= sharpness
     return model
 

@@ -7,7 +7,7 @@ from tolerance import tolerance
 
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.models.initialize import initialize, named_seed
-from attnorm.models.vqa.config import VisualShape
+from attnorm.models.vqa.config import VqaModelConfig
 
 VISUAL_SITES = ("fusion", "encoder", "guided")
 WIDTHS, MOST = [5, 3, 4], [4, 3, 5]  # of the features of each view, and its most boxes
@@ -18,13 +18,15 @@ HERE = [  # the present boxes of each view, image by image
 ]
 LENGTHS = [5, 2, 4, 1]  # tokens of each question
 VOCABULARY, ANSWERS, MAX_QUESTION = 9, 6, 6
-SIZES = {"width": 8, "word_width": 6, "hidden": 10, "heads": 2, "inner": 12, "max_question": MAX_QUESTION}
+SIZES = {"d_model": 8, "word_width": 6, "hidden": 10, "n_heads": 2, "ffn_dim": 12, "max_question": MAX_QUESTION}
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
-CLOSE = tolerance(torch.float32, depth=5, size=SIZES["inner"])  # a fusion and two layers for each of question and boxes
+CLOSE = tolerance(
+    torch.float32, depth=5, size=SIZES["ffn_dim"]
+)  # a fusion and two layers for each of question and boxes
 
 
 def visual_shape(**settings):
-    return VisualShape(**{"fusion": "attention", **SIZES, "dropout": 0.0, **settings})
+    return VqaModelConfig(**{"fusion": "attention", **SIZES, "dropout": 0.0, **settings})
 
 
 def visual_tables(normalizer="softmax", priors=(), scorer="scaled_dot", options=None, only=None):

@@ -19,8 +19,7 @@ class Problem(str):
     key: str
 
     def __new__(cls, key: str, message: str, value: object = _UNSET) -> "Problem":
-        shown = {True: "true", False: "false", None: "null"}.get(value, value) if _is_constant(value) else value
-        problem = super().__new__(cls, f"{key}: {message}" if value is _UNSET else f"{key}={shown}: {message}")
+        problem = super().__new__(cls, f"{key}: {message}" if value is _UNSET else f"{key}={in_yaml(value)}: {message}")
         problem.key = key
         return problem
 
@@ -32,8 +31,11 @@ class Problem(str):
         return problem
 
 
-def _is_constant(value: object) -> bool:
-    return value is None or isinstance(value, bool)
+def in_yaml(value: object) -> str:
+    """A value as it is typed: true, false and null instead of True, False and None."""
+    return (
+        {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
 
 
 def key_of(problem: str) -> str:

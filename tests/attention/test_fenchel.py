@@ -7,6 +7,7 @@ import pytest
 import reference
 import torch
 from reference import BATCH, HEADS, MASKS, PRIORS, WIDTH, case, in_turn, randn
+from tolerance import tolerance
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer
@@ -290,6 +291,22 @@ def test_a_shift_of_all_templates_changes_nothing_but_the_frame():
     for order in (2, "exact"):
         w = Fenchel(order)(scores, given.allowed, keys=k, scale=ALPHA)
         assert_close(Fenchel(order)(scores, given.allowed, keys=k + shift, scale=ALPHA), w, rtol=1e-8, atol=1e-8)
+
+
+def test_templates_far_from_the_origin_do_not_round_away():
+    given = MASKS["random"]
+    scores, keys = make_scores(given).float(), (make_keys(given.n_keys) + 1000).float()
+    w = Fenchel(2)(scores, given.allowed, keys=keys, scale=ALPHA)
+    wide = Fenchel(2)(scores.double(), given.allowed, keys=keys.double(), scale=ALPHA)
+    assert_close(w.double(), wide, **tolerance(torch.float32, size=given.n_keys))
+
+
+def test_a_padded_template_does_not_decide_how_the_others_are_rounded():
+    scores, keys = make_scores(MASKS["none"]).float(), make_keys(5).float()
+    keys[:, :, 0] = 1e6
+    w = Fenchel(2)(scores, torch.arange(5) > 0, keys=keys, scale=ALPHA)
+    alone = Fenchel(2)(scores[..., 1:], keys=keys[:, :, 1:], scale=ALPHA)
+    assert_close(w[..., 1:], alone, **tolerance(torch.float32, size=5))
 
 
 # --------------------------------------------------------------------------------------------------------------- Newton

@@ -103,6 +103,15 @@ def test_weights_are_right_where_exponentials_overflow():
             assert_close(module(scores, allowed).double(), expected, rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("variant", ["dnas", "hnas_heads"])
+def test_a_constant_added_to_all_scores_changes_nothing_however_large(variant):
+    """A masked pair adds nothing to its column, not even where the scores of all others are as low as this."""
+    module, allowed = make(variant), MASKS["random"].allowed
+    scores = randn(BATCH, HEADS, *MASKS["random"].size, seed=3)
+    for constant in (-1e4, 1e4):
+        assert_close(module(scores + constant, allowed), module(scores, allowed), rtol=1e-9, atol=1e-9)
+
+
 # --------------------------------------------------------------------------------------------------------- the future
 
 

@@ -15,7 +15,7 @@ from attnorm.attention import MultiHeadAttention, scorers
 from attnorm.attention.build import SCORERS, build_scorer
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.scorers import Scorer
-from attnorm.models.config import Shape
+from attnorm.models.config import TransformerConfig
 from attnorm.models.generation import Decoding, generate
 from attnorm.models.seq2seq import DecoderCache, Seq2Seq
 
@@ -238,7 +238,7 @@ def build_model(placement, scorer, seed=0, priors=None, options=None, **shape):
     chosen = scorer if isinstance(scorer, dict) else dict.fromkeys(builders.SITES, scorer)
     tables = builders.attention_tables(placement, priors, options)
     tables = {**tables, "scorer": {**tables["scorer"], **chosen}}
-    shape = Shape(**{**builders.SMALL, "max_source": 10, "max_target": 12, **shape})
+    shape = TransformerConfig(**{**builders.SMALL, "max_source": 10, "max_target": 12, **shape})
     return Seq2Seq(shape, tables, 11, builders.PAD, seed=seed)
 
 

@@ -8,8 +8,8 @@ import torch
 
 from attnorm.data.featurizer import pad
 from attnorm.data.loader import ResumableLoader
-from attnorm.data.sampler import Part, TokenBatches, cut_by_tokens
-from attnorm.tasks.headlines.features import PairBatches
+from attnorm.data.sampler import MicroBatch, TokenBatches, cut_by_tokens
+from attnorm.tasks.headlines.features import PairCollator
 
 PAD, BOS, EOS = 0, 1, 2
 BUDGET = 400
@@ -217,7 +217,7 @@ def test_a_cut_comes_only_where_the_next_row_would_be_too_much(seed, at_least):
 
 def test_a_batch_holds_the_rows_with_their_special_tokens_and_padding():
     table = Table(np.array([[3, 2], [2, 4], [5, 1]]))
-    batch = PairBatches(table, PAD, BOS, EOS)[Part([1, 0], divisor=6)]
+    batch = PairCollator(table, PAD, BOS, EOS)[MicroBatch([1, 0], divisor=6)]
     assert batch["source"].tolist() == [[11, EOS, PAD], [10, 10, EOS]]
     assert batch["target"].tolist() == [[BOS, 11, 11, 11, EOS], [BOS, 10, EOS, PAD, PAD]]
     assert batch["rows"].tolist() == [1, 0] and batch["divisor"].item() == 6
@@ -225,13 +225,13 @@ def test_a_batch_holds_the_rows_with_their_special_tokens_and_padding():
 
 
 def test_an_empty_row_is_its_special_tokens():
-    batch = PairBatches(Table(np.array([[1, 1]])), PAD, BOS, EOS)[Part([0], 1)]
+    batch = PairCollator(Table(np.array([[1, 1]])), PAD, BOS, EOS)[MicroBatch([0], 1)]
     assert batch["source"].tolist() == [[EOS]] and batch["target"].tolist() == [[BOS, EOS]]
 
 
 def test_divisors_are_the_labels_of_all_parts():
     lengths = random_lengths()
-    batches = PairBatches(Table(lengths), PAD, BOS, EOS)
+    batches = PairCollator(Table(lengths), PAD, BOS, EOS)
     for update in updates(lengths, pieces=2, ranks=2):
         labels = sum(int((batches[part]["target"][:, 1:] != PAD).sum()) for part in update)
         assert labels == update[0].divisor
@@ -247,7 +247,7 @@ def test_pad_fills_behind_each_row_to_the_longest():
 def loader(num_workers=0, pieces=2):
     lengths = random_lengths(80)
     return ResumableLoader(
-        PairBatches(Table(lengths), PAD, BOS, EOS), TokenBatches(lengths, 200, pieces=pieces), num_workers
+        PairCollator(Table(lengths), PAD, BOS, EOS), TokenBatches(lengths, 200, pieces=pieces), num_workers
     )
 
 

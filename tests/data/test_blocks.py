@@ -11,8 +11,8 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.newswire_text import NewswireText
 from attnorm.data.sources.text_files import TextFiles
 from attnorm.data.tokenizers.wordpiece import WordPiece
-from attnorm.tasks.mlm.masking import MaskedBatches, Masking
-from attnorm.tasks.mlm.packing import Blocks, best_fit
+from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
+from attnorm.tasks.mlm.packing import PackedFeaturizer, best_fit
 
 SENTENCES = [f"the {a} of {b} met {c} ." for a in ("oil", "men") for b in "xyz" for c in ("us", "them")]
 
@@ -71,7 +71,7 @@ def test_best_fit_of_little():
 @pytest.mark.parametrize("max_length", [3, 11, 40])
 def test_every_token_of_every_document_comes_once_between_its_special_tokens(tokenizer, packed, max_length):
     documents = [*texts(), "", "\u200b", "the"]
-    columns, counts = Blocks(max_length, packed, 0.15).encode({"text": documents}, 0, tokenizer)
+    columns, counts = PackedFeaturizer(max_length, packed, 0.15).encode({"text": documents}, 0, tokenizer)
     pieces = [piece for block in pieces_of(columns) for piece in block]
     inner = max_length - 2
     expected, encoded = [], tokenizer.encode(documents)
@@ -93,36 +93,36 @@ def test_every_token_of_every_document_comes_once_between_its_special_tokens(tok
 
 
 def test_packed_blocks_are_nearly_full(tokenizer):
-    layout = Blocks(64, True, 0.15)
+    layout = PackedFeaturizer(64, True, 0.15)
     _, counts = layout.encode({"text": texts(3000)}, 0, tokenizer)
     assert counts["tokens"] / (counts["blocks"] * 64) > 0.98
-    _, apart = Blocks(64, False, 0.15).encode({"text": texts(3000)}, 0, tokenizer)
+    _, apart = PackedFeaturizer(64, False, 0.15).encode({"text": texts(3000)}, 0, tokenizer)
     assert apart["tokens"] / (apart["blocks"] * 64) < 0.75
     assert layout.describe(counts | {"empty": 5}).startswith(f"3,000 documents in {counts['blocks']:,} blocks of 64")
 
 
 def test_a_batch_without_a_token_has_no_blocks(tokenizer):
     for packed in (False, True):
-        columns, counts = Blocks(9, packed, 0.15).encode({"text": ["\u200b"]}, 0, tokenizer)
+        columns, counts = PackedFeaturizer(9, packed, 0.15).encode({"text": ["\u200b"]}, 0, tokenizer)
         assert columns == {"ids": [], "documents": []} and counts["wordless"] == 1
 
 
 def test_the_share_does_not_enter_the_key_of_the_cache():
-    plain = Blocks(64, True, 0.15).settings()
-    assert plain == Blocks(64, True, 0.5).settings()
-    assert plain not in (Blocks(65, True, 0.15).settings(), Blocks(64, False, 0.15).settings())
+    plain = PackedFeaturizer(64, True, 0.15).settings()
+    assert plain == PackedFeaturizer(64, True, 0.5).settings()
+    assert plain not in (PackedFeaturizer(65, True, 0.15).settings(), PackedFeaturizer(64, False, 0.15).settings())
 
 
 @pytest.mark.parametrize(("max_length", "shown"), [(2, "2"), (0, "0"), ("9", "9"), (None, "null"), (True, "true")])
 def test_a_length_in_which_no_token_fits_is_refused(max_length, shown):
     with pytest.raises(ValueError, match=f"max_length={shown}: must be a whole number of at least 3"):
-        Blocks(max_length, True, 0.15)
+        PackedFeaturizer(max_length, True, 0.15)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("share", [0.15, 0.4])
 def test_from_a_source_to_masked_batches(tmp_path, packed, share):
-    layout = Blocks(48, packed, share)
+    layout = PackedFeaturizer(48, packed, share)
     source = NewswireText(train_size=300, valid_size=20)
     tokenizer = tokenizer_settings("wordpiece", vocab_size=400)
     splits = prepare(source, tokenizer, layout, max_rows={}, cache_dir=tmp_path)
@@ -135,10 +135,10 @@ def test_from_a_source_to_masked_batches(tmp_path, packed, share):
     assert train.weights.dtype == np.int64
     assert "300 documents in" in layout.describe(train.counts)
 
-    batches = MaskedBatches(train.rows, train.tokenizer, Masking(share=share), seed=1)
+    batches = MaskedLMCollator(train.rows, train.tokenizer, Masking(mask_prob=share), seed=1)
     for part in list(TokenBatches(train.lengths, 2000, weights=train.weights))[:5]:
         batch = batches[part]
-        assert len(batch["labels"]) == batch["divisor"].item() == batch["places"].sum()
+        assert len(batch["labels"]) == batch["divisor"].item() == batch["masked_positions"].sum()
         assert batch["rows"].tolist() == part.rows
         for ids, segments, row in zip(batch["ids"], batch["segments"], part.rows, strict=True):
             real = ids != train.tokenizer.pad_id
@@ -154,7 +154,7 @@ def test_the_same_documents_packed_and_apart_have_the_same_tokens(tmp_path, toke
     source = TextFiles(files=str(tmp_path / "a.txt"), holdout=0)
     found = []
     for packed in (True, False):
-        layout = Blocks(80, packed, 0.15)
+        layout = PackedFeaturizer(80, packed, 0.15)
         split = prepare(source, tokenizer, layout, max_rows={}, cache_dir=tmp_path / "cache", splits=["train"])["train"]
         found.append(sorted(piece for block in pieces_of(split.rows[:]) for piece in block))
     assert found[0] == found[1] and len(found[0]) == 500

@@ -22,7 +22,7 @@ from attnorm.data.cache import cached
 from attnorm.data.cleaning import clean
 from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
-from attnorm.tasks.headlines.features import PairLayout
+from attnorm.tasks.headlines.features import PairFeaturizer
 
 REUTERS = Path(__file__).parents[3] / "shared/data/headlines/reuters"
 WORDS = ["The", "U.S.", "grew", "3.5", "%", "in", "1986", ",", "officials", "said", "Tuesday", "."]
@@ -56,7 +56,7 @@ class Rows(Source):
 def make(tmp_path):
     def make(source=None, tokenizer=SETTINGS, **options):
         limits = {"max_source": 30, "max_target": 9}
-        layout = PairLayout(**{name: options.pop(name, limit) for name, limit in limits.items()})
+        layout = PairFeaturizer(**{name: options.pop(name, limit) for name, limit in limits.items()})
         defaults = {"lowercase": True, "digits": True, "max_rows": {}, "cache_dir": tmp_path / "cache"}
         return prepare(source or Rows(), tokenizer, layout, **(defaults | options))
 
@@ -107,7 +107,7 @@ def test_lengths_and_rows_agree_across_arrow_batches(make, monkeypatch):
 def test_describe_is_one_line_a_split(make):
     splits = make()
     counts = splits["train"].counts
-    lines = describe(splits, PairLayout(30, 9)).splitlines()
+    lines = describe(splits, PairFeaturizer(30, 9)).splitlines()
     assert lines[0] == (
         f"train 48 pairs (2 empty skipped, {counts['truncated_source']} articles "
         f"and {counts['truncated_target']} headlines truncated)"
@@ -343,7 +343,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         "import datasets, sys\n"
         "from pathlib import Path\n"
         "from attnorm.data import arrow as tables\n"
-        "from attnorm.tasks.headlines.features import PairLayout\n"
+        "from attnorm.tasks.headlines.features import PairFeaturizer\n"
         "from attnorm.data.sources.base import PAIRS\n"
         "from attnorm.data.tokenizers.sentencepiece import SentencePiece\n"
         "def anonymous():\n"
@@ -360,7 +360,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         "    (folder / f'{count}').mkdir(); (folder / f't{count}').mkdir(); peaks.clear()\n"
         "    tables.write_rows(rows(count), folder / f'{count}', row_schema=PAIRS, lowercase=True, digits=True,\n"
         "                      limit=None, what='')\n"
-        "    tables.write_tokens(folder / f'{count}', folder / f't{count}', tokenizer, PairLayout(100, 9), what='')\n"
+        "    write = tables.write_tokens\n"
+        "    write(folder / f'{count}', folder / f't{count}', tokenizer, PairFeaturizer(100, 9), what='')\n"
         "    return max([*peaks, anonymous()])\n"
         "build(10_000); small = build(11_000); print(build(110_000) - small)\n"
     )
@@ -380,7 +381,7 @@ def test_the_real_headlines(make):
     if not REUTERS.is_dir():
         pytest.skip("no ../shared/data/headlines/reuters beside the repository")
     settings = SETTINGS | {"vocab_size": 2000}
-    splits = make(build_source("rush", dir=str(REUTERS)), settings, max_source=100, max_target=50)
+    splits = make(build_source("gigaword", dir=str(REUTERS)), settings, max_source=100, max_target=50)
     assert [split.counts["read"] for split in splits.values()] == [11_022, 1_000]
     train = splits["train"]
     assert train.texts[0]["title"] == "bahia cocoa review" == train.tokenizer.decode(train.rows[0]["target"])

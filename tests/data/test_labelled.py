@@ -13,12 +13,12 @@ from datasets import Dataset
 from pyarrow import parquet
 
 from attnorm.data import prepare
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.labelled_files import LabelledFiles
 from attnorm.data.sources.squad import Squad
 from attnorm.imports import locate
 from attnorm.schema import parameters
-from attnorm.tasks.classification.features import Labelled, LabelledBatches, keep
+from attnorm.tasks.classification.features import ClassificationCollator, ClassificationFeaturizer, keep
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared/data/mnli/valid.jsonl"
@@ -143,7 +143,7 @@ def test_labels_that_are_none_are_refused_by_source_and_layout(tmp_path, labels,
     (problem,) = source(path, labels=labels).check(["train"])
     assert message in problem
     with pytest.raises(ValueError) as error:
-        Labelled(20, labels)
+        ClassificationFeaturizer(20, labels)
     assert message in str(error.value)
 
 
@@ -180,7 +180,7 @@ def columns(*rows):
 
 
 def test_ids_of_texts_and_pairs():
-    table, counts = Labelled(8, LABELS).encode(
+    table, counts = ClassificationFeaturizer(8, LABELS).encode(
         columns(("a bb", "ccc", "yes"), ("a bb", "", "no"), ("a " * 9, "", "yes"), ("a " * 9, "bb cc", "no")),
         0,
         Words(),
@@ -193,34 +193,40 @@ def test_ids_of_texts_and_pairs():
     ]
     assert table["first"] == [4, 4, 8, 5] and table["label"] == [2, 0, 2, 0]
     assert counts == {"truncated": 2, "label no": 2, "label perhaps": 0, "label yes": 2}
-    said = Labelled(8, LABELS).describe({**counts, "kept": 4, "empty": 1})
+    said = ClassificationFeaturizer(8, LABELS).describe({**counts, "kept": 4, "empty": 1})
     assert said == "4 rows (1 empty skipped, 2 truncated; no 50.0%, perhaps 0.0%, yes 50.0%)"
 
 
 def test_a_text_that_just_fits_is_not_cut():
-    table, counts = Labelled(8, LABELS).encode(columns(("a " * 6, "", "no"), ("a " * 3, "b " * 2, "no")), 0, Words())
+    table, counts = ClassificationFeaturizer(8, LABELS).encode(
+        columns(("a " * 6, "", "no"), ("a " * 3, "b " * 2, "no")), 0, Words()
+    )
     assert list(map(len, table["ids"])) == [8, 8] and counts["truncated"] == 0
 
 
 def test_a_label_of_other_data_is_refused():
     with pytest.raises(ValueError, match=r"label 'yess' is not in data.labels; allowed: no, perhaps, yes. Did"):
-        Labelled(8, LABELS).encode(columns(("a", "", "yess")), 0, Words())
+        ClassificationFeaturizer(8, LABELS).encode(columns(("a", "", "yess")), 0, Words())
 
 
 def test_lengths_and_labels_decide_the_settings_and_small_lengths_are_refused():
-    made = [Labelled(8, LABELS), Labelled(9, LABELS), Labelled(8, LABELS[::-1])]
+    made = [
+        ClassificationFeaturizer(8, LABELS),
+        ClassificationFeaturizer(9, LABELS),
+        ClassificationFeaturizer(8, LABELS[::-1]),
+    ]
     assert len({json.dumps(layout.settings()) for layout in made}) == 3
     with pytest.raises(ValueError, match=r"model.max_source=4: must be a whole number of at least 5"):
-        Labelled(4, LABELS)
+        ClassificationFeaturizer(4, LABELS)
 
 
 def test_batches_are_padded_and_tell_the_texts_apart():
-    layout = Labelled(12, LABELS)
+    layout = ClassificationFeaturizer(12, LABELS)
     table, _ = layout.encode(columns(("a bb", "ccc", "yes"), ("a", "", "no"), ("a b c", "", "perhaps")), 0, Words())
     rows = Dataset.from_dict(table)
     assert layout.lengths(rows).tolist() == [[6], [3], [5]] and layout.weights(rows).tolist() == [1, 1, 1]
     assert layout.lengths(rows).dtype == np.int32 and layout.weights(rows).dtype == np.int64
-    batch = LabelledBatches(rows, 99)[Part([2, 0], 7, 0)]
+    batch = ClassificationCollator(rows, 99)[MicroBatch([2, 0], 7, 0)]
     assert batch["ids"].tolist() == [[CLS, 11, 11, 11, SEP, 99], [CLS, 11, 12, SEP, 13, SEP]]
     assert batch["types"].tolist() == [[0] * 6, [0, 0, 0, 0, 1, 1]]
     assert batch["labels"].tolist() == [1, 2] and batch["rows"].tolist() == [2, 0] and batch["divisor"].item() == 7
@@ -230,7 +236,7 @@ def test_batches_are_padded_and_tell_the_texts_apart():
 def test_a_file_goes_through_the_cache_cleaned(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]) + "\n")
     path = file(tmp_path, [{"text": " A  b", "b": "B", "label": "yes"}, {"text": " ", "b": "a", "label": "no"}] * 2)
-    layout = Labelled(8, LABELS)
+    layout = ClassificationFeaturizer(8, LABELS)
     tokenizer = tokenizer_settings("wordpiece", file=str(tmp_path / "vocab.txt"))
     made = prepare(
         source(path, second="b"), tokenizer, layout, lowercase=True, max_rows={}, cache_dir=tmp_path, splits=["train"]
@@ -259,5 +265,5 @@ def test_the_real_file():
     made = source(str(REAL), text="premise", second="hypothesis", labels=names)
     rows = list(made.rows("train"))
     assert len(rows) == 1000 and {row[2] for row in rows} == set(names)
-    table, counts = Labelled(64, names).encode(columns(*rows), 0, Words())
+    table, counts = ClassificationFeaturizer(64, names).encode(columns(*rows), 0, Words())
     assert sum(counts[f"label {name}"] for name in names) == 1000 and max(map(len, table["ids"])) == 64

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnorm.data.sampler import Part
-from attnorm.tasks.mlm.masking import MaskedBatches, Masking, masked_count
+from attnorm.data.sampler import MicroBatch
+from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking, masked_count
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 SIZE = 1000
@@ -41,11 +41,11 @@ class Rows:
 
 
 def batches(rows, seed=0, **options):
-    return MaskedBatches(rows, Tokens(), Masking(**options), seed)
+    return MaskedLMCollator(rows, Tokens(), Masking(**options), seed)
 
 
 def part(rows, epoch=0, divisor=1):
-    return Part(list(rows), divisor, epoch)
+    return MicroBatch(list(rows), divisor, epoch)
 
 
 def draw(maskable, starts=None, seed=0, **options):
@@ -73,8 +73,8 @@ def test_masked_count_is_the_rounded_share_and_at_least_one(share):
 @pytest.mark.parametrize("span_weights", [(1.0,), (1, 0.5, 0.3333), (0, 0, 0, 1)])
 def test_exactly_the_share_of_each_row_is_hidden_and_no_special_token(share, span_weights):
     rows = Rows(longest=30)
-    batch = batches(rows, share=share, span_weights=span_weights)[part(range(40))]
-    for places, ids in zip(batch["places"], rows.ids, strict=True):
+    batch = batches(rows, mask_prob=share, span_weights=span_weights)[part(range(40))]
+    for places, ids in zip(batch["masked_positions"], rows.ids, strict=True):
         ordinary = sum(token >= 5 for token in ids)
         assert places.sum() == max(1, round(share * ordinary))
         special = torch.tensor([token < 5 for token in ids])
@@ -98,12 +98,12 @@ def test_labels_are_the_tokens_at_the_hidden_places_row_after_row():
     batch = batches(rows)[part(chosen, divisor=99)]
     expected = [
         rows.ids[row][place]
-        for row, places in zip(chosen, batch["places"], strict=True)
+        for row, places in zip(chosen, batch["masked_positions"], strict=True)
         for place in places.nonzero()[:, 0].tolist()
     ]
     assert batch["labels"].tolist() == expected
     shown = [ids[: len(rows.ids[row])] for row, ids in zip(chosen, batch["ids"], strict=True)]
-    for row, ids, places in zip(chosen, shown, batch["places"], strict=True):
+    for row, ids, places in zip(chosen, shown, batch["masked_positions"], strict=True):
         untouched = ~places[: len(ids)]
         assert ids[untouched].tolist() == torch.tensor(rows.ids[row])[untouched].tolist()
     assert batch["rows"].tolist() == chosen and batch["divisor"].item() == 99
@@ -111,10 +111,15 @@ def test_labels_are_the_tokens_at_the_hidden_places_row_after_row():
     longest = max(len(rows.ids[row]) for row in chosen)
     table = (3, longest)
     assert shapes == {
-        "ids": table, "places": table, "segments": table, "labels": (len(expected),), "rows": (3,), "divisor": ()
-    }  # fmt: skip
-    types = {name: tensor.dtype for name, tensor in batch.items() if name != "places"}
-    assert set(types.values()) == {torch.int64} and batch["places"].dtype == torch.bool
+        "ids": table,
+        "masked_positions": table,
+        "segments": table,
+        "labels": (len(expected),),
+        "rows": (3,),
+        "divisor": (),
+    }
+    types = {name: tensor.dtype for name, tensor in batch.items() if name != "masked_positions"}
+    assert set(types.values()) == {torch.int64} and batch["masked_positions"].dtype == torch.bool
 
 
 def test_padding_and_segments():
@@ -144,7 +149,7 @@ def expected_spans(budget, weights):
 @pytest.mark.parametrize("weights", [(1, 0.5, 0.3333), (1, 1), (0.1, 0.2, 0.3, 0.4), (0, 1, 1)])
 def test_spans_have_the_configured_lengths(weights):
     tokens, budget, draws = 60_000, 30, 400  # so sparse that spans hardly touch
-    masking, found = Masking(share=budget / tokens, span_weights=weights), np.zeros(len(weights) + 3)
+    masking, found = Masking(mask_prob=budget / tokens, span_weights=weights), np.zeros(len(weights) + 3)
     everywhere = np.ones(tokens, bool)
     for seed in range(draws):
         lengths = runs_fast(masking.draw(everywhere, everywhere, np.random.default_rng(seed)))
@@ -166,7 +171,7 @@ def runs_fast(places):
 def test_every_place_is_as_likely_and_so_are_the_places_in_short_documents():
     hidden, draws = np.zeros(22), 8000
     maskable = np.array([0, *[1] * 9, 0, 0, *[1] * 9, 0], bool)
-    masking = Masking(share=0.15, span_weights=(1,))
+    masking = Masking(mask_prob=0.15, span_weights=(1,))
     for seed in range(draws):
         hidden += masking.draw(maskable, maskable, np.random.default_rng(seed))
     expected = draws * 3 / 18
@@ -176,9 +181,9 @@ def test_every_place_is_as_likely_and_so_are_the_places_in_short_documents():
 
 def test_hidden_tokens_become_mask_another_token_or_stay():
     rows = Rows(300, longest=120)
-    found = batches(rows, share=0.3, keep=0.15, random=0.25)
+    found = batches(rows, mask_prob=0.3, keep_prob=0.15, random_prob=0.25)
     batch = found[part(range(300))]
-    shown, labels = batch["ids"][batch["places"]].numpy(), batch["labels"].numpy()
+    shown, labels = batch["ids"][batch["masked_positions"]].numpy(), batch["labels"].numpy()
     count = len(labels)
     assert count > 8000
 
@@ -194,8 +199,8 @@ def test_hidden_tokens_become_mask_another_token_or_stay():
 
 @pytest.mark.parametrize(("keep", "random"), [(0, 0), (1, 0), (0, 1)])
 def test_hidden_tokens_may_all_have_one_fate(keep, random):
-    batch = batches(Rows(), keep=keep, random=random)[part(range(40))]
-    shown, labels = batch["ids"][batch["places"]], batch["labels"]
+    batch = batches(Rows(), keep_prob=keep, random_prob=random)[part(range(40))]
+    shown, labels = batch["ids"][batch["masked_positions"]], batch["labels"]
     assert (shown == MASK).all() == (keep == random == 0)
     assert (shown == labels).all() == (keep == 1)
     assert (shown >= 5).all() == (keep + random == 1)
@@ -203,7 +208,7 @@ def test_hidden_tokens_may_all_have_one_fate(keep, random):
 
 def test_a_random_token_is_never_special():
     uniform = np.linspace(0, 1, 50_000, endpoint=False)
-    outcome = Masking(keep=0, random=1).replace(np.full(50_000, 9), MASK, np.arange(5, 8), uniform)
+    outcome = Masking(keep_prob=0, random_prob=1).replace(np.full(50_000, 9), MASK, np.arange(5, 8), uniform)
     assert np.bincount(outcome)[5:] == pytest.approx([50_000 / 3] * 3, abs=1) and len(np.bincount(outcome)) == 8
     assert set(batches(Rows()).ordinary.tolist()) == set(range(5, SIZE))
 
@@ -215,14 +220,14 @@ def test_a_random_token_is_never_special():
 def test_a_span_never_crosses_a_special_token(whole_words):
     maskable = np.array([0, 1, 1, 0] * 12, bool)  # documents of two tokens, spans of up to four
     for seed in range(60):
-        places = draw(maskable, seed=seed, share=0.3, span_weights=(0, 0, 0, 1), whole_words=whole_words)
+        places = draw(maskable, seed=seed, mask_prob=0.3, span_weights=(0, 0, 0, 1), whole_words=whole_words)
         assert places.sum() == 7 and max(runs(places)) <= 2
 
 
 def test_a_span_that_fits_nowhere_is_shorter_and_one_that_fits_somewhere_is_not():
     maskable = [0, 1, 1, 0, 0, *[1] * 4, 0, 0, 1, 1, 0]
     for seed in range(30):
-        places = draw(maskable, seed=seed, share=0.5, span_weights=(0, 0, 0, 1))
+        places = draw(maskable, seed=seed, mask_prob=0.5, span_weights=(0, 0, 0, 1))
         assert places.tolist() == [5 <= i < 9 for i in range(14)]
 
 
@@ -230,7 +235,8 @@ def test_places_that_chance_hardly_finds_are_as_likely_as_each_other():
     maskable, starts = np.zeros(2000, bool), np.array([100, 700, 1500])
     maskable[starts[:, None] + np.arange(4)] = True
     first = [
-        int(np.flatnonzero(draw(maskable, seed=seed, share=1 / 3, span_weights=(0, 0, 0, 1)))[0]) for seed in range(300)
+        int(np.flatnonzero(draw(maskable, seed=seed, mask_prob=1 / 3, span_weights=(0, 0, 0, 1)))[0])
+        for seed in range(300)
     ]
     counts = [first.count(start) for start in starts]
     assert sum(counts) == 300 and min(counts) > 65
@@ -255,7 +261,7 @@ def words(seed, documents=3):
 def test_whole_words_are_hidden_whole_and_as_many_as_fit(share):
     for seed in range(25):
         maskable, starts, number = words(seed)
-        places = draw(maskable, starts, seed, share=share, whole_words=True)
+        places = draw(maskable, starts, seed, mask_prob=share, whole_words=True)
         hidden = set(number[places].tolist())
         assert places.tolist() == [n in hidden and n >= 0 for n in number], seed
         budget = int(masked_count(maskable.sum(), share))
@@ -269,7 +275,9 @@ def test_whole_words_are_hidden_whole_and_as_many_as_fit(share):
 
 def test_a_piece_that_begins_in_the_middle_of_a_word_is_a_word():
     maskable, starts = [0, 1, 1, 1, 0], [1, 0, 0, 1, 1]
-    seen = {tuple(draw(maskable, starts, seed, share=0.66, whole_words=True, span_weights=(1,))) for seed in range(20)}
+    seen = {
+        tuple(draw(maskable, starts, seed, mask_prob=0.66, whole_words=True, span_weights=(1,))) for seed in range(20)
+    }
     assert seen == {(False, True, True, False, False)} | ({(False, False, False, True, False)} & seen)
 
 
@@ -284,7 +292,7 @@ def test_a_row_with_only_longer_words_hides_none():
 def test_spans_of_whole_words_have_the_configured_lengths():
     counts, weights = np.zeros(3), (1, 2, 1)
     maskable, starts = np.ones(6_000, bool), np.tile([True, False], 3_000)
-    masking = Masking(share=20 / 6_000, span_weights=weights, whole_words=True)
+    masking = Masking(mask_prob=20 / 6_000, span_weights=weights, whole_words=True)
     for seed in range(300):
         lengths = runs_fast(masking.draw(maskable, starts, np.random.default_rng(seed)))
         assert lengths.sum() == 20 and not (lengths % 2).any()
@@ -296,8 +304,8 @@ def test_spans_of_whole_words_have_the_configured_lengths():
 
 def test_words_of_a_batch_are_those_of_the_tokenizer():
     rows = Rows(60)
-    batch = batches(rows, whole_words=True, share=0.3)[part(range(60))]
-    for ids, places in zip(rows.ids, batch["places"], strict=True):
+    batch = batches(rows, whole_words=True, mask_prob=0.3)[part(range(60))]
+    for ids, places in zip(rows.ids, batch["masked_positions"], strict=True):
         for i in range(1, len(ids)):
             if ids[i] >= 5 and ids[i - 1] >= 5 and ids[i] % 3 == 0:
                 assert places[i] == places[i - 1]
@@ -317,7 +325,7 @@ def test_seed_epoch_and_row_decide_and_nothing_else(whole_words):
     size = len(rows.ids[9])
     for place in (2, 3):
         assert torch.equal(together["ids"][place, :size], alone["ids"][0])
-        assert torch.equal(together["places"][place, :size], alone["places"][0])
+        assert torch.equal(together["masked_positions"][place, :size], alone["masked_positions"][0])
 
 
 def test_masks_are_fresh_in_each_epoch_seed_and_row():
@@ -346,14 +354,14 @@ def test_a_batch_does_not_change_the_rows():
 @pytest.mark.parametrize(
     ("options", "keys"),
     [
-        ({"share": 0}, ["share"]),
-        ({"share": 1.1, "keep": -0.1, "random": "x"}, ["share", "keep", "random"]),
-        ({"keep": 0.6, "random": 0.6}, ["keep"]),
+        ({"mask_prob": 0}, ["mask_prob"]),
+        ({"mask_prob": 1.1, "keep_prob": -0.1, "random_prob": "x"}, ["mask_prob", "keep_prob", "random_prob"]),
+        ({"keep_prob": 0.6, "random_prob": 0.6}, ["keep_prob"]),
         ({"span_weights": ()}, ["span_weights"]),
         ({"span_weights": (0, 0)}, ["span_weights"]),
         ({"span_weights": (1, -1, 3)}, ["span_weights"]),
         ({"span_weights": (1, float("nan"))}, ["span_weights"]),
-        ({"span_weights": 1.0, "whole_words": "yes", "share": True}, ["share", "span_weights", "whole_words"]),
+        ({"span_weights": 1.0, "whole_words": "yes", "mask_prob": True}, ["mask_prob", "span_weights", "whole_words"]),
     ],
 )
 def test_impossible_values_are_named_all_at_once(options, keys):
@@ -372,4 +380,4 @@ def test_a_tokenizer_without_a_mask_token_is_refused():
     tokens = Tokens()
     tokens.mask_id = None
     with pytest.raises(ValueError, match=r"no \[MASK\].*tokenizer=wordpiece"):
-        MaskedBatches(Rows(), tokens, Masking(), 0)
+        MaskedLMCollator(Rows(), tokens, Masking(), 0)

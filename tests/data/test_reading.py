@@ -38,14 +38,14 @@ def sources(folder, encoding="utf-8", rows=ROWS, **options):
     """Each source that reads text files, with these rows as its train split; and what it should give for a row."""
     options |= {} if encoding == "utf-8" else {"encoding": encoding}
     for ending in ("jsonl", "csv", "tsv"):
-        yield build_source("pairs", train=table(folder / f"x.{ending}", rows, encoding=encoding), **options), tuple
+        yield build_source("pair_files", train=table(folder / f"x.{ending}", rows, encoding=encoding), **options), tuple
         labelled = table(folder / f"l.{ending}", [(a, "no") for a, _ in rows], ("text", "label"), encoding)
         made = build_source("labelled", train=labelled, labels=["no", "yes"], **options)
         yield made, lambda row: (row[0], "", "no")
         yield build_source("text", files=labelled, holdout=0, **options), lambda row: (row[0],)
     for name, column in (("train.article.txt", 0), ("train.title.txt", 1)):
         write(folder / name, "".join(f"{row[column]}\n" for row in rows).encode(encoding, "surrogateescape"))
-    yield build_source("rush", dir=str(folder), **options), tuple
+    yield build_source("gigaword", dir=str(folder), **options), tuple
     plain = str(folder / "train.article.txt")
     yield build_source("text", files=plain, holdout=0, **options), lambda row: (f"{row[0]}\n",)
 
@@ -73,13 +73,13 @@ def test_an_encoding_for_parquet_alone_is_refused(tmp_path):
     parquet.write_table(pa.table({"article": ["a"], "title": ["b"]}), path)
     lines = table(tmp_path / "x.jsonl", encoding="cp1252")
     for source in (
-        build_source("pairs", train=path, encoding="cp1252"),
+        build_source("pair_files", train=path, encoding="cp1252"),
         build_source("text", files=path, column="title", encoding="cp1252"),
     ):
         assert source.check(["train"]) == [
             "data.encoding=cp1252: has no effect on parquet files, whose text is always UTF-8"
         ]
-    assert build_source("pairs", train=path, validation=lines, encoding="cp1252").check() == []
+    assert build_source("pair_files", train=path, validation=lines, encoding="cp1252").check() == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_text_in_lines_is_reported_as_what_it_is(tmp_path, con
 @pytest.mark.parametrize("packed", [False, True])
 def test_gzip_is_recognised_by_content_and_not_by_name(tmp_path, name, packed):
     content = b"article,title\na,b\n"
-    source = build_source("pairs", train=write(tmp_path / name, gzip.compress(content) if packed else content))
+    source = build_source("pair_files", train=write(tmp_path / name, gzip.compress(content) if packed else content))
     assert source.check(["train"]) == [] and list(source.rows("train")) == [("a", "b")]
     document = gzip.compress(b"[1]") if packed else b"[1]"
     write(tmp_path / "y.json", document)
@@ -155,8 +155,8 @@ def test_a_line_with_a_nul_byte_is_bad(tmp_path, caplog):
             tmp_path / name, table(tmp_path / name) and (tmp_path / name).read_text().replace("plain", "pl\0in")
         )
         with pytest.raises(ValueError, match=rf"{name}:4: a NUL byte \(character 3 of the line\), so this is not text"):
-            list(build_source("pairs", train=path).rows("train"))
-        assert list(build_source("pairs", train=path, skip_bad=True).rows("train")) == ROWS[:2]
+            list(build_source("pair_files", train=path).rows("train"))
+        assert list(build_source("pair_files", train=path, skip_bad=True).rows("train")) == ROWS[:2]
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_a_line_with_a_nul_byte_is_bad(tmp_path, caplog):
 def test_a_bad_row_is_located_or_left_out(tmp_path, caplog, name, content, bad):
     path = write(tmp_path / name, content)
     with pytest.raises(ValueError, match=bad):
-        list(build_source("pairs", train=path).rows("train"))
-    assert list(build_source("pairs", train=path, skip_bad=True).rows("train")) == [("a", "b")]
+        list(build_source("pair_files", train=path).rows("train"))
+    assert list(build_source("pair_files", train=path, skip_bad=True).rows("train")) == [("a", "b")]
     assert "1 bad row beside 1 good one (left out)" in caplog.text
 
 
@@ -195,19 +195,21 @@ def test_labels_and_hub_cells_that_are_bad_are_left_out(tmp_path, caplog):
     assert [row[2] for row in source.rows("train")] == ["no", "yes"] and "x.csv:3: label is" in caplog.text
     parquet.write_table(pa.table({"article": ["a", "b"], "title": [1, 2]}), tmp_path / "train.parquet")
     with pytest.raises(ValueError, match=r"train row 1: title is 1, not text .*would leave out all 2 rows"):
-        list(build_source("hub", path=str(tmp_path), skip_bad=True).rows("train"))
+        list(build_source("hub_pairs", path=str(tmp_path), skip_bad=True).rows("train"))
 
 
 def test_a_wrong_column_name_is_not_a_reason_to_leave_out_every_row(tmp_path):
     path = table(tmp_path / "x.jsonl")
     with pytest.raises(ValueError, match=r"data.title=titel: no such column.*Did you mean 'title'"):
-        list(build_source("pairs", train=path, title="titel", skip_bad=True).rows("train"))
+        list(build_source("pair_files", train=path, title="titel", skip_bad=True).rows("train"))
 
 
-@pytest.mark.parametrize("name", ["pairs", "labelled", "text", "rush", "hub", "text_hub", "squad", "vqa_v2"])
+@pytest.mark.parametrize(
+    "name", ["pair_files", "labelled", "text", "gigaword", "hub_pairs", "text_hub", "squad", "vqa_v2"]
+)
 def test_skip_bad_is_true_or_false(name):
     needed = {"train": "x", "labels": ["a", "b"], "files": "x", "dir": "x", "path": "x", "train_questions": "x"}
-    taken = {"pairs": "train", "labelled": "train labels", "text": "files", "rush": "dir", "squad": "train"}
+    taken = {"pair_files": "train", "labelled": "train labels", "text": "files", "gigaword": "dir", "squad": "train"}
     keys = taken.get(name, "path" if "hub" in name else "train_questions").split()
     options = {key: needed[key] for key in keys} | ({"train_annotations": "y"} if name == "vqa_v2" else {})
     problems = build_source(name, **options, skip_bad="yes").check(["train"])
@@ -220,46 +222,48 @@ def test_skip_bad_is_true_or_false(name):
 @pytest.mark.parametrize("ending", ["csv", "tsv"])
 def test_columns_by_number_are_those_of_a_file_without_a_header(tmp_path, ending):
     path = table(tmp_path / f"x.{ending}", [("1", *row) for row in ROWS], header=None)
-    source = build_source("pairs", train=path, article=1, title=2)
+    source = build_source("pair_files", train=path, article=1, title=2)
     assert source.check(["train"]) == [] and list(source.rows("train")) == ROWS
     assert list(build_source("text", files=path, column=1, holdout=0).rows("train")) == [row[:1] for row in ROWS]
     named = build_source("labelled", train=path, labels=["x", "y"], text=1, label=0)
     assert [row[2] for row in named.rows("train")] == ["y"] * 3  # the number of a label
     with pytest.raises(ValueError, match=r":1: data.title=3: no such column; there are 3, numbered from 0"):
-        list(build_source("pairs", train=path, article=1, title=3).rows("train"))
+        list(build_source("pair_files", train=path, article=1, title=3).rows("train"))
     write(tmp_path / f"x.{ending}", path and "a,b\nc\n".replace(",", "," if ending == "csv" else "\t"))
     with pytest.raises(ValueError, match=r":2: 1 fields where the first row has 2"):
-        list(build_source("pairs", train=path, article=0, title=1).rows("train"))
+        list(build_source("pair_files", train=path, article=0, title=1).rows("train"))
 
 
 def test_numbers_and_names_do_not_mix_and_numbers_are_not_for_named_columns(tmp_path):
     path, lines = table(tmp_path / "x.csv"), table(tmp_path / "x.jsonl")
-    [problem] = build_source("pairs", train=path, article=0).check(["train"])
+    [problem] = build_source("pair_files", train=path, article=0).check(["train"])
     assert problem.startswith("data.article=0: a number is for files without a header; give all columns by number")
-    problems = build_source("pairs", train=path, validation=lines, article=0, title=1).check()
+    problems = build_source("pair_files", train=path, validation=lines, article=0, title=1).check()
     assert [p.split(":")[0] for p in problems] == ["data.article=0", "data.title=1"] and "x.jsonl" in problems[0]
     assert len(build_source("text", files=[path, lines], column=0).check()) == 1
     for column in (True, -1, 1.5, None):
         assert (
-            build_source("pairs", train=path, article=column).check(["train"])[0].startswith(f"data.article={column}:")
+            build_source("pair_files", train=path, article=column)
+            .check(["train"])[0]
+            .startswith(f"data.article={column}:")
         )
 
 
 def test_long_fields_are_read(tmp_path):
     path = table(tmp_path / "x.csv", [("x" * 200_000, "y")])
     assert csv.field_size_limit() > 131_072
-    [(article, _)] = build_source("pairs", train=path).rows("train")
+    [(article, _)] = build_source("pair_files", train=path).rows("train")
     assert len(article) == 200_000
 
 
 # a part of train as the validation split
 
 
-@pytest.mark.parametrize("name", ["pairs", "labelled", "text"])
+@pytest.mark.parametrize("name", ["pair_files", "labelled", "text"])
 def test_a_share_of_train_is_held_out(tmp_path, name):
     path = table(tmp_path / "x.csv", [(f"text {i}", "no") for i in range(60)])
     options = {
-        "pairs": {"train": path},
+        "pair_files": {"train": path},
         "labelled": {"train": path, "labels": ["no", "yes"], "text": "article", "label": "title"},
         "text": {"files": path, "column": "article"},
     }[name]
@@ -282,8 +286,8 @@ def test_a_share_of_train_is_held_out(tmp_path, name):
 def test_fingerprints_of_settings_that_existed_before_are_what_they_were(tmp_path):
     path = write(tmp_path / "x.csv", "article,title\na,b\n")
     expected = files.digest(["pairs", 1, ".csv", "article", "title"], tmp_path / "x.csv")
-    assert build_source("pairs", train=path, validation=path).fingerprint("train") == expected
-    assert build_source("pairs", train=path).fingerprint("train") == expected
+    assert build_source("pair_files", train=path, validation=path).fingerprint("train") == expected
+    assert build_source("pair_files", train=path).fingerprint("train") == expected
     expected = files.digest(["labelled", 1, ".csv", ["text", "label"], ["a", "b"]], tmp_path / "x.csv")
     assert build_source("labelled", train=path, labels=["a", "b"]).fingerprint("train") == expected
     expected = files.digest(["text", 1, "line", "text", ["train", 0.05], [".csv"]], tmp_path / "x.csv")
@@ -324,10 +328,10 @@ def test_what_is_no_readable_file_is_one_line(tmp_path):
     said |= {"secret": "no permission to read"} if os.geteuid() else {}
     for name, words in said.items():
         path = str(tmp_path / f"{name}.csv")
-        for source in (build_source("pairs", train=path), build_source("squad", train=path)):
+        for source in (build_source("pair_files", train=path), build_source("squad", train=path)):
             assert source.check(["train"]) == [f"data.train={path}: {words}: {path}"]
     long = f"{tmp_path}/{'x' * 300}.csv"
-    [problem] = build_source("pairs", train=long).check(["train"])
+    [problem] = build_source("pair_files", train=long).check(["train"])
     assert problem.startswith("data.train=") and "name too long" in problem
 
 
@@ -347,7 +351,7 @@ def test_random_damage_gives_rows_or_an_error_that_names_the_file(tmp_path, name
     good = path.read_bytes()
     options = {"x.txt": ("text", {"files": str(path)}), "x.json": ("squad", {"train": str(path)})}
     options["vqa.json"] = ("vqa_v2", {"train_questions": None, "train_annotations": None, "test_questions": str(path)})
-    source_name, options = options.get(name, ("pairs", {"train": str(path)}))
+    source_name, options = options.get(name, ("pair_files", {"train": str(path)}))
     split = "test" if name == "vqa.json" else "train"
     seen = {"rows": 0, "errors": 0}
     for trial in range(150):
@@ -377,7 +381,7 @@ def test_a_damaged_parquet_file_of_a_folder_is_an_error_that_names_the_folder(tm
             content[numbers.randrange(len(content))] = numbers.randrange(256)
         path.write_bytes(content)
         try:
-            list(build_source("hub", path=str(tmp_path)).rows("train"))
+            list(build_source("hub_pairs", path=str(tmp_path)).rows("train"))
         except ValueError as error:
             assert str(error).startswith(f"data.path={tmp_path}")
             errors += 1

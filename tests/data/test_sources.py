@@ -13,7 +13,7 @@ from pyarrow import parquet
 from attnorm.config.choices import choices
 from attnorm.data.sources import newswire as builtin
 from attnorm.data.sources.base import Source
-from attnorm.data.sources.gigaword import FILES, Rush
+from attnorm.data.sources.gigaword import FILES, Gigaword
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
 from attnorm.schema import parameters
@@ -39,22 +39,24 @@ def write(path: Path, content: str | bytes) -> str:
 def rush(folder: Path, rows=ROWS, split: str = "train", ending: str = ""):
     for name, column in zip(FILES[split], zip(*rows, strict=True), strict=True):
         write(folder / f"{name}{ending}", "".join(f"{text}\n" for text in column))
-    return build_source("rush", dir=str(folder))
+    return build_source("gigaword", dir=str(folder))
 
 
 def test_an_unknown_class_or_option_lists_the_allowed_and_the_nearest():
-    with pytest.raises(ConfigError, match=r"data._target_=attnorm\S*Rosh: .* has no Rosh\. Did you mean 'Rush'\?"):
-        task.build_source({"_target_": "attnorm.data.sources.gigaword.Rosh"})
-    with pytest.raises(ConfigError, match=r"data.tittle=x: Pairs has no such.*Did you mean 'title'\?") as error:
+    with pytest.raises(
+        ConfigError, match=r"data._target_=attnorm\S*Gigawort: .* has no Gigawort\. Did you mean 'Gigaword'\?"
+    ):
+        task.build_source({"_target_": "attnorm.data.sources.gigaword.Gigawort"})
+    with pytest.raises(ConfigError, match=r"data.tittle=x: PairFiles has no such.*Did you mean 'title'\?") as error:
         task.build_source({"_target_": "attnorm.data.sources.pair_files.Pairs", "tittle": "x"})
     assert "data.train: has to be given" in str(error.value)  # both problems at once
 
 
-@pytest.mark.parametrize("path", ["attnorm.data.sources.gigaword.Rush", "attnorm.data.sources.gigaword:Rush"])
+@pytest.mark.parametrize("path", ["attnorm.data.sources.gigaword.Gigaword", "attnorm.data.sources.gigaword:Gigaword"])
 def test_a_source_is_named_by_its_path(path):
     shared = {"lowercase": True, "batch_tokens": 9}  # keys of `data` that are not for the source
     source = task.build_source({"_target_": path, "dir": "x", **shared})
-    assert isinstance(source, Rush) and source.dir == "x"
+    assert isinstance(source, Gigaword) and source.dir == "x"
 
 
 def test_a_path_that_is_no_source_is_refused():
@@ -134,11 +136,11 @@ def test_the_word_unk_of_the_published_test_files_is_read_as_in_train(tmp_path):
 
 def test_rush_check_names_all_missing_and_empty_files(tmp_path):
     write(tmp_path / "train.title.txt", "")
-    problems = "\n".join(build_source("rush", dir=str(tmp_path)).check())
+    problems = "\n".join(build_source("gigaword", dir=str(tmp_path)).check())
     for name in ("train.article.txt", "valid.article.filter.txt", "valid.title.filter.txt"):
         assert f"no such file: {tmp_path / name}" in problems
     assert f"the file is empty: {tmp_path / 'train.title.txt'}" in problems
-    assert build_source("rush", dir=str(tmp_path / "no")).check() == [f"data.dir={tmp_path / 'no'}: no such folder"]
+    assert build_source("gigaword", dir=str(tmp_path / "no")).check() == [f"data.dir={tmp_path / 'no'}: no such folder"]
 
 
 def test_rush_files_of_different_length_are_refused_before_the_first_row(tmp_path):
@@ -177,7 +179,7 @@ def test_rush_fingerprint_is_of_contents_not_of_place(tmp_path):
 def test_rush_reads_the_real_files():
     if not REUTERS.is_dir():
         pytest.skip("no ../shared/data/headlines/reuters beside the repository")
-    source = build_source("rush", dir=str(REUTERS))
+    source = build_source("gigaword", dir=str(REUTERS))
     assert source.check() == []
     rows = list(source.rows("train"))
     assert len(rows) == 11_022 and rows[0][1] == "BAHIA COCOA REVIEW"
@@ -200,7 +202,7 @@ def table_file(path: Path, rows, columns=("id", "text", "head")) -> str:
 
 
 def pairs(path: str | None, **options):
-    return build_source("pairs", **{"train": path, "article": "text", "title": "head", **options})
+    return build_source("pair_files", **{"train": path, "article": "text", "title": "head", **options})
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json", "jsonl.gz", "csv", "csv.gz", "tsv", "tsv.gz", "parquet"])
@@ -277,7 +279,7 @@ def hub_folder(tmp_path):
 
 
 def hub(folder: Path, **options):
-    return build_source("hub", **{"path": str(folder), "article": "text", "title": "head", **options})
+    return build_source("hub_pairs", **{"path": str(folder), "article": "text", "title": "head", **options})
 
 
 def test_hub_reads_a_local_folder_of_parquet_files(hub_folder):
@@ -312,5 +314,5 @@ def test_hub_without_a_network_says_so(monkeypatch):
         raise ConnectionError("Couldn't reach 'owner/name' on the Hub")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(ValueError, match=r"data.path=owner/name: the hub cannot be reached.*data=rush"):
+    with pytest.raises(ValueError, match=r"data.path=owner/name: the hub cannot be reached.*data=gigaword"):
         list(hub(Path("owner/name")).rows("train"))

@@ -10,10 +10,10 @@ from datasets import Dataset
 
 from attnorm.data import prepare
 from attnorm.data.image_features import Arrays, VisualSource, write_arrays
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
-from attnorm.tasks.vqa.features import Visual, VisualBatches
+from attnorm.tasks.vqa.features import VqaCollator, VqaFeaturizer
 
 PAD, EOS = 0, 3
 ANSWERS = AnswerList(["yes", "no", "2", "two", "red"])
@@ -45,18 +45,18 @@ def table_of(layout, texts=TEXTS):
 
 
 def test_a_question_ends_with_the_end_token_and_is_cut():
-    table, counts = table_of(Visual(5, ANSWERS))
+    table, counts = table_of(VqaFeaturizer(5, ANSWERS))
     assert table["ids"][:] == [[12, 12, 13, 11, EOS], [13, 14, 16, 13, EOS], [11, EOS], [EOS]]
     assert table["answers"][:] == [[0], [1, 2, 3], [], []]
     assert table["scores"][1] == pytest.approx([0.3, 0.9, 0.9]) and table["scores"][0] == [1.0]
     assert counts == {"truncated": 1, "answered": 3, "known": 2, "best": 19}
-    layout = Visual(5, ANSWERS)
+    layout = VqaFeaturizer(5, ANSWERS)
     assert layout.lengths(table).tolist() == [[5], [5], [2], [1]] and layout.lengths(table).dtype == np.int32
     assert layout.weights(table).tolist() == [1] * 4 and layout.schema is VISUAL
 
 
 def test_the_description_counts_what_the_list_can_answer():
-    layout = Visual(5, ANSWERS)
+    layout = VqaFeaturizer(5, ANSWERS)
     counts = {"kept": 4000, "empty": 1, "truncated": 2, "answered": 3000, "known": 2000, "best": 19000}
     assert layout.describe(counts) == (
         "4,000 questions (1 empty skipped, 2 truncated; 66.7% have an answer in the list of 5, best 63.3%)"
@@ -66,11 +66,15 @@ def test_the_description_counts_what_the_list_can_answer():
 
 
 def test_what_decides_the_ids_is_in_the_settings():
-    settings = [Visual(5, ANSWERS), Visual(6, ANSWERS), Visual(5, AnswerList(["yes", "no", "2", "two", "blue"]))]
+    settings = [
+        VqaFeaturizer(5, ANSWERS),
+        VqaFeaturizer(6, ANSWERS),
+        VqaFeaturizer(5, AnswerList(["yes", "no", "2", "two", "blue"])),
+    ]
     assert len({json.dumps(each.settings()) for each in settings}) == 3
     for wrong, shown in ((1, "1"), (0, "0"), (True, "true"), ("8", "8"), (None, "null")):
         with pytest.raises(ValueError, match=f"model.max_question={shown}: must be a whole number of at least 2"):
-            Visual(wrong, ANSWERS)
+            VqaFeaturizer(wrong, ANSWERS)
 
 
 def views_of(folder, images=("i1", "i2", "i3"), geometry=True):
@@ -83,9 +87,9 @@ def views_of(folder, images=("i1", "i2", "i3"), geometry=True):
 
 
 def test_a_part_becomes_tensors(tmp_path):
-    table, _ = table_of(Visual(8, ANSWERS))
-    batches = VisualBatches(table, Dataset.from_dict(TEXTS), views_of(tmp_path), PAD, len(ANSWERS))
-    batch = batches[Part([2, 1, 3], 17)]
+    table, _ = table_of(VqaFeaturizer(8, ANSWERS))
+    batches = VqaCollator(table, Dataset.from_dict(TEXTS), views_of(tmp_path), PAD, len(ANSWERS))
+    batch = batches[MicroBatch([2, 1, 3], 17)]
     assert list(batch) == [
         *["ids", "targets", "view0", "present0", "geometry0", "view1", "present1", "geometry1", "rows", "divisor"]
     ]
@@ -98,12 +102,12 @@ def test_a_part_becomes_tensors(tmp_path):
     assert batch["present0"].sum(1).tolist() == [1, 2, 3] and batch["present1"].sum(1).tolist() == [1, 1, 1]
     assert batch["geometry0"][1, 1].tolist() == [0.25] * 4 and batch["geometry0"][1, 2].tolist() == [0.0] * 4
     assert batch["rows"].tolist() == [2, 1, 3] and batch["divisor"].item() == 17
-    assert batches[Part([3, 2, 1], 3)]["view0"][:, 0, 0].tolist() == [3.0, 1.0, 2.0]
+    assert batches[MicroBatch([3, 2, 1], 3)]["view0"][:, 0, 0].tolist() == [3.0, 1.0, 2.0]
 
 
 def test_without_views_there_are_only_questions():
-    table, _ = table_of(Visual(8, ANSWERS))
-    batch = VisualBatches(table, Dataset.from_dict(TEXTS), None, PAD, len(ANSWERS))[Part([0], 1)]
+    table, _ = table_of(VqaFeaturizer(8, ANSWERS))
+    batch = VqaCollator(table, Dataset.from_dict(TEXTS), None, PAD, len(ANSWERS))[MicroBatch([0], 1)]
     assert list(batch) == ["ids", "targets", "rows", "divisor"]
 
 
@@ -115,15 +119,15 @@ def test_a_view_without_geometry_has_no_key_for_it():
         def read(self, images):
             return [(torch.zeros(len(images), 2, 3), torch.ones(len(images), 2, dtype=torch.bool), None)]
 
-    table, _ = table_of(Visual(8, ANSWERS))
-    batch = VisualBatches(table, Dataset.from_dict(TEXTS), Bare(), PAD, len(ANSWERS))[Part([0], 1)]
+    table, _ = table_of(VqaFeaturizer(8, ANSWERS))
+    batch = VqaCollator(table, Dataset.from_dict(TEXTS), Bare(), PAD, len(ANSWERS))[MicroBatch([0], 1)]
     assert list(batch) == ["ids", "targets", "view0", "present0", "rows", "divisor"]
 
 
 def test_images_without_features_are_refused_before_training(tmp_path):
-    table, _ = table_of(Visual(8, ANSWERS))
+    table, _ = table_of(VqaFeaturizer(8, ANSWERS))
     with pytest.raises(ValueError, match="no features of 1 image: i3"):
-        VisualBatches(table, Dataset.from_dict(TEXTS), views_of(tmp_path, ["i1", "i2"]), PAD, len(ANSWERS))
+        VqaCollator(table, Dataset.from_dict(TEXTS), views_of(tmp_path, ["i1", "i2"]), PAD, len(ANSWERS))
 
 
 class Own(VisualSource):
@@ -144,10 +148,10 @@ class Own(VisualSource):
 
 def test_prepare_takes_a_visual_source_and_this_layout(tmp_path):
     settings = tokenizer_settings("wordpiece", file=None, vocab_size=60, sample=None, lowercase=True)
-    layout = Visual(60, ANSWERS)
+    layout = VqaFeaturizer(60, ANSWERS)
     splits = prepare(Own(), settings, layout, max_rows={}, cache_dir=tmp_path)
     train = splits["train"]
     assert len(train) == 3 and train.texts["image"][:] == ["i1", "i2", "i1"]  # without a question there is no row
     assert train.counts["empty"] == 1 and ", 0 truncated" in layout.describe(train.counts)
-    batch = VisualBatches(train.rows, train.texts, None, train.tokenizer.pad_id, len(ANSWERS))[Part([1], 1)]
+    batch = VqaCollator(train.rows, train.texts, None, train.tokenizer.pad_id, len(ANSWERS))[MicroBatch([1], 1)]
     assert batch["targets"][0, 2].item() == pytest.approx(0.9) and batch["ids"][0, -1] == train.tokenizer.eos_id

@@ -12,10 +12,10 @@ from builders import tokenizer_settings
 from datasets import Dataset
 
 from attnorm.data import prepare
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.squad import Squad
 from attnorm.data.tokenizers.wordpiece import WordPiece
-from attnorm.tasks.squad.windows import WindowBatches, Windows, most_context, window_starts
+from attnorm.tasks.squad.windows import SquadCollator, SquadFeaturizer, most_context, window_starts
 
 REAL = Path(__file__).parents[3] / "shared/data/squad/dev-v2.0.small.json"
 PAD, CLS, SEP = 0, 2, 3
@@ -98,7 +98,7 @@ def rows_by_loops(row, columns, max_length, max_query, stride):
 @pytest.mark.parametrize(("max_length", "max_query", "stride"), [(14, 4, 3), (14, 4, 7), (9, 5, 1), (60, 9, 20)])
 def test_the_table_is_that_of_loops_over_tokens(max_length, max_query, stride):
     columns = texts(*made_up(60))
-    layout = Windows(max_length, max_query, stride, True)
+    layout = SquadFeaturizer(max_length, max_query, stride, True)
     table, counts = layout.encode(columns, 0, Words())
     expected = [r for row in range(60) for r in rows_by_loops(row, columns, max_length, max_query, stride)]
     assert list(table) == list(layout.columns())
@@ -125,20 +125,20 @@ def test_each_token_is_judged_in_exactly_one_window_and_every_token_is_read():
 
 
 def test_rows_are_counted_from_the_batchs_first():
-    table, _ = Windows(20, 5, 5, True).encode(texts(*made_up(4)), 100, Words())
+    table, _ = SquadFeaturizer(20, 5, 5, True).encode(texts(*made_up(4)), 100, Words())
     assert sorted(set(table["example"])) == [100, 101, 102, 103]
 
 
 def test_only_the_first_answer_is_trained_on():
     columns = texts(("a b c d", "q", "b", 2))
     columns["answers"] = [json.dumps({"texts": ["b", "c d"], "starts": [2, 4]})]
-    table, _ = Windows(20, 5, 5, False).encode(columns, 0, Words())
+    table, _ = SquadFeaturizer(20, 5, 5, False).encode(columns, 0, Words())
     assert (table["start"], table["end"]) == ([4], [4])
 
 
 def test_an_answer_inside_a_token_takes_the_whole_token_and_one_between_tokens_takes_none():
     columns = texts(("ab  cdef gh", "q", "de", 5), ("ab  cdef gh", "q", "  ", 2), ("ab  cdef gh", "q", "b  c", 1))
-    table, counts = Windows(20, 5, 5, False).encode(columns, 0, Words())
+    table, counts = SquadFeaturizer(20, 5, 5, False).encode(columns, 0, Words())
     assert list(zip(table["start"], table["end"], strict=True)) == [(4, 4), (0, 0), (3, 4)]
     assert counts["unfit"] == 1
 
@@ -148,8 +148,8 @@ def test_an_impossible_question_is_refused_unless_expected():
     with pytest.raises(
         ValueError, match=r"task.no_answer=false.*\(q1, q2, .*q10 and 2 or more others.*use task.no_answer=true"
     ):
-        Windows(20, 5, 5, False).encode(columns, 0, Words())
-    table, counts = Windows(20, 5, 5, True).encode(columns, 0, Words())
+        SquadFeaturizer(20, 5, 5, False).encode(columns, 0, Words())
+    table, counts = SquadFeaturizer(20, 5, 5, True).encode(columns, 0, Words())
     assert table["end"] == [3] + [0] * 12 and counts["impossible"] == 12 and counts["unfit"] == 0
 
 
@@ -164,18 +164,18 @@ def test_an_impossible_question_is_refused_unless_expected():
 )
 def test_numbers_that_leave_tokens_out_are_refused(numbers, message):
     with pytest.raises(ValueError, match=message):
-        Windows(*numbers, no_answer=True)
-    Windows(10, 6, 1, True)
-    Windows(10, 4, 3, True)
+        SquadFeaturizer(*numbers, no_answer=True)
+    SquadFeaturizer(10, 6, 1, True)
+    SquadFeaturizer(10, 4, 3, True)
 
 
 def test_settings_tell_layouts_apart():
     made = [(20, 5, 5, True), (21, 5, 5, True), (20, 6, 5, True), (20, 5, 6, True), (20, 5, 5, False)]
-    assert len({json.dumps(Windows(*numbers).settings()) for numbers in made}) == 5
+    assert len({json.dumps(SquadFeaturizer(*numbers).settings()) for numbers in made}) == 5
 
 
 def test_batches_are_padded_and_mark_the_context():
-    layout = Windows(12, 4, 3, True)
+    layout = SquadFeaturizer(12, 4, 3, True)
     table, _ = layout.encode(texts(*made_up(30)), 0, Words())
     rows = Dataset.from_dict(table)
     assert layout.lengths(rows).tolist() == [[len(ids)] for ids in table["ids"]]
@@ -184,7 +184,7 @@ def test_batches_are_padded_and_mark_the_context():
     order = np.argsort([len(ids) for ids in table["ids"]])
     numbers = [int(order[0]), int(order[-1]), int(order[1])]
     assert len(table["ids"][numbers[0]]) < 12 == len(table["ids"][numbers[1]])
-    batch = WindowBatches(rows, pad_id=77)[Part(numbers, 9, 0)]
+    batch = SquadCollator(rows, pad_id=77)[MicroBatch(numbers, 9, 0)]
     width = max(len(table["ids"][n]) for n in numbers)
     assert batch["rows"].tolist() == numbers and batch["divisor"].item() == 9
     assert batch["ids"].dtype == batch["types"].dtype == torch.int64 and batch["real_context"].dtype == torch.bool
@@ -198,9 +198,9 @@ def test_batches_are_padded_and_mark_the_context():
 
 
 def test_types_and_context_do_not_look_for_the_pad_id_among_real_tokens():
-    table, _ = Windows(20, 5, 5, True).encode(texts(("a b", "q", "a", 0)), 0, Words())
+    table, _ = SquadFeaturizer(20, 5, 5, True).encode(texts(("a b", "q", "a", 0)), 0, Words())
     pad_id = table["ids"][0][-2]
-    batch = WindowBatches(Dataset.from_dict(table), pad_id)[Part([0], 1, 0)]
+    batch = SquadCollator(Dataset.from_dict(table), pad_id)[MicroBatch([0], 1, 0)]
     assert batch["real_context"].tolist() == [[False, False, False, True, True, False]]
 
 
@@ -213,7 +213,7 @@ def test_wordpiece_answers_are_cut_at_the_characters_of_the_raw_context(tmp_path
     context = "The  CAF\u00c9's\nUnknown\u6771\u6771. \U0001f600 the!"
     for text in ("CAF\u00c9", "Unknown", "\u6771\u6771", "CAF\u00c9's\nUnknown", "\U0001f600", "the!"):
         columns = texts((context, "the ?", text, context.index(text)))
-        table, _ = Windows(40, 8, 8, False).encode(columns, 0, tokenizer)
+        table, _ = SquadFeaturizer(40, 8, 8, False).encode(columns, 0, tokenizer)
         first, last = table["start"][0] - table["question"][0], table["end"][0] - table["question"][0]
         assert context[table["starts"][0][first] : table["ends"][0][last]] == text
         assert table["ids"][0][table["question"][0] : -1] == tokenizer.encode([context])[0]
@@ -225,7 +225,7 @@ def test_a_file_goes_through_the_cache(tmp_path):
     qas.append({"id": "none", "question": "the", "answers": [], "is_impossible": True})
     content = {"data": [{"paragraphs": [{"context": "the cafe s unknown . the ! the", "qas": qas}]}]}
     (tmp_path / "x.json").write_text(json.dumps(content))
-    layout = Windows(9, 2, 2, True)
+    layout = SquadFeaturizer(9, 2, 2, True)
     settings = tokenizer_settings("wordpiece", file=str(tmp_path / "vocab.txt"))
     source = Squad(train=str(tmp_path / "x.json"))
     split = prepare(source, settings, layout, max_rows={}, cache_dir=tmp_path / "cache", splits=["train"])["train"]
@@ -238,7 +238,14 @@ def test_a_file_goes_through_the_cache(tmp_path):
     first = split.rows[0]
     assert first["context_best"][:2] == [True, True] and first["start"] == first["end"] == 5
     with pytest.raises(ValueError, match=r"without an answer \(none\)"):
-        prepare(source, settings, Windows(9, 2, 2, False), max_rows={}, cache_dir=tmp_path / "cache", splits=["train"])
+        prepare(
+            source,
+            settings,
+            SquadFeaturizer(9, 2, 2, False),
+            max_rows={},
+            cache_dir=tmp_path / "cache",
+            splits=["train"],
+        )
 
 
 def test_the_real_contexts_give_every_answer_back():
@@ -246,7 +253,7 @@ def test_the_real_contexts_give_every_answer_back():
         pytest.skip("no ../shared/data/squad/dev-v2.0.small.json beside the repository")
     rows = list(Squad(train=str(REAL)).rows("train"))[:600]
     columns = dict(zip(("id", "context", "question", "answers"), map(list, zip(*rows, strict=True)), strict=True))
-    table, counts = Windows(128, 32, 32, True).encode(columns, 0, Words())
+    table, counts = SquadFeaturizer(128, 32, 32, True).encode(columns, 0, Words())
     assert counts["unfit"] <= 3
     for values in zip(*table.values(), strict=True):
         window = dict(zip(table, values, strict=True))

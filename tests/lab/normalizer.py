@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention import Normalizer
-from attnorm.attention.normalizers.base import add_log_prior, mask_to_neg_inf, softmax_over_keys
+from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys
 
 
 class Tempered(Normalizer):
@@ -18,5 +18,5 @@ class Tempered(Normalizer):
         return {"temperatures": self.log_temperature.exp()}
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s = mask_to_neg_inf(scores / self.log_temperature.exp(), mask)
+        s = masked_scores(scores / self.log_temperature.exp(), mask)
         return softmax_over_keys(add_log_prior(s, log_prior)).to(scores.dtype)

@@ -25,7 +25,7 @@ DECODINGS = {
 @functools.cache
 def talker(placement="softmax", vocab_size=11, eos=2.5, **settings):
     """A random model in float64 that says different things of different articles and ends some of them early."""
-    model = rough_model(placement, noise=0.6, seed=1, tied=False, vocab_size=vocab_size, **settings)
+    model = rough_model(placement, noise=0.6, seed=1, tie_embeddings=False, vocab_size=vocab_size, **settings)
     model.output.bias.data[EOS] += eos
     return model
 
@@ -171,7 +171,7 @@ def test_the_best_headline_depends_on_the_length_penalty():
     assert words[0] < words[2] and words == sorted(words)
 
 
-@pytest.mark.parametrize("settings", [{"positions": "sinusoidal"}, {"norm": "post"}], ids=str)
+@pytest.mark.parametrize("settings", [{"positions": "sinusoidal"}, {"norm_first": False}], ids=str)
 def test_cached_equals_uncached_in_other_forms_of_the_model(settings):
     model = rough_model("hnas_prefix", noise=0.6, seed=1, **settings)
     (batch, _), decoding = articles(), Decoding(beam_size=3, max_length=7)
@@ -199,7 +199,7 @@ BEAMS = pytest.mark.parametrize("beam_size", [1, 3])
 @BEAMS
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_ngram_comes_twice(n, beam_size):
-    model, (batch, _) = rough_model(tied=False), articles()
+    model, (batch, _) = rough_model(tie_embeddings=False), articles()
     model.output.bias.data[EOS] -= 100.0
     model.output.bias.data[5] += 30.0  # 5 5 5 ... unless it may not
     free = generate(model, batch, SPECIAL, Decoding(beam_size, max_length=7))
@@ -235,7 +235,7 @@ def test_max_length_is_cut_to_the_models_positions(cached, positions, beam_size)
 @pytest.mark.parametrize("cached", [True, False])
 @BEAMS
 def test_padding_begin_and_end_are_never_part_of_a_headline(beam_size, cached):
-    model, (batch, _) = rough_model(tied=False, noise=0.6, seed=1), articles()
+    model, (batch, _) = rough_model(tie_embeddings=False, noise=0.6, seed=1), articles()
     model.output.bias.data[[PAD, BOS]] += 50.0
     model.output.bias.data[EOS] += 25.0
     for decoding in (Decoding(beam_size, max_length=6), Decoding(beam_size, min_length=4, max_length=6)):
@@ -260,7 +260,7 @@ def test_a_forbidden_hypothesis_never_counts_as_finished():
 
 
 def test_generation_ignores_dropout():
-    plain, model = talker(), rough_model(noise=0.6, seed=1, tied=False, dropout=0.5)
+    plain, model = talker(), rough_model(noise=0.6, seed=1, tie_embeddings=False, dropout=0.5)
     model.load_state_dict(plain.state_dict())
     decoding = DECODINGS["beams"]
     assert generate(model.train(), articles()[0], SPECIAL, decoding) == generate(

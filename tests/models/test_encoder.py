@@ -11,7 +11,7 @@ from attnorm.attention.build import NORMALIZERS, PRIORS
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.config.choices import choices
 from attnorm.models.bert import MaskedLM
-from attnorm.models.config import EncoderShape
+from attnorm.models.config import EncoderConfig
 from attnorm.models.embeddings import Embeddings, sinusoids
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
@@ -26,8 +26,8 @@ WIDTH = 14
 
 
 def encoder_shape(**settings):
-    sizes = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 2, "max_source": LONGEST, "dropout": 0.0}
-    return EncoderShape(**{**sizes, "types": 2, **settings})
+    sizes = {"d_model": 8, "n_heads": 2, "ffn_dim": 12, "encoder_layers": 2, "max_source": LONGEST, "dropout": 0.0}
+    return EncoderConfig(**{**sizes, "type_vocab_size": 2, **settings})
 
 
 def rough_encoder(normalizer="softmax", priors=(), dtype=torch.float64, options=None, **settings):
@@ -71,7 +71,7 @@ def alone(encoder, ids, types, row, text):
 def close(states):
     """The tolerance for the states of `rough_encoder`: two layers, whose longest sums are those of the inner width."""
     shape = encoder_shape()
-    return tolerance(states.dtype, depth=shape.encoder_layers, size=shape.inner, scale=states.abs().max())
+    return tolerance(states.dtype, depth=shape.encoder_layers, size=shape.ffn_dim, scale=states.abs().max())
 
 
 # ------------------------------------------------------------------------------------------------------------- packing
@@ -138,7 +138,7 @@ def test_packed_texts_have_the_gradients_of_one_text_at_a_time(normalizer):
     assert all(one.any() for one in found)
 
 
-@pytest.mark.parametrize("settings", [{"norm": "post", "embedding_norm": True}, {"positions": "sinusoidal"}])
+@pytest.mark.parametrize("settings", [{"norm_first": False, "embedding_norm": True}, {"positions": "sinusoidal"}])
 @pytest.mark.parametrize("padding_is", ["its own", "of the last text"])
 def test_packing_in_every_form_whatever_segment_padding_is_of(padding_is, settings):
     encoder = rough_encoder("hnas", ["learned", "alibi", "content"], **settings)
@@ -215,19 +215,19 @@ def test_embeddings_are_token_and_position_and_type(positions):
 
 
 def test_types_are_refused_where_there_are_none():
-    embeddings, ids = rough_embeddings(types=0), torch.ones(1, 3, dtype=torch.long)
+    embeddings, ids = rough_embeddings(type_vocab_size=0), torch.ones(1, 3, dtype=torch.long)
     assert embeddings.types is None and "types" not in str(embeddings.state_dict().keys())
     embeddings(ids)
-    with pytest.raises(ValueError, match=r"model\.types=0"):
+    with pytest.raises(ValueError, match=r"model\.type_vocab_size=0"):
         embeddings(ids, types=torch.zeros_like(ids))
 
 
 # --------------------------------------------------------------------------------------------------------------- shape
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_every_norm_has_the_epsilon_of_the_shape(norm):
-    settings = {"norm": norm, "embedding_norm": True, "norm_eps": 0.25}
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_every_norm_has_the_epsilon_of_the_shape(norm_first):
+    settings = {"norm_first": norm_first, "embedding_norm": True, "norm_eps": 0.25}
     models = [build_model(**settings), MaskedLM(encoder_shape(**settings), attention_tables(), VOCABULARY, PAD)]
     for model in models:
         norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
@@ -235,9 +235,9 @@ def test_every_norm_has_the_epsilon_of_the_shape(norm):
 
 
 def test_the_options_of_an_encoder_have_no_decoder():
-    shape = EncoderShape(width=8, heads=2, inner=12, encoder_layers=1, max_source=5)
-    assert (shape.types, shape.norm_eps) == (0, 1e-5)
-    assert Encoder.Config is EncoderShape and not {"decoder_layers", "max_target"} & set(vars(shape))
+    shape = EncoderConfig(d_model=8, n_heads=2, ffn_dim=12, encoder_layers=1, max_source=5)
+    assert (shape.type_vocab_size, shape.norm_eps) == (0, 1e-5)
+    assert Encoder.Config is EncoderConfig and not {"decoder_layers", "max_target"} & set(vars(shape))
     assert class_of("model", choices("model")["bert_tiny"]) is Encoder and Encoder.sites == {"encoder": False}
 
 

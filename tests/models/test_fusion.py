@@ -25,7 +25,7 @@ from visual_builders import (
 
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import observe, smallest_column_mass
-from attnorm.models.vqa.config import VisualShape
+from attnorm.models.vqa.config import VqaModelConfig
 from attnorm.models.vqa.fusion import Fusion
 
 pytestmark = pytest.mark.numerical
@@ -323,8 +323,8 @@ def test_views_that_do_not_fit_are_refused():
     [
         ({"fusion": "atention"}, "fusion='atention': allowed are none, single, concat, attention"),
         ({"question": "lstm"}, "question='lstm': allowed are gru, transformer"),
-        ({"heads": 3}, "heads=3: has to divide width=8"),
-        ({"fusion_heads": 5}, "fusion_heads=5: has to divide width=8"),
+        ({"n_heads": 3}, "n_heads=3: has to divide d_model=8"),
+        ({"fusion_heads": 5}, "fusion_heads=5: has to divide d_model=8"),
     ],
 )
 def test_a_shape_that_cannot_be_is_refused(settings, message):
@@ -332,9 +332,9 @@ def test_a_shape_that_cannot_be_is_refused(settings, message):
         visual_shape(**settings)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_transformers_are_shaped_as_the_settings_say(norm):
-    sizes = {"width": 8, "heads": 4, "inner": 20, "norm": norm, "dropout": 0.3}
-    shape = VisualShape(fusion="none", word_width=3, hidden=5, max_question=7, layers=3, **sizes).transformer()
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_transformers_are_shaped_as_the_settings_say(norm_first):
+    sizes = {"d_model": 8, "n_heads": 4, "ffn_dim": 20, "norm_first": norm_first, "dropout": 0.3}
+    shape = VqaModelConfig(fusion="none", word_width=3, hidden=5, max_question=7, layers=3, **sizes).transformer()
     assert {name: getattr(shape, name) for name in sizes} == sizes
-    assert (shape.encoder_layers, shape.max_source, shape.types) == (3, 7, 0)
+    assert (shape.encoder_layers, shape.max_source, shape.type_vocab_size) == (3, 7, 0)

@@ -5,20 +5,28 @@ import torch
 from builders import PAD, attention_tables, sources
 from torch.testing import assert_close
 
-from attnorm.models.config import Shape
+from attnorm.models.config import TransformerConfig
 from attnorm.models.heads import Classifier, SpanModel
 
 pytestmark = pytest.mark.numerical
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 VOCABULARY, LABELS = 11, 3
-SIZES = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 2, "max_source": 12, "dropout": 0.0, "types": 2}
+SIZES = {
+    "d_model": 8,
+    "n_heads": 2,
+    "ffn_dim": 12,
+    "encoder_layers": 2,
+    "max_source": 12,
+    "dropout": 0.0,
+    "type_vocab_size": 2,
+}
 
 
 def rough(kind, normalizer="softmax", dropout=0.0):
     """A model in float64 and evaluation mode, with noise on every parameter."""
     labels = (LABELS,) if kind is Classifier else ()
-    shape = Shape(**{**SIZES, "dropout": dropout})
+    shape = TransformerConfig(**{**SIZES, "dropout": dropout})
     model = kind(shape, {**attention_tables(), "encoder": normalizer}, VOCABULARY, PAD, *labels).double().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

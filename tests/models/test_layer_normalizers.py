@@ -6,7 +6,7 @@ from builders import PAD, SMALL, attention_tables, build_model
 from visual_builders import visual_model, visual_tables
 
 from attnorm.attention.multihead import attention_layers
-from attnorm.models.config import Shape
+from attnorm.models.config import TransformerConfig
 from attnorm.models.encoder import Encoder
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.models.vqa.mcan import MCAN
@@ -27,7 +27,7 @@ def tables_with(site, value):
 
 
 def seq2seq(tables):
-    return Seq2Seq(Shape(**{**SMALL, **LAYERS, "max_source": 10, "max_target": 12}), tables, 11, PAD)
+    return Seq2Seq(TransformerConfig(**{**SMALL, **LAYERS, "max_source": 10, "max_target": 12}), tables, 11, PAD)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from builders import PAD, attention_tables, sources
 from torch.testing import assert_close
 
 from attnorm.models.bert import MaskedLM
-from attnorm.models.config import Shape
+from attnorm.models.config import TransformerConfig
 from attnorm.models.encoder import Encoder
 from attnorm.models.heads import Classifier, SpanModel
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.numerical
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 VOCABULARY = 11
-SIZES = {"width": 8, "heads": 2, "inner": 12, "encoder_layers": 2, "max_source": 12, "dropout": 0.0}
-AS_BERT = {"norm": "post", "embedding_norm": True, "types": 2, "norm_eps": 1e-3}
+SIZES = {"d_model": 8, "n_heads": 2, "ffn_dim": 12, "encoder_layers": 2, "max_source": 12, "dropout": 0.0}
+AS_BERT = {"norm_first": False, "embedding_norm": True, "type_vocab_size": 2, "norm_eps": 1e-3}
 
 
 def masked_lm(normalizer="softmax", seed=0, priors=(), **settings):
     attention = {**attention_tables(priors={"encoder": list(priors)}), "encoder": normalizer}
-    return MaskedLM(Shape(**{**SIZES, **settings}), attention, VOCABULARY, PAD, seed)
+    return MaskedLM(TransformerConfig(**{**SIZES, **settings}), attention, VOCABULARY, PAD, seed)
 
 
 def rough(model):
@@ -45,7 +45,7 @@ def batch():
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("settings", [{}, AS_BERT, {"tied": False}], ids=["pre", "as_bert", "untied"])
+@pytest.mark.parametrize("settings", [{}, AS_BERT, {"tie_embeddings": False}], ids=["pre", "as_bert", "untied"])
 @pytest.mark.parametrize("normalizer", ["softmax", "hnas"])
 def test_scores_at_places_have_the_loss_and_gradients_of_all_scores(normalizer, settings, packed):
     model = rough(masked_lm(normalizer, **settings))
@@ -84,7 +84,7 @@ def test_the_head_is_linear_activation_norm_and_the_token_embedding(activation):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_output_matrix_is_the_token_embedding_only_if_tied(tied):
-    model = masked_lm(tied=tied)
+    model = masked_lm(tie_embeddings=tied)
     assert (model.head.output.weight is model.encoder.embeddings.tokens.weight) == tied
     assert ("head.output.weight" in dict(model.named_parameters())) == (not tied)
     assert model.head.output.bias.shape == (VOCABULARY,)
@@ -102,7 +102,7 @@ def test_padding_and_packing_change_no_score(normalizer):
 
 
 def test_parameters_that_models_and_attentions_share_start_bit_equal_for_one_seed():
-    shape = Shape(**SIZES, **AS_BERT)
+    shape = TransformerConfig(**SIZES, **AS_BERT)
     tables = {**attention_tables(priors={"encoder": ["t5"]}), "encoder": "hnas"}
     span = SpanModel(shape, attention_tables(), VOCABULARY, PAD, seed=5)
     models = [span, Classifier(shape, tables, VOCABULARY, PAD, 3, seed=5), masked_lm("dnas", 5, ["content"], **AS_BERT)]

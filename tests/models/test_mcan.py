@@ -48,7 +48,7 @@ def pooled(pool, states, real):
     return average_by_loops(states, (inner @ pool.score.weight.T).squeeze(-1), real)
 
 
-def layer_by_loops(layer, name, x, question, present, real, norm):
+def layer_by_loops(layer, name, x, question, present, real, norm_first):
     """One guided layer: self-attention, attention to the question, feed-forward, each in its residual."""
 
     def forward(y):
@@ -61,7 +61,7 @@ def layer_by_loops(layer, name, x, question, present, real, norm):
         (layer.feed_forward_residual, forward),
     ]
     for residual, step in steps:
-        if norm == "pre":
+        if norm_first:
             x = x + step(normed(x, residual.norm))
         else:
             x = normed(x + step(x), residual.norm)
@@ -71,10 +71,10 @@ def layer_by_loops(layer, name, x, question, present, real, norm):
 # ----------------------------------------------------------------------------------------------------------- formulas
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize(("fusion", "normalizer"), [("none", "dnas"), *((kind, "hnas") for kind in FUSIONS[1:])])
-def test_the_scores_are_those_of_the_formula(fusion, normalizer, norm):
-    model = rough_visual(MCAN, normalizer, fusion=fusion, norm=norm)
+def test_the_scores_are_those_of_the_formula(fusion, normalizer, norm_first):
+    model = rough_visual(MCAN, normalizer, fusion=fusion, norm_first=norm_first)
     ids, views = questions(), image_views()
     real = ids != PAD
     question = model.encoder(ids, real)
@@ -83,8 +83,8 @@ def test_the_scores_are_those_of_the_formula(fusion, normalizer, norm):
     if fusion != "none":
         x, present = model.fusion(views)
         for layer in model.guided:
-            x = layer_by_loops(layer, normalizer, x, question, present, real, norm)
-        x = normed(x, model.last_norm) if norm == "pre" else x
+            x = layer_by_loops(layer, normalizer, x, question, present, real, norm_first)
+        x = normed(x, model.last_norm) if norm_first else x
         v, weights = pooled(model.pool, x, present)
         joint = joint + v @ model.image.weight.T + model.image.bias
     expected = normed(joint, model.norm) @ model.classifier.weight.T + model.classifier.bias
@@ -173,9 +173,11 @@ def test_the_question_alone():
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_without_boxes_or_words_all_is_finite_and_the_question_still_counts(fusion, norm):
-    model = rough_visual(MCAN, tables=visual_tables("hnas", ["content", "learned"]), fusion=fusion, norm=norm)
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_without_boxes_or_words_all_is_finite_and_the_question_still_counts(fusion, norm_first):
+    model = rough_visual(
+        MCAN, tables=visual_tables("hnas", ["content", "learned"]), fusion=fusion, norm_first=norm_first
+    )
     ids, views = questions(), image_views()
     ids[3] = PAD
     for _, present, _ in views:
@@ -312,7 +314,7 @@ def test_variants_start_bit_equal_in_what_they_share_also_with_pythia():
 @pytest.mark.parametrize("question", ["gru", "transformer"])
 def test_every_parameter_gets_a_gradient(fusion, question):
     tables = visual_tables("hnas", ["content", "learned"])
-    model = rough_visual(MCAN, tables=tables, fusion=fusion, question=question, norm="pre")
+    model = rough_visual(MCAN, tables=tables, fusion=fusion, question=question, norm_first=True)
     model(questions(), image_views()).square().sum().backward()
     idle = [n for n, p in model.named_parameters() if p.grad is None or not (p.grad.isfinite().all() and p.grad.any())]
     assert idle == []

@@ -16,7 +16,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnorm.models.bert import MaskedLM
-from attnorm.models.config import Shape
+from attnorm.models.config import TransformerConfig
 from attnorm.models.encoder import Encoder
 from attnorm.models.heads import Classifier, SpanModel
 from attnorm.models.load_weights import export, fill, read_shape, read_weights
@@ -74,7 +74,7 @@ def bert(transformers, tmp_path_factory):
 def shape_of(folder, **settings):
     values = read_shape(folder)
     positions, _ = values.pop("positions_there"), values.pop("vocab_size")
-    return Shape(**{**values, "max_source": positions, **settings})
+    return TransformerConfig(**{**values, "max_source": positions, **settings})
 
 
 def ours(kind, folder, *, normalizer="softmax", tables=None, vocabulary=VOCABULARY, **settings):
@@ -113,19 +113,19 @@ def same_tensors(one, other):
 
 def test_the_shape_is_what_config_json_says(bert):
     assert read_shape(bert[1]) == {
-        "width": 24,
-        "heads": 4,
-        "inner": 40,
+        "d_model": 24,
+        "n_heads": 4,
+        "ffn_dim": 40,
         "encoder_layers": 3,
         "positions": "learned",
-        "norm": "post",
+        "norm_first": False,
         "embedding_norm": True,
         "norm_eps": 1e-2,
         "activation": "gelu",
         "dropout": 0.15,
         "attention_dropout": 0.05,
-        "tied": True,
-        "types": 2,
+        "tie_embeddings": True,
+        "type_vocab_size": 2,
         "positions_there": POSITIONS,
         "vocab_size": VOCABULARY,
     }
@@ -135,7 +135,7 @@ def test_what_config_json_leaves_out_is_as_in_a_new_bert(transformers, tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     given = read_shape(tmp_path)
     transformers.BertConfig().save_pretrained(tmp_path)
-    assert read_shape(tmp_path) == given and given["width"] == 768 and given["norm_eps"] == 1e-12
+    assert read_shape(tmp_path) == given and given["d_model"] == 768 and given["norm_eps"] == 1e-12
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
@@ -148,7 +148,7 @@ def test_hidden_states_and_scores_of_tokens_are_those_of_transformers(transforme
         assert_close(model.encoder(ids, real, types=types)[real], expected[real], **close)
         expected = theirs_on(theirs, ids, real, torch.zeros_like(types)).logits
         assert_close(model(ids)[real], expected[real], **close)
-        assert_close(model(ids, places=real), expected[real], **close)
+        assert_close(model(ids, masked_positions=real), expected[real], **close)
 
 
 def test_the_pooler_is_that_of_transformers(bert):
@@ -160,12 +160,12 @@ def test_the_pooler_is_that_of_transformers(bert):
 
 def test_an_output_matrix_of_its_own(transformers, tmp_path):
     theirs = save_bert(transformers, tmp_path, tie_word_embeddings=False)
-    assert not read_shape(tmp_path)["tied"]
+    assert not read_shape(tmp_path)["tie_embeddings"]
     model, (ids, real, types) = loaded(MaskedLM, tmp_path), batch()
     expected = theirs_on(theirs, ids, real, torch.zeros_like(types)).logits
     assert_close(model(ids)[real], expected[real], **CLOSE)
-    with pytest.raises(ValueError, match=r"head\.output\.weight.*model\.tied=true"):
-        loaded(MaskedLM, tmp_path, tied=True)
+    with pytest.raises(ValueError, match=r"head\.output\.weight.*model\.tie_embeddings=true"):
+        loaded(MaskedLM, tmp_path, tie_embeddings=True)
 
 
 def test_a_trained_encoder_has_the_hidden_states_of_transformers(transformers):
@@ -175,8 +175,8 @@ def test_a_trained_encoder_has_the_hidden_states_of_transformers(transformers):
     folder = Path(package.submodule_search_locations[0]) / "model"
     theirs = transformers.BertModel.from_pretrained(folder).double().eval()
     attention, values = attention_tables(), read_shape(folder)
-    assert (values["positions_there"], values["vocab_size"], values["width"]) == (512, 30522, 384)
-    encoder = Encoder(shape_of(folder), attention, nn.Embedding(values["vocab_size"], values["width"])).eval()
+    assert (values["positions_there"], values["vocab_size"], values["d_model"]) == (512, 30522, 384)
+    encoder = Encoder(shape_of(folder), attention, nn.Embedding(values["vocab_size"], values["d_model"])).eval()
     model = nn.Module()
     model.encoder = encoder
     result = fill(model, read_weights(folder))
@@ -316,7 +316,7 @@ def test_hybrid_attention_from_zero_starts_as_softmax_and_is_trained(bert, per):
 
     hybrids = [layer.attention.normalizer for layer in model.encoder.layers]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    nn.functional.cross_entropy(model(ids, places=real), ids[real]).backward()
+    nn.functional.cross_entropy(model(ids, masked_positions=real), ids[real]).backward()
     gradients = torch.cat([hybrid.hybrid.grad for hybrid in hybrids])
     assert (gradients.abs() > 1e-7).all()
     optimizer.step()
@@ -434,7 +434,7 @@ def test_pickled_weights_are_refused_with_the_command_that_converts_them(bert, t
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_is_exported_is_read_by_transformers_and_by_us(transformers, tmp_path, bert, tied, activation):
-    source = rough(ours(MaskedLM, bert[1], tied=tied, activation=activation, max_source=15))
+    source = rough(ours(MaskedLM, bert[1], tie_embeddings=tied, activation=activation, max_source=15))
     export(source, tmp_path / "new" / "folder")
     folder = tmp_path / "new" / "folder"
     (ids, real, types) = batch()
@@ -479,7 +479,7 @@ def test_a_fine_tuned_model_is_exported_with_its_head(transformers, tmp_path, be
 
 
 def test_a_model_without_types_is_exported_with_one_of_zeros(transformers, tmp_path, bert):
-    source, (ids, real, types) = rough(ours(MaskedLM, bert[1], types=0)), batch()
+    source, (ids, real, types) = rough(ours(MaskedLM, bert[1], type_vocab_size=0)), batch()
     export(source, tmp_path)
     theirs = transformers.BertForMaskedLM.from_pretrained(tmp_path).eval()
     types_table = read_weights(tmp_path)["encoder.embeddings.types.weight"]
@@ -489,14 +489,16 @@ def test_a_model_without_types_is_exported_with_one_of_zeros(transformers, tmp_p
 
 def test_what_a_bert_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, bert):
     attention = attention_tables(priors={"encoder": ["t5"]}, scorers={"encoder": "dot"})
-    shape = Shape(**{**SMALL, "norm": "pre", "positions": "sinusoidal", "encoder_layers": 2}, max_source=9)
+    shape = TransformerConfig(
+        **{**SMALL, "norm_first": True, "positions": "sinusoidal", "encoder_layers": 2}, max_source=9
+    )
     model = MaskedLM(shape, {**attention, "encoder": "hnas"}, VOCABULARY, PAD)
     with pytest.raises(ValueError) as error:
         export(model, tmp_path / "none")
     for problem in (
         "model.positions=sinusoidal: allowed is learned",
-        "model.norm=pre: allowed is post",
-        "model.embedding_norm=False: allowed is True",
+        "model.norm_first=true: allowed is false",
+        "model.embedding_norm=false: allowed is true",
         "encoder.layers.0.attention: normalizer HNAS: allowed is Softmax",
         "encoder.layers.1.attention: normalizer HNAS: allowed is Softmax",
         "encoder.layers.1.attention: scorer Dot: allowed is ScaledDot",
@@ -533,7 +535,7 @@ def test_every_tensor_of_another_shape_is_listed_with_both_shapes(bert):
         "encoder.layers.2.feed_forward.2.weight: (24, 40) in the weights, (24, 36) in the model",
         "head.output.bias: (50,) in the weights, (60,) in the model",
         "the tokenizer",
-        inner=36,
+        ffn_dim=36,
         vocabulary=60,
     )
     assert len(problems) == 3 * 3 + 2
@@ -557,16 +559,16 @@ def test_a_table_of_positions_that_is_too_short_is_refused(bert):
 @pytest.mark.parametrize(
     "settings, problem",
     [
-        ({"types": 0}, "encoder.embeddings.types.weight: (2, 24) in the weights, none in the model"),
+        ({"type_vocab_size": 0}, "encoder.embeddings.types.weight: (2, 24) in the weights, none in the model"),
         (
             {"positions": "sinusoidal"},
             "encoder.embeddings.positions.weight: (20, 24) in the weights, none in the model",
         ),
         ({"embedding_norm": False}, "encoder.embeddings.norm.bias: (24,) in the weights, none in the model"),
-        ({"norm": "pre"}, "encoder.norm.weight: none in the weights, (24,) in the model"),
+        ({"norm_first": True}, "encoder.norm.weight: none in the weights, (24,) in the model"),
         ({"encoder_layers": 4}, "encoder.layers.3.attention.query.weight: none in the weights, (24, 24) in the model"),
         ({"encoder_layers": 2}, "encoder.layers.2.attention.query.weight: (24, 24) in the weights, none in the model"),
-        ({"tied": False}, "head.output.weight: none in the weights, (50, 24) in the model"),
+        ({"tie_embeddings": False}, "head.output.weight: none in the weights, (50, 24) in the model"),
     ],
 )
 def test_an_encoder_built_otherwise_is_refused(bert, settings, problem):

@@ -86,7 +86,7 @@ def test_the_scores_are_those_of_the_formula(fusion, question):
 
 
 def test_a_transformer_reads_the_question_with_the_settings_and_the_site_of_the_encoder():
-    model = visual_model(Pythia, "hnas", question="transformer", layers=3, norm="pre")
+    model = visual_model(Pythia, "hnas", question="transformer", layers=3, norm_first=True)
     assert isinstance(model.encoder, Encoder) and model.words.gru is None
     layers = [name for name in attention_layers(model) if name.startswith("encoder")]
     assert len(layers) == 3 and not isinstance(model.encoder.norm, nn.Identity)
@@ -220,7 +220,7 @@ def test_the_sites_are_those_that_the_settings_use():
     assert Pythia.sites == {"fusion": False, "encoder": False}
     assert Pythia.sites_of({}) == Pythia.sites_of({"fusion": 3, "question": None}) == {}
     for fusion, question in KINDS:
-        sites = Pythia.sites_of({"fusion": fusion, "question": question, "width": 8})
+        sites = Pythia.sites_of({"fusion": fusion, "question": question, "d_model": 8})
         model = visual_model(Pythia, fusion=fusion, question=question)
         assert list(sites) == [
             site for site in Pythia.sites if site in {n.split(".")[0] for n in attention_layers(model)}

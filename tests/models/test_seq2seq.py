@@ -19,9 +19,15 @@ TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 FORMS = {
     "learned_pre_tied": {},
     "sinusoidal": {"positions": "sinusoidal"},
-    "post": {"norm": "post", "encoder_layers": 2},
-    "untied": {"tied": False},
-    "as_bert": {"norm": "post", "embedding_norm": True, "activation": "relu", "types": 2, "norm_eps": 1e-12},
+    "post": {"norm_first": False, "encoder_layers": 2},
+    "untied": {"tie_embeddings": False},
+    "as_bert": {
+        "norm_first": False,
+        "embedding_norm": True,
+        "activation": "relu",
+        "type_vocab_size": 2,
+        "norm_eps": 1e-12,
+    },
 }
 PRIORS = {"encoder": ["t5"], "decoder": ["t5", "alibi"], "cross": ["alibi"]}
 PREFERENCE = {"encoder": ["content", "t5"], "decoder": ["content", "t5"], "cross": ["content", "learned"]}
@@ -33,7 +39,9 @@ EVERY_MODEL = [
         pytest.param(name, {"priors": PREFERENCE}, id=f"{name}-preference")
         for name in ("softmax", "hnas", "dnas_prefix")
     ],
-    pytest.param("softmax", {"priors": PREFERENCE, "norm": "post", "positions": "sinusoidal"}, id="preference-post"),
+    pytest.param(
+        "softmax", {"priors": PREFERENCE, "norm_first": False, "positions": "sinusoidal"}, id="preference-post"
+    ),
 ]
 every_model = pytest.mark.parametrize("placement, settings", EVERY_MODEL)
 
@@ -171,10 +179,10 @@ def test_more_tokens_than_positions_are_refused(positions):
         model(sources([3]), targets([12]))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_residual_normalizes_before_or_after_its_sublayer(norm):
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_residual_normalizes_before_or_after_its_sublayer(norm_first):
     """Pre-norm: without sublayers the states are the embeddings under the final norm. Post-norm: each layer norms."""
-    model = rough_model(norm=norm, decoder_layers=1)
+    model = rough_model(norm_first=norm_first, decoder_layers=1)
     for name, module in model.named_modules():
         if name.endswith(("attention.output", "cross.output", "feed_forward.2")):
             nn.init.zeros_(module.weight)
@@ -182,14 +190,14 @@ def test_the_residual_normalizes_before_or_after_its_sublayer(norm):
     target, layer = targets([4]), model.layers[0]
     expected = model.embeddings(target)
     post = [layer.attention_residual.norm, layer.cross_residual.norm, layer.feed_forward_residual.norm]
-    for module in [model.norm] if norm == "pre" else post:
+    for module in [model.norm] if norm_first else post:
         expected = module(expected)
     assert_close(model(sources([5]), target), expected, **TIGHT)
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_output_matrix_is_the_token_embedding_only_if_tied(tied):
-    model = build_model(tied=tied)
+    model = build_model(tie_embeddings=tied)
     assert (model.output.weight is model.tokens.weight) == tied
     assert model.encoder.embeddings.tokens is model.embeddings.tokens is model.tokens  # one vocabulary for both sides
     names = [name for name, _ in model.named_parameters()]
@@ -204,9 +212,9 @@ VARIANTS = {
     **{placement: (placement, {}) for placement in PLACEMENTS},
     "priors": ("softmax", {"priors": PRIORS}),
     "preference": ("hnas", {"priors": PREFERENCE}),
-    "heads": ("hnas_prefix", {"options": {name: {"per": "head"} for name in ("hnas", "hnas_prefix")}}),
-    "untied": ("softmax", {"tied": False}),
-    "post": ("dnas", {"norm": "post"}),
+    "n_heads": ("hnas_prefix", {"options": {name: {"per": "head"} for name in ("hnas", "hnas_prefix")}}),
+    "untied": ("softmax", {"tie_embeddings": False}),
+    "post": ("dnas", {"norm_first": False}),
 }
 
 
@@ -234,7 +242,7 @@ def test_every_matrix_starts_different_for_another_seed_and_in_every_module(vari
 
 
 def test_initial_parameters_have_the_documented_spread():
-    model = build_model(width=64, inner=128, vocab_size=500, tied=False)
+    model = build_model(d_model=64, ffn_dim=128, vocab_size=500, tie_embeddings=False)
     for module in model.modules():
         if isinstance(module, nn.Linear):
             bound = math.sqrt(6 / (module.in_features + module.out_features))
@@ -263,15 +271,15 @@ def test_evaluation_is_deterministic_and_dropout_acts_in_training_only():
     assert torch.equal(again, model(source, target))
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_dropout_acts_on_what_the_sublayer_adds(norm):
-    residual = build_model(norm=norm, dropout=0.4).train().layers[0].cross_residual
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_dropout_acts_on_what_the_sublayer_adds(norm_first):
+    residual = build_model(norm_first=norm_first, dropout=0.4).train().layers[0].cross_residual
     x, ones = torch.randn(2, 3, 8), torch.ones(2, 3, 8)
     torch.manual_seed(1)
     found = residual(x, lambda y: y + 1)
     torch.manual_seed(1)
     keep = F.dropout(ones, 0.4)
-    expected = x + keep * (residual.norm(x) + 1) if norm == "pre" else residual.norm(x + keep * (x + 1))
+    expected = x + keep * (residual.norm(x) + 1) if norm_first else residual.norm(x + keep * (x + 1))
     assert_close(found, expected)
 
 

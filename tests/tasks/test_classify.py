@@ -8,10 +8,10 @@ import torch
 from tolerance import rounding
 from torch import nn
 
-from attnorm.data.sampler import Part
-from attnorm.tasks.classification.features import LabelledBatches
+from attnorm.data.sampler import MicroBatch
+from attnorm.tasks.classification.features import ClassificationCollator
 from attnorm.tasks.classification.module import ClassificationModule
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 
 pytestmark = pytest.mark.numerical
 
@@ -34,7 +34,7 @@ class Planned(nn.Module):
 @pytest.fixture(scope="module")
 def split():
     """The validation texts of the shared files, relabelled 0, 1, 2, 0, ... and cut to 3, 4, 5, ... tokens."""
-    recipe = recipe_of(runs.tiny(task="classify"))
+    recipe = task_of(runs.tiny(task="classify"))
     return recipe.splits()["validation"]
 
 
@@ -46,13 +46,13 @@ def made(split):
 
     plan = {3: [2.0, 0.0, 0.0], 4: [0.0, 0.0, 1.0], 5: [0.0, 0.5, 1.0], 6: [3.0, 3.5, 3.0]}
     task = ClassificationModule(Planned(plan), split.tokenizer, split.texts, LABELS)
-    return task, LabelledBatches(Dataset.from_dict(rows), split.tokenizer.pad_id), plan
+    return task, ClassificationCollator(Dataset.from_dict(rows), split.tokenizer.pad_id), plan
 
 
 def evaluated(task, batches, *parts):
     task.begin_validation()
     for rows in parts:
-        task.validation_step(batches[Part(rows, len(rows))], 0)
+        task.validation_step(batches[MicroBatch(rows, len(rows))], 0)
     return task.metrics()
 
 
@@ -63,7 +63,7 @@ def nats(scores, label):
 def test_loss_and_accuracy_by_hand(made):
     task, batches, plan = made
     expected = [nats(plan[3], 0), nats(plan[4], 1), nats(plan[5], 2), nats(plan[6], 0)]
-    summed, size, _ = task.loss(batches[Part([0, 1, 2, 3], 4)])
+    summed, size, _ = task.loss(batches[MicroBatch([0, 1, 2, 3], 4)])
     assert size == 4 and summed.item() == pytest.approx(sum(expected), rel=CLOSE)
     found = evaluated(task, batches, [3, 0], [2], [1])
     assert set(found) == {"loss", "accuracy"}
@@ -99,7 +99,7 @@ def test_samples_show_texts_label_and_prediction(made, split):
 
 def test_tokens_are_counted_without_padding_and_an_earlier_validation_is_forgotten(made):
     task, batches, _ = made
-    assert int(task.tokens(batches[Part([0, 3], 2)])) == 3 + 6
+    assert int(task.tokens(batches[MicroBatch([0, 3], 2)])) == 3 + 6
     evaluated(task, batches, [0, 1, 2])
     assert evaluated(task, batches, [1])["accuracy"] == 0.0
     assert list(task.predictions()) == [1] and len(task.samples) == 1

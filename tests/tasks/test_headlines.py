@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.tasks.headlines.features import PairBatches
+from attnorm.tasks.headlines.features import PairCollator
 from attnorm.tasks.headlines.generate import cut, special_tokens, target_logits, write_headlines
 from attnorm.tasks.headlines.module import HeadlineModule, smoothed_cross_entropy
 from attnorm.tasks.headlines.rouge import Rouge, lead
@@ -99,7 +99,7 @@ def test_lead_is_eight_words_unless_told():
 @pytest.mark.parametrize("beam_size", [1, 3])
 @PLACEMENTS
 def test_headlines_keep_the_articles_order_and_do_not_depend_on_the_batch_size(placement, beam_size):
-    model = rough_model(placement, noise=0.6, seed=1, tied=False)
+    model = rough_model(placement, noise=0.6, seed=1, tie_embeddings=False)
     model.output.bias.data[EOS] += 1.0
     articles = random_words([5, 1, 8, 3, 8, 2, 1])
     decoding = Decoding(beam_size, max_length=6)
@@ -152,7 +152,7 @@ class Table:
         return {name: [column[row] for row in rows] for name, column in self.columns.items()}
 
     def batch(self, part):
-        return PairBatches(self, PAD, BOS, EOS)[part]
+        return PairCollator(self, PAD, BOS, EOS)[part]
 
     def updates(self, pieces=1, ranks=1, batch_tokens=10_000):
         """The batches of one epoch on every rank."""

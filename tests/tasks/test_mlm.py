@@ -8,9 +8,9 @@ import torch
 from tolerance import rounding
 from torch.testing import assert_close
 
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.mlm.module import SHOWN_TOKENS
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 
 pytestmark = pytest.mark.numerical
 
@@ -19,9 +19,9 @@ EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 def made(*overrides):
     """A tiny recipe with what is behind it: (recipe, task in float64 and evaluation mode, validation split)."""
-    recipe = recipe_of(runs.tiny("data.valid_size=4", *overrides, task="mlm"))
+    recipe = task_of(runs.tiny("data.valid_size=4", *overrides, task="mlm"))
     split = recipe.splits()["validation"]
-    task = recipe.task(recipe.model(split.tokenizer).double(), split.tokenizer, split)
+    task = recipe.module(recipe.model(split.tokenizer).double(), split.tokenizer, split)
     return recipe, task.eval(), split
 
 
@@ -35,7 +35,7 @@ def parts(request):
 
 
 def batch_of(recipe, split, rows, epoch=0):
-    return recipe.batches(split)[Part(rows, 1, epoch)]
+    return recipe.collator(split)[MicroBatch(rows, 1, epoch)]
 
 
 def by_hand(task, batch):
@@ -43,7 +43,7 @@ def by_hand(task, batch):
     scores = task.model(batch["ids"], batch["segments"])
     labels = iter(batch["labels"].tolist())
     loss = right = hidden = 0
-    for row, place in batch["places"].nonzero().tolist():
+    for row, place in batch["masked_positions"].nonzero().tolist():
         label = next(labels)
         loss += (scores[row, place].exp().sum().log() - scores[row, place, label]).item()
         right += int(max(range(scores.shape[-1]), key=scores[row, place].tolist().__getitem__) == label)
@@ -58,7 +58,7 @@ def test_the_loss_is_that_of_all_scores_at_the_hidden_places(parts):
     loss, hidden, _ = by_hand(task, batch)
     close = rounding(torch.float32, size=split.tokenizer.vocab_size)  # the task computes it in float32
     assert_close(summed.item(), loss, rtol=close, atol=0)
-    assert size == hidden == int(batch["places"].sum()) > 10
+    assert size == hidden == int(batch["masked_positions"].sum()) > 10
     assert task(batch).shape == (hidden, split.tokenizer.vocab_size)
 
 
@@ -90,8 +90,8 @@ def test_packed_documents_are_scored_as_each_alone():
     for row in range(len(batch["ids"])):
         start = 0
         for length in split.rows[row]["documents"]:
-            cut = {name: batch[name][row : row + 1, start : start + length] for name in ("ids", "places")}
-            alone.append(task.model(cut["ids"], None, cut["places"]))
+            cut = {name: batch[name][row : row + 1, start : start + length] for name in ("ids", "masked_positions")}
+            alone.append(task.model(cut["ids"], None, cut["masked_positions"]))
             start += length
     assert_close(together, torch.cat(alone), **EXACT)
 
@@ -100,8 +100,8 @@ def test_another_seed_hides_other_tokens(parts):
     recipe, _, split = parts
     other, _, _ = made("seed=2")
     first, same, second = (batch_of(r, split, [0, 1, 2]) for r in (recipe, recipe, other))
-    assert torch.equal(first["places"], same["places"]) and torch.equal(first["ids"], same["ids"])
-    assert not torch.equal(first["places"], second["places"])
+    assert torch.equal(first["masked_positions"], same["masked_positions"]) and torch.equal(first["ids"], same["ids"])
+    assert not torch.equal(first["masked_positions"], second["masked_positions"])
 
 
 def test_tokens_are_counted_without_padding(parts):
@@ -124,7 +124,7 @@ def test_samples_are_the_first_rows_as_shown_as_they_were_and_as_filled(parts):
     ]
     batch = batch_of(recipe, split, [3])
     filled = batch["ids"].clone()
-    filled[batch["places"]] = task(batch).argmax(-1)
+    filled[batch["masked_positions"]] = task(batch).argmax(-1)
     assert task.samples[0]["shown"] == decode(batch["ids"][0, :SHOWN_TOKENS].tolist())
     assert task.samples[0]["filled"] == decode(filled[0, :SHOWN_TOKENS].tolist())
     assert "[MASK]" in task.samples[0]["shown"] and "[MASK]" not in task.samples[0]["text"]
@@ -140,7 +140,7 @@ def test_the_line_says_perplexity_and_accuracy(parts):
 def test_options_that_are_left_out_have_their_defaults():
     cfg = runs.plain("task=mlm")
     cfg["task"] = {key: cfg["task"][key] for key in ("_target_", "name")}
-    assert list(recipe_of(cfg).problems(lambda *keys: True)) == []
-    cfg["task"]["keep"] = 0.95
-    (problem,) = recipe_of(cfg).problems(lambda *keys: True)
-    assert problem == "task.keep=0.95, task.random=0.1: more than 1 together"
+    assert list(task_of(cfg).problems(lambda *keys: True)) == []
+    cfg["task"]["keep_prob"] = 0.95
+    (problem,) = task_of(cfg).problems(lambda *keys: True)
+    assert problem == "task.keep_prob=0.95, task.random_prob=0.1: more than 1 together"

@@ -50,7 +50,9 @@ def factors_of(total_steps, count, **scheduler):
 # ------------------------------------------------------------------------------------------------------------- groups
 
 
-@pytest.mark.parametrize("settings", [{"tied": True}, {"tied": False}, {"embedding_norm": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"tie_embeddings": True}, {"tie_embeddings": False}, {"embedding_norm": True}], ids=str
+)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_parameter_is_in_exactly_one_group(placement, settings):
     model = build_model(placement, **settings)
@@ -183,7 +185,9 @@ def test_a_sigmoid_hybrid_weight_is_free_to_move_and_still_a_share():
 
 
 def test_training_moves_every_parameter():
-    model = build_model("hnas_prefix", tied=False, priors={"encoder": ["t5"], "decoder": ["t5"], "cross": ["t5"]})
+    model = build_model(
+        "hnas_prefix", tie_embeddings=False, priors={"encoder": ["t5"], "decoder": ["t5"], "cross": ["t5"]}
+    )
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizer, _ = build(model, optimizer={"weight_decay": 0.0})
     model.logits(model(sources([6, 4]), targets([5, 3]))).logsumexp(-1).sum().backward()

@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 
 from attnorm.tasks.squad.spans import Spans, best_spans
-from attnorm.tasks.squad.windows import Windows
+from attnorm.tasks.squad.windows import SquadFeaturizer
 
 pytestmark = pytest.mark.numerical
 
@@ -36,7 +36,7 @@ def tables(contexts, max_length=14, stride=4):
         "question": ["why"[: 1 + i % 3] for i in range(len(contexts))],
         "answers": [json.dumps({"texts": [], "starts": []})] * len(contexts),
     }
-    windows, _ = Windows(max_length, 3, stride, True).encode(texts, 0, Letters())
+    windows, _ = SquadFeaturizer(max_length, 3, stride, True).encode(texts, 0, Letters())
     return Dataset.from_dict(windows), Dataset.from_dict(texts)
 
 

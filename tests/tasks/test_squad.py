@@ -9,9 +9,9 @@ from tolerance import rounding
 from torch import nn
 from torch.testing import assert_close
 
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.squad.module import SpanModule
-from attnorm.tasks.squad.windows import WindowBatches, Windows
+from attnorm.tasks.squad.windows import SquadCollator, SquadFeaturizer
 
 pytestmark = pytest.mark.numerical
 
@@ -60,10 +60,10 @@ class Planned(nn.Module):
 
 
 def made(null_threshold, texts=TEXTS, max_length=20, stride=2):
-    windows, _ = Windows(max_length, 2, stride, True).encode(texts, 0, Words())
+    windows, _ = SquadFeaturizer(max_length, 2, stride, True).encode(texts, 0, Words())
     rows, table = Dataset.from_dict(windows), Dataset.from_dict(texts)
     options = {"n_best": 3, "max_answer": 2, "null_threshold": null_threshold}
-    return SpanModule(Planned(), Words(), rows, table, **options), WindowBatches(rows, Words.pad_id)
+    return SpanModule(Planned(), Words(), rows, table, **options), SquadCollator(rows, Words.pad_id)
 
 
 def plan(task, row, **scores):
@@ -81,7 +81,7 @@ def plan(task, row, **scores):
 def evaluated(task, batches, *parts):
     task.begin_validation()
     for rows in parts:
-        task.validation_step(batches[Part(rows, len(rows))], 0)
+        task.validation_step(batches[MicroBatch(rows, len(rows))], 0)
     return task.metrics()
 
 
@@ -97,7 +97,7 @@ def answered():
 
 def test_scores_are_minus_infinity_at_padding_and_nowhere_else(answered):
     task, batches = answered
-    batch = batches[Part([0, 2], 2)]
+    batch = batches[MicroBatch([0, 2], 2)]
     scores = task(batch)
     padding = batch["ids"] == 0
     assert padding.any() and torch.equal(scores == -torch.inf, padding[..., None].expand(scores.shape))
@@ -106,7 +106,7 @@ def test_scores_are_minus_infinity_at_padding_and_nowhere_else(answered):
 
 def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_places(answered):
     task, batches = answered
-    summed, size, _ = task.loss(batches[Part([0, 1, 2], 3)])
+    summed, size, _ = task.loss(batches[MicroBatch([0, 1, 2], 3)])
     expected = 0.0
     for row in range(3):
         window = task.rows[row]
@@ -122,8 +122,8 @@ def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_places(answered):
 
 def test_the_loss_of_a_window_does_not_depend_on_its_company(answered):
     task, batches = answered
-    alone = sum(task.loss(batches[Part([row], 1)])[0].item() for row in range(3))
-    assert task.loss(batches[Part([2, 0, 1], 3)])[0].item() == pytest.approx(alone, rel=CLOSE)
+    alone = sum(task.loss(batches[MicroBatch([row], 1)])[0].item() for row in range(3))
+    assert task.loss(batches[MicroBatch([2, 0, 1], 3)])[0].item() == pytest.approx(alone, rel=CLOSE)
 
 
 def test_exact_match_and_f1_by_hand(answered):
@@ -132,7 +132,7 @@ def test_exact_match_and_f1_by_hand(answered):
     assert set(found) == {"loss", "exact", "f1"}
     assert found["exact"] == pytest.approx(50) and found["f1"] == pytest.approx(100 * (2 / 3 + 1) / 2)
     assert task.spans.answers(None)[0] == {"one": "ef", "two": "mn"}
-    batch = batches[Part([0, 1], 2)]
+    batch = batches[MicroBatch([0, 1], 2)]
     assert found["loss"] == pytest.approx(task.loss(batch)[0].item() / 2, rel=CLOSE)
 
 

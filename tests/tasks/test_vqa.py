@@ -10,8 +10,8 @@ from datasets import Dataset
 from tolerance import rounding
 from torch import nn
 
-from attnorm.data.sampler import Part
-from attnorm.tasks.vqa.features import VisualBatches
+from attnorm.data.sampler import MicroBatch
+from attnorm.tasks.vqa.features import VqaCollator
 from attnorm.tasks.vqa.module import SHOWN, VqaModule, views_of
 
 pytestmark = pytest.mark.numerical
@@ -52,13 +52,13 @@ def made():
     }
     rows, texts = Dataset.from_dict(rows), Dataset.from_dict(texts)
     task = VqaModule(Planned(), SimpleNamespace(pad_id=PAD), texts, ANSWERS)
-    return task, VisualBatches(rows, texts, None, PAD, len(ANSWERS))
+    return task, VqaCollator(rows, texts, None, PAD, len(ANSWERS))
 
 
 def evaluated(task, batches, *parts):
     task.begin_validation()
     for rows in parts:
-        task.validation_step(batches[Part(rows, len(rows))], 0)
+        task.validation_step(batches[MicroBatch(rows, len(rows))], 0)
     return task.metrics()
 
 
@@ -73,14 +73,14 @@ def nats(question):
 
 def test_the_loss_is_summed_over_answers_and_counted_in_questions(made):
     task, batches = made
-    summed, size, _ = task.loss(batches[Part([3, 0, 2], 3)])
+    summed, size, _ = task.loss(batches[MicroBatch([3, 0, 2], 3)])
     assert size == 3
     assert summed.item() == pytest.approx(nats(3) + nats(0) + nats(2), rel=CLOSE)
 
 
 def test_the_loss_moves_scores_towards_their_targets(made):
     task, batches = made
-    summed, *_ = task.loss(batches[Part([1], 1)])
+    summed, *_ = task.loss(batches[MicroBatch([1], 1)])
     summed.backward()
     expected = sum(1 / (1 + math.exp(-score)) for score in SCORES[1]) - sum(TARGETS[1].values())
     assert task.model.weight.grad.item() == pytest.approx(expected, rel=CLOSE)
@@ -135,12 +135,12 @@ def test_samples_show_image_question_answers_and_what_was_given(made):
 
 def test_tokens_are_counted_without_padding(made):
     task, batches = made
-    assert int(task.tokens(batches[Part([0, 3], 2)])) == 1 + 4
+    assert int(task.tokens(batches[MicroBatch([0, 3], 2)])) == 1 + 4
 
 
 def test_views_go_to_the_model_in_order_with_geometry_where_there_is_one(made):
     task, batches = made
-    batch = batches[Part([0, 1], 2)]
+    batch = batches[MicroBatch([0, 1], 2)]
     task(batch)
     assert task.model.views == []
     parts = {
@@ -165,7 +165,7 @@ def test_views_are_given_in_the_precision_of_the_model(made):
         "present0": torch.ones(1, 3, dtype=torch.bool),
         "geometry0": torch.ones(1, 3, 4),
     }
-    task.to(torch.bfloat16)({**batches[Part([0], 1)], **view})
+    task.to(torch.bfloat16)({**batches[MicroBatch([0], 1)], **view})
     assert [part.dtype for part in task.model.views[0]] == [torch.bfloat16, torch.bool, torch.bfloat16]
 
 

@@ -47,7 +47,7 @@ def refusal(monkeypatch, capfd, door, *arguments):
 
 
 def edit(run, key, value):
-    """Sets a key, "model.width", of config.yaml."""
+    """Sets a key, "model.d_model", of config.yaml."""
     path = run / "config.yaml"
     config = yaml.safe_load(path.read_text())
     *groups, name = key.split(".")
@@ -332,9 +332,9 @@ FOLDERS = {  # what is spoilt: (task, how, what the line has to mention)
     "widths that are texts": ("vqa", answers(widths=["a"]), "answers.json"),
     "widths without boxes": ("vqa", answers(boxes=[]), "answers.json"),
     "huge widths": ("vqa", answers(widths=[10**9] * 2, boxes=[10**9] * 2), "answers.json"),
-    "a model for which there is no memory": ("gigaword", lambda run: edit(run, "model.width", 2**40), "config.yaml"),
+    "a model for which there is no memory": ("gigaword", lambda run: edit(run, "model.d_model", 2**40), "config.yaml"),
     "another model": ("gigaword", lambda run: edit(run, "model.encoder_layers", 2), "encoder.layers.1"),
-    "another shape": ("gigaword", lambda run: edit(run, "model.inner", 31), "(32, 16)"),
+    "another shape": ("gigaword", lambda run: edit(run, "model.ffn_dim", 31), "(32, 16)"),
     "no such task": ("gigaword", lambda run: edit(run, "task._target_", ["mlm"]), "task._target_=['mlm']"),
 }
 
@@ -496,7 +496,7 @@ def test_every_missing_setting_is_named(tmp_path):
     """What reads a setting of a run finds it or says which one is missing."""
     run = runs.copied_run(tmp_path)
     config = read_config(run)
-    assert config["model"]["width"] == 16 and config.plain() == yaml.safe_load((run / "config.yaml").read_text())
+    assert config["model"]["d_model"] == 16 and config.plain() == yaml.safe_load((run / "config.yaml").read_text())
     with pytest.raises(RunError, match=r"config\.yaml: model\.widht is missing"):
         config["model"]["widht"]
     assert issubclass(RunError, ConfigError)

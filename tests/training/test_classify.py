@@ -11,9 +11,9 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.cli import train as front
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.classification.module import ClassificationModule
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
@@ -78,14 +78,14 @@ def test_the_baseline_is_of_the_split_that_is_scored(monkeypatch, tmp_path):
 
 @pytest.mark.numerical
 def test_the_loss_is_that_of_the_rows_one_by_one(learned):
-    recipe = recipe_of(runs.tiny(task="classify"))
+    recipe = task_of(runs.tiny(task="classify"))
     split = recipe.splits()["validation"]
     model = recipe.model(split.tokenizer).eval()
     load_weights(model, learned / "checkpoints/best.ckpt")
     loss, labels = 0.0, {"no": 0, "yes": 1}
     with torch.no_grad():
         for row, label in enumerate(labels_of()):
-            batch = recipe.batches(split)[Part([row], 1)]
+            batch = recipe.collator(split)[MicroBatch([row], 1)]
             loss -= model(batch["ids"], batch["types"])[0].log_softmax(-1)[labels[label]].item()
     close = rounding(torch.float32, depth=2, size=32)  # a layer, 32 wide within, and the scores of the labels
     assert runs.summary_of(learned)["validation"]["metrics"]["loss"] == pytest.approx(loss / 21, rel=close)
@@ -165,9 +165,9 @@ def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
     assert summary["validation"]["baselines"] == {"always entailment": {"accuracy": 50.0}}
     assert (tmp_path / "run/samples/step_000003.txt").read_text().startswith("text      a ")
     assert "\nsecond    a " in (tmp_path / "run/samples/step_000003.txt").read_text()
-    recipe = recipe_of(cfg)
+    recipe = task_of(cfg)
     split = recipe.splits()["validation"]
-    types = recipe.batches(split)[Part([0], 1)]["types"][0].tolist()
+    types = recipe.collator(split)[MicroBatch([0], 1)]["types"][0].tolist()
     assert types == [0] * types.index(1) + [1] * types.count(1) and types.count(0) == types.count(1) + 1
 
 

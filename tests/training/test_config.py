@@ -83,9 +83,9 @@ def needed(tmp_path, monkeypatch):
         "data/scenes.yaml": ["task=vqa"],
         "data/easy_vqa.yaml": ["task=vqa"],
         "data/vqa_v2.yaml": ["task=vqa", "model.fusion=none", *visual],
-        "data/rush.yaml": rush,
-        "data/pairs.yaml": pairs,
-        "data/hub.yaml": ["data.path=owner/name"],
+        "data/gigaword.yaml": rush,
+        "data/pair_files.yaml": pairs,
+        "data/hub_pairs.yaml": ["data.path=owner/name"],
         "tokenizer/wordpiece.yaml": vocabulary,
         "experiment/gigaword_paper.yaml": [*rush, *vocabulary],
         "experiment/reuters.yaml": rush,
@@ -186,7 +186,7 @@ def test_every_key_is_explained_where_it_is_set_first():
 
 
 def options_of_parts():
-    """'model.width' for every option of every part of this package that a file of conf/ names."""
+    """'model.d_model' for every option of every part of this package that a file of conf/ names."""
     for group, makers in {
         "task": lambda cls: [cls.Config],
         "model": lambda cls: [getattr(cls, "Config", cls)],
@@ -247,7 +247,7 @@ def test_a_key_that_nothing_reads_is_refused_by_name(key):
 
 def test_a_key_that_only_another_part_takes_is_refused():
     [problem] = refused("+task.stride=64", task="mlm")
-    assert problem.startswith("task.stride=64: MaskedLanguageModel has no such option; it has keep, max_steps, name")
+    assert problem.startswith("task.stride=64: MaskedLMTask has no such option; it has keep, max_steps, name")
     [problem] = refused("+model.decoder_layers=2", task="mlm")
     assert problem.startswith("model.decoder_layers=2: Encoder has no such option")
 
@@ -299,8 +299,8 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
         ("model.dropout=1", "numbers from 0 and below 1"),
         ("scheduler.warmup=1.0", "numbers from 0 and below 1"),
         ("scheduler.decay=exponential", "constant, linear, cosine"),
-        ("model.tied=1", "true, false"),
-        ("model.norm=middle", "pre, post"),
+        ("model.tie_embeddings=1", "true, false"),
+        ("model.norm_first=middle", "true, false"),
         ("trainer.max_epochs=0", "whole numbers from 1, null or -1 (no limit)"),
         ("trainer.limit_val_batches=1.5", "numbers above 0.0 to 1.0 (a share of them) or null"),
         ("trainer.limit_val_batches=0", "whole numbers from 1"),
@@ -361,7 +361,7 @@ def test_a_wrong_option_of_a_logger_is_refused(mode):
 @pytest.mark.parametrize(
     ("changes", "key", "words"),
     [
-        (("model.heads=3",), "model.width=16", "not a multiple of model.heads=3"),
+        (("model.n_heads=3",), "model.d_model=16", "not a multiple of model.n_heads=3"),
         (("decoding.max_length=32",), "decoding.max_length=32", "must be below model.max_target=32"),
         (("decoding.min_length=7",), "decoding.min_length=7", "must be at most decoding.max_length=6"),
         (
@@ -496,7 +496,7 @@ def test_a_wrong_name_is_answered_with_the_nearest(changes, words):
 
 def test_what_another_model_has_is_not_suggested():
     [problem] = refused("+model.typ=2", task="vqa")
-    assert "types" not in problem  # that is BERT's
+    assert "type_vocab_size" not in problem  # that is BERT's
 
 
 @pytest.mark.parametrize("value", ["t5", "null"])
@@ -513,7 +513,8 @@ def test_an_option_that_no_site_uses_is_refused():
 def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit(monkeypatch):
     monkeypatch.setattr(Newswire, "schema", DOCUMENTS)
     [problem] = refused()
-    assert problem == "data: Newswire yields documents, but this task needs pairs; use data=hub, data=pairs, data=rush"
+    sources = "data=gigaword, data=hub_pairs, data=newswire, data=pair_files"
+    assert problem == f"data: Newswire yields documents, but this task needs pairs; use {sources}"
 
 
 def test_a_model_for_other_tasks_is_refused_with_the_models_that_fit():

@@ -81,10 +81,10 @@ def test_doors_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys, 
         (("sed=3",), "Did you mean 'seed'?"),
         (("decoding.beamsize=3",), "Did you mean 'beam_size'?"),
         (("data.features=[x]",), "It is an option of data=vqa_v2."),
-        (("task=vqa", "data.dir=x"), "It is an option of data=rush."),
+        (("task=vqa", "data.dir=x"), "It is an option of data=gigaword."),
         (("attention.options.hnas.strat=0.4", "attention=hnas"), "start"),
         (("attention.decoder=dnas",), "error: attention.decoder=dnas: dnas couples queries"),
-        (("data=rush",), "error: data.dir: has to be given, as data.dir=<value>"),
+        (("data=gigaword",), "error: data.dir: has to be given, as data.dir=<value>"),
         (("data=base",), "error: "),
         (("seed=x",), "error: seed=x: allowed are whole numbers"),
         (("trainer.max_steps=0", "seed=x"), "error: trainer.max_steps=0"),
@@ -183,7 +183,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
         (("run={run}", "ckpt=last"), "no checkpoint last.ckpt there (there is: ['best.ckpt'])"),
         (("run={run}", "rnu=x"), "Did you mean 'run'?"),
         (("run={run}", "decoding.beam_sise=3"), "Did you mean 'decoding.beam_size'?"),
-        (("run={run}", "model.width=3"), "model.width: cannot be set here"),
+        (("run={run}", "model.d_model=3"), "model.d_model: cannot be set here"),
         (("run={run}", "decoding.beam_size=0"), "decoding.beam_size=0: allowed are"),
         (("run={run}", "decoding=greedy"), "decoding"),
         (("run={run}", "~decoding.beam_size"), "decoding.beam_size"),
@@ -217,7 +217,12 @@ def test_eval_refuses_other_splits(monkeypatch, tmp_path, capsys, split):
 
 def test_eval_refuses_a_split_that_the_data_does_not_have(monkeypatch, tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("article\ttitle\n")
-    typed = ("data=pairs", f"data.train={tmp_path}/pairs.tsv", f"data.validation={tmp_path}/pairs.tsv", "split=test")
+    typed = (
+        "data=pair_files",
+        f"data.train={tmp_path}/pairs.tsv",
+        f"data.validation={tmp_path}/pairs.tsv",
+        "split=test",
+    )
     assert "data.test=null" in refused(monkeypatch, capsys, "eval", f"run={runs.finished_run()}", *typed)
 
 
@@ -661,11 +666,11 @@ def test_eval_and_generate_clean_articles_alike_whatever_the_run_was_trained_on(
         cfg.data._target_ = f"{__name__}.Marked"
     if trained_on == "rush":
         shared = {name: cfg.data[name] for name in SHARED}
-        cfg.data = shared | {"_target_": "attnorm.data.sources.gigaword.Rush", "dir": str(rush_folder)}
+        cfg.data = shared | {"_target_": "attnorm.data.sources.gigaword.Gigaword", "dir": str(rush_folder)}
     OmegaConf.save(cfg, run / "config.yaml")
     for module in (generate_command, headlines):
         monkeypatch.setattr(module, "write_headlines", lambda model, tokenizer, sources, *_: list(map(str, sources)))
-    data = () if trained_on == "rush" else ("data=rush", f"data.dir={rush_folder}")
+    data = () if trained_on == "rush" else ("data=gigaword", f"data.dir={rush_folder}")
     opened = (f"run={run}", "trust_code=true")
     assert runs.call(monkeypatch, "eval", *opened, "split=test", *data) == 0
     capsys.readouterr()

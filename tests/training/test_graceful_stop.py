@@ -15,7 +15,7 @@ import runs
 
 from attnorm.cli import errors
 from attnorm.cli import train as front
-from attnorm.tasks.task import Recipe
+from attnorm.tasks.task import Task
 from attnorm.training.callbacks import rng_state
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.graceful_stop import TimeLimit
@@ -46,10 +46,10 @@ def code_of(folder, *overrides: str) -> int:
 
 
 MOMENTS = {
-    "before the data are read": (Recipe, "splits"),
+    "before the data are read": (Task, "splits"),
     "when the trainer starts": (rng_state.RandomStreams, "on_fit_start"),
     "before the first update": (callbacks.Throughput, "on_train_batch_start"),
-    "while it is scored": (Recipe, "evaluate"),
+    "while it is scored": (Task, "evaluate"),
 }
 
 

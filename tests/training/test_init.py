@@ -16,10 +16,10 @@ from attnorm.cli import train as front
 from attnorm.config import warm_start as init
 from attnorm.config.warm_start import WORDPIECE
 from attnorm.data import preprocess as corpus
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
 from attnorm.models.load_weights import read_weights
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 from attnorm.training import warm_start
 from attnorm.training.loggers import read_csv
 from attnorm.training.train import train
@@ -65,7 +65,7 @@ def copy(bert, tmp_path):
 def pretrained(tmp_path_factory):
     """A finished run of masked language modelling."""
     folder = tmp_path_factory.mktemp("pretrained") / "run"
-    runs.tiny_run(folder, "model.width=24", "model.heads=3", "model.encoder_layers=2", task="mlm")
+    runs.tiny_run(folder, "model.d_model=24", "model.n_heads=3", "model.encoder_layers=2", task="mlm")
     return folder
 
 
@@ -93,8 +93,21 @@ def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path,
     assert summary["finished"] and summary["vocabulary"] == len(PIECES)
     recorded = config_of(run)
     model = recorded["model"]
-    expected = {"width": 24, "heads": 3, "inner": 40, "encoder_layers": 2, "norm": "post", "positions": "learned"}
-    expected |= {"embedding_norm": True, "norm_eps": 1e-3, "types": 2, "activation": "relu", "tied": True}
+    expected = {
+        "d_model": 24,
+        "n_heads": 3,
+        "ffn_dim": 40,
+        "encoder_layers": 2,
+        "norm_first": False,
+        "positions": "learned",
+    }
+    expected |= {
+        "embedding_norm": True,
+        "norm_eps": 1e-3,
+        "type_vocab_size": 2,
+        "activation": "relu",
+        "tie_embeddings": True,
+    }
     expected |= {"init": str(bert), "max_source": 64, "dropout": 0}  # what stays as it was typed
     expected |= {"decoder_layers": 2, "max_target": 32} if task == "gigaword" else {}
     assert {name: model[name] for name in expected} == expected
@@ -103,7 +116,7 @@ def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path,
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_tensor_of_the_encoder_is_that_of_the_folder(bert, task):
-    recipe = recipe_of(runs.tiny(f"model.init={bert}", task=task))
+    recipe = task_of(runs.tiny(f"model.init={bert}", task=task))
     tokenizer = recipe.splits()["train"].tokenizer
     model, untouched = recipe.model(tokenizer), recipe.model(tokenizer).state_dict()
     theirs = read_weights(bert)
@@ -140,13 +153,13 @@ def test_the_first_validation_is_that_of_the_weights_in_transformers(tmp_path, b
     transformers = pytest.importorskip("transformers")
     typed = (f"model.init={bert}", *STILL, "task.packed=false")
     summary = runs.tiny_run(tmp_path, *typed, task="mlm")
-    recipe = recipe_of(runs.tiny(*typed, task="mlm"))
+    recipe = task_of(runs.tiny(*typed, task="mlm"))
     split = recipe.splits()["validation"]
     theirs = transformers.BertForPreTraining.from_pretrained(bert).eval()
     loss = hidden = 0.0
     with torch.no_grad():
         for row in range(len(split)):
-            batch = recipe.batches(split)[Part([row], 1)]
+            batch = recipe.collator(split)[MicroBatch([row], 1)]
             scores = theirs(batch["ids"]).prediction_logits[batch["places"]]
             loss += torch.nn.functional.cross_entropy(scores, batch["labels"], reduction="sum").item()
             hidden += len(scores)
@@ -185,7 +198,7 @@ def test_an_earlier_run_gives_its_shape_its_tokenizer_and_its_best_weights(tmp_p
     summary = runs.tiny_run(run, f"model.init={pretrained}", *STILL, task=task)
     assert summary["vocabulary"] == 300
     assert (run / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
-    assert config_of(run)["model"]["width"] == 24
+    assert config_of(run)["model"]["d_model"] == 24
     assert config_of(run)["tokenizer"]["file"] == str(pretrained)
     theirs, ours = runs.parameters(pretrained, "best"), runs.parameters(run)
     names = [name for name in theirs if name.startswith("model.encoder.")]
@@ -198,7 +211,7 @@ def test_an_earlier_run_gives_its_shape_its_tokenizer_and_its_best_weights(tmp_p
 @pytest.mark.numerical
 def test_a_pretrained_run_goes_on_where_it_was(tmp_path, pretrained):
     """task=mlm from a run of task=mlm: the same validation loss, head included."""
-    typed = ("model.width=24", "model.heads=3", "model.encoder_layers=2")
+    typed = ("model.d_model=24", "model.n_heads=3", "model.encoder_layers=2")
     summary = runs.tiny_run(tmp_path / "again", *typed, f"model.init={pretrained}", *STILL, task="mlm")
     expected = runs.summary_of(pretrained)["validation"]["metrics"]["loss"]
     close = rounding(torch.float32, depth=3, size=300)  # two layers and the scores of 300 pieces
@@ -220,11 +233,11 @@ def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, r
         folder = tmp_path / name
         still = (*STILL, "trainer.precision=64-true", "callbacks.attention_stats.every_n_steps=0")
         runs.tiny_run(folder, f"model.init={start}", *typed, *still, task="mlm")
-        recipe = recipe_of(runs.tiny(f"model.init={start}", *typed, task="mlm"))
+        recipe = task_of(runs.tiny(f"model.init={start}", *typed, task="mlm"))
         split = recipe.splits()["validation"]
         model = recipe.model(split.tokenizer).double()
         warm_start.start(model, str(start))
-        losses[name] = recipe.evaluate(recipe.task(model, split.tokenizer, split), split)["loss"]
+        losses[name] = recipe.evaluate(recipe.module(model, split.tokenizer, split), split)["loss"]
         [first] = val_losses(folder)
         assert first == pytest.approx(losses[name], rel=1e-5)
     assert losses["hnas"] == pytest.approx(losses["softmax"], rel=1e-9)  # float64, scores rounded to float32
@@ -399,7 +412,7 @@ def test_a_missing_tensor_is_said_at_the_front_door(monkeypatch, tmp_path, copy,
     del tensors["bert.encoder.layer.1.output.dense.weight"]
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
     monkeypatch.chdir(tmp_path)
-    shape = {"width", "heads", "inner", "encoder_layers", "vocab_size"}
+    shape = {"d_model", "n_heads", "ffn_dim", "encoder_layers", "vocab_size"}
     tiny = [typed for typed in runs.tiny_overrides("mlm") if typed.removeprefix("model.").split("=")[0] not in shape]
     typed = (*tiny, f"model.init={copy}", f"paths.log_dir={tmp_path}/logs")
     assert runs.call(monkeypatch, "train", *typed) == 2
@@ -415,7 +428,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, copy):
         runs.tiny_run(tmp_path / "run", f"model.init={copy}", task="mlm")
 
 
-@pytest.mark.parametrize(("key", "value"), [("width", "x"), ("max_source", [1]), ("positions", 3), ("heads", None)])
+@pytest.mark.parametrize(("key", "value"), [("d_model", "x"), ("max_source", [1]), ("positions", 3), ("n_heads", None)])
 def test_a_run_with_values_of_another_kind_is_refused(tmp_path, key, value):
     run = runs.copied_run(tmp_path, "mlm")
     config = config_of(run)
@@ -429,8 +442,8 @@ def test_a_run_with_values_of_another_kind_is_refused(tmp_path, key, value):
 def test_a_shape_that_was_typed_is_not_passed_over(copy):
     typed = [*runs.tiny_overrides("mlm"), f"model.init={copy}"]
     with pytest.raises(ConfigError) as caught:
-        front.check_composed(runs.composed(*typed), overrides=["model.width=16", "model.norm_eps=1e-3"])
-    assert caught.value.problems == ["model.width=16: ignored: model.init fixes it at 24"]
+        front.check_composed(runs.composed(*typed), overrides=["model.d_model=16", "model.norm_eps=1e-3"])
+    assert caught.value.problems == ["model.d_model=16: ignored: model.init fixes it at 24"]
 
 
 def test_only_words_can_be_read_by_an_encoder_that_was_trained_on_words():

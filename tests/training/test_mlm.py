@@ -10,10 +10,10 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.cli import train as front
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
 from attnorm.tasks.mlm.module import MaskedLMModule
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
@@ -49,7 +49,7 @@ def masks(seen):
     """{row: (where tokens are hidden, what is shown)} of batches, without padding."""
     found = {}
     for batch in seen:
-        for row, places, ids in zip(batch["rows"].tolist(), batch["places"], batch["ids"], strict=True):
+        for row, places, ids in zip(batch["rows"].tolist(), batch["masked_positions"], batch["ids"], strict=True):
             found[row] = (places.nonzero().flatten().tolist(), ids[ids != 0].tolist())
     return found
 
@@ -79,15 +79,15 @@ def test_a_summary_has_loss_perplexity_and_accuracy_of_the_best_model():
 @pytest.mark.numerical
 def test_the_scores_are_those_of_the_full_output_row_by_row():
     run, cfg = runs.finished_run("mlm"), runs.tiny("attention=hnas", task="mlm")
-    recipe = recipe_of(cfg)
+    recipe = task_of(cfg)
     split = recipe.splits()["validation"]
     model = recipe.model(split.tokenizer).eval()
     load_weights(model, run / "checkpoints/best.ckpt")
     loss, right, hidden = 0.0, 0, 0
     with torch.no_grad():
         for row in range(len(split)):
-            batch = recipe.batches(split)[Part([row], 1)]
-            scores = model(batch["ids"], batch["segments"])[0][batch["places"][0]]
+            batch = recipe.collator(split)[MicroBatch([row], 1)]
+            scores = model(batch["ids"], batch["segments"])[0][batch["masked_positions"][0]]
             loss -= scores.log_softmax(-1)[torch.arange(len(scores)), batch["labels"]].double().sum().item()
             right += int((scores.argmax(-1) == batch["labels"]).sum())
             hidden += len(scores)
@@ -140,7 +140,9 @@ def test_eval_scores_other_documents_with_the_runs_tokenizer(monkeypatch, tmp_pa
     assert len({*losses, runs.summary_of(run)["validation"]["metrics"]["loss"]}) == 3
 
 
-@pytest.mark.parametrize("typed", ["task.share=0.3", "task.packed=false", "task.stemmer=true", "decoding.beam_size=2"])
+@pytest.mark.parametrize(
+    "typed", ["task.mask_prob=0.3", "task.packed=false", "task.stemmer=true", "decoding.beam_size=2"]
+)
 def test_eval_refuses_what_would_change_the_task(monkeypatch, capsys, typed):
     assert runs.call(monkeypatch, "eval", f"run={runs.finished_run('mlm')}", typed) == 2
     assert capsys.readouterr().err.startswith(f"error: {typed.partition('=')[0]}: ")
@@ -285,7 +287,7 @@ def test_packed_or_not_every_document_is_read_once(tmp_path, attention):
 def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
     seen = noting(monkeypatch, "training_step")
     runs.tiny_run(tmp_path, "task.whole_words=true", "task.max_steps=2", task="mlm")
-    recipe = recipe_of(runs.tiny(task="mlm"))
+    recipe = task_of(runs.tiny(task="mlm"))
     split = recipe.splits()["train"]
     for row, (places, _) in masks(batch for _, batch in seen).items():
         continues = ~split.tokenizer.starts_word(torch.tensor(split.rows[row]["ids"]).numpy())
@@ -305,8 +307,11 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
             ("tokenizer=sentencepiece",),
             f"tokenizer._target_={runs.SENTENCEPIECE}: has no mask token",
         ),
-        (("task.share=0",), "task.share=0: allowed are numbers above 0"),
-        (("task.keep=0.6", "task.random=0.6"), "task.keep=0.6, task.random=0.6: more than 1 together"),
+        (("task.mask_prob=0",), "task.mask_prob=0: allowed are numbers above 0"),
+        (
+            ("task.keep_prob=0.6", "task.random_prob=0.6"),
+            "task.keep_prob=0.6, task.random_prob=0.6: more than 1 together",
+        ),
         (
             ("task.span_weights=[0,0]",),
             "task.span_weights=[0, 0]: must be a list of numbers of at least 0",

@@ -153,7 +153,7 @@ def test_a_run_keeps_the_true_path_and_is_scored_again(tmp_path):
     path = "a=b [1].jsonl"
     typed = (
         "tokenizer.vocab_size=100",
-        "data=pairs",
+        "data=pair_files",
         f"data.train={path}",
         f"data.validation={folder}/{path}",
         "hydra.run.dir=the run (1)",

@@ -9,12 +9,12 @@ import torch
 from pyarrow import parquet
 from tolerance import rounding
 
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.tasks import results
 from attnorm.tasks.headlines.rouge import Rouge
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.squad import metric as squad_metric
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.answers import accuracy
 from attnorm.training.run_folder import load_weights
 
@@ -55,9 +55,9 @@ def columns(run, stem="validation"):
 def restored(name, run):
     """(recipe, module with the best weights in evaluation mode, validation split)."""
     task, settings = RUNS[name]
-    recipe = recipe_of(runs.tiny(*settings, task=task))
+    recipe = task_of(runs.tiny(*settings, task=task))
     split = recipe.splits()["validation"]
-    module = recipe.task(recipe.model(split.tokenizer), split.tokenizer, split)
+    module = recipe.module(recipe.model(split.tokenizer), split.tokenizer, split)
     load_weights(module.model, run / "checkpoints/best.ckpt")
     return recipe, module.eval(), split
 
@@ -120,12 +120,12 @@ def test_the_loss_of_a_row_is_the_one_that_it_has_alone(made, name):
     """Without other rows there is no padding; the windows of a question are added up."""
     run = made(name)
     recipe, module, split = restored(name, run)
-    found, batches = columns(run), recipe.batches(split)
+    found, batches = columns(run), recipe.collator(split)
     alone, sizes = {}, {}
     examples = split.rows["example"] if "squad" in name else range(len(split))
     for row, example in enumerate(examples):
         with torch.no_grad():
-            loss = module.loss(batches[Part([row], 1)])
+            loss = module.loss(batches[MicroBatch([row], 1)])
         summed = loss.objective if loss.plain is None else loss.plain
         alone[example] = alone.get(example, 0.0) + summed.item()
         sizes[example] = sizes.get(example, 0) + loss.size

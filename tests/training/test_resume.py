@@ -11,7 +11,7 @@ import pytest
 import runs
 
 from attnorm.errors import ConfigError
-from attnorm.tasks.task import Recipe
+from attnorm.tasks.task import Task
 from attnorm.training import run_folder
 from attnorm.training.loggers import read_csv
 
@@ -87,7 +87,7 @@ def test_a_run_that_crashed_while_it_was_scored_is_only_scored_again(monkeypatch
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="planted"):
-        patch.setattr(Recipe, "evaluate", crash)
+        patch.setattr(Task, "evaluate", crash)
         runs.tiny_run(tmp_path / "first", *overrides)
     second = tmp_path / ("first" if folder == "the same" else "second")
     summary = runs.tiny_run(second, *overrides, last(tmp_path / "first"))
@@ -135,7 +135,7 @@ def refused(*overrides: str, folder: Path, task: str = "gigaword") -> list[str]:
         ("data.train_size=50", "60"),
         ("data.corpus_seed=3", "0"),
         ("data.lowercase=false", "True"),
-        ("model.inner=64", "32"),
+        ("model.ffn_dim=64", "32"),
         ("model.dropout=0.2", "0.1"),
         ("attention.encoder=dnas attention=dnas", "hnas"),
         ("tokenizer.vocab_size=310", "300"),
@@ -149,7 +149,7 @@ def test_a_setting_that_decides_the_training_has_to_be_that_of_the_run(monkeypat
         raise AssertionError("data was read")
 
     run = uninterrupted(*SHORT, *LENGTHS["both"])
-    monkeypatch.setattr(Recipe, "splits", read)
+    monkeypatch.setattr(Task, "splits", read)
     key = change.split("=")[0]
     problems = refused(*SHORT, *LENGTHS["both"], *change.split(), last(run), folder=tmp_path)
     [problem] = [problem for problem in problems if problem.startswith(f"{key}=")]
@@ -179,7 +179,7 @@ def test_other_data_under_the_same_name_are_refused(tmp_path):
     def write(rows: list[str]) -> None:
         (tmp_path / "pairs.csv").write_text("\n".join(["article,title", *rows]) + "\n")
 
-    typed = ["data=pairs", f"data.train={tmp_path}/pairs.csv", f"data.validation={tmp_path}/pairs.csv"]
+    typed = ["data=pair_files", f"data.train={tmp_path}/pairs.csv", f"data.validation={tmp_path}/pairs.csv"]
     typed += ["tokenizer.vocab_size=60", "task.max_steps=2"]
     sizes = [o for o in runs.tiny_overrides() if not o.startswith(("data.train_size", "data.valid_size", "data.test"))]
 

@@ -19,7 +19,7 @@ from attnorm.errors import ConfigError, Interrupted
 from attnorm.tasks.headlines import module as gigaword
 from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.module import NonFiniteLoss
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.loggers import read_csv
 
@@ -96,7 +96,7 @@ def assert_same_training(first, second):
 
 def updates_an_epoch(*overrides):
     cfg = runs.tiny(*overrides)
-    split = recipe_of(cfg).splits()["train"]
+    split = task_of(cfg).splits()["train"]
     return len(TokenBatches(split.lengths, cfg["data"]["batch_tokens"]))
 
 
@@ -142,7 +142,7 @@ def test_the_record_says_what_was_set_and_where():
     run = runs.finished_run()
     cfg = yaml.safe_load((run / "config.yaml").read_text())
     assert cfg["attention"]["encoder"] == "hnas"
-    assert cfg["seed"] == 1 and cfg["model"]["width"] == 16
+    assert cfg["seed"] == 1 and cfg["model"]["d_model"] == 16
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__
     assert {"command", "git", "python", "gpus"} <= set(environment)

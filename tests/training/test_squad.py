@@ -14,9 +14,9 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.cli import train as front
-from attnorm.data.sampler import Part, TokenBatches
+from attnorm.data.sampler import MicroBatch, TokenBatches
 from attnorm.tasks.squad.module import SpanModule
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.loggers import read_csv
 from attnorm.training.run_folder import load_weights
@@ -138,14 +138,14 @@ def test_answers_are_pieces_of_their_context(answering):
 
 @pytest.mark.numerical
 def test_the_loss_is_that_of_the_windows_one_by_one(answering):
-    recipe = recipe_of(runs.tiny(task="squad"))
+    recipe = task_of(runs.tiny(task="squad"))
     split = recipe.splits()["validation"]
     model = recipe.model(split.tokenizer).eval()
     load_weights(model, answering / "checkpoints/best.ckpt")
     losses = []
     with torch.no_grad():
         for row in range(len(split)):
-            batch = recipe.batches(split)[Part([row], 1)]
+            batch = recipe.collator(split)[MicroBatch([row], 1)]
             scores = model(batch["ids"], batch["types"])[0]
             targets = (split.rows[row]["start"], split.rows[row]["end"])
             losses += [F.cross_entropy(scores[:, which], torch.tensor(target)) for which, target in enumerate(targets)]
@@ -323,7 +323,7 @@ def test_two_processes_judge_as_one(tmp_path, impossible):
     """Also where windows of one question are judged by different processes."""
     typed = (*EXACT, *runs.squad_files(impossible), f"task.no_answer={'true' if impossible else 'false'}")
     typed += ("data.batch_tokens=450", "task.max_steps=8")
-    recipe = recipe_of(runs.tiny(*typed, task="squad"))
+    recipe = task_of(runs.tiny(*typed, task="squad"))
     split = recipe.splits()["validation"]
     validations = [TokenBatches(split.lengths, 450, shuffle=False, rank=rank, ranks=2) for rank in (0, 1)]
     asked = [{example for part in parts for example in split.rows[part.rows]["example"]} for parts in validations]

@@ -14,9 +14,9 @@ from torch.testing import assert_close
 from visual_builders import roughen
 
 from attnorm.cli import train as front
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.scenes import Scenes
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.module import VqaModule, views_of
 from attnorm.training import console
 from attnorm.training.loggers import read_csv
@@ -227,10 +227,10 @@ def test_official_files_without_features_are_the_question_alone(tmp_path, capsys
 @pytest.mark.parametrize("typed", [(), ("attention.fusion=dnas",), ("model.fusion=concat",)], ids=str)
 def test_what_the_views_show_counts(tmp_path, typed):
     """With other features of the same questions the model gives other scores."""
-    recipe = recipe_of(runs.tiny(*typed, task="vqa"))
+    recipe = task_of(runs.tiny(*typed, task="vqa"))
     split = recipe.splits()["validation"]
     model = roughen(recipe.model(split.tokenizer), dtype=torch.float32)  # a new one sees the primary view only
-    batch = recipe.batches(split)[Part([0, 1, 2, 3, 4], 5)]
+    batch = recipe.collator(split)[MicroBatch([0, 1, 2, 3, 4], 5)]
     scores = model(batch["ids"], views_of(batch))
     for number in range(len(WIDTHS)):
         other = model(batch["ids"], views_of({**batch, f"view{number}": batch[f"view{number}"].flip(2)}))
@@ -304,14 +304,14 @@ def test_the_accuracy_of_scenes_is_that_of_their_only_answers():
 @pytest.mark.numerical
 def test_the_loss_is_that_of_the_questions_one_by_one():
     run = runs.finished_run("vqa")
-    recipe = recipe_of(runs.tiny("attention=hnas", task="vqa"))
+    recipe = task_of(runs.tiny("attention=hnas", task="vqa"))
     split = recipe.splits()["validation"]
     model = recipe.model(split.tokenizer).eval()
     load_weights(model, run / "checkpoints/best.ckpt")
     loss, answers = 0.0, recipe.answers().texts
     with torch.no_grad():
         for row, (_, answer, _) in enumerate(rows_of("validation", 24)):
-            batch = recipe.batches(split)[Part([row], 1)]
+            batch = recipe.collator(split)[MicroBatch([row], 1)]
             target = torch.tensor([[float(text == answer) for text in answers]])
             scores = model(batch["ids"], views_of(batch))
             loss += F.binary_cross_entropy(scores.sigmoid(), target, reduction="sum").item()
@@ -343,7 +343,7 @@ def test_answers_are_those_frequent_in_training():
 
 
 def test_answers_of_training_questions_that_are_not_used_do_not_count():
-    recipe = recipe_of(runs.tiny("data.max_train=20", "task.min_count=1", task="vqa"))
+    recipe = task_of(runs.tiny("data.max_train=20", "task.min_count=1", task="vqa"))
     assert set(recipe.answers().texts) == {answer for _, answer, _ in rows_of("train", 20)}
     assert recipe.splits()["train"].counts["known"] == 20
 
@@ -509,7 +509,7 @@ def problems_of(*typed, task="vqa_v2"):
     ("typed", "vain", "reader"),
     [
         ((), "model.layers=3", "model.question=transformer or model=mcan_small"),
-        ((), "model.norm=pre", "model.question=transformer or model=mcan_small"),
+        ((), "model.norm_first=true", "model.question=transformer or model=mcan_small"),
         (("model.fusion=concat",), "model.fusion_heads=2", "model.fusion=attention"),
         (("model.fusion=none",), "model.geometry=false", "model.fusion=single, concat or attention"),
     ],
@@ -578,7 +578,7 @@ def test_two_processes_give_the_result_of_one(tmp_path):
 
 
 def test_every_parameter_is_trained():
-    recipe = recipe_of(runs.tiny("attention=hnas", task="vqa"))
+    recipe = task_of(runs.tiny("attention=hnas", task="vqa"))
     model = recipe.model(recipe.splits()["train"].tokenizer)
     first = {f"model.{name}": value for name, value in model.state_dict().items()}
     assert runs.unequal(first, runs.parameters(runs.finished_run("vqa"))) == sorted(first)
@@ -592,7 +592,7 @@ def test_every_parameter_is_trained():
     [
         (("model.fusion=all",), "model.fusion=all: allowed are none, single, concat, attention"),
         (("model.question=lstm",), "model.question=lstm: allowed are gru, transformer"),
-        (("model.fusion_heads=3",), "model.fusion_heads=3: has to divide width=16"),
+        (("model.fusion_heads=3",), "model.fusion_heads=3: has to divide d_model=16"),
         (
             ("data.batch_tokens=15",),
             "data.batch_tokens=15: must be at least 16, the tokens of the longest possible question",
@@ -615,7 +615,7 @@ def test_other_models_and_other_data_are_refused_with_what_fits():
             "model._target_=attnorm.models.encoder.Encoder",
             "but this task trains models with 'vqa'; use model=mcan_small",
         ),
-        ("task._target_=attnorm.tasks.squad.task.Questions", "but this task needs questions; use data=squad"),
+        ("task._target_=attnorm.tasks.squad.task.SquadTask", "but this task needs questions; use data=squad"),
     ):
         with pytest.raises(front.ConfigError, match=words):
             runs.tiny(typed, task="vqa")

@@ -13,8 +13,9 @@ from attnorm.attention import MultiHeadAttention, Normalizer, build_normalizer, 
 from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
+from attnorm.models.seq2seq import Seq2Seq
 from attnorm.tasks.mlm.module import MaskedLMModule
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks.attention_stats import AttentionStats, layer_label
 from attnorm.training.callbacks.learned_scalars import learned_scalars, recorded_scalars
@@ -50,8 +51,8 @@ def by_hand(recipe, model):
     """{(layer, head): (entropy, mean and least column mass)} on the first validation batch, query by query."""
     split = recipe.splits()["validation"]
     first = next(iter(TokenBatches(split.lengths, recipe.cfg["data"]["batch_tokens"], shuffle=False)))
-    task = recipe.task(model.eval(), split.tokenizer, split)
-    batch, seen = recipe.batches(split)[first], {}
+    task = recipe.module(model.eval(), split.tokenizer, split)
+    batch, seen = recipe.collator(split)[first], {}
     with torch.no_grad(), observe(model, lambda name, weights, allowed: seen.update({name: weights})):
         task(batch)
     found = {}
@@ -69,9 +70,9 @@ def by_hand(recipe, model):
 
 
 def test_labels_of_layers():
-    assert layer_label("encoder.layers.0.attention") == "encoder/0"
-    assert layer_label("layers.3.attention") == "decoder/3"
-    assert layer_label("layers.1.cross") == "decoder/1/cross"
+    assert layer_label("encoder.layers.0.attention", Seq2Seq.stacks) == "encoder/0"
+    assert layer_label("layers.3.attention", Seq2Seq.stacks) == "decoder/3"
+    assert layer_label("layers.1.cross", Seq2Seq.stacks) == "decoder/1/cross"
 
 
 def test_small_masses_are_kept_and_examples_without_keys_do_not_count(monkeypatch, tmp_path):
@@ -101,7 +102,7 @@ def test_every_head_of_every_layer_has_a_row_at_every_recorded_step(task):
 
 @pytest.mark.numerical
 def test_the_numbers_are_those_of_the_first_validation_batch_by_hand(watched):
-    recipe = recipe_of(runs.tiny(*TWO, task="mlm"))
+    recipe = task_of(runs.tiny(*TWO, task="mlm"))
     model = recipe.model(recipe.splits()["validation"].tokenizer)
     found = table(watched)
     assert len(found) == 4 * 2 * 2
@@ -134,7 +135,7 @@ def test_even_attention_has_the_entropy_of_the_number_of_its_keys(monkeypatch, t
 
     runs.before(monkeypatch, AttentionStats, "on_fit_start", flatten)
     runs.tiny_run(tmp_path, "task.max_steps=1", "callbacks.attention_stats.every_n_steps=1", task="mlm")
-    recipe = recipe_of(runs.tiny(task="mlm"))
+    recipe = task_of(runs.tiny(task="mlm"))
     split = recipe.splits()["validation"]
     first = next(iter(TokenBatches(split.lengths, 1000, shuffle=False)))
     lengths = [length for row in first.rows for length in split.rows[row]["documents"]]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attnorm.analysis.figures import save
 from attnorm.config.overrides import open_run, read_run
-from attnorm.data.sampler import Part
-from attnorm.tasks.task import recipe_of
+from attnorm.data.sampler import MicroBatch
+from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of
 
@@ -30,15 +30,15 @@ def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
     and questions that are not there.
     """
     cfg = read_run(run)
-    if recipe_of(cfg).interface != "vqa":
+    if task_of(cfg).interface != "vqa":
         raise ValueError(f"{run}: a run of task={cfg['task']['name']}; boxes are those of task=vqa")
     tokenizer, model, _ = open_run(run, cfg, "best")
-    recipe = recipe_of(cfg, run)
+    recipe = task_of(cfg, run)
     split = recipe.splits(tokenizer, ("validation",))["validation"]
     if wrong := [row for row in rows if not 0 <= row < len(split)]:
         raise ValueError(f"question {wrong[0]}: the validation split has questions 0 to {len(split) - 1:,}")
     device = next(model.parameters()).device
-    batch = {name: tensor.to(device) for name, tensor in recipe.batches(split)[Part(rows, len(rows))].items()}
+    batch = {name: tensor.to(device) for name, tensor in recipe.collator(split)[MicroBatch(rows, len(rows))].items()}
     ids, views = batch["ids"], views_of(batch)
     if any(geometry is None for *_, geometry in views):
         raise ValueError(f"{run}: its data does not say where the boxes are")

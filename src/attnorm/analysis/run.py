@@ -16,8 +16,8 @@ from attnorm.data.arrow import cleaned
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
-from attnorm.tasks.task import Recipe, recipe_of
-from attnorm.training.callbacks.attention_stats import layer_label
+from attnorm.tasks.task import Task, task_of
+from attnorm.training.callbacks.attention_stats import layer_label, stacks_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,9 +75,9 @@ class Run:
         return pd.read_csv(self.folder / name)
 
     @cached_property
-    def task(self) -> Recipe:
+    def task(self) -> Task:
         """The task, which builds data and models from the configuration."""
-        return recipe_of(self.config, self.folder)
+        return task_of(self.config, self.folder)
 
     @property
     def model(self) -> nn.Module:
@@ -109,7 +109,7 @@ class Run:
         found: dict[str, LayerAttention] = {}
 
         def keep(name: str, weights: Tensor, _: Tensor | None) -> None:
-            label = layer_label(name)
+            label = layer_label(name, stacks_of(self.model))
             queries, keys = tokens(label)
             shape = slice(len(queries)), slice(len(keys))
             found[label] = LayerAttention(weights[0].float().cpu()[:, *shape], queries, keys)

@@ -13,7 +13,7 @@ from attnorm.cli.errors import exit_code
 from attnorm.config.trust import keep_off_path
 
 
-def run_door(conf: Path, name: str, arguments: list[str]) -> int:
+def run_command(conf: Path, name: str, arguments: list[str]) -> int:
     """`eval.py` and `generate.py`: their settings are those of conf/<name>.yaml; the rest changes the run's config."""
     if not arguments or {"--help", "-h"} & set(arguments):
         print((conf / f"{name}.yaml").read_text(), end="")

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from attnorm import progress
 from attnorm.cli.score_predictions import METRICS, OF_FILES, score_file
-from attnorm.config.overrides import Rerun, changed, open_run, read_command, read_run
+from attnorm.config.overrides import EvalCommand, changed, open_run, read_command, read_run
 from attnorm.config.resolve import run_label
 from attnorm.config.run_config import Recorded
 from attnorm.config.validate import check_parts
 from attnorm.data.sources.base import Source
 from attnorm.errors import ConfigError
 from attnorm.parts import TARGET
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.baselines import unbeaten
 from attnorm.training.environment import write_json
@@ -38,9 +38,9 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     trained, cfg = configurations(run, command, conf)
     check(cfg, (split,))
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
-    recipe = recipe_of(cfg, run)
+    recipe = task_of(cfg, run)
     data = recipe.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
-    scores = recipe.score(recipe.task(model, tokenizer, data), data)
+    scores = recipe.score(recipe.module(model, tokenizer, data), data)
     name = free_name(run, f"eval_{split}")
     written = [*scores.write(run, name), *scores.write_predictions(run, name)]
     record = {
@@ -62,10 +62,10 @@ def cleaner(trained: dict, cfg: dict) -> Source:
     trained: the configuration that the run was trained with; cfg: the one that is asked for now.
     """
     same = cfg["data"][TARGET] == trained["data"][TARGET]
-    return recipe_of(cfg if same else trained).source()
+    return task_of(cfg if same else trained).source()
 
 
-def configurations(run: Path, command: Rerun, conf: Path) -> tuple[Recorded, Recorded]:
+def configurations(run: Path, command: EvalCommand, conf: Path) -> tuple[Recorded, Recorded]:
     """A run's configuration, as it was trained and with what was typed."""
     recorded = read_run(run, command.settings["trust_code"])
     return recorded, changed(recorded, command.typed, conf)

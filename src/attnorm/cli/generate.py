@@ -17,8 +17,8 @@ from attnorm.errors import ConfigError
 from attnorm.progress import bar
 from attnorm.schema import Count, value_problems
 from attnorm.tasks.headlines.generate import cut, write_headlines
-from attnorm.tasks.headlines.task import Headlines
-from attnorm.tasks.task import recipe_of
+from attnorm.tasks.headlines.task import HeadlineTask
+from attnorm.tasks.task import task_of
 from attnorm.training import console
 
 
@@ -33,8 +33,8 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     check(cfg, ())
     if source != "-" and (problem := unreadable(Path(source))):
         raise ConfigError([f"input={source}: {problem}; - reads standard input"])
-    recipe = recipe_of(cfg, run)
-    if not isinstance(recipe, Headlines):
+    recipe = task_of(cfg, run)
+    if not isinstance(recipe, HeadlineTask):
         raise ConfigError([f"run={run}: task={cfg['task']['name']} writes no headlines"])
     tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
     decoding, data, of_source = recipe.decoding(), cfg["data"], cleaner(trained, cfg)

@@ -40,6 +40,6 @@ def run(verb: str, arguments: list[str]) -> int:
         from attnorm.cli.train import run_train
 
         return run_train(CONF, arguments)
-    from attnorm.cli.commands import run_door
+    from attnorm.cli.commands import run_command
 
-    return run_door(CONF, verb, arguments)
+    return run_command(CONF, verb, arguments)

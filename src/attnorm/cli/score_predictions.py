@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnorm import progress
-from attnorm.config.overrides import Rerun
+from attnorm.config.overrides import EvalCommand
 from attnorm.data.sources.vqa_v2 import joined, read_questions
 from attnorm.errors import ConfigError, DataError
 from attnorm.schema import Number, value_problems
@@ -87,7 +87,7 @@ METRICS = {
 }
 
 
-def score_file(command: Rerun, of_runs: tuple[str, ...]) -> None:
+def score_file(command: EvalCommand, of_runs: tuple[str, ...]) -> None:
     """Scores predictions in a file against the official references. of_runs: the settings that only a run has."""
     settings, name = command.settings, command.settings["metric"]
     problems = [f"{key}: metric scores a file, not a run; type one of them" for key in of_runs if key in command.asked]

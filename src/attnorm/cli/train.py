@@ -137,10 +137,10 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
 def completed(cfg: dict) -> dict:
     """The configuration with what follows from it for its task; as it is if there is no such task."""
     from attnorm.parts import class_of
-    from attnorm.tasks.task import Recipe
+    from attnorm.tasks.task import Task
 
     try:
-        return class_of("task", cfg["task"], Recipe).completed(cfg)
+        return class_of("task", cfg["task"], Task).completed(cfg)
     except ConfigError:
         return cfg
 

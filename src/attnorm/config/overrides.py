@@ -19,15 +19,15 @@ from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.parts import class_of, names_of
-from attnorm.tasks.task import CleaningConfig, DataConfig, Recipe, recipe_of
+from attnorm.tasks.task import CleaningConfig, DataConfig, Task, task_of
 
-CHANGEABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
+OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
 PATHS = ("run", "input", "predictions", "references", "questions", "null_odds")  # settings that are taken as typed
 
 
 @dataclass(frozen=True)
-class Rerun:
+class EvalCommand:
     """What a front door was asked: its own settings, those of them that were typed, and changes to the run's config."""
 
     settings: dict[str, Any]
@@ -35,7 +35,7 @@ class Rerun:
     typed: list[tuple[str, Any]]
 
 
-def read_command(arguments: list[str], defaults: dict[str, Any]) -> Rerun:
+def read_command(arguments: list[str], defaults: dict[str, Any]) -> EvalCommand:
     """Sorts `key=value` arguments into the door's own keys (those of `defaults`) and changes to the run's config."""
     settings, asked, typed, problems = dict(defaults), set(), [], []
     for override in OverridesParser.create().parse_overrides(readable(arguments)):
@@ -48,10 +48,10 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> Rerun:
             is_path = key in PATHS and value is not None and not isinstance(value, (str, list))
             settings[key] = override.input_line.partition("=")[2] if is_path else value
             asked.add(key)
-        elif "." in key or key in CHANGEABLE:
+        elif "." in key or key in OVERRIDABLE:
             typed.append((key, value))
         else:
-            problems.append(cannot_be_set(key, [*defaults, *CHANGEABLE]))
+            problems.append(cannot_be_set(key, [*defaults, *OVERRIDABLE]))
     for key, value in settings.items():
         if value == "???" or (value in (None, "") and defaults[key] == "???"):
             problems.append(f"{key}: has to be given, as {key}=<value>")
@@ -59,7 +59,7 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> Rerun:
         problems.append(f"trust_code={settings['trust_code']}: allowed are true, false")
     if problems:
         raise ConfigError(problems)
-    return Rerun(plain(OmegaConf.create(settings)), asked, typed)
+    return EvalCommand(plain(OmegaConf.create(settings)), asked, typed)
 
 
 def read_run(folder: Path, trust_code: bool = False) -> Recorded:
@@ -82,7 +82,7 @@ def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Rec
     """The run's configuration with what was typed. `data=<source>` takes that source's file from conf/data, but keeps
     how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
     cfg, problems = OmegaConf.create(escaped(recorded.plain())), []
-    allowed = [*CHANGEABLE, *class_of("task", recorded["task"], Recipe).scoring]
+    allowed = [*OVERRIDABLE, *class_of("task", recorded["task"], Task).scoring]
     for key, value in sorted(typed, key=lambda change: "." in change[0]):  # groups first
         if not any(key == it or key.startswith(f"{it}.") for it in allowed):
             problems.append(cannot_be_set(key, allowed))
@@ -128,7 +128,7 @@ def open_run(run: Path, cfg: dict, checkpoint: str) -> tuple[Tokenizer, torch.nn
     tokenizer, content = read_tokenizer(run, cfg), read_checkpoint(path)
     check_companions(run, content, path)
     try:
-        model = recipe_of(cfg, run).model(tokenizer)
+        model = task_of(cfg, run).model(tokenizer)
     except (RuntimeError, MemoryError) as error:  # sizes that no machine has memory for
         raise RunError(f"{run / FILE}: the model cannot be built: {str(error).splitlines()[0]}") from error
     check_fit(model, content, path)

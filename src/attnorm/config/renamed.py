@@ -20,8 +20,22 @@ RENAMED: dict[str, str] = {
     "callbacks.attention_every": "callbacks.attention_stats.every_n_steps",
     "callbacks.patience": "callbacks.early_stopping.patience",
     "model.vocab_size": "tokenizer.vocab_size",
+    "model.width": "model.d_model",
+    "model.heads": "model.n_heads",
+    "model.inner": "model.ffn_dim",
+    "model.types": "model.type_vocab_size",
+    "model.tied": "model.tie_embeddings",
+    "model.norm": "model.norm_first=true|false",
+    "task.share": "task.mask_prob",
+    "task.keep": "task.keep_prob",
+    "task.random": "task.random_prob",
 }
-CHOICES = {f"callbacks.progress={value}": f"callbacks.progress.bar={value}" for value in ("true", "false")}
+CHOICES = {
+    **{f"callbacks.progress={value}": f"callbacks.progress.bar={value}" for value in ("true", "false")},
+    "data=rush": "data=gigaword",
+    "data=pairs": "data=pair_files",
+    "data=hub": "data=hub_pairs",
+}
 _OVERRIDE = re.compile(r"\+{0,2}([\w.]+)=(.*)", re.DOTALL)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from attnorm.attention.tables import attention_label, check_attention, resolve_attention
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
-from attnorm.tasks.task import DataConfig, Recipe, TaskConfig
+from attnorm.tasks.task import DataConfig, Task, TaskConfig
 
 GROUPS = (  # of keys that every run has
     *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
@@ -87,7 +87,7 @@ def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
 def task_groups(cfg: dict[str, Any]) -> dict[str, type]:
     """The dataclasses of the groups of keys that the configured task declares."""
     try:
-        task = class_of("task", cfg["task"], Recipe)
+        task = class_of("task", cfg["task"], Task)
     except ConfigError:
         return {"task": TaskConfig}
     return {"task": task.Config, **task.groups}

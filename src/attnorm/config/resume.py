@@ -8,7 +8,7 @@ from attnorm.config.checkpoint_files import RECORD, read_resumable
 from attnorm.config.resolve import leaves
 from attnorm.errors import CheckpointError, Problem
 from attnorm.parts import TARGET, class_of
-from attnorm.tasks.task import Recipe
+from attnorm.tasks.task import Task
 
 FREE = (  # groups and keys that may change: how long, where and how fast a run trains, and what is shown of it
     *("ckpt_path", "tags", "paths", "logger", "callbacks", "trainer", "model.init", "tokenizer.file"),
@@ -22,7 +22,7 @@ def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
 
     Texts in `data`, such as paths, are left out: files may have moved, and their content is compared once it is read.
     """
-    task = class_of("task", record["task"], Recipe)
+    task = class_of("task", record["task"], Task)
     free = (*FREE, *task.scoring, *task.monitoring)
     kept = {key: value for key, value in leaves(record) if not any(_is_in(key, group) for group in free)}
     moved = [key for key, value in kept.items() if key.startswith("data.") and isinstance(value, (str, list))]

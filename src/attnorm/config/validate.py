@@ -27,12 +27,12 @@ from attnorm.schema import Text, option_problems
 from attnorm.tasks.task import (
     CleaningConfig,
     DataConfig,
-    Recipe,
     StartConfig,
+    Task,
     build_source,
     model_options,
-    recipe_of,
     source_options,
+    task_of,
 )
 
 MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
@@ -117,7 +117,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection
     typed:  the keys that the user typed; None: every key counts as typed.
     """
     found = Problems()
-    task = found.attempt("task", lambda: class_of("task", cfg["task"], Recipe))
+    task = found.attempt("task", lambda: class_of("task", cfg["task"], Task))
     model = found.attempt("model", lambda: model_of(cfg["model"]))
     found += check_top_level(cfg, task)
     found += option_problems("paths", PathsConfig, cfg["paths"])
@@ -135,7 +135,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection
     return found
 
 
-def check_top_level(cfg: Mapping[str, Any], task: type[Recipe] | None) -> Iterator[Problem]:
+def check_top_level(cfg: Mapping[str, Any], task: type[Task] | None) -> Iterator[Problem]:
     """Problems of seed, tags and ckpt_path, and keys that nothing reads."""
     names, groups = names_of(RunConfig), (*GROUPS, *(task.groups if task else ()))
     yield from option_problems("", RunConfig, {key: value for key, value in cfg.items() if key in names})
@@ -162,7 +162,7 @@ def check_model(settings: Mapping[str, Any], cls: type) -> list[Problem]:
     return problems + option_problems("model", cls, model_options(settings), MODEL_FACTS)
 
 
-def check_data(cfg: Mapping[str, Any], splits: Sequence[str], task: type[Recipe] | None) -> Problems:
+def check_data(cfg: Mapping[str, Any], splits: Sequence[str], task: type[Task] | None) -> Problems:
     """Problems of `data`: the shared keys, the source's own, missing files, and rows that the task cannot use."""
     found, settings = Problems(), cfg["data"]
     source = found.attempt("data", lambda: class_of("data", settings, Source))
@@ -190,7 +190,7 @@ def check_cleaning(settings: Mapping[str, Any], source: type[Source]) -> list[Pr
     return [Problem(f"data.{key}", message, value) for key, value in cleaning.items() if value is not False]
 
 
-def fitting_sources(task: type[Recipe]) -> str:
+def fitting_sources(task: type[Task]) -> str:
     """The files of conf/data whose source a task can use."""
     fitting = []
     for name, settings in choices("data").items():
@@ -202,19 +202,19 @@ def fitting_sources(task: type[Recipe]) -> str:
     return ", ".join(fitting) or "a source of your own"
 
 
-def check_together(cfg: Mapping[str, Any], task: type[Recipe], model: type, found: Problems) -> Iterator[Problem]:
+def check_together(cfg: Mapping[str, Any], task: type[Task], model: type, found: Problems) -> Iterator[Problem]:
     """Values of model, data and task that are valid alone and not together."""
     settings = cfg["model"]
-    width, heads = settings.get("width"), settings.get("heads")
-    if width and heads and found.is_valid("model.width", "model.heads") and width % heads:
-        yield Problem("model.width", f"not a multiple of model.heads={heads}", width)
+    width, heads = settings.get("d_model"), settings.get("n_heads")
+    if width and heads and found.is_valid("model.d_model", "model.n_heads") and width % heads:
+        yield Problem("model.d_model", f"not a multiple of model.n_heads={heads}", width)
     interface = getattr(model, "interface", None)
     if interface != task.interface:
         fitting = [f"model={name}" for name, it in choices("model").items() if interface_of(it) == task.interface]
         message = f"has the interface {interface!r}, but this task trains models with {task.interface!r}"
         yield Problem("model", f"{model.__name__} {message}; use {', '.join(fitting) or 'a model of your own'}")
     else:
-        yield from recipe_of(dict(cfg)).problems(found.is_valid)
+        yield from task_of(dict(cfg)).problems(found.is_valid)
 
 
 def interface_of(settings: Mapping[str, Any]) -> str | None:
@@ -228,7 +228,7 @@ def interface_of(settings: Mapping[str, Any]) -> str | None:
 def ineffective_overrides(cfg: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Problem]:
     """Keys that were typed and change nothing: keys that have no effect with the other settings, and keys of the model
     that its pretrained weights or the data decide. Those of `attention` are checked with its tables."""
-    ignored, model = recipe_of(dict(cfg)).ignored_keys(), cfg["model"]
+    ignored, model = task_of(dict(cfg)).ignored_keys(), cfg["model"]
     typed = {it.key_or_group: it for it in OverridesParser.create().parse_overrides(list(overrides))}  # the last counts
     for key, override in typed.items():
         group, *rest = key.split(".")

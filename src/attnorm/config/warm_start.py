@@ -8,7 +8,7 @@ from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.models.bert_checkpoint import weight_files
-from attnorm.models.config import Shape
+from attnorm.models.config import TransformerConfig
 from attnorm.models.load_weights import read_shape
 from attnorm.parts import TARGET
 from attnorm.schema import parameters, value_problems
@@ -16,8 +16,8 @@ from attnorm.schema import parameters, value_problems
 FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
 WORDPIECE = f"{WordPiece.__module__}.{WordPiece.__qualname__}"
 SHAPE = (  # what the weights decide
-    *("width", "heads", "inner", "encoder_layers", "positions", "norm", "embedding_norm", "norm_eps", "types"),
-    *("activation", "tied"),
+    *("d_model", "n_heads", "ffn_dim", "encoder_layers", "positions", "norm_first", "embedding_norm", "norm_eps"),
+    *("type_vocab_size", "activation", "tie_embeddings"),
 )
 
 
@@ -102,13 +102,13 @@ def is_run(folder: Path) -> bool:
 
 
 def shape_of(folder: Path) -> dict:
-    """`Shape` values of the weights in a folder, with positions_there (None: not limited) and vocab_size."""
+    """Options of the model that the weights in a folder fix, with positions_there (None: no limit) and vocab_size."""
     if not is_run(folder):
         return read_shape(folder)
     model = read_config(folder)["model"]
     if "encoder_layers" not in model:
         raise DataError(f"a run of {model.get(TARGET)}, which has no encoder to start from")
-    known = parameters(Shape)
+    known = parameters(TransformerConfig)
     for name in model.keys() & known.keys():
         for problem in value_problems(f"config.yaml: model.{name}", model[name], known[name].annotation):
             raise DataError(problem)
@@ -116,7 +116,7 @@ def shape_of(folder: Path) -> dict:
         raise DataError("the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece")
     positions = model["max_source"] if model["positions"] == "learned" else None
     pieces = WordPiece.from_settings(file=str(folder / WordPiece.FILE)).vocab_size
-    defaults = {"norm_eps": 1e-5, "types": 0}  # of runs whose model had no such key
+    defaults = {"norm_eps": 1e-5, "type_vocab_size": 0}  # of runs whose model had no such key
     return {**defaults, **model, "positions_there": positions, "vocab_size": pieces}
 
 

@@ -5,9 +5,9 @@ tokenizer = {"_target_": "attnorm.data.tokenizers.sentencepiece.SentencePiece", 
 splits = prepare(source, tokenizer, featurizer, lowercase=True, digits=True, max_rows={}, cache_dir=".cache")
 """
 
-from attnorm.data.featurizer import Layout
+from attnorm.data.featurizer import Featurizer
 from attnorm.data.preprocess import Split, describe, prepare
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer, check_tokenizer
 
-__all__ = ["Layout", "RowSchema", "Source", "Split", "Tokenizer", "check_tokenizer", "describe", "prepare"]
+__all__ = ["Featurizer", "RowSchema", "Source", "Split", "Tokenizer", "check_tokenizer", "describe", "prepare"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from attnorm.data.cleaning import clean
-from attnorm.data.featurizer import Layout
+from attnorm.data.featurizer import Featurizer
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
 
@@ -81,7 +81,7 @@ def _batches(rows: Iterator) -> Iterator[list]:
         yield batch
 
 
-def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Layout, what: str) -> dict[str, int]:
+def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featurizer, what: str) -> dict[str, int]:
     """Encode the table in `rows` as the layout has it. Returns and writes the layout's counts."""
     import pyarrow as pa
 

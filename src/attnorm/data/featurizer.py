@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnorm.data.tokenizers.base import Tokenizer
 
 
-class Layout(ABC):
+class Featurizer(ABC):
     """What a layout must offer. A batch of texts comes as columns by name, and so do the ids that it becomes; the rows
     of one need not be those of the other."""
 

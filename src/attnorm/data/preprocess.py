@@ -17,7 +17,7 @@ import numpy as np
 from attnorm.data import arrow as tables
 from attnorm.data import validation as checks
 from attnorm.data.cache import cached
-from attnorm.data.featurizer import Layout
+from attnorm.data.featurizer import Featurizer
 from attnorm.data.readers import text as files
 from attnorm.data.sources.base import SHORT, Source
 from attnorm.data.tokenizers.base import Tokenizer, check_tokenizer, tokenizer_class
@@ -58,7 +58,7 @@ class Split:
 def prepare(
     source: Source,
     tokenizer: Tokenizer | Mapping[str, object],
-    layout: Layout,
+    layout: Featurizer,
     *,
     lowercase: bool = False,
     digits: bool = False,
@@ -146,7 +146,7 @@ def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Pat
     return cls.load(folder)
 
 
-def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Layout, cache_dir: Path) -> Split:
+def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Featurizer, cache_dir: Path) -> Split:
     from datasets import Dataset
 
     def build(folder: Path) -> None:
@@ -161,6 +161,6 @@ def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Layout, cache_di
     return Split(name, tokens.name, texts, ids, counts, layout.lengths(ids), layout.weights(ids), tokenizer)
 
 
-def describe(splits: Mapping[str, Split], layout: Layout) -> str:
+def describe(splits: Mapping[str, Split], layout: Featurizer) -> str:
     """One line a split: "train 11,022 pairs (0 empty skipped, 37 articles and 2 headlines truncated)"."""
     return "\n".join(f"{name} {layout.describe(split.counts)}" for name, split in splits.items())

@@ -10,7 +10,7 @@ from attnorm.errors import DataError
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroBatch:
     """One device's share of one update: row numbers, what the whole update's loss is divided by, and the epoch."""
 
     rows: list[int]
@@ -18,7 +18,7 @@ class Part:
     epoch: int = 0
 
 
-class TokenBatches(Sampler[Part]):
+class TokenBatches(Sampler[MicroBatch]):
     """The parts of one device, in order.
 
     An update's batch holds rows of like lengths, as many as fit `batch_tokens` = rows * (the longest of each sequence,
@@ -68,13 +68,13 @@ class TokenBatches(Sampler[Part]):
         batches = len(self.cuts) - 1
         return batches * self.pieces if self.shuffle else len(range(self.rank, batches, self.ranks))
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[MicroBatch]:
         start, self.start = self.start, 0
         for number, part in enumerate(self._parts()):
             if number >= start:
                 yield part
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[MicroBatch]:
         batches = len(self.cuts) - 1
         if not self.shuffle:
             for batch in range(self.rank, batches, self.ranks):
@@ -87,9 +87,9 @@ class TokenBatches(Sampler[Part]):
             for piece in range(self.pieces):
                 yield self._part(update, piece * self.ranks + self.rank, self.pieces * self.ranks)
 
-    def _part(self, update: np.ndarray, number: int, parts: int) -> Part:
+    def _part(self, update: np.ndarray, number: int, parts: int) -> MicroBatch:
         epoch = self.epoch if self.shuffle else 0
-        return Part(update[number::parts].tolist(), int(self.weights[update].sum()), epoch)
+        return MicroBatch(update[number::parts].tolist(), int(self.weights[update].sum()), epoch)
 
     def padding(self) -> float:
         """The share of padding among the tokens of one epoch's batches, in [0, 1)."""

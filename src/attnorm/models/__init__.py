@@ -5,5 +5,5 @@ arguments of its constructor. `interface` names what a task can call: a task tra
 
     "seq2seq"  encode, decode and logits, as in `seq2seq.Seq2Seq`
     "encoder"  states of tokens, as in `encoder.Encoder`; the task puts a head on it (`bert.py`, `heads.py`)
-    "vqa"      scores of answers from a question and views of an image, as in `vqa.base.Answerer`
+    "vqa"      scores of answers from a question and views of an image, as in `vqa.base.VqaModel`
 """

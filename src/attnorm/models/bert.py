@@ -1,8 +1,8 @@
-"""Masked language modelling: an encoder, and scores of the tokens behind the masked places ("BERT", Sec. 3.1)."""
+"""Masked language modelling: an encoder, and scores of the tokens at the masked positions ("BERT", Sec. 3.1)."""
 
 from torch import Tensor, nn
 
-from attnorm.models.config import EncoderShape
+from attnorm.models.config import EncoderConfig
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
 from attnorm.models.layers import ACTIVATIONS
@@ -11,11 +11,11 @@ from attnorm.models.layers import ACTIVATIONS
 class Head(nn.Module):
     """Linear, activation, LayerNorm, then a score for each token of the vocabulary, as BERT has it."""
 
-    def __init__(self, shape: EncoderShape, vocab_size: int):
+    def __init__(self, shape: EncoderConfig, vocab_size: int):
         super().__init__()
-        self.transform, self.activation = nn.Linear(shape.width, shape.width), ACTIVATIONS[shape.activation]()
-        self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
-        self.output = nn.Linear(shape.width, vocab_size)
+        self.transform, self.activation = nn.Linear(shape.d_model, shape.d_model), ACTIVATIONS[shape.activation]()
+        self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps)
+        self.output = nn.Linear(shape.d_model, vocab_size)
 
     def forward(self, states: Tensor) -> Tensor:
         """states (..., W) -> scores (..., V)."""
@@ -23,8 +23,8 @@ class Head(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """An encoder with a head that says which token stands at a place; with `shape.tied` the output matrix is the token
-    embedding, with a bias of its own.
+    """An encoder with a head that predicts the token at a position. With `shape.tie_embeddings` the output matrix is
+    the token embedding, with a bias of its own.
 
     attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`; those of the
     encoder start bit-equal in every model that has one. encoder: the class of the encoder.
@@ -33,21 +33,21 @@ class MaskedLM(nn.Module):
     sites = Encoder.sites
 
     def __init__(
-        self, shape: EncoderShape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0, encoder=Encoder
+        self, shape: EncoderConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0, encoder=Encoder
     ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
-        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
+        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.d_model))
         self.head = Head(shape, vocab_size)
         initialize(self, seed)
-        if shape.tied:
+        if shape.tie_embeddings:
             self.head.output.weight = self.encoder.embeddings.tokens.weight
 
-    def forward(self, ids: Tensor, segments: Tensor | None = None, places: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, segments: Tensor | None = None, masked_positions: Tensor | None = None) -> Tensor:
         """Scores of the tokens, from ids, int (B, N), padded; segments as `Encoder.forward` takes them.
 
-        places: bool (B, N), where scores are wanted -> (K, V), row by row in the order of the places, so that the other
-                places never cost V numbers each. None: everywhere, (B, N, V).
+        masked_positions: bool (B, N), the positions whose scores are wanted -> (K, V), row by row, so that the other
+                          positions do not cost V numbers each. None: all positions, (B, N, V).
         """
         states = self.encoder(ids, ids != self.pad_id, segments)
-        return self.head(states if places is None else states[places])
+        return self.head(states if masked_positions is None else states[masked_positions])

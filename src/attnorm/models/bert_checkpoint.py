@@ -12,25 +12,29 @@ from torch import Tensor
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.scorers import ScaledDot
-from attnorm.errors import DataError
+from attnorm.errors import DataError, Problem, in_yaml
 from attnorm.models.bert import MaskedLM
 from attnorm.models.heads import Classifier, SpanModel
 from attnorm.models.layers import ACTIVATIONS
 
-SETTINGS = {  # of Shape: the key in config.json, and what BERT means where the key is not there
-    "width": ("hidden_size", 768),
-    "heads": ("num_attention_heads", 12),
-    "inner": ("intermediate_size", 3072),
+SETTINGS = {  # of TransformerConfig: the key in config.json, and what BERT means where the key is not there
+    "d_model": ("hidden_size", 768),
+    "n_heads": ("num_attention_heads", 12),
+    "ffn_dim": ("intermediate_size", 3072),
     "encoder_layers": ("num_hidden_layers", 12),
     "activation": ("hidden_act", "gelu"),
     "dropout": ("hidden_dropout_prob", 0.1),
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
     "norm_eps": ("layer_norm_eps", 1e-12),
-    "types": ("type_vocab_size", 2),
-    "tied": ("tie_word_embeddings", True),
+    "type_vocab_size": ("type_vocab_size", 2),
+    "tie_embeddings": ("tie_word_embeddings", True),
 }
 SIZES = {"positions_there": ("max_position_embeddings", 512), "vocab_size": ("vocab_size", 30522)}
-ALWAYS = {"positions": "learned", "norm": "post", "embedding_norm": True}  # of Shape: what every BERT has
+ALWAYS = {
+    "positions": "learned",
+    "norm_first": False,
+    "embedding_norm": True,
+}  # of TransformerConfig: what every BERT has
 
 NAMES = {  # BERT's modules, without "bert.", and ours; {} is the number of a layer
     "embeddings.word_embeddings": "encoder.embeddings.tokens",
@@ -66,8 +70,8 @@ EXPECTED = "there is no such file; expected is a folder with the config.json and
 
 
 def read_shape(folder: str | Path) -> dict:
-    """What config.json says of `Shape`, all but max_source; with it "positions_there", the length of the position
-    table, and "vocab_size". ValueError names everything that is not as in our encoder."""
+    """The options of `EncoderConfig` in config.json, all but max_source; also "positions_there", the length of the
+    position table, and "vocab_size". ValueError names everything that is not as in our encoder."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise DataError(f"{path}: {EXPECTED}")
@@ -79,8 +83,8 @@ def read_shape(folder: str | Path) -> dict:
     problems = []
     if values["activation"] not in ACTIVATIONS:
         problems.append(f"hidden_act={values['activation']!r}: allowed are {', '.join(ACTIVATIONS)}")
-    if values["width"] % values["heads"]:
-        problems.append(f"hidden_size={values['width']}: no multiple of num_attention_heads={values['heads']}")
+    if values["d_model"] % values["n_heads"]:
+        problems.append(f"hidden_size={values['d_model']}: no multiple of num_attention_heads={values['n_heads']}")
     for key, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
         if config.get(key, only) != only:
             problems.append(f"{key}={config[key]!r}: allowed is {only!r}")
@@ -192,13 +196,13 @@ def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None
     if BIAS in tensors:
         tensors[COPY] = tensors[BIAS].clone()
     shape = model.shape
-    if not shape.types:  # BERT has at least one
-        tensors["bert.embeddings.token_type_embeddings.weight"] = torch.zeros(1, shape.width)
+    if not shape.type_vocab_size:  # BERT has at least one
+        tensors["bert.embeddings.token_type_embeddings.weight"] = torch.zeros(1, shape.d_model)
     config = {
         "model_type": "bert",
         "architectures": [architecture],
         **{key: getattr(shape, name) for name, (key, _) in SETTINGS.items()},
-        "type_vocab_size": max(shape.types, 1),
+        "type_vocab_size": max(shape.type_vocab_size, 1),
         "max_position_embeddings": shape.max_source,
         "position_embedding_type": "absolute",
         "vocab_size": model.encoder.embeddings.tokens.num_embeddings,
@@ -224,7 +228,7 @@ def their_name(name: str) -> str:
 def unlike_bert(model: MaskedLM | SpanModel | Classifier) -> list[str]:
     """What a model has that BERT has not."""
     problems = [
-        f"model.{key}={getattr(model.shape, key)}: allowed is {value}"
+        Problem(f"model.{key}", f"allowed is {in_yaml(value)}", getattr(model.shape, key))
         for key, value in ALWAYS.items()
         if getattr(model.shape, key) != value
     ]

@@ -6,17 +6,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.models.config import EncoderShape
+from attnorm.models.config import EncoderConfig
 
 
 class Embeddings(nn.Module):
     """Token embedding + position embedding (+ type embedding), perhaps a LayerNorm, then dropout.
 
     shape.positions: "learned" (a table of `max_positions`) or "sinusoidal" ("Attention Is All You Need", Sec. 3.5; the
-    token embedding is then scaled by sqrt(width), so that neither drowns the other). shape.types: token types, 0: none.
+    token embedding is then scaled by sqrt(width), so that neither drowns the other).
+    shape.type_vocab_size: token types; 0 for none.
     """
 
-    def __init__(self, tokens: nn.Embedding, max_positions: int, shape: EncoderShape):
+    def __init__(self, tokens: nn.Embedding, max_positions: int, shape: EncoderConfig):
         super().__init__()
         width = tokens.embedding_dim
         self.tokens, self.max_positions = tokens, max_positions
@@ -25,7 +26,7 @@ class Embeddings(nn.Module):
         else:
             self.positions, self.scale = None, math.sqrt(width)
             self.register_buffer("waves", sinusoids(max_positions, width), persistent=False)
-        self.types = nn.Embedding(shape.types, width) if shape.types else None
+        self.types = nn.Embedding(shape.type_vocab_size, width) if shape.type_vocab_size else None
         self.norm = nn.LayerNorm(width, shape.norm_eps) if shape.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(shape.dropout)
 
@@ -48,7 +49,7 @@ class Embeddings(nn.Module):
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types))
         elif types is not None:
-            raise ValueError("types: this model has no token types (model.types=0); allowed is None")
+            raise ValueError("types: this model has no token types (model.type_vocab_size=0); allowed is None")
         return self.dropout(self.norm(x))
 
 

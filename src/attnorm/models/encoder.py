@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.priors import positions_in
-from attnorm.models.config import EncoderShape
+from attnorm.models.config import EncoderConfig
 from attnorm.models.embeddings import Embeddings
 from attnorm.models.layers import EncoderLayer
 
@@ -13,27 +13,27 @@ from attnorm.models.layers import EncoderLayer
 class Encoder(nn.Module):
     """Embeddings, `encoder_layers` layers, and a final norm when the layers are pre-norm.
 
-    sites: the one place with attention, bidirectional. attention: the tables of conf/attention/*.yaml; tokens: the
-    token embedding, which others may share.
+    sites: the one place with attention, bidirectional. attention: resolved tables (`attnorm.attention.tables`).
+    tokens: the token embedding, which others may share.
     """
 
     interface = "encoder"
-    Config = EncoderShape
+    Config = EncoderConfig
     sites = {"encoder": False}  # noqa: RUF012
 
-    def __init__(self, shape: EncoderShape, attention: dict, tokens: nn.Embedding, site: str = "encoder"):
+    def __init__(self, shape: EncoderConfig, attention: dict, tokens: nn.Embedding, site: str = "encoder"):
         super().__init__()
         self.embeddings = Embeddings(tokens, shape.max_source, shape)
         layers = range(shape.encoder_layers)
         self.layers = nn.ModuleList(EncoderLayer(shape, attention, site, layer) for layer in layers)
-        self.norm = nn.LayerNorm(shape.width, shape.norm_eps) if shape.norm == "pre" else nn.Identity()
+        self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
         self.prior = build_site_prior(
-            attention, site, heads=shape.heads, bidirectional=True, positions=shape.max_source, width=shape.width
+            attention, site, heads=shape.n_heads, bidirectional=True, positions=shape.max_source, width=shape.d_model
         )
 
     @classmethod
     def site_layers(cls, settings: dict) -> dict[str, int]:
-        """The number of layers at each site, from the keys of `Shape`."""
+        """The number of layers at each site, from the keys of `TransformerConfig`."""
         return {"encoder": settings.get("encoder_layers")}
 
     def forward(self, ids: Tensor, real: Tensor, segments: Tensor | None = None, types: Tensor | None = None) -> Tensor:

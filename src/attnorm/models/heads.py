@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from attnorm.models.config import EncoderShape
+from attnorm.models.config import EncoderConfig
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
 
@@ -17,12 +17,12 @@ class SpanModel(nn.Module):
     sites = Encoder.sites
 
     def __init__(
-        self, shape: EncoderShape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0, encoder=Encoder
+        self, shape: EncoderConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0, encoder=Encoder
     ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
-        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
-        self.spans = nn.Linear(shape.width, 2)
+        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.d_model))
+        self.spans = nn.Linear(shape.d_model, 2)
         initialize(self, seed)
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
@@ -43,7 +43,7 @@ class Classifier(nn.Module):
 
     def __init__(
         self,
-        shape: EncoderShape,
+        shape: EncoderConfig,
         attention: dict,
         vocab_size: int,
         pad_id: int,
@@ -53,9 +53,9 @@ class Classifier(nn.Module):
     ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
-        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.width))
-        self.pooler, self.dropout = nn.Linear(shape.width, shape.width), nn.Dropout(shape.dropout)
-        self.classifier = nn.Linear(shape.width, labels)
+        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.d_model))
+        self.pooler, self.dropout = nn.Linear(shape.d_model, shape.d_model), nn.Dropout(shape.dropout)
+        self.classifier = nn.Linear(shape.d_model, labels)
         initialize(self, seed)
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:

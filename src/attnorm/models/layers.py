@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_normalizer, build_site_scorer
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache, MultiHeadAttention
-from attnorm.models.config import EncoderShape
+from attnorm.models.config import EncoderConfig
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 
@@ -15,10 +15,10 @@ ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 class Residual(nn.Module):
     """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm), with dropout on f."""
 
-    def __init__(self, shape: EncoderShape):
+    def __init__(self, shape: EncoderConfig):
         super().__init__()
-        self.pre = shape.norm == "pre"
-        self.norm = nn.LayerNorm(shape.width, shape.norm_eps)
+        self.pre = shape.norm_first
+        self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps)
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -27,23 +27,23 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-def build_attention(shape: EncoderShape, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
+def build_attention(shape: EncoderConfig, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
     """The multi-head attention of one layer at one site; layer: its number there, from 0."""
-    normalizer = build_site_normalizer(attention, site, shape.heads, layer)
-    scorer = build_site_scorer(attention, site, shape.heads, shape.width // shape.heads)
-    return MultiHeadAttention(shape.width, shape.heads, normalizer, scorer, shape.attention_dropout)
+    normalizer = build_site_normalizer(attention, site, shape.n_heads, layer)
+    scorer = build_site_scorer(attention, site, shape.n_heads, shape.d_model // shape.n_heads)
+    return MultiHeadAttention(shape.d_model, shape.n_heads, normalizer, scorer, shape.attention_dropout)
 
 
-def feed_forward(shape: EncoderShape) -> nn.Sequential:
+def feed_forward(shape: EncoderConfig) -> nn.Sequential:
     """Linear, activation, Linear: the position-wise network."""
     activation = ACTIVATIONS[shape.activation]()
-    return nn.Sequential(nn.Linear(shape.width, shape.inner), activation, nn.Linear(shape.inner, shape.width))
+    return nn.Sequential(nn.Linear(shape.d_model, shape.ffn_dim), activation, nn.Linear(shape.ffn_dim, shape.d_model))
 
 
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each in a residual; layer: its number in the stack, from 0."""
 
-    def __init__(self, shape: EncoderShape, attention: dict, site: str, layer: int = 0):
+    def __init__(self, shape: EncoderConfig, attention: dict, site: str, layer: int = 0):
         super().__init__()
         self.attention, self.attention_residual = build_attention(shape, attention, site, layer), Residual(shape)
         self.feed_forward, self.feed_forward_residual = feed_forward(shape), Residual(shape)
@@ -57,7 +57,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention to the encoder's states, feed-forward; layer: its number in the stack."""
 
-    def __init__(self, shape: EncoderShape, attention: dict, site: str, cross_site: str, layer: int = 0):
+    def __init__(self, shape: EncoderConfig, attention: dict, site: str, cross_site: str, layer: int = 0):
         super().__init__()
         self.attention, self.attention_residual = build_attention(shape, attention, site, layer), Residual(shape)
         self.cross, self.cross_residual = build_attention(shape, attention, cross_site, layer), Residual(shape)

@@ -10,7 +10,7 @@ from attnorm.errors import DataError
 from attnorm.models.bert_checkpoint import export, read_shape, read_weights
 from attnorm.models.seq2seq import Seq2Seq
 
-__all__ = ["Filled", "export", "fill", "read_shape", "read_weights"]
+__all__ = ["LoadReport", "export", "fill", "read_shape", "read_weights"]
 
 TASK_HEADS = ("spans.", "classifier.")
 MAY_DIFFER = re.compile(r"(^|\.)(normalizer|scorer|prior|cross_prior)\.")  # another attention brings its own
@@ -19,7 +19,7 @@ POSITIONS = re.compile(r"embeddings\.positions\.weight$|\.learned\.log_u$")  # t
 
 
 @dataclass(frozen=True)
-class Filled:
+class LoadReport:
     """Names of the model's tensors that were loaded, of those that stay as they were (missing from the weights), and of
     the weights' tensors that nothing took (unused)."""
 
@@ -29,7 +29,7 @@ class Filled:
 
 
 @torch.no_grad()
-def fill(model: nn.Module, tensors: dict[str, Tensor]) -> Filled:
+def fill(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
     """Puts tensors, of `read_weights` or of the state_dict of another model of ours, into a model.
 
     Encoder, head and pooler take what has the same name; heads of a task (spans, classifier) start anew. The decoder of
@@ -47,7 +47,9 @@ def fill(model: nn.Module, tensors: dict[str, Tensor]) -> Filled:
     for name, source in sources.items():
         other = first.setdefault(id(places[name]), source)
         if not torch.equal(tensors[source], tensors[other]):
-            problems.append(f"{source} and {other}: two tensors in the weights, one in the model (model.tied=true)")
+            problems.append(
+                f"{source} and {other}: two tensors in the weights, one in the model (model.tie_embeddings=true)"
+            )
     missing = [name for name, place in places.items() if id(place) not in first]
     unused = [name for name in tensors if name not in sources.values()]
     has_head = any(name.startswith("head.") for name in tensors)
@@ -64,7 +66,7 @@ def fill(model: nn.Module, tensors: dict[str, Tensor]) -> Filled:
     for name, source in sources.items():
         places[name].copy_(tensors[source][tuple(map(slice, places[name].shape))])  # a longer table is cut
     anew = [name for name in model.state_dict() if name.startswith(TASK_HEADS)]
-    return Filled(list(sources), missing + anew, unused)
+    return LoadReport(list(sources), missing + anew, unused)
 
 
 def source_of(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> str | None:

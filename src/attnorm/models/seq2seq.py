@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache
-from attnorm.models.config import Shape
+from attnorm.models.config import TransformerConfig
 from attnorm.models.embeddings import Embeddings
 from attnorm.models.encoder import Encoder, site_log_prior
 from attnorm.models.initialize import initialize
@@ -42,14 +42,15 @@ class Seq2Seq(nn.Module):
     """Article in, headline out: an encoder, a causal decoder with cross-attention, one vocabulary for both.
 
     sites: the places with attention, and whether each is autoregressive (cross-attention is, under teacher forcing).
-    attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`.
+    attention: resolved tables (`attnorm.attention.tables`). seed: of the initial parameters, see `initialize`.
     """
 
     interface = "seq2seq"
-    Config = Shape
+    Config = TransformerConfig
     sites = {"encoder": False, "decoder": True, "cross": True}  # noqa: RUF012
+    stacks = {"layers": "decoder"}  # noqa: RUF012 - the name of the decoder's layers in curves and figures
 
-    def __init__(self, shape: Shape, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
+    def __init__(self, shape: TransformerConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
         super().__init__()
         if not (shape.decoder_layers and shape.max_target):
             raise ValueError(
@@ -57,24 +58,24 @@ class Seq2Seq(nn.Module):
                 "a decoder needs both; allowed are whole numbers from 1"
             )
         self.shape, self.pad_id = shape, pad_id
-        self.tokens = nn.Embedding(vocab_size, shape.width)
+        self.tokens = nn.Embedding(vocab_size, shape.d_model)
         self.encoder = Encoder(shape, attention, self.tokens)
         self.embeddings = Embeddings(self.tokens, shape.max_target, shape)
         self.layers = nn.ModuleList(
             DecoderLayer(shape, attention, "decoder", "cross", layer) for layer in range(shape.decoder_layers)
         )
-        self.norm = nn.LayerNorm(shape.width, shape.norm_eps) if shape.norm == "pre" else nn.Identity()
-        size = {"heads": shape.heads, "width": shape.width}
+        self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
+        size = {"heads": shape.n_heads, "width": shape.d_model}
         self.prior = build_site_prior(attention, "decoder", bidirectional=False, positions=shape.max_target, **size)
         self.cross_prior = build_site_prior(attention, "cross", bidirectional=True, positions=shape.max_source, **size)
-        self.output = nn.Linear(shape.width, vocab_size)
+        self.output = nn.Linear(shape.d_model, vocab_size)
         initialize(self, seed)
-        if shape.tied:
+        if shape.tie_embeddings:
             self.output.weight = self.tokens.weight
 
     @classmethod
     def site_layers(cls, settings: dict) -> dict[str, int]:
-        """The number of layers at each site, from the keys of `Shape`."""
+        """The number of layers at each site, from the keys of `TransformerConfig`."""
         decoder = settings.get("decoder_layers")
         return {"encoder": settings.get("encoder_layers"), "decoder": decoder, "cross": decoder}
 

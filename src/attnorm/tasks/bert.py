@@ -8,10 +8,10 @@ from torch import Tensor
 from attnorm.data.featurizer import cut
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.tasks.task import Recipe, Tokens
+from attnorm.tasks.task import Task, Tokens
 
 
-class BertRecipe(Recipe):
+class EncoderTask(Task):
     """head: the class of the model around the configured encoder."""
 
     interface = "encoder"

@@ -151,7 +151,7 @@ class TaskModule(pl.LightningModule):
     def configure_optimizers(self) -> dict:
         # Reading trainer.estimated_stepping_batches here would make Lightning build the loaders before it restores a
         # checkpoint, and the position in the epoch would be lost.
-        steps = self.trainer.datamodule.planned_updates()
+        steps = self.trainer.datamodule.num_training_steps()
         fused = "mixed" not in str(self.trainer.precision)  # Lightning cannot clip for a fused optimizer under AMP
         return self.optimization.build(self.model, steps, fused)
 

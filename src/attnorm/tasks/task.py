@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from attnorm.data.featurizer import Layout
+from attnorm.data.featurizer import Featurizer
 from attnorm.data.preprocess import Split, prepare
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.base import RowSchema, Source
@@ -72,7 +72,7 @@ class StartConfig:
     init: Text | None = None
 
 
-class Recipe(ABC):
+class Task(ABC):
     """One task: it builds the data, the model and the LightningModule of a run from a configuration.
 
     A task of your own is a subclass, named by `_target_` in a YAML file of the group `task`.
@@ -107,7 +107,7 @@ class Recipe(ABC):
         return build(name, self.groups[name], self.cfg[name])
 
     @abstractmethod
-    def layout(self) -> Layout:
+    def featurizer(self) -> Featurizer:
         """How texts become rows of ids."""
 
     @abstractmethod
@@ -115,12 +115,12 @@ class Recipe(ABC):
         """The configured model with its initial parameters."""
 
     @abstractmethod
-    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> TaskModule:
+    def module(self, model: torch.nn.Module, tokenizer, validation: Split) -> TaskModule:
         """The LightningModule around a model."""
 
     @abstractmethod
-    def batches(self, split: Split) -> Dataset:
-        """`Part` -> the tensors that the task wants."""
+    def collator(self, split: Split) -> Dataset:
+        """`MicroBatch` -> the tensors that the task wants."""
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         """What is wrong with keys taken together; `is_valid(*keys)` says whether each key or group is right alone."""
@@ -177,7 +177,7 @@ class Recipe(ABC):
         return prepare(
             self.source(),
             tokenizer or self.cfg["tokenizer"],
-            self.layout(),
+            self.featurizer(),
             lowercase=data.get("lowercase", False),
             digits=data.get("digits", False),
             max_rows={"train": data["max_train"], "validation": data["max_valid"], "test": data["max_test"]},
@@ -215,7 +215,7 @@ class Recipe(ABC):
         order of the rows."""
         task.eval()
         task.begin_validation(keep_examples=True)
-        batches, device = self.batches(split), next(task.parameters()).device
+        batches, device = self.collator(split), next(task.parameters()).device
         parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
         for number, part in enumerate(tracked(list(parts), split.name)):
             task.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
@@ -242,9 +242,9 @@ def model_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     return options_of(settings, names_of(StartConfig))
 
 
-def recipe_of(cfg: dict, run: Path | None = None) -> Recipe:
+def task_of(cfg: dict, run: Path | None = None) -> Task:
     """The configured task; of a run, with what its folder keeps of the training data."""
-    recipe = class_of("task", cfg["task"], Recipe)(cfg)
+    recipe = class_of("task", cfg["task"], Task)(cfg)
     if run is not None:
         recipe.load(run)
     return recipe

@@ -10,17 +10,17 @@ from attnorm.data.loader import ResumableLoader
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError
-from attnorm.tasks.task import Recipe
+from attnorm.tasks.task import Task
 
 
-class RunData(pl.LightningDataModule):
+class TaskDataModule(pl.LightningDataModule):
     """Loaders over the tokenized splits; ranks and accumulation are known when Lightning asks for them."""
 
-    def __init__(self, recipe: Recipe, splits: dict[str, Split]):
+    def __init__(self, recipe: Task, splits: dict[str, Split]):
         super().__init__()
         self.recipe, self.cfg, self.splits = recipe, recipe.cfg, splits
 
-    def planned_updates(self) -> int:
+    def num_training_steps(self) -> int:
         """The number of updates that max_steps, max_epochs and limit_train_batches ask for.
 
         Like everything about training batches it depends on the number of devices, so a trainer has to be attached.
@@ -68,11 +68,11 @@ class RunData(pl.LightningDataModule):
     def probe_batch(self) -> dict:
         """The first validation batch, the same whenever it is asked for."""
         sampler = self._sampler("validation", shuffle=False)
-        return self.recipe.batches(self.splits["validation"])[next(iter(sampler))]
+        return self.recipe.collator(self.splits["validation"])[next(iter(sampler))]
 
     def _sampler(self, name: str, **order) -> TokenBatches:
         split = self.splits[name]
         return TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, **order)
 
     def _loader(self, name: str, sampler: TokenBatches) -> ResumableLoader:
-        return ResumableLoader(self.recipe.batches(self.splits[name]), sampler, self.cfg["data"]["num_workers"])
+        return ResumableLoader(self.recipe.collator(self.splits[name]), sampler, self.cfg["data"]["num_workers"])

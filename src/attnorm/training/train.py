@@ -15,14 +15,14 @@ from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.tasks.module import TaskModule
-from attnorm.tasks.task import Recipe, recipe_of
+from attnorm.tasks.task import Task, task_of
 from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
-from attnorm.training.datamodule import RunData
+from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.loggers import RunLoggers
 from attnorm.training.run_folder import load_weights, resume_history, start_record
 from attnorm.training.run_log import RunLog
@@ -53,7 +53,7 @@ def train(
     written into summary.json before it is raised again.
     """
     console.quiet_libraries()
-    task, label, throughput = recipe_of(cfg), run_label(cfg), Throughput()
+    task, label, throughput = task_of(cfg), run_label(cfg), Throughput()
     is_first = pl.utilities.rank_zero_only.rank == 0
     if is_first:
         start_record(cfg, run_folder, list(overrides))
@@ -69,10 +69,10 @@ def train(
         if is_first:
             keep_data_facts(task, splits, run_folder)
         model = build_model(task, splits["train"].tokenizer, show=is_first)
-        module = task.task(model, splits["train"].tokenizer, splits["validation"])
+        module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module.optimization = task.optimization()
         trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop])
-        data = RunData(task, splits)
+        data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates, run_folder)
         summary |= describe_parts(cfg, model, data)
@@ -92,14 +92,14 @@ def train(
     return summary.get("best_value")
 
 
-def keep_data_facts(task: Recipe, splits: dict[str, Split], run_folder: Path) -> None:
+def keep_data_facts(task: Task, splits: dict[str, Split], run_folder: Path) -> None:
     """Keeps in the run folder what the model has to know of its training data, and shows the data."""
     splits["train"].tokenizer.save(run_folder)
     task.save(run_folder)
-    console.show_lines(describe(splits, task.layout()), task.notes())
+    console.show_lines(describe(splits, task.featurizer()), task.notes())
 
 
-def build_model(task: Recipe, tokenizer: Tokenizer, show: bool) -> torch.nn.Module:
+def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module:
     """The model before its first update: from the weights that `model.init` names, unless a checkpoint follows."""
     model, start = task.model(tokenizer), task.cfg["model"].get("init")
     if start and not task.cfg["ckpt_path"]:
@@ -110,7 +110,7 @@ def build_model(task: Recipe, tokenizer: Tokenizer, show: bool) -> torch.nn.Modu
 
 
 def keep_run_record(
-    task: Recipe, trainer: pl.Trainer, module: TaskModule, data: RunData, updates: int, run_folder: Path
+    task: Task, trainer: pl.Trainer, module: TaskModule, data: TaskDataModule, updates: int, run_folder: Path
 ) -> None:
     """Stores in every checkpoint what a resumed run has to agree with. If this run is a resumed one, compares it with
     its checkpoint, and takes over the history of the run."""
@@ -136,7 +136,7 @@ def keep_best(folder: Path) -> None:
         replace_by_copy(last, best)
 
 
-def describe_parts(cfg: dict[str, Any], model: torch.nn.Module, data: RunData) -> dict[str, Any]:
+def describe_parts(cfg: dict[str, Any], model: torch.nn.Module, data: TaskDataModule) -> dict[str, Any]:
     """Data set, sizes and padding, for summary.json."""
     return {
         "data": {"source": cfg["data"]["_target_"], **{name: split.counts for name, split in data.splits.items()}},
@@ -147,7 +147,7 @@ def describe_parts(cfg: dict[str, Any], model: torch.nn.Module, data: RunData) -
     }
 
 
-def describe_length(trainer: pl.Trainer, data: RunData, updates: int, run_folder: Path) -> dict[str, Any]:
+def describe_length(trainer: pl.Trainer, data: TaskDataModule, updates: int, run_folder: Path) -> dict[str, Any]:
     """How far training came, for summary.json."""
     # processes that were forked for training do not tell their parent how far they came
     steps = trainer.global_step or read_checkpoint(run_folder / "checkpoints" / f"{LAST}.ckpt")["global_step"]
@@ -155,10 +155,10 @@ def describe_length(trainer: pl.Trainer, data: RunData, updates: int, run_folder
 
 
 def evaluate_best(
-    task: Recipe,
+    task: Task,
     trainer: pl.Trainer,
     module: TaskModule,
-    data: RunData,
+    data: TaskDataModule,
     steps: int,
     updates: int,
     run_folder: Path,

@@ -14,7 +14,7 @@ from attnorm.training.callbacks.checkpointing import BestAndLast
 from attnorm.training.callbacks.early_stopping import EarlyStopping
 from attnorm.training.callbacks.graceful_stop import TimeLimit
 from attnorm.training.callbacks.rng_state import RandomStreams
-from attnorm.training.datamodule import RunData
+from attnorm.training.datamodule import TaskDataModule
 
 
 def build_trainer(
@@ -46,14 +46,14 @@ def build_trainer(
     )
 
 
-def set_length(trainer: pl.Trainer, data: RunData) -> int:
+def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
     """Tells the trainer how many updates to make and when to validate; returns the number of updates.
 
     Both depend on how many devices the trainer has found. Lightning must not compute them itself: it would build the
     loaders too early (see `Task.configure_optimizers`).
     """
     data.trainer = trainer
-    updates = data.planned_updates()
+    updates = data.num_training_steps()
     if not trainer.fast_dev_run:
         trainer.val_check_interval = validation_interval(data, updates) * trainer.accumulate_grad_batches
         trainer.fit_loop.epoch_loop.max_steps = updates
@@ -62,7 +62,7 @@ def set_length(trainer: pl.Trainer, data: RunData) -> int:
     return updates
 
 
-def validation_interval(data: RunData, updates: int) -> int:
+def validation_interval(data: TaskDataModule, updates: int) -> int:
     """After how many updates to validate: trainer.val_check_interval counts batches (whole number) or is a share of an
     epoch; without it, task.validations times over the run."""
     asked = data.cfg["trainer"].get("val_check_interval")

@@ -6,10 +6,10 @@ from attnorm.config.checkpoint_files import read_checkpoint
 from attnorm.config.integrity import listed, not_finite, parameters_of
 from attnorm.config.warm_start import best_of, folder_of, is_run
 from attnorm.errors import ConfigError, DataError
-from attnorm.models.load_weights import Filled, fill, read_weights
+from attnorm.models.load_weights import LoadReport, fill, read_weights
 
 
-def start(model: torch.nn.Module, init: str) -> Filled:
+def start(model: torch.nn.Module, init: str) -> LoadReport:
     """Puts the weights of `model.init` into a model; raises ConfigError where they do not fit."""
     try:
         folder = folder_of(init)
@@ -21,7 +21,7 @@ def start(model: torch.nn.Module, init: str) -> Filled:
         raise ConfigError([f"model.init={init}: {error}"]) from error
 
 
-def describe(filled: Filled, init: str) -> str:
+def describe(filled: LoadReport, init: str) -> str:
     """What was loaded, what starts anew and what was left, a few lines for the screen."""
 
     def listed(names: list[str]) -> str:

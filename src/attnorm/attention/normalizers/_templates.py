@@ -20,8 +20,8 @@ def templates(name: str, keys: Tensor | None, scores: Tensor, mask: Tensor | Mas
 def without_padding(keys: Tensor, scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
     """Keys (B, H, M, D) that no query may see replaced by the first that some query may see.
 
-    Their weight is 0, but what they hold could still decide how others are rounded: as the origin of `from_first`, or
-    by its size.
+    Their weight is 0, but what they hold could still affect how others are rounded: as the origin of `center_on_first`,
+    or by its size.
     """
     allowed = allowed_keys(scores, mask)
     if allowed is None:
@@ -32,7 +32,7 @@ def without_padding(keys: Tensor, scores: Tensor, mask: Tensor | Mask | None) ->
     return torch.where(seen.unsqueeze(-1), keys, first)
 
 
-def from_first(keys: Tensor) -> Tensor:
+def center_on_first(keys: Tensor) -> Tensor:
     """The keys (B, H, M, D) as seen from the first one, where only their differences count: far from the origin they
     would round. Unlike the mean, the first key depends neither on padding nor on the future."""
     return keys - keys[..., :1, :].detach()

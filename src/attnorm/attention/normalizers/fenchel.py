@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._covariance import conjugate_gradients, covariance_solve
-from attnorm.attention.normalizers._templates import from_first, log_preference, templates, without_padding
+from attnorm.attention.normalizers._templates import center_on_first, log_preference, templates, without_padding
 from attnorm.attention.normalizers.base import Normalizer, dot_scores, masked_scores, softmax_over_keys, upcast
 from attnorm.attention.normalizers.softmax import Softmax
 
@@ -47,14 +47,14 @@ class Fenchel(Normalizer):
         """As `Normalizer.forward`; orders 2 and exact need `keys` and `scale` > 0 (a number or a 0-dim tensor)."""
         if self.order == 1:
             return self.softmax(scores, mask, log_prior=log_prior)
-        T, alpha = from_first(templates("fenchel", keys, scores, mask)), positive(scale)
+        T, alpha = center_on_first(templates("fenchel", keys, scores, mask)), positive(scale)
         with torch.autocast(scores.device.type, enabled=False):
             if self.order == 2:
                 logits = second_order_logits(masked_scores(scores, mask), mask, log_prior, T, alpha)
                 return softmax_over_keys(logits).to(scores.dtype)
             T, s = T.double(), masked_scores(scores, mask).double()
             log_u = log_preference(s, mask, log_prior)
-            r = displacement(log_u + s, log_u, T, alpha, self.tolerance, self.max_steps)
+            r = newton_residual(log_u + s, log_u, T, alpha, self.tolerance, self.max_steps)
             with torch.no_grad():
                 w = softmax_over_keys(log_u + s + alpha * r @ T.mT)
             stationary = log_u.exp() @ T - w @ T  # r, with a gradient in all but w
@@ -68,7 +68,7 @@ class Fenchel(Normalizer):
         if self.order == "exact":
             return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
         if self.order == 2:
-            q, scale = shrunk_queries(q, k, mask, log_prior, positive(scale)), 1.0
+            q, scale = second_order_queries(q, k, mask, log_prior, positive(scale)), 1.0
         return self.softmax.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
 
 
@@ -91,8 +91,8 @@ def solve(
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         s = masked_scores(dot_scores(q.double(), k.double(), alpha), mask)
         log_u = log_preference(s, mask, log_prior)
-        T = from_first(without_padding(k.double(), s, mask))
-        r = displacement(log_u + s, log_u, T, alpha, tolerance, max_steps)
+        T = center_on_first(without_padding(k.double(), s, mask))
+        r = newton_residual(log_u + s, log_u, T, alpha, tolerance, max_steps)
         dead = (log_u + s).amax(-1, keepdim=True) == -torch.inf
         return (alpha * (q + r)).masked_fill(dead, 0.0).to(q.dtype)
 
@@ -123,13 +123,13 @@ def second_order_logits(s: Tensor, mask: Tensor | Mask | None, log_prior, T: Ten
     return log_u + s - alpha * covariance_solve(T, u, alpha, y) @ T.mT
 
 
-def shrunk_queries(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior, alpha: float | Tensor) -> Tensor:
+def second_order_queries(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior, alpha: float | Tensor) -> Tensor:
     """alpha (I + alpha Sigma)^-1 q, in the dtype of q."""
     with torch.autocast(q.device.type, enabled=False):
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         scores = upcast(q).new_empty(()).expand(1, 1, n_queries, n_keys)  # only their shape and dtype are read
         u = log_preference(scores, mask, log_prior).exp()
-        T = from_first(without_padding(upcast(k), scores, mask))
+        T = center_on_first(without_padding(upcast(k), scores, mask))
         return (alpha * covariance_solve(T, u, alpha, upcast(q))).to(q.dtype)
 
 
@@ -137,7 +137,7 @@ def shrunk_queries(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior, 
 
 
 @torch.no_grad()
-def displacement(log_w: Tensor, log_u: Tensor, T: Tensor, alpha, tolerance: float, max_steps: int) -> Tensor:
+def newton_residual(log_w: Tensor, log_u: Tensor, T: Tensor, alpha, tolerance: float, max_steps: int) -> Tensor:
     """r = lambda* / alpha - z (B, H, N, D), 0 in dead rows; without a gradient, a RuntimeWarning if not converged.
 
     log_w: log u + s (B, H, N, M); log_u broadcastable to it; T (B, H, M, D). All float64.

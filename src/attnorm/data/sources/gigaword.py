@@ -18,7 +18,7 @@ FILES = {
 }
 
 
-class Rush(Source):
+class Gigaword(Source):
     """Pairs from a folder `dir` of these files, each plain or .gz (the plain one is read where both are there).
 
     The test files are needed only when the test split is asked for. The word UNK, which they have where the training

@@ -102,7 +102,8 @@ class HubSource(Source):
         except ConnectionError as error:
             raise DataError(
                 f"data.path={self.path}: the hub cannot be reached and this dataset is not in the local cache; "
-                f"download it where there is a network, or use files: data=rush, data=pairs, data=text ({error})"
+                "download it where there is a network, or use files: data=gigaword, data=pair_files, data=text "
+                f"({error})"
             ) from error
         except (datasets.exceptions.DatasetNotFoundError, OSError) as error:
             raise DataError(f"data.path={self.path}: {error}") from error
@@ -113,7 +114,7 @@ class HubSource(Source):
             ) from error
 
 
-class Hub(HubSource):
+class HubPairs(HubSource):
     """Pairs: `article` and `title` name the columns; `train_split`, `valid_split` and `test_split` the splits."""
 
     def __init__(

@@ -7,7 +7,7 @@ from attnorm.data.readers import text as files
 from attnorm.data.sources.table_source import TableSource
 
 
-class Pairs(TableSource):
+class PairFiles(TableSource):
     """`train`, `validation` and `test` are paths or None; `article` and `title` name the columns.
 
     holdout: the share of the rows of train that is the validation split where `validation` is None. The formats are

@@ -5,23 +5,23 @@ from torch import Tensor, nn
 
 from attnorm.attention.multihead import observe
 from attnorm.models.initialize import initialize
-from attnorm.models.vqa.config import VisualShape
+from attnorm.models.vqa.config import VqaModelConfig
 from attnorm.models.vqa.fusion import Fusion, View
 
 
-class Words(nn.Module):
+class QuestionEmbedding(nn.Module):
     """A state for each word of a question: its embedding, then a GRU over the words so far ("gru"), or a Linear.
 
     It stands where `Embeddings` wants a table: `embedding_dim` is the width of the states.
     """
 
-    def __init__(self, vocab_size: int, shape: VisualShape):
+    def __init__(self, vocab_size: int, shape: VqaModelConfig):
         super().__init__()
-        self.embedding_dim = shape.width
+        self.embedding_dim = shape.d_model
         self.table = nn.Embedding(vocab_size, shape.word_width)
         recurrent = shape.question == "gru"
-        self.gru = nn.GRU(shape.word_width, shape.width, batch_first=True) if recurrent else None
-        self.linear = None if recurrent else nn.Linear(shape.word_width, shape.width)
+        self.gru = nn.GRU(shape.word_width, shape.d_model, batch_first=True) if recurrent else None
+        self.linear = None if recurrent else nn.Linear(shape.word_width, shape.d_model)
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids, int (B, T), padded at the end, where no word sees it -> (B, T, W)."""
@@ -29,23 +29,23 @@ class Words(nn.Module):
         return self.linear(vectors) if self.gru is None else self.gru(vectors)[0]
 
 
-class Answerer(nn.Module):
+class VqaModel(nn.Module):
     """A question and the views of an image -> a score for each answer of a list. A subclass writes `build` and
     `answer`.
 
     sites: all that the class can have, none autoregressive; `sites_of` says which of them its settings use.
-    attention: the tables of conf/attention/*.yaml, of these sites. answers: how many there are. view_widths,
+    attention: resolved tables (`attnorm.attention.tables`), of these sites. answers: how many there are. view_widths,
     view_boxes: of each view the width of the features and the most boxes. seed: of the initial parameters, see
     `start`. ValueError for a fusion without the views that it needs.
     """
 
     interface = "vqa"
-    Config = VisualShape
+    Config = VqaModelConfig
     sites: dict[str, bool]
 
     def __init__(
         self,
-        shape: VisualShape,
+        shape: VqaModelConfig,
         attention: dict,
         vocab_size: int,
         pad_id: int,
@@ -56,12 +56,12 @@ class Answerer(nn.Module):
     ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
-        self.words = Words(vocab_size, shape)
+        self.words = QuestionEmbedding(vocab_size, shape)
         self.fusion = None if shape.fusion == "none" else Fusion(shape, attention, view_widths, view_boxes)
         self.build(shape, attention, answers)
         self.start(seed)
 
-    def build(self, shape: VisualShape, attention: dict, answers: int) -> None:
+    def build(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
         """Make the modules behind `words` and `fusion`; arguments as of the class."""
         raise NotImplementedError
 
@@ -79,8 +79,10 @@ class Answerer(nn.Module):
 
     @classmethod
     def sites_of(cls, settings: dict) -> dict[str, bool]:
-        """The sites that a model with these settings (the keys of `VisualShape`) really has, as in `sites`; nothing is
-        raised for settings that are wrong or lacking, so that whoever checks them can name them all."""
+        """The sites that a model with these settings (the keys of `VqaModelConfig`) has, as in `sites`.
+
+        Nothing is raised for settings that are wrong or missing, so that a check can report them all.
+        """
         used = cls.uses(settings)
         return {site: autoregressive for site, autoregressive in cls.sites.items() if site in used}
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from attnorm.models.config import EncoderShape, Positions
+from attnorm.models.config import EncoderConfig, Positions
 from attnorm.schema import Count, Share
 
 Fusion = Literal["none", "single", "concat", "attention"]
@@ -11,31 +11,32 @@ Question = Literal["gru", "transformer"]
 
 
 @dataclass(frozen=True)
-class VisualShape:
+class VqaModelConfig:
     """Sizes are counts; dropout is in [0, 1). ValueError for a fusion, a question or heads that cannot be.
 
     fusion:       what becomes of the views: "none" (the question alone), "single" (the first view, the primary one),
                   "concat" (the boxes of all views), "attention" (the primary's boxes attend to those of the others).
-    width:        of the states of boxes and words, a multiple of `heads` and of `fusion_heads`.
+    d_model:      width of the states of boxes and words, a multiple of `n_heads` and of `fusion_heads`.
     word_width:   of the word embeddings.
     hidden:       width where question and image are joined.
     max_question: tokens of a question.
     question:     how words become states: "gru" (in MCAN before the self-attention) or "transformer".
-    layers, heads, inner, norm: of the transformers (pythia: of question="transformer"), as in `Shape`; MCAN has as
+    layers, n_heads, ffn_dim, norm_first: of the transformers (pythia: of question="transformer"), as in
+                  `TransformerConfig`; MCAN has as
                   many layers for the boxes as for the question.
     fusion_heads: of the attention that fuses. geometry: where a box is counts, beside its features.
     """
 
     fusion: Fusion
-    width: Count
+    d_model: Count
     word_width: Count
     hidden: Count
     max_question: Positions
     question: Question = "gru"
     layers: Count = 2
-    heads: Count = 4
-    inner: Count = 512
-    norm: Literal["pre", "post"] = "post"
+    n_heads: Count = 4
+    ffn_dim: Count = 512
+    norm_first: bool = False
     fusion_heads: Count = 1
     geometry: bool = True
     dropout: Share = 0.1
@@ -45,20 +46,20 @@ class VisualShape:
             value = getattr(self, option)
             if value not in allowed:
                 raise ValueError(f"{option}={value!r}: allowed are {', '.join(allowed)}")
-        for option in ("heads", "fusion_heads"):
+        for option in ("n_heads", "fusion_heads"):
             value = getattr(self, option)
-            if self.width % value:
-                raise ValueError(f"{option}={value!r}: has to divide width={self.width}")
+            if self.d_model % value:
+                raise ValueError(f"{option}={value!r}: has to divide d_model={self.d_model}")
 
-    def transformer(self) -> EncoderShape:
+    def transformer(self) -> EncoderConfig:
         """The shape of the transformer layers."""
-        return EncoderShape(
-            width=self.width,
-            heads=self.heads,
-            inner=self.inner,
+        return EncoderConfig(
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            ffn_dim=self.ffn_dim,
             encoder_layers=self.layers,
             max_source=self.max_question,
-            norm=self.norm,
+            norm_first=self.norm_first,
             activation="relu",
             dropout=self.dropout,
         )

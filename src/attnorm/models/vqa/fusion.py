@@ -12,7 +12,7 @@ from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import upcast
 from attnorm.errors import DataError
 from attnorm.models.encoder import site_log_prior
-from attnorm.models.vqa.config import VisualShape
+from attnorm.models.vqa.config import VqaModelConfig
 
 View = tuple[Tensor, Tensor, Tensor | None]  # features (B, M, D), present bool (B, M), geometry (B, M, 4)
 OCTAVES = 5  # waves that tell where a box is, each half as long as the one before
@@ -21,11 +21,11 @@ OCTAVES = 5  # waves that tell where a box is, each half as long as the one befo
 class Boxes(nn.Module):
     """norm(A f + B w(g)) of a box with the features f at the place g; w are `waves`."""
 
-    def __init__(self, features: int, shape: VisualShape):
+    def __init__(self, features: int, shape: VqaModelConfig):
         super().__init__()
-        self.features = nn.Linear(features, shape.width)
-        self.place = nn.Linear(8 * OCTAVES, shape.width, bias=False) if shape.geometry else None
-        self.norm, self.dropout = nn.LayerNorm(shape.width), nn.Dropout(shape.dropout)
+        self.features = nn.Linear(features, shape.d_model)
+        self.place = nn.Linear(8 * OCTAVES, shape.d_model, bias=False) if shape.geometry else None
+        self.norm, self.dropout = nn.LayerNorm(shape.d_model), nn.Dropout(shape.dropout)
 
     def forward(self, features: Tensor, geometry: Tensor | None) -> Tensor:
         """features (B, M, D), geometry (B, M, 4) -> (B, M, W). ValueError where geometry counts and there is none."""
@@ -62,9 +62,9 @@ class Fusion(nn.Module):
     a prior that asks for places (t5, alibi, learned), which sees the other views one after the other.
     """
 
-    def __init__(self, shape: VisualShape, attention: dict, view_widths: list[int], view_boxes: list[int]):
+    def __init__(self, shape: VqaModelConfig, attention: dict, view_widths: list[int], view_boxes: list[int]):
         super().__init__()
-        kind, width, heads = shape.fusion, shape.width, shape.fusion_heads
+        kind, width, heads = shape.fusion, shape.d_model, shape.fusion_heads
         assert len(view_widths) == len(view_boxes) and kind != "none"
         least = 2 if kind == "attention" else 1
         if len(view_widths) < least:

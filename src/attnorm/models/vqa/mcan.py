@@ -6,36 +6,36 @@ from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.models.encoder import Encoder, site_log_prior
 from attnorm.models.layers import DecoderLayer
-from attnorm.models.vqa.base import Answerer
-from attnorm.models.vqa.config import VisualShape
+from attnorm.models.vqa.base import VqaModel
+from attnorm.models.vqa.config import VqaModelConfig
 from attnorm.models.vqa.fusion import View
-from attnorm.models.vqa.pooling import Pool
+from attnorm.models.vqa.pooling import AttentionPooling
 
 
-class MCAN(Answerer):
+class MCAN(VqaModel):
     """scores = C norm(A q + B v): q pools the question's states, v those of the boxes that the question guided.
 
     "Deep Modular Co-Attention Networks", Sec. 3-4, its encoder-decoder form: `layers` of self-attention over the
     question (site "encoder"), then as many for the boxes of `Fusion`, each with self-attention and with attention to
     the question's last states (both at the site "guided"). Ours has learned positions in the question, and a GRU where
-    the paper has an LSTM. Without boxes, B v is left out. The rest as in `Answerer`.
+    the paper has an LSTM. Without boxes, B v is left out. The rest as in `VqaModel`.
     """
 
     sites = {"fusion": False, "encoder": False, "guided": False}  # noqa: RUF012
 
-    def build(self, shape: VisualShape, attention: dict, answers: int) -> None:
-        layers, width, hidden = shape.transformer(), shape.width, shape.hidden
+    def build(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
+        layers, width, hidden = shape.transformer(), shape.d_model, shape.hidden
         self.encoder = Encoder(layers, attention, self.words)
-        self.question_pool, self.question = Pool(width), nn.Linear(width, hidden)
+        self.question_pool, self.question = AttentionPooling(width), nn.Linear(width, hidden)
         if self.fusion is not None:
             self.guided = nn.ModuleList(
                 DecoderLayer(layers, attention, "guided", "guided", layer) for layer in range(shape.layers)
             )
-            self.last_norm = nn.LayerNorm(width, layers.norm_eps) if shape.norm == "pre" else nn.Identity()
-            facts = {"heads": shape.heads, "bidirectional": True, "width": width}
+            self.last_norm = nn.LayerNorm(width, layers.norm_eps) if shape.norm_first else nn.Identity()
+            facts = {"heads": shape.n_heads, "bidirectional": True, "width": width}
             self.prior = build_site_prior(attention, "guided", positions=self.fusion.boxes, **facts)
             self.cross_prior = build_site_prior(attention, "guided", positions=shape.max_question, **facts)
-            self.pool, self.image = Pool(width), nn.Linear(width, hidden)
+            self.pool, self.image = AttentionPooling(width), nn.Linear(width, hidden)
         self.norm, self.classifier = nn.LayerNorm(hidden), nn.Linear(hidden, answers)
 
     @classmethod

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attnorm.attention.normalizers.base import softmax_over_keys, upcast
 
 
-class Pool(nn.Module):
+class AttentionPooling(nn.Module):
     """w = softmax over the real i of u' relu(W x_i + b), the vector is sum_i w_i x_i."""
 
     def __init__(self, width: int):
@@ -22,7 +22,7 @@ class Pool(nn.Module):
         return average(states, self.score(self.inner(states).relu()).squeeze(-1), real)
 
 
-class TopDown(nn.Module):
+class TopDownAttention(nn.Module):
     """w = softmax over the present boxes i of u' (relu(A x_i + a) * relu(B q + b)), the vector is sum_i w_i x_i.
 
     "Pythia v0.1", Sec. 2.1, after the attention of "Bottom-Up and Top-Down Attention": one query, the question.

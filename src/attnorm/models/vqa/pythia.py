@@ -3,28 +3,28 @@
 from torch import Tensor, nn
 
 from attnorm.models.encoder import Encoder
-from attnorm.models.vqa.base import Answerer
-from attnorm.models.vqa.config import VisualShape
+from attnorm.models.vqa.base import VqaModel
+from attnorm.models.vqa.config import VqaModelConfig
 from attnorm.models.vqa.fusion import View
-from attnorm.models.vqa.pooling import Pool, TopDown
+from attnorm.models.vqa.pooling import AttentionPooling, TopDownAttention
 
 
-class Pythia(Answerer):
+class Pythia(VqaModel):
     """scores = D relu(C (relu(A q) * relu(B v))): q the question, v the boxes that it attends to.
 
     "Pythia v0.1", Sec. 2, after "Bottom-Up and Top-Down Attention": q pools the states of a GRU (or of a transformer
     encoder) and is normed, v is top-down attention over the boxes of `Fusion`. Without boxes, B v is left out; an image
-    whose boxes are all absent has v = 0. The rest as in `Answerer`.
+    whose boxes are all absent has v = 0. The rest as in `VqaModel`.
     """
 
     sites = {"fusion": False, "encoder": False}  # noqa: RUF012
 
-    def build(self, shape: VisualShape, attention: dict, answers: int) -> None:
-        width, hidden = shape.width, shape.hidden
+    def build(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
+        width, hidden = shape.d_model, shape.hidden
         self.encoder = Encoder(shape.transformer(), attention, self.words) if shape.question == "transformer" else None
-        self.pool, self.norm, self.question = Pool(width), nn.LayerNorm(width), nn.Linear(width, hidden)
+        self.pool, self.norm, self.question = AttentionPooling(width), nn.LayerNorm(width), nn.Linear(width, hidden)
         if self.fusion is not None:
-            self.top_down, self.image = TopDown(width, hidden, shape.dropout), nn.Linear(width, hidden)
+            self.top_down, self.image = TopDownAttention(width, hidden, shape.dropout), nn.Linear(width, hidden)
         self.hidden, self.classifier = nn.Linear(hidden, hidden), nn.Linear(hidden, answers)
         self.dropout = nn.Dropout(shape.dropout)
 

@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Layout, list_lengths, pad, second_part
-from attnorm.data.sampler import Part
+from attnorm.data.featurizer import Featurizer, list_lengths, pad, second_part
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import LABELLED
 from attnorm.data.sources.labelled_files import label_problems
 from attnorm.errors import DataError
 
 
-class Labelled(Layout):
+class ClassificationFeaturizer(Featurizer):
     """One row a text or pair. What is longer than `max_length` tokens, specials included, is cut: of a pair the longer
     text first, of equal ones the second. labels: the names, whose order gives the numbers. Raises ValueError for a
     length that leaves no room for both texts, and for labels that are none."""
@@ -73,13 +73,13 @@ def keep(first: int, second: int, room: int) -> tuple[int, int]:
     return min(first, room - kept), kept
 
 
-class LabelledBatches(Dataset):
-    """`Part` -> tensors, padded to the longest of the part. rows: a table of `Labelled`."""
+class ClassificationCollator(Dataset):
+    """`MicroBatch` -> tensors, padded to the longest of the part. rows: a table of `Labelled`."""
 
     def __init__(self, rows, pad_id: int):
         self.rows, self.pad_id = rows, pad_id
 
-    def __getitem__(self, part: Part) -> dict[str, Tensor]:
+    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
         """ids, int64 (B, N); types (B, N), 1 in the second text; labels (B,); rows (B,); divisor () rows of the
         update."""
         table = self.rows[part.rows]

@@ -6,28 +6,28 @@ from collections import Counter
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import LABELLED
 from attnorm.models.heads import Classifier
-from attnorm.tasks.bert import BertRecipe
-from attnorm.tasks.classification.features import Labelled, LabelledBatches
+from attnorm.tasks.bert import EncoderTask
+from attnorm.tasks.classification.features import ClassificationCollator, ClassificationFeaturizer
 from attnorm.tasks.classification.module import ClassificationModule
 from attnorm.tasks.results import Predictions, Results
 
 
-class Classification(BertRecipe):
+class ClassificationTask(EncoderTask):
     """task=classify, task=mnli."""
 
     schema, unit, head = LABELLED, "rows", Classifier
 
-    def layout(self) -> Labelled:
-        return Labelled(self.cfg["model"]["max_source"], self.cfg["data"]["labels"])
+    def featurizer(self) -> ClassificationFeaturizer:
+        return ClassificationFeaturizer(self.cfg["model"]["max_source"], self.cfg["data"]["labels"])
 
     def extra(self) -> dict:
         return {"labels": len(self.cfg["data"]["labels"])}
 
-    def task(self, model: Classifier, tokenizer, validation: Split) -> ClassificationModule:
+    def module(self, model: Classifier, tokenizer, validation: Split) -> ClassificationModule:
         return ClassificationModule(model, tokenizer, validation.texts, self.cfg["data"]["labels"])
 
-    def batches(self, split: Split) -> LabelledBatches:
-        return LabelledBatches(split.rows, split.tokenizer.pad_id)
+    def collator(self, split: Split) -> ClassificationCollator:
+        return ClassificationCollator(split.rows, split.tokenizer.pad_id)
 
     def score(self, task: ClassificationModule, split: Split) -> Results:
         """Loss and accuracy; the label given to each row."""

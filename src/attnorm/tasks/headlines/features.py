@@ -5,13 +5,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attnorm.data.featurizer import Layout, cut, list_lengths, pad
-from attnorm.data.sampler import Part
+from attnorm.data.featurizer import Featurizer, cut, list_lengths, pad
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import PAIRS
 
 
-class PairBatches(Dataset):
-    """`Part` -> tensors, padded to the longest of the part.
+class PairCollator(Dataset):
+    """`MicroBatch` -> tensors, padded to the longest of the part.
 
     rows: a table with columns source and target, lists of token ids without special tokens.
     """
@@ -19,7 +19,7 @@ class PairBatches(Dataset):
     def __init__(self, rows, pad_id: int, bos_id: int, eos_id: int):
         self.rows, self.pad_id, self.bos_id, self.eos_id = rows, pad_id, bos_id, eos_id
 
-    def __getitem__(self, part: Part) -> dict[str, Tensor]:
+    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
         """source, int64 (B, N), ends with the end token; target (B, T + 1) begins and ends; rows (B,) row numbers;
         divisor () target tokens of the whole update."""
         table = self.rows[part.rows]
@@ -31,7 +31,7 @@ class PairBatches(Dataset):
         }
 
 
-class PairLayout(Layout):
+class PairFeaturizer(Featurizer):
     """One row a pair: source and target without special tokens, cut so that the one that each gets still fits.
 
     max_source, max_target: in tokens, specials included.

@@ -13,21 +13,21 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import PAIRS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.models.config import Shape
+from attnorm.models.config import TransformerConfig
 from attnorm.models.generation import Decoding, generate
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.progress import tracked
 from attnorm.schema import Share
-from attnorm.tasks.headlines.features import PairBatches, PairLayout
+from attnorm.tasks.headlines.features import PairCollator, PairFeaturizer
 from attnorm.tasks.headlines.generate import cut, special_tokens, write_headlines
 from attnorm.tasks.headlines.module import HeadlineModule, sample
 from attnorm.tasks.headlines.rouge import Rouge, lead, means
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import Recipe, TaskConfig, Tokens
+from attnorm.tasks.task import Task, TaskConfig, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadlineConfig(TaskConfig):
+class HeadlineTaskConfig(TaskConfig):
     """The keys of `task`, as in conf/task/gigaword.yaml."""
 
     label_smoothing: Share = 0.0
@@ -35,20 +35,20 @@ class HeadlineConfig(TaskConfig):
     stemmer: bool = True
 
 
-class Headlines(Recipe):
+class HeadlineTask(Task):
     """task=gigaword."""
 
-    Config, groups = HeadlineConfig, {"decoding": Decoding}
+    Config, groups = HeadlineTaskConfig, {"decoding": Decoding}
     interface, schema, unit = "seq2seq", PAIRS, "pairs"
     scoring, monitoring = ("task.stemmer", "decoding"), ("task.rouge_pairs",)
 
-    def layout(self) -> PairLayout:
-        return PairLayout(self.cfg["model"]["max_source"], self.cfg["model"]["max_target"])
+    def featurizer(self) -> PairFeaturizer:
+        return PairFeaturizer(self.cfg["model"]["max_source"], self.cfg["model"]["max_target"])
 
     def model(self, tokenizer) -> Seq2Seq:
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
 
-    def task(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineModule:
+    def module(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineModule:
         return HeadlineModule(
             model,
             tokenizer,
@@ -59,9 +59,9 @@ class Headlines(Recipe):
             max_length=self.cfg["decoding"]["max_length"],
         )
 
-    def batches(self, split: Split) -> PairBatches:
+    def collator(self, split: Split) -> PairCollator:
         tokenizer = split.tokenizer
-        return PairBatches(split.rows, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+        return PairCollator(split.rows, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
     def decoding(self) -> Decoding:
         """How final headlines are generated."""
@@ -87,7 +87,7 @@ class Headlines(Recipe):
         return (torch.tensor([source]), torch.tensor([target])), tokens
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
-        model = {"max_target": Shape.max_target, **self.cfg["model"]}
+        model = {"max_target": TransformerConfig.max_target, **self.cfg["model"]}
         decoding, data = self.cfg["decoding"], self.cfg["data"]
         if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
             message = f"must be below model.max_target={model['max_target']}, since the begin token takes a position"

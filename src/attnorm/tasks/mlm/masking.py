@@ -15,31 +15,32 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data.featurizer import pad
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import DataError
+from attnorm.errors import DataError, Problem
 
 _TRIES = 16  # places that are tried for a span before all that are left are listed
 
 
 def masked_count(tokens: int | np.ndarray, share: float) -> np.ndarray:
-    """How many of so many tokens are hidden: max(1, round(share * tokens)); int64, in the shape of `tokens`."""
+    """How many of so many tokens are masked: max(1, round(share * tokens)); int64, in the shape of `tokens`."""
     return np.maximum(1, np.rint(share * np.asarray(tokens))).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Masking:
-    """What is hidden, and what stands in its place. Raises ValueError for impossible values, all at once.
+    """What is masked, and what stands in its place. Raises ValueError for impossible values, all at once.
 
-    share: of the tokens that can be hidden. span_weights: of spans of 1, 2, ... units. whole_words: units are words,
-    not tokens. keep, random: of the hidden tokens, the shares that stay as they are and that become any other token.
+    mask_prob: share of the tokens that are masked. span_weights: of spans of 1, 2, ... units. whole_words: units are
+    words, not tokens. keep_prob, random_prob: the shares of the masked tokens that keep their token and that become
+    any other token.
     """
 
-    share: float = 0.15
+    mask_prob: float = 0.15
     span_weights: tuple[float, ...] = (1.0, 0.5, 0.3333)
     whole_words: bool = False
-    keep: float = 0.1
-    random: float = 0.1
+    keep_prob: float = 0.1
+    random_prob: float = 0.1
 
     def __post_init__(self):
         if problems := self.check(vars(self)):
@@ -51,13 +52,14 @@ class Masking:
         """Problems with the values of these options, each opening with `key`.option."""
         values = {name: options.get(name, getattr(cls, name)) for name in cls.__dataclass_fields__}
         problems = []
-        for name in ("share", "keep", "random"):
+        for name in ("mask_prob", "keep_prob", "random_prob"):
             value = values[name]
-            if not _is_number(value) or not 0 <= value <= 1 or (name == "share" and value == 0):
-                least = "above 0" if name == "share" else "at least 0"
+            if not _is_number(value) or not 0 <= value <= 1 or (name == "mask_prob" and value == 0):
+                least = "above 0" if name == "mask_prob" else "at least 0"
                 problems.append(f"{key}.{name}={value}: must be a share, {least} and at most 1")
-        if not problems and values["keep"] + values["random"] > 1:
-            problems.append(f"{key}.keep={values['keep']}, {key}.random={values['random']}: more than 1 together")
+        if not problems and values["keep_prob"] + values["random_prob"] > 1:
+            shares = f"{key}.keep_prob={values['keep_prob']}, {key}.random_prob={values['random_prob']}"
+            problems.append(Problem.about(f"{key}.keep_prob", f"{shares}: more than 1 together"))
         weights = values["span_weights"]
         if not (
             isinstance(weights, (list, tuple))
@@ -70,12 +72,12 @@ class Masking:
         return problems
 
     def draw(self, maskable: np.ndarray, starts_word: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Where tokens are hidden, bool (N,): spans without overlap, none across a place that is not `maskable`.
+        """Where tokens are masked, bool (N,): spans without overlap, none across a place that is not `maskable`.
 
         maskable, starts_word: bool (N,). Exactly masked_count(maskable places) tokens; with whole words fewer, where
         no word that is left is small enough for the rest (none at all in a row with only longer words).
         """
-        budget = int(masked_count(maskable.sum(), self.share)) if maskable.any() else 0
+        budget = int(masked_count(maskable.sum(), self.mask_prob)) if maskable.any() else 0
         if not self.whole_words:
             return self._spans(maskable, range(len(maskable) + 1), budget, rng)
         starts = starts_word | ~maskable
@@ -86,7 +88,7 @@ class Masking:
         return np.repeat(hidden, np.diff(bounds))
 
     def _spans(self, maskable: np.ndarray, bounds: Sequence[int], budget: int, rng: np.random.Generator) -> np.ndarray:
-        """Hide spans of units, bool (units,), until `budget` tokens are hidden or no unit fits.
+        """Hide spans of units, bool (units,), until `budget` tokens are masked or no unit fits.
 
         bounds: the first token of each unit, and of what would follow the last.
         """
@@ -116,11 +118,11 @@ class Masking:
         return np.frombuffer(taken, bool)[:-1] & maskable
 
     def replace(self, ids: np.ndarray, mask_id: int, ordinary: np.ndarray, fate: np.ndarray) -> np.ndarray:
-        """What stands in the place of hidden tokens `ids`: mask_id, one of `ordinary`, or the token itself, as `fate`
-        decides, uniform in [0, 1): below keep, the token; in the next `random`, all of `ordinary` evenly."""
-        shown = np.where(fate < self.keep, ids, mask_id)
-        changed = (fate >= self.keep) & (fate < self.keep + self.random)
-        which = ((fate[changed] - self.keep) / self.random * len(ordinary)).astype(np.int64)
+        """What stands in the place of masked tokens `ids`: mask_id, one of `ordinary`, or the token itself, as `fate`
+        decides, uniform in [0, 1): below keep_prob, the token; in the next `random_prob`, all of `ordinary` evenly."""
+        shown = np.where(fate < self.keep_prob, ids, mask_id)
+        changed = (fate >= self.keep_prob) & (fate < self.keep_prob + self.random_prob)
+        which = ((fate[changed] - self.keep_prob) / self.random_prob * len(ordinary)).astype(np.int64)
         shown[changed] = ordinary[which % len(ordinary)]  # rounding can give the number after the last
         return shown
 
@@ -129,8 +131,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-class MaskedBatches(Dataset):
-    """`Part` -> tensors with hidden tokens, padded to the longest of the part. What a row hides depends on `seed`, the
+class MaskedLMCollator(Dataset):
+    """`MicroBatch` -> tensors with masked tokens, padded to the longest row. What is masked depends on `seed`, the
     epoch and the row's number alone.
 
     rows: a table with the columns `ids`, special tokens included, and `documents`, the lengths of the documents in a
@@ -150,8 +152,8 @@ class MaskedBatches(Dataset):
         self.maskable = ~np.isin(everything, outer)
         self.ordinary = np.setdiff1d(everything, [*outer, tokenizer.unk_id, tokenizer.mask_id])
 
-    def __getitem__(self, part: Part) -> dict[str, Tensor]:
-        """ids, int64 (B, N), what is shown; labels, int64 (K,), the hidden tokens, row after row; places, bool (B, N),
+    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
+        """ids, int64 (B, N), what is shown; labels, int64 (K,), the masked tokens, row after row; places, bool (B, N),
         where they are; segments, int64 (B, N), the number of the document within its row, one more for padding;
         rows (B,) row numbers; divisor () the update's."""
         table = self.rows[part.rows]
@@ -169,7 +171,7 @@ class MaskedBatches(Dataset):
         return {
             "ids": ids,
             "labels": torch.from_numpy(labels),
-            "places": torch.from_numpy(places),
+            "masked_positions": torch.from_numpy(places),
             "segments": segments(table["documents"], shown.shape),
             "rows": torch.tensor(part.rows),
             "divisor": torch.tensor(part.divisor),

@@ -1,4 +1,4 @@
-"""Masked language modelling ("BERT", Sec. 3.1): what stands behind the hidden tokens, computed at these places only."""
+"""Masked language modelling ("BERT", Sec. 3.1): what stands behind the masked tokens, computed at these places only."""
 
 import math
 
@@ -12,7 +12,7 @@ SHOWN_ROWS, SHOWN_TOKENS = 5, 24  # samples: the first tokens of the first rows
 
 
 class MaskedLMModule(TaskModule):
-    """Cross-entropy at the hidden tokens; validation loss, perplexity and accuracy there."""
+    """Cross-entropy at the masked tokens; validation loss, perplexity and accuracy there."""
 
     counters = ("loss", "masked", "correct")
 
@@ -20,8 +20,8 @@ class MaskedLMModule(TaskModule):
         super().__init__(model, tokenizer)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Scores of the vocabulary at the hidden places only, (K, V)."""
-        return self.model(batch["ids"], batch["segments"], batch["places"])
+        """Scores of the vocabulary at the masked positions only, (K, V)."""
+        return self.model(batch["ids"], batch["segments"], batch["masked_positions"])
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
@@ -40,7 +40,7 @@ class MaskedLMModule(TaskModule):
 
     def _record(self, batch: dict[str, Tensor], losses: Tensor, guesses: Tensor) -> None:
         """Keeps the sums of each row, and its masked tokens with the predicted ones."""
-        mask, labels = batch["places"], batch["labels"]
+        mask, labels = batch["masked_positions"], batch["labels"]
         counts = mask.sum(1).tolist()
         reference, output = ([part.tolist() for part in tokens.split(counts)] for tokens in (labels, guesses))
         correct = sums_per_row(guesses == labels, mask).long()
@@ -51,7 +51,8 @@ class MaskedLMModule(TaskModule):
 
     def _show(self, batch: dict[str, Tensor], guesses: Tensor) -> None:
         """The first rows of the split: as the model sees them, as they were, as it fills them."""
-        truth, filled = (batch["ids"].masked_scatter(batch["places"], tokens) for tokens in (batch["labels"], guesses))
+        masked = batch["ids"], batch["masked_positions"]
+        truth, filled = (masked[0].masked_scatter(masked[1], tokens) for tokens in (batch["labels"], guesses))
         for place in (batch["rows"] < SHOWN_ROWS).nonzero().flatten().tolist():
             texts = (self.tokenizer.decode(ids[place, :SHOWN_TOKENS].tolist()) for ids in (batch["ids"], truth, filled))
             self.samples.append(dict(zip(("shown", "text", "filled"), texts, strict=True)))

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Layout, list_lengths
+from attnorm.data.featurizer import Featurizer, list_lengths
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.errors import DataError
 from attnorm.tasks.mlm.masking import masked_count
 
 
-class Blocks(Layout):
+class PackedFeaturizer(Featurizer):
     """Rows of at most `max_length` tokens, special ones included; a longer document is cut into pieces.
 
     packed: pieces share a block, each of them whole, as many as fit (best fit decreasing among the documents that are
-    encoded together). share: of the tokens that are hidden, for the weights of rows; it does not change the ids.
+    encoded together). mask_prob: of the tokens that are masked, for the weights of rows; it does not change the ids.
 
     Columns: ids, and documents, the lengths of the pieces in the block. Raises ValueError for a length in which no
     token fits.
@@ -24,10 +24,10 @@ class Blocks(Layout):
 
     schema = DOCUMENTS
 
-    def __init__(self, max_length: int, packed: bool, share: float):
+    def __init__(self, max_length: int, packed: bool, mask_prob: float):
         if problems := checks.whole_number("max_length", max_length, least=3):
             raise DataError("\n".join(problems))
-        self.max_length, self.packed, self.share = max_length, packed, share
+        self.max_length, self.packed, self.mask_prob = max_length, packed, mask_prob
 
     def settings(self) -> list:
         return ["blocks", 1, self.max_length, self.packed]
@@ -64,7 +64,7 @@ class Blocks(Layout):
         return list_lengths(ids, "ids").astype(np.int32)[:, None]
 
     def weights(self, ids) -> np.ndarray:
-        return masked_count(list_lengths(ids, "ids") - 2 * list_lengths(ids, "documents"), self.share)
+        return masked_count(list_lengths(ids, "ids") - 2 * list_lengths(ids, "documents"), self.mask_prob)
 
     def describe(self, counts) -> str:
         full = counts["tokens"] / max(1, counts["blocks"] * self.max_length)

@@ -1,4 +1,4 @@
-"""Masked language modelling: documents in blocks, a BERT-shaped encoder, scores at the hidden tokens only."""
+"""Masked language modelling: documents in blocks, a BERT-shaped encoder, scores at the masked tokens only."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,43 +14,43 @@ from attnorm.errors import Problem
 from attnorm.models.bert import MaskedLM
 from attnorm.parts import TARGET, names_of
 from attnorm.schema import NonNegative, Probability
-from attnorm.tasks.bert import BertRecipe
-from attnorm.tasks.mlm.masking import MaskedBatches, Masking
+from attnorm.tasks.bert import EncoderTask
+from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
 from attnorm.tasks.mlm.module import MaskedLMModule
-from attnorm.tasks.mlm.packing import Blocks
+from attnorm.tasks.mlm.packing import PackedFeaturizer
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLMConfig(TaskConfig):
+class MaskedLMTaskConfig(TaskConfig):
     """The keys of `task`, as in conf/task/mlm.yaml; those of `Masking`, and packed: several documents to a block."""
 
     packed: bool = True
-    share: Annotated[float, Field(gt=0, le=1)] = 0.15
+    mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15
     span_weights: tuple[NonNegative, ...] = (1.0, 0.5, 0.3333)
     whole_words: bool = False
-    keep: Probability = 0.1
-    random: Probability = 0.1
+    keep_prob: Probability = 0.1
+    random_prob: Probability = 0.1
 
 
-class MaskedLanguageModel(BertRecipe):
+class MaskedLMTask(EncoderTask):
     """task=mlm."""
 
-    Config, schema, unit, head = MaskedLMConfig, DOCUMENTS, "documents", MaskedLM
+    Config, schema, unit, head = MaskedLMTaskConfig, DOCUMENTS, "documents", MaskedLM
 
-    def layout(self) -> Blocks:
-        return Blocks(self.cfg["model"]["max_source"], self.config.packed, self.config.share)
+    def featurizer(self) -> PackedFeaturizer:
+        return PackedFeaturizer(self.cfg["model"]["max_source"], self.config.packed, self.config.mask_prob)
 
     def masking(self) -> Masking:
         """Which tokens are masked, and what stands in their place."""
         return Masking(**{name: getattr(self.config, name) for name in names_of(Masking)})
 
-    def task(self, model: MaskedLM, tokenizer, validation: Split) -> MaskedLMModule:
+    def module(self, model: MaskedLM, tokenizer, validation: Split) -> MaskedLMModule:
         return MaskedLMModule(model, tokenizer)
 
-    def batches(self, split: Split) -> MaskedBatches:
-        return MaskedBatches(split.rows, split.tokenizer, self.masking(), self.cfg["seed"])
+    def collator(self, split: Split) -> MaskedLMCollator:
+        return MaskedLMCollator(split.rows, split.tokenizer, self.masking(), self.cfg["seed"])
 
     def score(self, task: MaskedLMModule, split: Split) -> Results:
         """Loss, perplexity and accuracy at the masked tokens; the predictions have one row per block."""

@@ -31,8 +31,8 @@ class Found(NamedTuple):
 class Spans:
     """Collects the scores of windows, in any order, and gives an answer to each question that had one among them.
 
-    windows: the table of ids of `data.windows.Windows`; texts: the table of texts it was made from; max_answer: the
-    longest answer in tokens. Raises ValueError for numbers below 1.
+    windows: the table of ids of `SquadFeaturizer`; texts: the table of texts it was made from; max_answer: the longest
+    possible answer in tokens. Raises ValueError for numbers below 1.
     """
 
     def __init__(self, windows, texts, *, n_best: int = 20, max_answer: int = 30):

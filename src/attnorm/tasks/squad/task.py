@@ -13,16 +13,16 @@ from attnorm.errors import ConfigError, Problem
 from attnorm.models.heads import SpanModel
 from attnorm.parts import TARGET
 from attnorm.schema import Count, Number
-from attnorm.tasks.bert import BertRecipe
+from attnorm.tasks.bert import EncoderTask
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.squad.module import SpanModule
-from attnorm.tasks.squad.windows import WindowBatches, Windows
+from attnorm.tasks.squad.windows import SquadCollator, SquadFeaturizer
 from attnorm.tasks.task import TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquadConfig(TaskConfig):
+class SquadTaskConfig(TaskConfig):
     """The keys of `task`, as in conf/task/squad.yaml."""
 
     max_query: Count = 64
@@ -33,17 +33,17 @@ class SquadConfig(TaskConfig):
     null_threshold: Number = 0.0
 
 
-class Questions(BertRecipe):
+class SquadTask(EncoderTask):
     """task=squad."""
 
-    Config, schema, unit, head = SquadConfig, QUESTIONS, "questions", SpanModel
+    Config, schema, unit, head = SquadTaskConfig, QUESTIONS, "questions", SpanModel
     scoring = ("task.n_best", "task.max_answer", "task.null_threshold")
 
-    def layout(self) -> Windows:
+    def featurizer(self) -> SquadFeaturizer:
         config = self.config
-        return Windows(self.cfg["model"]["max_source"], config.max_query, config.stride, config.no_answer)
+        return SquadFeaturizer(self.cfg["model"]["max_source"], config.max_query, config.stride, config.no_answer)
 
-    def task(self, model: SpanModel, tokenizer, validation: Split) -> SpanModule:
+    def module(self, model: SpanModel, tokenizer, validation: Split) -> SpanModule:
         config = self.config
         return SpanModule(
             model,
@@ -55,14 +55,14 @@ class Questions(BertRecipe):
             null_threshold=config.null_threshold if config.no_answer else None,
         )
 
-    def batches(self, split: Split) -> WindowBatches:
-        return WindowBatches(split.rows, split.tokenizer.pad_id)
+    def collator(self, split: Split) -> SquadCollator:
+        return SquadCollator(split.rows, split.tokenizer.pad_id)
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         yield from super().problems(is_valid)
         if is_valid("model.max_source", "task"):
             try:
-                self.layout()
+                self.featurizer()
             except ConfigError as error:
                 yield from error.problems
         task = self.cfg["task"]

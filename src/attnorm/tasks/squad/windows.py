@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Layout, cut, list_lengths, pad, second_part
-from attnorm.data.sampler import Part
+from attnorm.data.featurizer import Featurizer, cut, list_lengths, pad, second_part
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import QUESTIONS
 from attnorm.errors import ConfigError, DataError, Problem
 
 NAMED = 10  # impossible questions that a message names
 
 
-class Windows(Layout):
+class SquadFeaturizer(Featurizer):
     """A row for each window of each question.
 
     max_length: tokens of a row, specials included; max_query: of a question, what is longer is cut; stride: from the
@@ -171,13 +171,13 @@ def _inside(answer: tuple[int, int] | None, window: slice, question: int) -> tup
     return answer[0] - window.start + question, answer[1] - window.start + question
 
 
-class WindowBatches(Dataset):
-    """`Part` -> tensors, padded to the longest of the part. rows: a table of `Windows`."""
+class SquadCollator(Dataset):
+    """`MicroBatch` -> tensors, padded to the longest of the part. rows: a table of `Windows`."""
 
     def __init__(self, rows, pad_id: int):
         self.rows, self.pad_id = rows.select_columns(["ids", "question", "start", "end"]), pad_id
 
-    def __getitem__(self, part: Part) -> dict[str, Tensor]:
+    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
         """ids, int64 (B, N); types (B, N), 1 in the second part; real_context, bool (B, N), the context's tokens;
         starts, ends (B,), the answer's first and last token, 0 for [CLS]; rows (B,); divisor () rows of the update."""
         table = self.rows[part.rows]

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Layout, cut, list_lengths, pad
+from attnorm.data.featurizer import Featurizer, cut, list_lengths, pad
 from attnorm.data.image_features import Views
-from attnorm.data.sampler import Part
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.errors import DataError
 from attnorm.tasks.vqa.answers import AnswerList
@@ -19,7 +19,7 @@ from attnorm.tasks.vqa.answers import AnswerList
 TENTHS = 10  # accuracies are whole tenths, or 1 of a single annotator: counts stay whole numbers
 
 
-class Visual(Layout):
+class VqaFeaturizer(Featurizer):
     """A row a question: its tokens and the end token, at most `max_question` of them, what is longer being cut; the
     answers of the list that are not wrong, with their accuracies."""
 
@@ -70,8 +70,8 @@ class Visual(Layout):
         return f"{head}; {known:.1%} have an answer in the list of {len(self.answers):,}, best {best / TENTHS:.1%})"
 
 
-class VisualBatches(Dataset):
-    """`Part` -> tensors, padded to the longest question of the part.
+class VqaCollator(Dataset):
+    """`MicroBatch` -> tensors, padded to the longest question of the part.
 
     rows: a table of `Visual`; texts: the split's texts, row by row; views: of their images, or None for the questions
     alone. Raises ValueError, naming them, for images that the views do not have.
@@ -83,7 +83,7 @@ class VisualBatches(Dataset):
         if views is not None:
             views.check(_unique(self.images))
 
-    def __getitem__(self, part: Part) -> dict[str, Tensor]:
+    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
         """ids, int64 (B, T); targets, float (B, n_answers), the accuracy of each answer; rows (B,); divisor () rows of
         the update. Of view i: view{i} (B, M, width), present{i} bool (B, M), geometry{i} (B, M, 4) where it has one."""
         table = self.rows[part.rows]

@@ -16,9 +16,9 @@ from attnorm.data.sources.base import VISUAL
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import Recipe, TaskConfig
+from attnorm.tasks.task import Task, TaskConfig
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
-from attnorm.tasks.vqa.features import Visual, VisualBatches
+from attnorm.tasks.vqa.features import VqaCollator, VqaFeaturizer
 from attnorm.tasks.vqa.metric import references, results, score
 from attnorm.tasks.vqa.module import VqaModule
 
@@ -26,18 +26,18 @@ FILE = "answers.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class VqaConfig(TaskConfig):
+class VqaTaskConfig(TaskConfig):
     """The keys of `task`, as in conf/task/vqa.yaml."""
 
     answers: Text | None = None
     min_count: Count = 9
 
 
-class VisualQuestions(Recipe):
+class VqaTask(Task):
     """task=vqa. The answer list, and the sizes of the views, are facts of the training data: a run folder keeps them in
     answers.json."""
 
-    Config, interface, schema, unit = VqaConfig, "vqa", VISUAL, "questions"
+    Config, interface, schema, unit = VqaTaskConfig, "vqa", VISUAL, "questions"
 
     def __init__(self, cfg: dict):
         super().__init__(cfg)
@@ -124,8 +124,8 @@ class VisualQuestions(Recipe):
             self._sizes = ([], []) if views is None else (list(views.widths), list(views.boxes))
         return self._sizes
 
-    def layout(self) -> Visual:
-        return Visual(self.cfg["model"]["max_question"], self.answers())
+    def featurizer(self) -> VqaFeaturizer:
+        return VqaFeaturizer(self.cfg["model"]["max_question"], self.answers())
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
         longest, data = self.cfg["model"].get("max_question"), self.cfg["data"]
@@ -136,7 +136,7 @@ class VisualQuestions(Recipe):
             try:
                 self.model_config()
             except ValueError as error:
-                if not str(error).startswith("heads="):  # every model is checked for that
+                if not str(error).startswith("n_heads="):  # every model is checked for that
                     yield Problem.about(f"model.{str(error).partition('=')[0]}", f"model.{error}")
         given = data["features"] if isinstance(data.get("features"), list) else []
         if given and is_valid("model", "data"):
@@ -155,7 +155,7 @@ class VisualQuestions(Recipe):
         model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
         keys = {}
         if "encoder" not in self.model_class().sites_of(model):
-            keys |= dict.fromkeys(("model.layers", "model.heads", "model.inner", "model.norm"), transformer)
+            keys |= dict.fromkeys(("model.layers", "model.n_heads", "model.ffn_dim", "model.norm_first"), transformer)
         if model["fusion"] != "attention":
             keys["model.fusion_heads"] = "model.fusion=attention"
         if model["fusion"] == "none":
@@ -172,16 +172,16 @@ class VisualQuestions(Recipe):
             view_boxes=boxes,
         )
 
-    def task(self, model: torch.nn.Module, tokenizer, validation: Split) -> VqaModule:
+    def module(self, model: torch.nn.Module, tokenizer, validation: Split) -> VqaModule:
         return VqaModule(model, tokenizer, validation.texts, self.answers().texts)
 
-    def batches(self, split: Split) -> VisualBatches:
+    def collator(self, split: Split) -> VqaCollator:
         views, tokenizer = self.views(split.name), split.tokenizer
         if views is not None and views.widths != self.sizes()[0]:
             found = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
             made = ", ".join(map(str, self.sizes()[0]))
             raise DataError(f"data: the views have so many features a box ({found}), the model was made for {made}")
-        return VisualBatches(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
+        return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
     def score(self, task: VqaModule, split: Split) -> Results:
         """The official accuracy, overall and by answer type, where the questions have annotations; the answers as the

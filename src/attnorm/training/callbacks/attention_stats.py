@@ -1,11 +1,11 @@
 """Entropy and column mass of every attention head while a model trains."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
 from attnorm.schema import WholeNumber
@@ -15,12 +15,20 @@ from attnorm.training.loggers import CsvTable, read_csv
 ATTENTION_FILE = "attention.csv"
 
 
-def layer_label(name: str) -> str:
-    """'encoder.layers.0.attention' -> 'encoder/0', 'layers.1.cross' -> 'decoder/1/cross', 'fusion.attention' ->
-    'fusion', 'guided.0.cross' -> 'guided/0/cross'."""
+def layer_label(name: str, stacks: Mapping[str, str]) -> str:
+    """A short label for the module name of an attention layer: "encoder/0" for "encoder.layers.0.attention",
+    "fusion" for "fusion.attention", "guided/0/cross" for "guided.0.cross".
+
+    stacks: what a model calls a stack whose module has another name, as in `Seq2Seq.stacks`: "decoder/1/cross" for
+    "layers.1.cross" with {"layers": "decoder"}.
+    """
     stack, *rest = name.removesuffix(".attention").split(".")
-    parts = ["decoder" if stack == "layers" else stack, *(part for part in rest if part != "layers")]
-    return "/".join(parts)
+    return "/".join([stacks.get(stack, stack), *(part for part in rest if part != "layers")])
+
+
+def stacks_of(model: nn.Module) -> Mapping[str, str]:
+    """The names that a model declares for its stacks, or none."""
+    return getattr(model, "stacks", {})
 
 
 class EveryNSteps(pl.Callback):
@@ -92,7 +100,7 @@ class AttentionStats(EveryNSteps):
         metrics: dict[str, float] = {}
 
         def record(name: str, weights: Tensor, allowed: Tensor | None) -> None:
-            label, weights = layer_label(name), weights.float()
+            label, weights = layer_label(name, stacks_of(task.model)), weights.float()
             mass = smallest_column_mass(weights, allowed)  # (B, H)
             known = ~mass.isinf().any(-1)  # leaves out examples without keys
             mass = mass[known] if known.any() else mass

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.schema import Count
-from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now
+from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
 from attnorm.training.loggers import CsvTable, read_csv
 
 COLUMNS = ("step", "layer", "head", "value")
@@ -56,7 +56,7 @@ def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
     """
     found: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for module_name, attention in attention_layers(model).items():
-        layer = layer_label(module_name)
+        layer = layer_label(module_name, stacks_of(model))
         for part in (attention.normalizer, attention.scorer):
             for name, scalar in part.learned_scalars().items():
                 declared = f"{type(part).__name__}.learned_scalars: {name!r}"

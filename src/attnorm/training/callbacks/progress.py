@@ -28,7 +28,7 @@ class Progress(pl.Callback):
         if self.show and trainer.is_global_zero:
             self.bar = bar("training")
             self.bar.start()
-            total = trainer.datamodule.planned_updates()
+            total = trainer.datamodule.num_training_steps()
             self.line = self.bar.add_task("", total=total, completed=trainer.global_step, note="")
 
     def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:

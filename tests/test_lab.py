@@ -1,0 +1,113 @@
+"""A laboratory of one's own: every part comes from outside the repository, named in YAML files outside it.
+
+The files of tests/lab are copied into an empty folder, from which the installed command runs. None of the classes
+extends a shipped task or model.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import runs
+
+LAB = Path(__file__).parent / "lab"
+TRAIN = ("train", "--config-dir", "lab/conf", "task=sums", "attention=lab.normalizer:Tempered", "paths.log_dir=logs")
+pytestmark = pytest.mark.training
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder with a copy of the laboratory."""
+    shutil.copytree(LAB, tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def attnorm(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+    """`python -m attnorm <arguments>` in that folder."""
+    return runs.command("-m", "attnorm", *arguments, cwd=folder, env=env)
+
+
+def run_of(folder: Path, log_dir: str = "logs") -> Path:
+    """The only run folder."""
+    [config] = (folder / log_dir).rglob("config.yaml")
+    return config.parent
+
+
+def git_state() -> str:
+    return subprocess.run(["git", "status", "--porcelain"], cwd=runs.ROOT, capture_output=True, text=True).stdout
+
+
+def test_every_part_can_come_from_outside(folder):
+    before = git_state()
+    trained = attnorm(folder, *TRAIN)
+    assert trained.returncode == 0, trained.stderr
+    run = run_of(folder)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["finished"] and summary["monitor"] == "val/solved" and summary["attention"] == "Tempered"
+    assert (run / "steps.txt").read_text().split() == [str(step) for step in range(1, 41)]  # the callback
+    assert "val/solved" in (run / "lines.txt").read_text()  # the logger
+    rates = {round(rate, 6) for rate in runs.logged(run, "train/lr").values()}  # logged in float32
+    assert rates == {0.005, 0.0025, 0.00125}  # the optimizer and the scheduler
+    temperatures = (run / "temperatures.csv").read_text().splitlines()  # the normalizer's learned scalar
+    assert temperatures[0] == "step,layer,head,value" and len({line.split(",")[-1] for line in temperatures[1:]}) > 2
+    assert (run / "figures" / "temperatures.png").is_file()
+    if runs.ROOT.joinpath(".git").exists():
+        assert git_state() == before
+
+    refused = attnorm(folder, "eval", f"run={run}")
+    assert refused.returncode == 2
+    for part in ("task", "model", "data", "tokenizer"):
+        assert f"error: {part}._target_='lab." in refused.stderr
+    assert "optimizer" not in refused.stderr and "trust_code=true" in refused.stderr
+    for options, env in (((f"run={run}", "trust_code=true"), None), ((f"run={run}",), {"ATTNORM_TRUST": "lab"})):
+        evaluated = attnorm(folder, "eval", *options, env=env)
+        assert evaluated.returncode == 0, evaluated.stderr
+    for name in ("eval_validation", "eval_validation_2"):
+        assert json.loads((run / f"{name}.json").read_text())["metrics"] == summary["validation"]["metrics"]
+
+
+def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(folder):
+    whole = attnorm(folder, *TRAIN)
+    assert whole.returncode == 0, whole.stderr
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "attnorm", *TRAIN[:-1], "paths.log_dir=killed", "task.validations=8"],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 90
+    while not list((folder / "killed").rglob("last.ckpt")) and time.monotonic() < until and killed.poll() is None:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    [checkpoint] = (folder / "killed").rglob("last.ckpt")
+    resumed = attnorm(folder, *TRAIN, "task.validations=8", f"ckpt_path={checkpoint}", "paths.log_dir=resumed")
+    assert resumed.returncode == 0, resumed.stderr
+    first, second = run_of(folder), run_of(folder, "resumed")
+    assert runs.unequal(runs.parameters(first), runs.parameters(second)) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "model.sise=3",
+            "model.sise=3: Mixer has no such option; it has depth, heads, size. Did you mean 'size'?",
+        ),
+        ("task._target_=lab.source.Sums", "must be a subclass of attnorm.tasks.task.Task"),
+        ("optimizer.momentun=1", "Did you mean 'momentum'?"),
+        ("callbacks.steps.nam=x", "Steps has no such option; it has name. Did you mean 'name'?"),
+        ("data=newswire", "Newswire yields pairs, but this task needs sums"),
+        ("model=tiny", "has the interface 'seq2seq', but this task trains models with 'digits'"),
+    ],
+)
+def test_mistakes_in_own_parts_are_named(folder, override, message):
+    found = attnorm(folder, *TRAIN, override)
+    assert found.returncode == 2 and message in found.stderr
