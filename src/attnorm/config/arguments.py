@@ -63,7 +63,7 @@ def as_typed(overrides: Sequence[str]) -> list[str]:
 
 def _as_typed(override: str) -> str:
     key, equals, value = override.partition("=")
-    if not equals:  # "~key" removes a key
+    if not equals:
         return override
     name = key.lstrip("+")
     value = value.strip("'") if name == "attention" else value
