@@ -356,8 +356,8 @@ def test_a_typed_lowercase_is_kept(bert):
         (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: allowed are true, false or null"),
         (("tokenizer.file=nowhere.txt",), "tokenizer.file=nowhere.txt: "),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt: no such file"),
-        (("ckpt_path=5",), "ckpt_path=5: allowed are text that is not empty or null"),
-        (("model.init=5",), "model.init=5: allowed are text that is not empty or null"),
+        (("ckpt_path=[5]",), "ckpt_path=[5]: allowed are text that is not empty or null"),
+        (("model.init=[5]",), "model.init=[5]: allowed are text that is not empty or null"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -137,11 +137,13 @@ class Wandb(WandbLogger):
         """A PNG file as an image."""
         self.log_image(f"figures/{path.stem}", [str(path)], step=None)
 
-    def finalize(self, status: str) -> None:
-        """Closes the run; otherwise it would go on into the next run of a sweep."""
+    def end_run(self, status: str) -> None:
+        """Ends the run at wandb, which would otherwise go on into the next run of a sweep.
+
+        Not in `finalize`: Lightning calls that as soon as training ends, before the final scores are logged.
+        """
         import wandb
 
-        super().finalize(status)
         wandb.finish(exit_code=int(status != "success"))
 
 
@@ -200,7 +202,10 @@ class RunLoggers:
             for path in figures:
                 if hasattr(logger, "log_figure"):
                     logger.log_figure(path, self.step)
-            logger.finalize("success" if kind is None else "failed")
+            status = "success" if kind is None else "failed"
+            logger.finalize(status)
+            if hasattr(logger, "end_run"):
+                logger.end_run(status)
 
     def log_final(self, summary: Mapping[str, Any]) -> None:
         """The final scores and samples, to every logger but metrics.csv."""
