@@ -77,12 +77,12 @@ PLACES = ("README.md", "CONTRIBUTING.md", "docs/", "experiments/", "conf/")
 @pytest.fixture
 def material(tmp_path, monkeypatch):
     """What placeholders stand for. A function from a typed command to its arguments."""
-    run, visual = runs.copied_run(tmp_path), runs.finished_run("vqa_v2")
+    run, visual, encoder = runs.copied_run(tmp_path), runs.finished_run("vqa_v2"), runs.finished_run("mlm")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(config, "check_trainer", lambda trainer: [])  # Lightning itself sees no GPU
+    monkeypatch.setattr(config, "check_trainer", lambda *_: [])  # Lightning itself sees no GPU
     for name in itertools.chain(*FILES.values()):
         (tmp_path / name).write_text("an article\n")
     for folder in ("my/books", "squad"):
@@ -109,7 +109,7 @@ def material(tmp_path, monkeypatch):
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
-            (r"<BERT folder(?: or run)?>", str(run)),
+            (r"<BERT folder(?: or run)?>", str(encoder)),
             (r"<text>|<wikipedia>|<novels>", f"{tmp_path}/my/books"),
             (r"<Reuters>", str(tmp_path)),
             (r"<file or ->", f"{tmp_path}/articles.txt"),
