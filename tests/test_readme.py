@@ -1,5 +1,6 @@
 """What the documentation tells people to type: every code block of every page is checked, the main commands are run."""
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -74,10 +75,19 @@ COMMANDS = list({(verb, typed): (where, verb, typed) for where, verb, typed in c
 PLACES = ("README.md", "CONTRIBUTING.md", "docs/", "experiments/", "conf/")
 
 
+@functools.cache
+def encoder_run() -> Path:
+    """A run of task=mlm with as many positions as BERT has, to start from."""
+    folder = runs.scratch("encoder")
+    few = ("task.max_steps=1", "task.validations=1", "callbacks.attention_stats.every_n_steps=0")
+    runs.tiny_run(folder, "model.max_source=512", *few, task="mlm")
+    return folder
+
+
 @pytest.fixture
 def material(tmp_path, monkeypatch):
     """What placeholders stand for. A function from a typed command to its arguments."""
-    run, visual, encoder = runs.copied_run(tmp_path), runs.finished_run("vqa_v2"), runs.finished_run("mlm")
+    run, visual, encoder = runs.copied_run(tmp_path), runs.finished_run("vqa_v2"), encoder_run()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
