@@ -16,6 +16,8 @@ from attnorm.tasks.task import Task
 class TaskDataModule(pl.LightningDataModule):
     """Loaders over the tokenized splits; ranks and accumulation are known when Lightning asks for them."""
 
+    trainer: pl.Trainer  # Lightning attaches it before it asks for loaders
+
     def __init__(self, recipe: Task, splits: dict[str, Split]):
         super().__init__()
         self.recipe, self.cfg, self.splits = recipe, recipe.cfg, splits
