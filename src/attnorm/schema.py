@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_origin
 
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, UnknownOption
 from attnorm.imports import nearest
 
 Count = Annotated[int, Field(ge=1)]
@@ -72,7 +72,7 @@ def option_problems(
         if name not in known:
             if name in facts or not accepts_any(maker):
                 message = f"{_name(owner or maker)} has no such option{_choices(name, known)}"
-                problems.append(Problem(key, message, value))
+                problems.append(UnknownOption(key, message, value))
         elif is_checked(maker) and known[name].annotation is not EMPTY:
             problems += value_problems(key, value, known[name].annotation)
     needed = (name for name, it in known.items() if it.default is EMPTY and name not in options)

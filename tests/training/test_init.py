@@ -160,7 +160,7 @@ def test_the_first_validation_is_that_of_the_weights_in_transformers(tmp_path, b
     with torch.no_grad():
         for row in range(len(split)):
             batch = recipe.collator(split)[MicroBatch([row], 1)]
-            scores = theirs(batch["ids"]).prediction_logits[batch["places"]]
+            scores = theirs(batch["ids"]).prediction_logits[batch["masked_positions"]]
             loss += torch.nn.functional.cross_entropy(scores, batch["labels"], reduction="sum").item()
             hidden += len(scores)
     assert summary["validation"]["metrics"]["loss"] == pytest.approx(loss / hidden, rel=1e-4)

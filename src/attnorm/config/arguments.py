@@ -63,7 +63,9 @@ def as_typed(overrides: Sequence[str]) -> list[str]:
 
 
 def _as_typed(override: str) -> str:
-    key, _, value = override.partition("=")
+    key, equals, value = override.partition("=")
+    if not equals:
+        return override
     name = key.lstrip("+")
     value = value.strip("'") if name == "attention" else value
     return f"{name}={value}".replace("\\:", ":") if name.startswith("attention") else f"{name}={value}"

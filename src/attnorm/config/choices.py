@@ -9,6 +9,12 @@ import yaml
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
+def files_with(key: str) -> list[str]:
+    """The choices whose file sets a key: ["data=vqa_v2"] for "data.features"."""
+    group, _, name = key.partition(".")
+    return [f"{group}={file}" for file, settings in choices(group).items() if name in settings]
+
+
 @cache
 def choices(group: str) -> dict[str, dict[str, Any]]:
     """The settings of the group in each of its files, by the file's name, without the files that it builds on."""
