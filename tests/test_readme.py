@@ -370,7 +370,7 @@ def test_the_changelog_lists_every_name_that_changed():
     for old, new in {**RENAMED, **CHOICES}.items():
         assert old in olds or f".{old.rpartition('.')[2]}`" in olds, old
         first = re.split(r"[ =|]", new)[0]
-        assert first in news or "and so on" in news and first.rpartition(".")[0] in news, new
+        assert first in news or ("and so on" in news and first.rpartition(".")[0] in news), new
 
 
 def test_the_snippet_prints_what_the_formula_promises(capsys):
@@ -419,7 +419,9 @@ def test_the_files_at_the_top_agree():
     assert "Apache License" in (runs.ROOT / "LICENSE").read_text()
     hooks = yaml.safe_load((runs.ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert [repo["repo"] for repo in hooks] == ["local"]
-    used = {dep for hook in hooks[0]["hooks"] for dep in hook["additional_dependencies"] if dep.startswith("ruff")}
+    used = {
+        dep for hook in hooks[0]["hooks"] for dep in hook.get("additional_dependencies", ()) if dep.startswith("ruff")
+    }
     assert used <= set((runs.ROOT / "constraints.txt").read_text().splitlines())
 
 

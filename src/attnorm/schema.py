@@ -181,7 +181,7 @@ def describe(schema: Mapping[str, Any]) -> str:
             return "text that is not empty"
         case kind:
             words = {"boolean": "true, false", "null": "null", "string": "text", "object": "settings by name"}
-            return words.get(kind, "any value")
+            return words.get(str(kind), "any value")
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attnorm.attention.build import short_name
 from attnorm.config.run_config import read_config
@@ -125,8 +126,8 @@ def draw_stacks(quantities: list[Quantity], title: str, cfg: dict):
 
     stacks = list(quantities[0].stacks)
     numbers = sorted({number for stack in quantities[0].stacks.values() for number in stack if number}, key=int)
-    colours = {n: colormaps["viridis"](0.9 * i / max(1, len(numbers) - 1)) for i, n in enumerate(numbers)}
-    colours[""] = "black"
+    colours: dict[str, Any] = {"": "black"}
+    colours |= {n: colormaps["viridis"](0.9 * i / max(1, len(numbers) - 1)) for i, n in enumerate(numbers)}
     size = (max(5.5, 3.4 * len(stacks) + 1.4), 2.7 * len(quantities) + 1.1)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(len(quantities), len(stacks), sharex=True, squeeze=False)

@@ -68,7 +68,7 @@ PARTS = {  # what a site consists of: the names there are, and the class that th
 }
 
 
-def build(kind: str, name: str, options: dict) -> nn.Module:
+def build(kind: str, name: str, options: dict[str, Any]) -> Any:
     """A part of a site by its name or dotted path."""
     table, base = PARTS[kind]
     return construct(kind, name, table, options, base)
@@ -82,7 +82,7 @@ def short_name(name: str) -> str:
     return str(name).rpartition(":")[2]
 
 
-def build_part(kind: str, name: str, attention: dict, **facts: Any) -> nn.Module:
+def build_part(kind: str, name: str, attention: dict[str, Any], **facts: Any) -> Any:
     """A normalizer, prior or scorer with the options typed for it and what only the model knows (`facts`), as far as
     its class takes that."""
     takes = option_names(find(kind, name, *PARTS[kind]))

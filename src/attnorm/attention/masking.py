@@ -78,6 +78,7 @@ class Mask:
 
     def _find_segments(self) -> Iterator[tuple[Tensor, "Mask"]]:
         """Where the tokens of each segment are, int (S, L) into B * N, with their mask; one pair a class of lengths."""
+        assert self.segments is not None  # only `each_segment` calls this
         everywhere = torch.ones_like(self.segments, dtype=torch.bool)
         queries = (everywhere if self.queries is None else self.queries).flatten()
         keys = (everywhere if self.keys is None else self.keys).flatten()

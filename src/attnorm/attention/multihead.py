@@ -27,7 +27,7 @@ class Cache:
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values so far, (B, H, M, D) each, after adding the new ones."""
-        if self.k is not None and self.grows:
+        if self.k is not None and self.v is not None and self.grows:
             k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
         self.k, self.v = k, v
         return k, v

@@ -1,12 +1,13 @@
 """`generate.py`: headlines for articles, by the model of a run folder."""
 
+import io
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from attnorm.cli.evaluate import check, cleaner, configurations
 from attnorm.config.overrides import open_run, read_command
@@ -63,14 +64,15 @@ def input_lines(source: str) -> Iterator[Iterator[str]]:
     """The lines of a file or of standard input ("-"), UTF-8, plain or gzipped. Raises ValueError, naming file and line,
     at one that is not text."""
 
-    def good(file: BinaryIO) -> Iterator[str]:
+    def good(file: io.BufferedReader) -> Iterator[str]:
         for line in files.lines(files.unpacked(file), f"input={source}"):
             if isinstance(line, BadRow):
                 raise line
             yield line
 
     if source == "-":
-        yield good(sys.stdin.buffer)
+        standard_input: Any = sys.stdin.buffer  # a BufferedReader
+        yield good(standard_input)
     else:
         with open(source, "rb") as file:
             yield good(file)

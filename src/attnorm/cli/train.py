@@ -4,10 +4,12 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
@@ -55,7 +57,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     def job(cfg: DictConfig) -> float | None:
         sys.argv = typed  # what the run records, and what Lightning starts the processes of other devices with
         hydra_cfg = HydraConfig.get()
-        runtime = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
+        runtime: Any = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
         run, overrides = Path(runtime["output_dir"]), as_typed(hydra_cfg.overrides.task)
         multirun = hydra_cfg.mode == RunMode.MULTIRUN
         if multirun:
@@ -87,7 +89,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     return exit_code(all_jobs, conf)
 
 
-def count_jobs(hydra_cfg: DictConfig, arguments: Sequence[str]) -> int:
+def count_jobs(hydra_cfg: HydraConf, arguments: Sequence[str]) -> int:
     """The number of jobs of a sweep, by its command line and by the file in conf/hparams_search that was chosen."""
     params = [f"{key}={value}" for key, value in (hydra_cfg.sweeper.get("params") or {}).items()]
     typed = get_args_parser().parse_args(arguments).overrides
@@ -126,7 +128,8 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
     from attnorm.config.validate import check
     from attnorm.config.warm_start import complete
 
-    plain = complete(completed(with_defaults(OmegaConf.to_container(cfg, resolve=True))))
+    typed: Any = OmegaConf.to_container(cfg, resolve=True)
+    plain = complete(completed(with_defaults(typed)))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
     return resolve(plain)

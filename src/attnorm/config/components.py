@@ -33,9 +33,9 @@ def entries(cfg: Mapping[str, Any], group: str) -> dict[str, Mapping[str, Any]]:
     return {name: settings for name, settings in (cfg.get(group) or {}).items() if settings is not None}
 
 
-def component_problems(cfg: Mapping[str, Any]) -> list[Problem]:
+def component_problems(cfg: Mapping[str, Any]) -> list[str]:
     """Problems of the groups `callbacks` and `logger`."""
-    problems = []
+    problems: list[str] = []
     for group, facts in FACTS.items():
         for name, settings in entries(cfg, group).items():
             key = f"{group}.{name}"

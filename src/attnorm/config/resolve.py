@@ -19,24 +19,24 @@ GROUPS = (  # of keys that every run has
 )
 
 
-def model_class(cfg: dict) -> type[nn.Module]:
+def model_class(cfg: Mapping[str, Any]) -> Any:
     """The class of the configured model. Raises ConfigError if there is no such class."""
     return class_of("model", cfg["model"], nn.Module)
 
 
-def model_sites(cfg: dict) -> dict[str, bool]:
+def model_sites(cfg: Mapping[str, Any]) -> dict[str, bool]:
     """The attention sites that the configured model uses, each with whether it is autoregressive."""
     cls = model_class(cfg)
     return cls.sites_of(cfg["model"]) if hasattr(cls, "sites_of") else cls.sites
 
 
-def model_layers(cfg: dict) -> dict[str, int]:
+def model_layers(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The number of layers at each attention site, as far as the model says it (an optional method `site_layers`)."""
     cls = model_class(cfg)
     return cls.site_layers(cfg["model"]) if hasattr(cls, "site_layers") else {}
 
 
-def model_attention(cfg: dict) -> dict:
+def model_attention(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The attention tables with an explicit entry for each site of the configured model, as `resolve_attention`."""
     return resolve_attention(cfg["attention"], model_sites(cfg))
 

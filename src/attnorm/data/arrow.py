@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +14,14 @@ from attnorm.data.featurizer import Featurizer
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
 
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
 BATCH = 4096  # rows of an Arrow record batch
 TABLE, COUNTS = "table.arrow", "counts.json"
 
 
-def progress(rows: Iterable, what: str, total: int | None = None) -> Iterable:
+def progress(rows: Iterable, what: str, total: int | None = None) -> "tqdm":
     """`rows` with a bar on standard error, at a terminal only and after two seconds only."""
     from tqdm import tqdm
 
@@ -86,7 +90,8 @@ def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featuri
     import pyarrow as pa
 
     schema = pa.schema(list(layout.columns().items()))
-    counts, first = Counter(), 0
+    counts: Counter[str] = Counter()
+    first = 0
     with read_batches(rows) as reader, pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
         total = json.loads((rows / COUNTS).read_text())["kept"]
         with progress((), what, total) as bar:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset as Table
 
     from attnorm.data.sources.base import RowSchema
     from attnorm.data.tokenizers.base import Tokenizer
@@ -37,11 +36,11 @@ class Featurizer(ABC):
         """Texts, the first of which is row `first` of the split -> ids, and counts that are added up over the split."""
 
     @abstractmethod
-    def lengths(self, ids: "Dataset") -> np.ndarray:
+    def lengths(self, ids: "Table") -> np.ndarray:
         """int32 (rows, k): the tokens of each of a row's k sequences, special tokens included."""
 
     @abstractmethod
-    def weights(self, ids: "Dataset") -> np.ndarray:
+    def weights(self, ids: "Table") -> np.ndarray:
         """int64 (rows,): how much each row adds to what the loss of an update is divided by."""
 
     @abstractmethod
@@ -49,7 +48,7 @@ class Featurizer(ABC):
         """What a user should know of a split: "11,022 pairs (0 empty skipped)"."""
 
 
-def list_lengths(ids: "Dataset", column: str) -> np.ndarray:
+def list_lengths(ids: "Table", column: str) -> np.ndarray:
     """int64 (rows,): the lengths of the lists in a column."""
     import pyarrow.compute as pc
 

@@ -34,10 +34,11 @@ class ResumableLoader(DataLoader):
             worker_init_fn=_ignore_signals,
             generator=torch.Generator(),  # of its own: making an iterator must not draw from the model's random stream
         )
+        self.sampler: TokenBatches = sampler
         self.handed_out = 0
         self.resume: dict[str, int] | None = None
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:  # type: ignore[override]  # torch names its own iterator
         resume, self.resume = self.resume, None
         if resume is not None and resume["epoch"] == self.sampler.epoch:
             self.sampler.start = resume["handed_out"]

@@ -16,7 +16,7 @@ from attnorm.data.preprocess import Split, prepare
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import Problem, UserError
+from attnorm.errors import UserError
 from attnorm.optim import Optimization
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
@@ -115,14 +115,14 @@ class Task(ABC):
         """The configured model with its initial parameters."""
 
     @abstractmethod
-    def module(self, model: torch.nn.Module, tokenizer, validation: Split) -> TaskModule:
+    def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TaskModule:
         """The LightningModule around a model."""
 
     @abstractmethod
     def collator(self, split: Split) -> Dataset:
         """`MicroBatch` -> the tensors that the task wants."""
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         """What is wrong with keys taken together; `is_valid(*keys)` says whether each key or group is right alone."""
         yield from ()
 
@@ -149,11 +149,11 @@ class Task(ABC):
     def load(self, folder: Path) -> None:  # noqa: B027
         """Takes it from there."""
 
-    def generate(self, model: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """What the model writes for each of these cleaned texts."""
         raise UserError(f"task={self.cfg['task']['name']}: its models write no text")
 
-    def attended(self, model: nn.Module, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The tensors to call the model with so that it reads one cleaned text, and the tokens of its attention."""
         raise UserError(f"task={self.cfg['task']['name']}: its models need more than a text")
 
@@ -194,7 +194,7 @@ class Task(ABC):
         """The model's options as an instance of its `Config`."""
         return build("model", self.model_class().Config, model_options(self.cfg["model"]))
 
-    def build_model(self, cls: Any = None, **facts: Any) -> nn.Module:
+    def build_model(self, cls: Any = None, **facts: Any) -> Any:
         """The model, or `cls` with the model's configuration, with its initial parameters.
 
         facts: what only the task knows, such as vocab_size and pad_id; the model gets those that it has parameters for.
@@ -222,7 +222,7 @@ class Task(ABC):
         module.sort_examples()
         return module.metrics()
 
-    def score(self, module: TaskModule, split: Split) -> Results:
+    def score(self, module: Any, split: Split) -> Results:
         """What `eval.py` and the end of training report: the validation metrics of the whole split."""
         return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
 

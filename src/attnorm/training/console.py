@@ -55,7 +55,7 @@ def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
 
 def show_profile(trainer: pl.Trainer) -> None:
     """The report of trainer.profiler."""
-    if report := trainer.profiler.summary():
+    if report := trainer.profiler.summary():  # type: ignore[attr-defined]  # set by Lightning
         console.print(report, markup=False)
 
 

@@ -16,6 +16,8 @@ from attnorm.tasks.task import Task
 class TaskDataModule(pl.LightningDataModule):
     """Loaders over the tokenized splits; ranks and accumulation are known when Lightning asks for them."""
 
+    trainer: pl.Trainer  # Lightning attaches it before it asks for loaders
+
     def __init__(self, task: Task, splits: dict[str, Split]):
         super().__init__()
         self.task, self.cfg, self.splits = task, task.cfg, splits

@@ -14,6 +14,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from attnorm.config.components import build_components
 from attnorm.config.resolve import leaves
 from attnorm.schema import Text
+from attnorm.training.environment import is_first_rank
 
 
 class CsvTable:
@@ -177,7 +178,7 @@ class RunLoggers:
 
     def open(self) -> list[Logger]:
         """Starts the loggers, on the first rank; the other ranks have none."""
-        if rank_zero_only.rank == 0:
+        if is_first_rank():
             facts = {
                 "run_folder": self.run_folder,
                 "save_dir": self.run_folder,
@@ -195,7 +196,7 @@ class RunLoggers:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        if rank_zero_only.rank != 0:
+        if not is_first_rank():
             return
         figures = self.draw(self.run_folder) if self.draw else []
         for logger in self.all:

@@ -23,6 +23,7 @@ from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.datamodule import TaskDataModule
+from attnorm.training.environment import is_first_rank
 from attnorm.training.loggers import RunLoggers
 from attnorm.training.run_folder import load_weights, resume_history, start_record
 from attnorm.training.run_log import RunLog
@@ -55,7 +56,7 @@ def train(
     console.quiet_libraries()
     cfg, label = config.settings, config.label
     task, throughput = task_of(cfg), Throughput()
-    is_first = pl.utilities.rank_zero_only.rank == 0
+    is_first = is_first_rank()
     if is_first:
         start_record(cfg, run_folder, list(overrides))
         console.show_config(cfg)
@@ -80,10 +81,10 @@ def train(
         if is_first:
             console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
         trainer.fit(module, datamodule=data, ckpt_path=cfg["ckpt_path"])
-        if trainer.is_global_zero and not trainer.fast_dev_run:
+        if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
-        if trainer.is_global_zero and not trainer.fast_dev_run:
+        if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
             summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run_folder, label)
             loggers.log_final(summary)
         if is_first:
@@ -117,10 +118,11 @@ def keep_run_record(
     its checkpoint, and takes over the history of the run."""
     cfg, tokenizer = task.cfg, data.splits["train"].tokenizer
     record = RunRecord(deciding(cfg), task.data_fingerprints(data.splits), tokenizer, updates)
-    trainer.callbacks.insert(0, record)
+    trainer.callbacks.insert(0, record)  # type: ignore[attr-defined]  # set by Lightning
     if cfg["ckpt_path"]:
+        assert module.optimization is not None
         record.check(Path(cfg["ckpt_path"]), module.optimization)
-        if pl.utilities.rank_zero_only.rank == 0:
+        if is_first_rank():
             resume_history(Path(cfg["ckpt_path"]), run_folder, module.model)
 
 

@@ -21,7 +21,7 @@ def covariance_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> 
 
 
 @torch.no_grad()
-def conjugate_gradients(T: Tensor, w: Tensor, alpha: float, x: Tensor, tolerance: float | Tensor) -> Tensor:
+def conjugate_gradients(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, tolerance: float | Tensor) -> Tensor:
     """The same with w (B, H, N, M), without a gradient, to a residual of `tolerance` |x| or less.
 
     The matrix is I plus something positive, so the error is at most the residual, and it is close to I along the many

@@ -41,6 +41,7 @@ class KeyBiased(Normalizer):
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         if mask is None:
             return attention(q, k, v, self.key_bias(q, k, log_prior, None, scale), scale)
+        assert isinstance(mask, Mask)  # `memory_linear` refuses dense masks
         if mask.segments is not None:
             return mask.each_segment(self.attend, q, k, v, log_prior, scale)
         queries = None if mask.queries is None else forbid(~mask.queries)

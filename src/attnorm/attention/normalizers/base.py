@@ -1,5 +1,7 @@
 """The one idea that must stay simple: a normalizer turns scores into weights."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -42,6 +44,7 @@ class Normalizer(TrainingHooks):
     least_mass: float = 0.0
     prior_scale_invariant = True
     proportional_to_prior = False
+    step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
 
     def forward(
         self,
@@ -82,7 +85,7 @@ class Normalizer(TrainingHooks):
         return weights.to(v.dtype) @ v
 
 
-def dot_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
     """scale q k' (B, H, N, M), in float32 or wider whatever the inputs and autocast."""
     with torch.autocast(q.device.type, enabled=False):
         return (upcast(q) * scale) @ upcast(k).transpose(-2, -1)

@@ -36,11 +36,12 @@ class HNAS(Normalizer):
             raise ValueError(f"start={start!r}: allowed are numbers from 0 to 1")
         if form == "sigmoid" and start in (0, 1):
             raise ValueError(f"start={start!r}: a saturated sigmoid has no gradient; use form='clamp'")
-        if per == "head" and heads is None:
+        shares = heads if per == "head" else 1
+        if shares is None:
             raise ValueError("per='head': needs heads=<number of heads>")
         self.form, self.per = form, per
         self.parameter_start = float(start) if form == "clamp" else math.log(start / (1 - start))
-        self.hybrid = nn.Parameter(torch.full((heads if per == "head" else 1,), self.parameter_start))
+        self.hybrid = nn.Parameter(torch.full((shares,), self.parameter_start))
         self.dnas, self.softmax = self.doubly_normalized(), Softmax()
 
     def hybrid_weight(self) -> Tensor:
@@ -48,7 +49,7 @@ class HNAS(Normalizer):
         return self.hybrid.sigmoid() if self.form == "sigmoid" else self.hybrid
 
     @property
-    def least_mass(self) -> float:
+    def least_mass(self) -> float:  # type: ignore[override]  # it changes as the hybrid weights are trained
         """Each key keeps v / M: the doubly normalized share of the mix keeps Lemma 1's."""
         return self.hybrid_weight().min().item()
 

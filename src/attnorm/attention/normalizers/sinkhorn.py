@@ -31,7 +31,7 @@ class Sinkhorn(KeyBiased):
 
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
         s = masked_scores(scores, mask)
-        f = 0.0
+        f: Tensor | float = 0.0
         for _ in range(self.n_iters - 1):
             g = logsumexp_over_queries(s - f)
             f = logsumexp_over_keys(add_log_prior(s - g, log_prior))

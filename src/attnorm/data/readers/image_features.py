@@ -14,6 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,8 @@ class Store(ABC):
     """Features of images at one path."""
 
     def __init__(self, path: Path):
-        self.path, self._opened = path, (None, None)
+        self.path = path
+        self._opened: tuple[int | None, Any] = (None, None)
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_opened": (None, None)}

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ _NAMES = ("vocab.txt", "tokenizer.json")  # what is looked for in a folder, in t
 
 # BERT splits at every punctuation mark and forgets where the spaces were. These put words together again the way the
 # published headlines write them: ##.# / u.s. / -lrb- / ca n't / the state 's / vice-president / --.
-_JOINS = [
+_JOINS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<=#) (?=#)"), ""),
     (re.compile(r"(?<=#) ([.:/-]) (?=#)"), r"\1"),
     (re.compile(r"(?<=#) , (?=###(?!#))"), ","),
@@ -57,7 +58,7 @@ class WordPiece(Tokenizer):
         self._placed: dict[str, list[tuple[int, int, int]]] = {}  # word: (id, start, end) of its pieces
 
     @classmethod
-    def from_settings(
+    def from_settings(  # type: ignore[override]  # names its options
         cls,
         draw: Callable[[int | None], Iterable[str]] | None = None,
         *,
@@ -73,7 +74,8 @@ class WordPiece(Tokenizer):
         ValueError.
         """
         if file is None:
-            return cls(train(lambda: draw(sample), vocab_size=vocab_size, lowercase=lowercase is not False))
+            assert draw is not None  # only a tokenizer from a file does without sentences
+            return cls(train(partial(draw, sample), vocab_size=vocab_size, lowercase=lowercase is not False))
         path, name = _resolve(file), f"tokenizer.file={file}"
         if path.suffix == ".json":
             return cls(_from_json(path.read_bytes(), name, lowercase), name)

@@ -60,11 +60,12 @@ def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase:
 
 def _characters(sentences: Iterable[str], pipeline) -> tuple[list[str], list[str]]:
     """The characters of the words, sorted; and "##" with each one that continues a word."""
-    words = Counter()
+    words: Counter[str] = Counter()
     for sentence in sentences:
         words.update(sentence.split())
     words.pop(UNK, None)
-    counts, continuing = Counter(), set()
+    counts: Counter[str] = Counter()
+    continuing: set[str] = set()
     for word, times in words.items():
         for piece, _ in pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(word)):
             for character in piece:

@@ -1,5 +1,8 @@
 """What the models that answer questions about images have in common."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +29,10 @@ class QuestionEmbedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """ids, int (B, T), padded at the end, where no word sees it -> (B, T, W)."""
         vectors = self.table(ids)
-        return self.linear(vectors) if self.gru is None else self.gru(vectors)[0]
+        if self.gru is not None:
+            return self.gru(vectors)[0]
+        assert self.linear is not None  # the model has one of the two
+        return self.linear(vectors)
 
 
 class VqaModel(nn.Module):
@@ -50,8 +56,8 @@ class VqaModel(nn.Module):
         vocab_size: int,
         pad_id: int,
         answers: int,
-        view_widths: list[int] = (),
-        view_boxes: list[int] = (),
+        view_widths: Sequence[int] = (),
+        view_boxes: Sequence[int] = (),
         seed: int = 0,
     ):
         super().__init__()
@@ -87,7 +93,7 @@ class VqaModel(nn.Module):
         return {site: autoregressive for site, autoregressive in cls.sites.items() if site in used}
 
     @classmethod
-    def site_layers(cls, settings: dict) -> dict[str, int]:
+    def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """The number of layers at each site that `sites_of` names: one that fuses, `layers` in every stack."""
         return {site: 1 if site == "fusion" else settings.get("layers") for site in cls.sites_of(settings)}
 
@@ -114,7 +120,8 @@ class VqaModel(nn.Module):
         """
         if self.fusion is None:
             raise ValueError("fusion='none': this model sees no boxes")
-        fused = []
+        fused: list[Tensor] = []
         with observe(self.fusion, lambda name, weights, allowed: fused.append(weights)):
             weights = self.answer(ids, views)[1]
+        assert weights is not None  # None is for models without boxes
         return weights, fused[0] if fused else None

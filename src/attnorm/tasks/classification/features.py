@@ -41,7 +41,7 @@ class ClassificationFeaturizer(Featurizer):
         numbers = {name: number for number, name in enumerate(self.labels)}
         if unknown := sorted(set(texts["label"]) - numbers.keys()):
             raise DataError(checks.unknown(f"label {unknown[0]!r} is not in data.labels", unknown[0], self.labels))
-        table = {"ids": [], "first": [], "label": [numbers[name] for name in texts["label"]]}
+        table: dict[str, list] = {"ids": [], "first": [], "label": [numbers[name] for name in texts["label"]]}
         truncated = 0
         encoded = (tokenizer.encode(texts[column]) for column in ("text", "second"))
         for ids, second, text in zip(*encoded, texts["second"], strict=True):

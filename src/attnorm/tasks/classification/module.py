@@ -38,7 +38,7 @@ class ClassificationModule(TaskModule):
         self.outputs += zip(batch["rows"].tolist(), guesses.tolist(), strict=True)
         loss = F.cross_entropy(scores, labels, reduction="sum").item()
         self.add(loss=loss, rows=len(guesses), correct=(guesses == labels).sum().item())
-        if self.examples is not None:
+        if self.keep_examples:
             self.record(batch["rows"], loss_sum=F.cross_entropy(scores, labels, reduction="none"))
 
     def predictions(self) -> dict[int, str]:

@@ -25,6 +25,8 @@ class HeadlineModule(TaskModule):
 
     counters = ("loss", "tokens", "pairs", *METRICS)
 
+    model: Seq2Seq
+
     def __init__(
         self,
         model: Seq2Seq,
@@ -61,7 +63,7 @@ class HeadlineModule(TaskModule):
         logits, labels = target_logits(self.model, batch)
         logits = logits.float()
         self.add(loss=F.cross_entropy(logits, labels, reduction="sum").item(), tokens=len(labels))
-        if self.examples is not None:
+        if self.keep_examples:
             losses, real = F.cross_entropy(logits, labels, reduction="none"), real_targets(self.model, batch)
             self.record(batch["rows"], loss_sum=sums_per_row(losses, real), n_tokens=real.sum(1))
         scored = batch["rows"] < self.rouge_pairs

@@ -86,7 +86,7 @@ class HeadlineTask(Task):
 
         return (torch.tensor([source]), torch.tensor([target])), tokens
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         model = {"max_target": TransformerConfig.max_target, **self.cfg["model"]}
         decoding, data = self.cfg["decoding"], self.cfg["data"]
         if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
@@ -105,6 +105,7 @@ class HeadlineTask(Task):
         """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
         module.rouge_pairs = 0  # greedy headlines are for watching only
         loss = self.evaluate(module, split)["loss"]
+        losses, n_tokens = module.examples["loss_sum"], module.examples["n_tokens"]
         decoding, rouge = self.decoding(), Rouge(self.config.stemmer)
         started = time.perf_counter()
         headlines = write_headlines(
@@ -127,7 +128,7 @@ class HeadlineTask(Task):
             note=rouge.describe(),
             settings=vars(decoding),
             files={".txt": "\n".join(headlines) + "\n"},
-            predictions=Predictions(range(len(titles)), titles, headlines, scores, **module.examples, inputs=articles),
+            predictions=Predictions(range(len(titles)), titles, headlines, scores, losses, n_tokens, inputs=articles),
             samples=list(map(sample, articles, titles, headlines)),
             extra={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
         )

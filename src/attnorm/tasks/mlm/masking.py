@@ -8,6 +8,7 @@ P(n) = w_n / (w_1 + ... + w_L), each as likely anywhere as it fits; ALBERT has w
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ class Masking:
     @classmethod
     def check(cls, options: Mapping[str, object], key: str = "masking") -> list[str]:
         """Problems with the values of these options, each opening with `key`.option."""
-        values = {name: options.get(name, getattr(cls, name)) for name in cls.__dataclass_fields__}
+        values: dict[str, Any] = {name: options.get(name, getattr(cls, name)) for name in cls.__dataclass_fields__}
         problems = []
         for name in ("mask_prob", "keep_prob", "random_prob"):
             value = values[name]
@@ -145,6 +146,7 @@ class MaskedLMCollator(Dataset):
                 "tokenizer: it has no [MASK], which masked language modelling needs; use tokenizer=wordpiece, trained "
                 "or with the vocabulary of a BERT model"
             )
+        self.mask_id = tokenizer.mask_id
         self.rows, self.tokenizer, self.masking, self.seed = rows, tokenizer, masking, seed
         everything = np.arange(tokenizer.vocab_size)
         self.starts_word = tokenizer.starts_word(everything)
@@ -167,7 +169,7 @@ class MaskedLMCollator(Dataset):
             places[i, :end] = self.masking.draw(maskable[i, :end], starts_word[i, :end], rng)
             fates.append(rng.random(np.count_nonzero(places[i])))
         labels = shown[places]
-        shown[places] = self.masking.replace(labels, self.tokenizer.mask_id, self.ordinary, np.concatenate(fates))
+        shown[places] = self.masking.replace(labels, self.mask_id, self.ordinary, np.concatenate(fates))
         return {
             "ids": ids,
             "labels": torch.from_numpy(labels),

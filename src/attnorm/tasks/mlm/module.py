@@ -35,7 +35,7 @@ class MaskedLMModule(TaskModule):
         self._show(batch, guesses)
         loss = F.cross_entropy(scores, labels, reduction="sum").item()
         self.add(loss=loss, masked=len(labels), correct=(guesses == labels).sum().item())
-        if self.examples is not None:
+        if self.keep_examples:
             self._record(batch, F.cross_entropy(scores, labels, reduction="none"), guesses)
 
     def _record(self, batch: dict[str, Tensor], losses: Tensor, guesses: Tensor) -> None:

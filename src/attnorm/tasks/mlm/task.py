@@ -69,7 +69,7 @@ class MaskedLMTask(EncoderTask):
         )
         return scores
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
         if is_valid("task"):
             options = {name: value for name, value in self.cfg["task"].items() if name in names_of(Masking)}

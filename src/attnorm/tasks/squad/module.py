@@ -63,7 +63,7 @@ class SpanModule(TaskModule):
         scores = self(batch)
         self.spans.add(batch["rows"].tolist(), *scores.unbind(-1))
         self.add(loss=self._loss(scores, batch).item(), windows=len(batch["rows"]))
-        if self.examples is not None:
+        if self.keep_examples:
             self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 
     def metrics(self) -> dict[str, float]:
@@ -74,8 +74,8 @@ class SpanModule(TaskModule):
         self.spans = everywhere
         answers, odds = everywhere.answers()
         gold = [reference for reference in references(self.texts) if reference[0] in answers]
-        with_null = {} if self.null_threshold is None else {"null_odds": odds, "threshold": self.null_threshold}
-        found = score(answers, gold, **with_null)
+        with_null = () if self.null_threshold is None else (odds, self.null_threshold)
+        found = score(answers, gold, *with_null)
         self._show(gold)
         kept = {name: value for name, value in found.items() if not name.endswith(("total", "missing", "extra"))}
         return {"loss": self.sums["loss"] / self.sums["windows"], **kept}

@@ -58,7 +58,7 @@ class SquadTask(EncoderTask):
     def collator(self, split: Split) -> SquadCollator:
         return SquadCollator(split.rows, split.tokenizer.pad_id)
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
         if is_valid("model.max_source", "task"):
             try:
@@ -98,7 +98,8 @@ class SquadTask(EncoderTask):
         gold = squad_metric.references(split.texts)
         spans, odds = task.spans.answers()
         answers, _ = task.spans.answers(task.null_threshold)
-        losses, windows, statistics = [0.0] * len(gold), [0] * len(gold), {}
+        losses, windows = [0.0] * len(gold), [0] * len(gold)
+        statistics: dict[str, list] = {}
         for question, loss in zip(split.rows["example"], task.examples["loss_sum"], strict=True):
             losses[question] += loss
             windows[question] += 1

@@ -78,7 +78,7 @@ class SquadFeaturizer(Featurizer):
             self._refuse_impossible(texts["id"], answers)
         questions, truncated = cut(tokenizer.encode(texts["question"]), self.max_query)
         context_tokens = lru_cache(maxsize=8)(lambda context: _tokens(context, tokenizer))  # questions share contexts
-        table = {name: [] for name in self.columns()}
+        table: dict[str, list] = {name: [] for name in self.columns()}
         counts = {"windows": 0, "truncated": truncated, "impossible": 0, "unfit": 0}
         for row, question in enumerate(questions):
             head = [tokenizer.bos_id, *question, tokenizer.eos_id]

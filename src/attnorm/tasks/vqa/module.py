@@ -46,7 +46,7 @@ class VqaModule(TaskModule):
         credit = batch["targets"].gather(1, guesses[:, None]).float().sum().item()
         self.outputs += zip(batch["rows"].tolist(), guesses.tolist(), strict=True)
         self.add(loss=self._loss(scores, batch).item(), questions=len(guesses), credit=credit)
-        if self.examples is not None:
+        if self.keep_examples:
             self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 
     def predictions(self) -> dict[str, str]:
@@ -74,8 +74,8 @@ def views_of(
     """The views in a batch: features (B, M, D), present (B, M), geometry (B, M, 4) or None of each; numbers in `dtype`,
     for they are read in float32 whatever the precision of the model."""
 
-    def real(name: str) -> Tensor | None:
-        return batch[name].to(dtype) if name in batch else None
+    def geometry(n: int) -> Tensor | None:
+        return batch[f"geometry{n}"].to(dtype) if f"geometry{n}" in batch else None
 
     numbers = range(sum(name.startswith("view") for name in batch))
-    return [(real(f"view{n}"), batch[f"present{n}"], real(f"geometry{n}")) for n in numbers]
+    return [(batch[f"view{n}"].to(dtype), batch[f"present{n}"], geometry(n)) for n in numbers]

@@ -1,10 +1,11 @@
 """Visual question answering: questions, views of images, an answer of a list, the official accuracy."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -109,7 +110,8 @@ class VqaTask(Task):
         fusion = self.cfg["model"]["fusion"]
         if fusion == "none":
             return None
-        views = self.source().views(split, self.cache())
+        source: Any = self.source()  # a VisualSource, or one like it
+        views = source.views(split, self.cache())
         return views.first(1) if fusion == "single" else views
 
     def sizes(self) -> tuple[list[int], list[int]]:
@@ -127,7 +129,7 @@ class VqaTask(Task):
     def featurizer(self) -> VqaFeaturizer:
         return VqaFeaturizer(self.cfg["model"]["max_question"], self.answers())
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         longest, data = self.cfg["model"].get("max_question"), self.cfg["data"]
         if is_valid("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
             message = f"must be at least {longest}, the tokens of the longest possible question"
@@ -153,7 +155,7 @@ class VqaTask(Task):
 
     def ignored_keys(self) -> dict[str, str]:
         model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
-        keys = {}
+        keys: dict[str, str] = {}
         if "encoder" not in self.model_class().sites_of(model):
             keys |= dict.fromkeys(("model.layers", "model.n_heads", "model.ffn_dim", "model.norm_first"), transformer)
         if model["fusion"] != "attention":
@@ -205,7 +207,7 @@ class VqaTask(Task):
         return scores
 
     def table(
-        self, answers: dict[str, str], accuracies: list[float | None], losses: list[float | None], split: Split
+        self, answers: dict[str, str], accuracies: Sequence[float | None], losses: Sequence[float | None], split: Split
     ) -> Predictions:
         """One row per question. accuracies (percent) and losses (nats) are None for questions without annotations."""
         gold = references(split.texts)

@@ -88,15 +88,16 @@ class AttentionStats(EveryNSteps):
         self.file = Path(run_folder) / ATTENTION_FILE
         self.batch: dict[str, Tensor] | None = None
 
-    def on_fit_start(self, trainer: pl.Trainer, task: TaskModule) -> None:
+    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         self.table = CsvTable(self.file)
         if self.every_n_steps and trainer.is_global_zero:
-            batch = trainer.datamodule.probe_batch()
+            batch = trainer.datamodule.probe_batch()  # type: ignore[attr-defined]  # set by Lightning
             self.batch = {name: tensor.to(task.device) for name, tensor in batch.items()}
         self.start(trainer, task, [self.table])
 
     @torch.no_grad()
-    def on_step(self, trainer: pl.Trainer, task: TaskModule) -> None:
+    def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        assert isinstance(task, TaskModule)
         metrics: dict[str, float] = {}
 
         def record(name: str, weights: Tensor, allowed: Tensor | None) -> None:

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from attnorm.progress import bar, console
 from attnorm.schema import WholeNumber
+from attnorm.tasks.module import TaskModule
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class Progress(pl.Callback):
         if self.show and trainer.is_global_zero:
             self.bar = bar("training")
             self.bar.start()
-            total = trainer.datamodule.num_training_steps()
+            total = trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
             self.line = self.bar.add_task("", total=total, completed=trainer.global_step, note="")
 
     def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:
@@ -39,6 +40,7 @@ class Progress(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
+        assert isinstance(task, TaskModule)
         found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         log.info("step %6s  val loss %.3f  %s", f"{trainer.global_step:,}", found["loss"], task.format_line(found))
         self._show_samples(trainer.global_step, task.samples[: self.samples])

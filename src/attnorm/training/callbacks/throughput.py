@@ -1,6 +1,7 @@
 """Counting the tokens that a run trains on."""
 
 import time
+from typing import Any
 
 import pytorch_lightning as pl
 from torch import Tensor
@@ -19,7 +20,8 @@ class Throughput(pl.Callback):
         if self.since is None:
             self.since = time.perf_counter()
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: TaskModule, outputs, batch: dict, *_) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, outputs: Any, batch: Any, *_) -> None:
+        assert isinstance(task, TaskModule)
         self.tokens = self.tokens + task.tokens(batch)
 
     def on_validation_start(self, *_) -> None:

@@ -66,7 +66,7 @@ def scene(split: str, index: int, seed: int = 0) -> Scene:
     ]
     looks.sort(key=lambda look: -SIDES[look[2]])  # the largest first: they are the hardest to place
     while True:
-        things = []
+        things: list[Thing] = []
         for look in looks:
             if (thing := _placed(random, look, things)) is None:
                 break
