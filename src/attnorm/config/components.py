@@ -13,7 +13,7 @@ from typing import Any
 
 from attnorm.errors import ConfigError, Problem
 from attnorm.parts import class_of, options_of
-from attnorm.schema import build, option_problems
+from attnorm.schema import build, option_problems, parameters
 
 FACTS = {
     "callbacks": ("run_folder", "monitor", "mode"),
@@ -59,6 +59,8 @@ def build_components(cfg: Mapping[str, Any], group: str, /, **facts: Any) -> lis
     built = []
     for name, settings in entries(cfg, group).items():
         key, options = f"{group}.{name}", options_of(settings)
-        known = {fact: value for fact, value in {**facts, "entry": name}.items() if fact not in options}
-        built.append(build(key, class_of(key, settings, base_of(group)), options, **known))
+        cls = class_of(key, settings, base_of(group))
+        wanted = parameters(cls).keys() - options.keys()  # not what a **kwargs would also take
+        known = {fact: value for fact, value in {**facts, "entry": name}.items() if fact in wanted}
+        built.append(build(key, cls, options, **known))
     return built

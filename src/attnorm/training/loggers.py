@@ -229,11 +229,6 @@ class Wandb(WandbLogger):
         )
 
     @rank_zero_only
-    def log_final(self, scores: Mapping[str, float], step: int) -> None:
-        """The final scores; wandb's summary has the last value of every metric, and so these too."""
-        self.log_metrics(scores, step)
-
-    @rank_zero_only
     def log_samples(self, name: str, samples: Samples, step: int) -> None:
         """Samples as a table with one column per label."""
         columns = list(dict.fromkeys(label for sample in samples for label in sample))
@@ -340,6 +335,7 @@ class RunLoggers(pl.Callback):
 
     def log_final(self, scores: Mapping[str, float], samples: Samples, step: int) -> None:
         """Sends the scores and samples of the best model to every logger; metrics.csv keeps its columns."""
+        self.metrics_file.last_step = step
         named = {f"final/{name}": value for name, value in scores.items()}
         for logger in self.others:
             attempt("log the final scores", logger, getattr(logger, "log_final", logger.log_metrics), named, step)

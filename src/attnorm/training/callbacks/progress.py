@@ -18,8 +18,8 @@ class Progress(pl.Callback):
     """A bar over all updates of the run, and one line per validation with a sample.
 
     bar:     whether to show the bar; on a terminal only.
-    samples: how many samples of each validation are kept in samples/step_*.txt and sent to the loggers; the first one is
-             shown.
+    samples: how many samples of each validation are kept in samples/step_*.txt and sent to the loggers. The first
+             one is shown.
     """
 
     def __init__(self, run_folder: Path, bar: bool = True, samples: WholeNumber = 5):
