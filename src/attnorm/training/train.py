@@ -73,7 +73,7 @@ def train(
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module.optimization = task.optimization()
-        trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop])
+        trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop, loggers])
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates, run_folder)
@@ -85,8 +85,7 @@ def train(
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
         if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
-            summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run_folder, label)
-            loggers.log_final(summary)
+            summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run_folder, label, loggers)
         if is_first:
             console.show_profile(trainer)
     if is_first:
@@ -166,8 +165,10 @@ def evaluate_best(
     updates: int,
     run_folder: Path,
     label: str,
+    loggers: RunLoggers,
 ) -> dict[str, Any]:
-    """Scores the best model on the validation split, shows and writes the results; what summary.json says of them."""
+    """Scores the best model on the validation split, shows, writes and logs the results; what summary.json says of
+    them."""
     split = data.splits["validation"]
     best_step = load_weights(module.model, run_folder / "checkpoints" / f"{BEST}.ckpt")
     scores = task.score(module.to(trainer.strategy.root_device), split)
@@ -175,6 +176,7 @@ def evaluate_best(
     console.show_samples(scores.samples[:SAMPLES])
     scores.write(run_folder / "samples", scores.split)
     scores.write_predictions(run_folder, scores.split)
+    loggers.log_final(scores.metrics, scores.samples[:SAMPLES], steps)
     console.show_scores(scores, label)
     for name, rows in recorded_scalars(run_folder).items():
         console.show_learned_scalar(name, rows)
