@@ -417,7 +417,7 @@ def test_a_missing_tensor_is_said_at_the_front_door(monkeypatch, tmp_path, copy,
     typed = (*tiny, f"model.init={copy}", f"paths.log_dir={tmp_path}/logs")
     assert runs.call(monkeypatch, "train", *typed) == 2
     error = capsys.readouterr().err
-    assert "encoder.layers.1.feed_forward.2.weight: none in the weights" in error and "Traceback" not in error
+    assert "encoder.layers.1.feed_forward.2.weight: missing from the weights" in error and "Traceback" not in error
 
 
 def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, copy):
