@@ -117,7 +117,7 @@ def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0
 
 def build_site_prior(
     attention: dict, site: str, *, heads: int, bidirectional: bool, positions: int, width: int
-) -> nn.Module | None:
+) -> Sum | None:
     """The prior of a site, shared by all layers of its stack; None without one.
 
     positions: how many positions the site's keys can have; width: of the states behind them.

@@ -21,7 +21,15 @@ class DNASPrefix(Normalizer):
     least_mass = 1.0
     proportional_to_prior = True
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         s = masked_scores(scores, mask)
         # the smallest number adds nothing to a sum and, unlike -inf, has a gradient
         c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
@@ -59,7 +67,14 @@ class HNASPrefix(HNAS):
     doubly_normalized = DNASPrefix
     attend = Normalizer.attend  # dense: no (N, M) table less than this
 
-    def step(self, scores, mask=None, state=None, *, log_prior=None) -> tuple[Tensor, Tensor]:
+    def step(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        state: Tensor | None = None,
+        *,
+        log_prior: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         s = upcast(scores)
         doubly, state = self.dnas.step(s, mask, state, log_prior=log_prior)
         return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype), state
