@@ -66,7 +66,7 @@ def option_problems(
     checker, not for users.
     """
     known = {name: it for name, it in parameters(maker).items() if name not in facts and name != "self"}
-    problems = []
+    problems: list[Problem] = []
     for name, value in options.items():
         key = f"{group}.{name}" if group else name
         if name not in known:

@@ -6,7 +6,7 @@ python -m attnorm.analysis.boxes logs/vqa/dnas/<run> --questions 0 1 2
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NUMBERED = 5  # boxes per view whose share is written out
 SPOTS = (0.5, 0.25, 0.75, 0.1, 0.9)  # for a number in its box, in fractions of the box, the preferred one first
@@ -103,7 +106,7 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Pa
     return save(figure, target)
 
 
-def draw_boxes_of_view(axes, boxes: Tensor, shares: Tensor, colours) -> None:
+def draw_boxes_of_view(axes: "Axes", boxes: Tensor, shares: Tensor, colours: Any) -> None:
     """Paints boxes (n, 4) in ascending order of their shares (n,), and writes the largest shares on them."""
     from matplotlib.patches import Rectangle
 

@@ -119,7 +119,7 @@ def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0
 
 def build_site_prior(
     attention: dict, site: str, *, heads: int, bidirectional: bool, positions: int, width: int
-) -> nn.Module | None:
+) -> Sum | None:
     """Builds the prior of a site, which all layers of its stack share. Returns None if the site has no prior.
 
     positions: the largest number of positions of the site's keys. width: the width of the states behind the keys.

@@ -132,12 +132,14 @@ def carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: slic
     return wide
 
 
-def cpu_forward(q, k, v, bias, scale) -> tuple[Tensor, Tensor]:
+def cpu_forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
     out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias, scale=scale)
     return out, logsumexp.contiguous()
 
 
-def cpu_backward(grad_out, q, k, v, bias, out, logsumexp, scale) -> tuple[Tensor, Tensor, Tensor]:
+def cpu_backward(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, logsumexp: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
     return aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad_out, q, k, v, out, logsumexp, 0.0, False, attn_mask=bias, scale=scale
     )
@@ -150,7 +152,9 @@ def cuda_forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor,
     return out, logsumexp[..., : q.shape[-2]].contiguous()  # the kernel rounds the length up to a multiple of 32
 
 
-def cuda_backward(grad_out, q, k, v, out, logsumexp, scale) -> tuple[Tensor, Tensor, Tensor]:
+def cuda_backward(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
     unused = [torch.zeros(shape, dtype=torch.int64, device=q.device) for shape in ((2,), ())]  # dropout's random state
     if q.dtype in SIXTEEN_BITS:
         unused = [state.to(torch.uint64) for state in unused]

@@ -3,9 +3,9 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from tqdm import tqdm
 
 BATCH = 4096  # rows of an Arrow record batch
@@ -63,7 +64,13 @@ def cleaned(text: str, column: str, cleaner: Source | None, *, lowercase: bool, 
     return clean(text if cleaner is None else cleaner.clean(text, column), lowercase=lowercase, digits=digits)
 
 
-def _cleaned(rows, counts, row_schema, make, limit) -> Iterator[tuple[str, ...]]:
+def _cleaned(
+    rows: Iterable[tuple[str, ...]],
+    counts: dict[str, int],
+    row_schema: RowSchema,
+    make: Callable[[str, str], str],
+    limit: int | None,
+) -> Iterator[tuple[str, ...]]:
     needed = [row_schema.columns.index(name) for name in row_schema.needed]
     for row in rows:
         counts["read"] += 1
@@ -106,7 +113,7 @@ def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featuri
     return dict(counts)
 
 
-def _column(values, kind):
+def _column(values: Sequence, kind: "pa.DataType") -> "pa.Array":
     """An Arrow column; lists go by way of one flat array, which is faster than list by list."""
     import pyarrow as pa
 
@@ -118,7 +125,7 @@ def _column(values, kind):
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind.value_type))
 
 
-def read_batches(folder: Path):
+def read_batches(folder: Path) -> Any:
     """The record batches of a table, mapped into memory; a context manager."""
     import pyarrow as pa
 

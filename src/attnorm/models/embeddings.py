@@ -1,7 +1,7 @@
 """Token, position and type embeddings."""
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,8 @@ class Embeddings(nn.Module):
     def __init__(self, tokens: TokenTable, max_positions: int, shape: EncoderConfig):
         super().__init__()
         width = tokens.embedding_dim
-        self.tokens, self.max_positions = tokens, max_positions
+        self.tokens: Any = tokens  # output layers may share the weight of an nn.Embedding
+        self.max_positions = max_positions
         if shape.positions == "learned":
             self.positions: nn.Embedding | None = nn.Embedding(max_positions, width)
             self.scale = 1.0

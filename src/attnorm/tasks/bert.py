@@ -18,7 +18,7 @@ class EncoderTask(Task):
     interface = "encoder"
     head: type[torch.nn.Module]
 
-    def model(self, tokenizer) -> torch.nn.Module:
+    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         vocabulary = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
         return self.build_model(self.head, encoder=self.model_class(), **vocabulary, **self.extra())
 

@@ -111,7 +111,7 @@ class Task(ABC):
         """How texts become rows of ids."""
 
     @abstractmethod
-    def model(self, tokenizer) -> torch.nn.Module:
+    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         """The configured model with its initial parameters."""
 
     @abstractmethod
@@ -167,7 +167,7 @@ class Task(ABC):
 
     def splits(
         self,
-        tokenizer=None,
+        tokenizer: Tokenizer | None = None,
         names: tuple[str, ...] = ("train", "validation"),
         cleaner: Source | None = None,
     ) -> dict[str, Split]:

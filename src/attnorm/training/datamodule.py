@@ -2,6 +2,7 @@
 
 from copy import copy
 from functools import cached_property
+from typing import Any
 
 import pytorch_lightning as pl
 
@@ -72,7 +73,7 @@ class TaskDataModule(pl.LightningDataModule):
         sampler = self._sampler("validation", shuffle=False)
         return self.task.collator(self.splits["validation"])[next(iter(sampler))]
 
-    def _sampler(self, name: str, **order) -> TokenBatches:
+    def _sampler(self, name: str, **order: Any) -> TokenBatches:
         split = self.splits[name]
         return TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, **order)
 

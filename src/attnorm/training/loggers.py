@@ -94,7 +94,7 @@ class MetricsFile(Logger):
         return ""
 
     @rank_zero_only
-    def log_hyperparams(self, *args, **kwargs) -> None:
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: config.yaml records them."""
 
     @rank_zero_only

@@ -39,7 +39,16 @@ class KeyBiased(Normalizer):
         """
         raise NotImplementedError
 
-    def attend(self, q, k, v, mask: Tensor | Mask | None = None, *, log_prior=None, scale=None) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         if not memory_linear(q, k, mask, log_prior):
             return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
         scale = q.shape[-1] ** -0.5 if scale is None else scale

@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
@@ -72,7 +73,7 @@ def suffix(path: Path) -> str:
     return path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
 
 
-def _reader(path: Path):
+def _reader(path: Path) -> Any:
     found = suffix(path)
     return None if found == ".parquet" and path.suffix == ".gz" else READERS.get(found)
 
@@ -153,7 +154,7 @@ class _Lines:
         return line
 
 
-def _table_rows(path: Path, columns: Columns, encoding: str, **dialect) -> Rows:
+def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> Rows:
     lines = _Lines(path, encoding)
     reader, width, places = csv.reader(lines, **dialect), None, []
     while True:

@@ -126,7 +126,7 @@ class Tokenizer(ABC):
         """A hash of `to_bytes`."""
         return hashlib.blake2b(self.to_bytes(), digest_size=16).hexdigest()
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple]:
         return type(self).from_bytes, (self.to_bytes(),)
 
 

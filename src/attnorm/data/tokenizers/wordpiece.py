@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from attnorm.data.tokenizers.base import REMEMBERED, UNK, Tokenizer
 from attnorm.data.tokenizers.wordpiece_trainer import pipeline, train
 from attnorm.errors import DataError
 from attnorm.schema import Count
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Pipeline
 
 SPECIAL = {"pad_id": "[PAD]", "bos_id": "[CLS]", "eos_id": "[SEP]", "unk_id": "[UNK]"}
 MASK = "[MASK]"
@@ -40,7 +44,7 @@ class WordPiece(Tokenizer):
     FILE = "tokenizer.json"
     has_mask = has_offsets = True
 
-    def __init__(self, tokenizer, name: str = "tokenizer"):
+    def __init__(self, tokenizer: "Pipeline", name: str = "tokenizer"):
         """`tokenizer` is a tokenizers.Tokenizer. Raises ValueError, naming them, if special tokens are missing."""
         super().__init__()
         tokenizer.no_padding()
@@ -49,9 +53,9 @@ class WordPiece(Tokenizer):
         if missing := [token for token in SPECIAL.values() if tokenizer.token_to_id(token) is None]:
             raise DataError(f"{name}: the vocabulary has no {', '.join(missing)}")
         self._tokenizer = tokenizer
-        self.pad_id, self.bos_id, self.eos_id, self.unk_id = map(tokenizer.token_to_id, SPECIAL.values())
-        self.mask_id = tokenizer.token_to_id(MASK)
         vocabulary = tokenizer.get_vocab()
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = (vocabulary[token] for token in SPECIAL.values())
+        self.mask_id = vocabulary.get(MASK)
         self.vocab_size = 1 + max(vocabulary.values())  # some files leave gaps between their ids
         self._starts = np.ones(self.vocab_size, bool)
         self._starts[[i for piece, i in vocabulary.items() if _continues(piece)]] = False
@@ -104,7 +108,7 @@ class WordPiece(Tokenizer):
         return cls(_from_json(content, name, None), name)
 
     def token(self, number: int) -> str:
-        return self._tokenizer.id_to_token(number)
+        return self._tokenizer.id_to_token(number) or UNK
 
     def to_bytes(self) -> bytes:
         return self._tokenizer.to_str().encode()
@@ -160,7 +164,7 @@ def _resolve(file: str) -> Path:
     return next((path / name for name in _NAMES if (path / name).is_file()), path)
 
 
-def _from_vocabulary(file: Path, lowercase: bool | None):
+def _from_vocabulary(file: Path, lowercase: bool | None) -> "Pipeline":
     pieces = [line.rstrip("\r\n") for line in files.read_lines(file)]
     while pieces and not pieces[-1]:  # blank lines at the end
         pieces.pop()
@@ -173,7 +177,7 @@ def _from_vocabulary(file: Path, lowercase: bool | None):
     return pipeline(vocabulary, lowercase)
 
 
-def _from_json(content: bytes, name: str, lowercase: bool | None):
+def _from_json(content: bytes, name: str, lowercase: bool | None) -> "Pipeline":
     from tokenizers import Tokenizer as Pipeline
     from tokenizers import models, normalizers
 

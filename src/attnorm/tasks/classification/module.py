@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.featurizer import Table
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.heads import Classifier
 from attnorm.tasks.module import Loss, TaskModule
 
@@ -18,7 +20,7 @@ class ClassificationModule(TaskModule):
     monitor, mode = "val/accuracy", "max"
     counters = ("loss", "rows", "correct")
 
-    def __init__(self, model: Classifier, tokenizer, texts, labels: list[str]):
+    def __init__(self, model: Classifier, tokenizer: Tokenizer, texts: Table, labels: list[str]):
         super().__init__(model, tokenizer)
         self.texts, self.labels = texts, labels
 

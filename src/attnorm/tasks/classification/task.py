@@ -5,6 +5,7 @@ from collections import Counter
 
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import LABELLED
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
 from attnorm.tasks.classification.features import ClassificationCollator, ClassificationFeaturizer
@@ -23,7 +24,7 @@ class ClassificationTask(EncoderTask):
     def extra(self) -> dict:
         return {"labels": len(self.cfg["data"]["labels"])}
 
-    def module(self, model: Classifier, tokenizer, validation: Split) -> ClassificationModule:
+    def module(self, model: Classifier, tokenizer: Tokenizer, validation: Split) -> ClassificationModule:
         return ClassificationModule(model, tokenizer, validation.texts, self.cfg["data"]["labels"])
 
     def collator(self, split: Split) -> ClassificationCollator:

@@ -5,6 +5,8 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.featurizer import Table
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import Decoding, generate
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.tasks.headlines.generate import real_targets, special_tokens, target_logits
@@ -30,8 +32,8 @@ class HeadlineModule(TaskModule):
     def __init__(
         self,
         model: Seq2Seq,
-        tokenizer,
-        validation,
+        tokenizer: Tokenizer,
+        validation: Table,
         *,
         label_smoothing: float,
         rouge_pairs: int,

@@ -45,10 +45,10 @@ class HeadlineTask(Task):
     def featurizer(self) -> PairFeaturizer:
         return PairFeaturizer(self.cfg["model"]["max_source"], self.cfg["model"]["max_target"])
 
-    def model(self, tokenizer) -> Seq2Seq:
+    def model(self, tokenizer: Tokenizer) -> Seq2Seq:
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
 
-    def module(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineModule:
+    def module(self, model: Seq2Seq, tokenizer: Tokenizer, validation: Split) -> HeadlineModule:
         return HeadlineModule(
             model,
             tokenizer,

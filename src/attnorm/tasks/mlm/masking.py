@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attnorm.data.featurizer import pad
+from attnorm.data.featurizer import Table, pad
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, Problem
@@ -43,7 +43,7 @@ class Masking:
     keep_prob: float = 0.1
     random_prob: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if problems := self.check(vars(self)):
             raise DataError("\n".join(problems))
         object.__setattr__(self, "span_weights", tuple(map(float, self.span_weights)))
@@ -140,7 +140,7 @@ class MaskedLMCollator(Dataset):
     row. Raises ValueError for a tokenizer without a mask token.
     """
 
-    def __init__(self, rows, tokenizer: Tokenizer, masking: Masking, seed: int):
+    def __init__(self, rows: Table, tokenizer: Tokenizer, masking: Masking, seed: int):
         if tokenizer.mask_id is None:
             raise DataError(
                 "tokenizer: it has no [MASK], which masked language modelling needs; use tokenizer=wordpiece, trained "

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import DOCUMENTS
-from attnorm.data.tokenizers.base import tokenizer_class
+from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
 from attnorm.errors import Problem
 from attnorm.models.bert import MaskedLM
 from attnorm.parts import TARGET, names_of
@@ -46,7 +46,7 @@ class MaskedLMTask(EncoderTask):
         """Which tokens are masked, and what stands in their place."""
         return Masking(**{name: getattr(self.config, name) for name in names_of(Masking)})
 
-    def module(self, model: MaskedLM, tokenizer, validation: Split) -> MaskedLMModule:
+    def module(self, model: MaskedLM, tokenizer: Tokenizer, validation: Split) -> MaskedLMModule:
         return MaskedLMModule(model, tokenizer)
 
     def collator(self, split: Split) -> MaskedLMCollator:

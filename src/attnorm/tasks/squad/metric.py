@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.squad import read_questions
 from attnorm.errors import DataError
@@ -169,7 +170,7 @@ def best_threshold(
     return 100.0 * best / len(gold), threshold
 
 
-def references(texts) -> list[tuple[str, list[str]]]:
+def references(texts: Table) -> list[tuple[str, list[str]]]:
     """(id, gold answers) of each row of a table of questions, as `data.corpus.prepare` makes it."""
     table = texts.select_columns(["id", "answers"])[:]
     return [(name, json.loads(cell)["texts"]) for name, cell in zip(table["id"], table["answers"], strict=True)]

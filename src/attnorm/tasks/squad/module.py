@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.featurizer import Table
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.heads import SpanModel
 from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.squad.metric import references, score
@@ -27,9 +29,9 @@ class SpanModule(TaskModule):
     def __init__(
         self,
         model: SpanModel,
-        tokenizer,
-        rows,
-        texts,
+        tokenizer: Tokenizer,
+        rows: Table,
+        texts: Table,
         *,
         n_best: int,
         max_answer: int,

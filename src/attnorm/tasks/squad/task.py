@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest
 from attnorm.data.sources.base import QUESTIONS
-from attnorm.data.tokenizers.base import tokenizer_class
+from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
 from attnorm.errors import ConfigError, Problem
 from attnorm.models.heads import SpanModel
 from attnorm.parts import TARGET
@@ -43,7 +43,7 @@ class SquadTask(EncoderTask):
         config = self.config
         return SquadFeaturizer(self.cfg["model"]["max_source"], config.max_query, config.stride, config.no_answer)
 
-    def module(self, model: SpanModel, tokenizer, validation: Split) -> SpanModule:
+    def module(self, model: SpanModel, tokenizer: Tokenizer, validation: Split) -> SpanModule:
         config = self.config
         return SpanModule(
             model,

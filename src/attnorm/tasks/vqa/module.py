@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.featurizer import Table
 from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.vqa.answers import tally
 
@@ -23,7 +24,7 @@ class VqaModule(TaskModule):
     monitor, mode = "val/accuracy", "max"
     counters = ("loss", "questions", "credit")
 
-    def __init__(self, model, tokenizer: Any, texts, answers: list[str]):
+    def __init__(self, model: Any, tokenizer: Any, texts: Table, answers: list[str]):
         super().__init__(model, tokenizer)
         self.texts, self.answers = texts, answers
 

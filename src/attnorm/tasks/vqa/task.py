@@ -14,6 +14,7 @@ from attnorm.data.image_features import Views
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sources.base import VISUAL
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
 from attnorm.tasks.results import Predictions, Results
@@ -164,7 +165,7 @@ class VqaTask(Task):
             keys["model.geometry"] = "model.fusion=single, concat or attention"
         return keys
 
-    def model(self, tokenizer) -> torch.nn.Module:
+    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         widths, boxes = self.sizes()
         return self.build_model(
             vocab_size=tokenizer.vocab_size,
@@ -174,7 +175,7 @@ class VqaTask(Task):
             view_boxes=boxes,
         )
 
-    def module(self, model: torch.nn.Module, tokenizer, validation: Split) -> VqaModule:
+    def module(self, model: torch.nn.Module, tokenizer: Tokenizer, validation: Split) -> VqaModule:
         return VqaModule(model, tokenizer, validation.texts, self.answers().texts)
 
     def collator(self, split: Split) -> VqaCollator:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -52,7 +53,7 @@ class EveryNSteps(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         self.started_at = trainer.global_step  # the first batch of a resumed run may not complete an update
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: Any) -> None:
         step = trainer.global_step
         if self.every_n_steps and step % self.every_n_steps == 0 and step != self.started_at:
             self._record(trainer, task)

@@ -34,7 +34,7 @@ class Progress(pl.Callback):
             total = trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
             self.line = self.bar.add_task("", total=total, completed=trainer.global_step, note="")
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: object) -> None:
         if self.bar is not None:
             loss = trainer.progress_bar_metrics.get("train/loss")
             self.bar.update(self.line, completed=trainer.global_step, note="" if loss is None else f"loss {loss:.3f}")
@@ -56,10 +56,10 @@ class Progress(pl.Callback):
         for label, line in list(samples[0].items())[1:]:
             console.print(f"[dim]{label:>18}[/] {escape(line)}")
 
-    def on_train_end(self, *_) -> None:
+    def on_train_end(self, *_: object) -> None:
         self._stop()
 
-    def on_exception(self, *_) -> None:
+    def on_exception(self, *_: object) -> None:
         self._stop()
 
     def _stop(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 SHAPES = ("circle", "ring", "square", "diamond", "star", "cross")
 COLOURS = ("red", "green", "blue", "purple", "pink", "yellow", "orange", "brown")
@@ -46,7 +46,10 @@ def stream(what: str, split: str, index: int, seed: int) -> Callable[[], float]:
     return Random(f"scenes {what} {seed} {split} {index}").random
 
 
-def pick(random: Callable[[], float], entries: Sequence):
+Entry = TypeVar("Entry")
+
+
+def pick(random: Callable[[], float], entries: Sequence[Entry]) -> Entry:
     """One entry, uniformly."""
     return entries[int(random() * len(entries))]
 
