@@ -31,6 +31,12 @@ class Problem(str):
         return problem
 
 
+class UnknownOption(Problem):
+    """An option that a part does not have."""
+
+    __slots__ = ()
+
+
 def in_yaml(value: object) -> str:
     """A value as it is typed: true, false and null instead of True, False and None."""
     return (

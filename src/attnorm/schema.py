@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_origin
 
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, Problem, UnknownOption
 from attnorm.imports import nearest
 
 Count = Annotated[int, Field(ge=1)]
@@ -66,13 +66,13 @@ def option_problems(
     checker, not for users.
     """
     known = {name: it for name, it in parameters(maker).items() if name not in facts and name != "self"}
-    problems = []
+    problems: list[Problem] = []
     for name, value in options.items():
         key = f"{group}.{name}" if group else name
         if name not in known:
             if name in facts or not accepts_any(maker):
                 message = f"{_name(owner or maker)} has no such option{_choices(name, known)}"
-                problems.append(Problem(key, message, value))
+                problems.append(UnknownOption(key, message, value))
         elif is_checked(maker) and known[name].annotation is not EMPTY:
             problems += value_problems(key, value, known[name].annotation)
     needed = (name for name, it in known.items() if it.default is EMPTY and name not in options)
@@ -181,7 +181,7 @@ def describe(schema: Mapping[str, Any]) -> str:
             return "text that is not empty"
         case kind:
             words = {"boolean": "true, false", "null": "null", "string": "text", "object": "settings by name"}
-            return words.get(kind, "any value")
+            return words.get(str(kind), "any value")
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:

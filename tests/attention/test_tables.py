@@ -8,6 +8,8 @@ from attnorm.attention import build_normalizer, check_attention, resolve_attenti
 from attnorm.attention.build import NORMALIZERS, build_site_normalizer, build_site_prior, build_site_scorer
 from attnorm.attention.tables import attention_label
 
+pytestmark = pytest.mark.numerical
+
 SITES = {"encoder": False, "decoder": True, "cross": True}
 LAYERS = {"encoder": 3, "decoder": 2, "cross": 2}
 COUPLED = [name for name in NORMALIZERS if build_normalizer(name).couples_queries == "all"]

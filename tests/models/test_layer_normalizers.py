@@ -12,6 +12,8 @@ from attnorm.models.seq2seq import Seq2Seq
 from attnorm.models.vqa.mcan import MCAN
 from attnorm.models.vqa.pythia import Pythia
 
+pytestmark = pytest.mark.numerical
+
 THREE = ["hnas", "dnas_prefix", "softmax"]  # three layers, no two alike
 CLASSES = ["HNAS", "DNASPrefix", "Softmax"]
 LAYERS = {"encoder_layers": 3, "decoder_layers": 3}

@@ -92,7 +92,7 @@ class Decoder(nn.Module):
 def of_model(cls, *typed):
     """A configuration of this model with what was typed for `attention`."""
     path = f"{cls.__module__}:{cls.__qualname__}"
-    return {"model": {"name": path, "layers": 2}, "attention": runs.plain(*typed)["attention"]}
+    return {"model": {"_target_": path, "layers": 2}, "attention": runs.plain(*typed)["attention"]}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -149,7 +149,7 @@ def test_keys_are_typed_one_by_one_or_as_a_table():
         ("attention=softmax,[dnas*2,a.b:Mine]", "attention=softmax,'[dnas*2,a.b:Mine]'"),
         ("attention=softmax, [dnas, 'a.b:Mine']", "attention=softmax,'[dnas,a.b:Mine]'"),
         ("~attention.encoder", "~attention.encoder"),
-        ("attention_of.mine=x", "attention_of.mine=x"),
+        ("attention_of.mine=x", "++attention_of.mine=x"),
     ],
 )
 @pytest.mark.parametrize("multirun", [False, True])
@@ -168,12 +168,13 @@ def test_sites_need_no_plus_and_lists_are_one_choice(typed, read, multirun):
         "attention.encoder=[hnas*6,a.b:Mine]",
         "attention.options={hnas: {start: 0.5}}",
         "model.d_model=8",
-        "+trainer.benchmark=true",
+        "trainer.benchmark=true",
+        "~callbacks.progress",
         "paths.log_dir='my runs (1)'",
     ],
 )
 def test_a_run_records_what_was_typed(typed):
-    assert as_typed(readable([typed])) == [typed]
+    assert as_typed(readable([typed])) == [typed.removeprefix("+")]
 
 
 def test_a_job_of_a_sweep_records_no_escaped_colon():

@@ -247,7 +247,7 @@ def test_a_key_that_nothing_reads_is_refused_by_name(key):
 
 def test_a_key_that_only_another_part_takes_is_refused():
     [problem] = refused("+task.stride=64", task="mlm")
-    assert problem.startswith("task.stride=64: MaskedLMTask has no such option; it has keep, max_steps, name")
+    assert problem.startswith("task.stride=64: MaskedLMTask has no such option; it has keep_prob, mask_prob")
     [problem] = refused("+model.decoder_layers=2", task="mlm")
     assert problem.startswith("model.decoder_layers=2: Encoder has no such option")
 
@@ -513,7 +513,7 @@ def test_an_option_that_no_site_uses_is_refused():
 def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit(monkeypatch):
     monkeypatch.setattr(Newswire, "schema", DOCUMENTS)
     [problem] = refused()
-    sources = "data=gigaword, data=hub_pairs, data=newswire, data=pair_files"
+    sources = "data=gigaword, data=hub_pairs, data=pair_files"
     assert problem == f"data: Newswire yields documents, but this task needs pairs; use {sources}"
 
 

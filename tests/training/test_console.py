@@ -97,7 +97,7 @@ def test_the_shown_configuration_is_whole(output):
     ended, folder = output
     [record] = folder.rglob("config.yaml")
     for key, value in leaves(yaml.safe_load(record.read_text())):
-        assert str(value) in ended.stdout, key
+        assert value == {} or str(value) in ended.stdout, key
 
 
 SCORES = Results(

@@ -160,7 +160,7 @@ def test_the_first_validation_is_that_of_the_weights_in_transformers(tmp_path, b
     with torch.no_grad():
         for row in range(len(split)):
             batch = recipe.collator(split)[MicroBatch([row], 1)]
-            scores = theirs(batch["ids"]).prediction_logits[batch["places"]]
+            scores = theirs(batch["ids"]).prediction_logits[batch["masked_positions"]]
             loss += torch.nn.functional.cross_entropy(scores, batch["labels"], reduction="sum").item()
             hidden += len(scores)
     assert summary["validation"]["metrics"]["loss"] == pytest.approx(loss / hidden, rel=1e-4)
@@ -356,8 +356,8 @@ def test_a_typed_lowercase_is_kept(bert):
         (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: allowed are true, false or null"),
         (("tokenizer.file=nowhere.txt",), "tokenizer.file=nowhere.txt: "),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt: no such file"),
-        (("ckpt_path=5",), "ckpt_path=5: allowed are text that is not empty or null"),
-        (("model.init=5",), "model.init=5: allowed are text that is not empty or null"),
+        (("ckpt_path=[5]",), "ckpt_path=[5]: allowed are text that is not empty or null"),
+        (("model.init=[5]",), "model.init=[5]: allowed are text that is not empty or null"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

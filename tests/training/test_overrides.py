@@ -1,6 +1,7 @@
 """Paths on the command line: whatever a file is called, Hydra and OmegaConf read its name as it was typed."""
 
 import json
+import re
 
 import pytest
 import runs
@@ -9,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from attnorm.config import overrides as rerun
-from attnorm.config.arguments import PATH_KEYS, quoted, readable
+from attnorm.config.arguments import PATH_KEYS, as_typed, quoted, readable
 
 NASTY = [
     "my file (1).json",
@@ -106,7 +107,10 @@ def test_a_name_without_a_file_is_text_too(name):
 def test_what_hydra_reads_or_has_to_refuse_stays_as_it_was_typed(monkeypatch, tmp_path, argument, multirun):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "1").touch()  # a number is a number
-    assert readable([argument], multirun) == [argument]
+    key, equals, _ = argument.partition("=")
+    prefix = "++" if equals and re.fullmatch(r"[\w.]+", key) else ""  # Hydra then accepts keys that no file sets
+    assert readable([argument], multirun) == [f"{prefix}{argument}"]
+    assert as_typed(readable([argument], multirun)) == [argument]
 
 
 def test_elements_of_lists_are_quoted_one_by_one():
@@ -124,7 +128,7 @@ def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
     ]
     assert read(["data.train=a (1).json,b.json"]) == {"data.train": "a (1).json,b.json"}
     (tmp_path / "a,b.json").touch()
-    assert readable(["data.train=a,b.json"], multirun=True) == ["data.train=a,b.json"]
+    assert readable(["data.train=a,b.json"], multirun=True) == ["++data.train=a,b.json"]
     assert read(["data.train=a,b.json"]) == {"data.train": "a,b.json"}
 
 

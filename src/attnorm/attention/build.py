@@ -68,7 +68,7 @@ PARTS = {  # the parts of a site: for each kind, the built-in names and the base
 }
 
 
-def build(kind: str, name: str, options: dict) -> nn.Module:
+def build(kind: str, name: str, options: dict[str, Any]) -> Any:
     """Builds a part of a site from its name or dotted path."""
     table, base = PARTS[kind]
     return construct(kind, name, table, options, base)
@@ -82,7 +82,7 @@ def short_name(name: str) -> str:
     return str(name).rpartition(":")[2]
 
 
-def build_part(kind: str, name: str, attention: dict, **facts: Any) -> nn.Module:
+def build_part(kind: str, name: str, attention: dict[str, Any], **facts: Any) -> Any:
     """Builds a normalizer, prior or scorer from its configured options and from the `facts` that only the model knows.
 
     A fact is passed only if the class takes it.
@@ -119,7 +119,7 @@ def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0
 
 def build_site_prior(
     attention: dict, site: str, *, heads: int, bidirectional: bool, positions: int, width: int
-) -> nn.Module | None:
+) -> Sum | None:
     """Builds the prior of a site, which all layers of its stack share. Returns None if the site has no prior.
 
     positions: the largest number of positions of the site's keys. width: the width of the states behind the keys.

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+QueryKeyValue = tuple[Tensor, Tensor, Tensor]  # or the gradients of the three
+
 aten = torch.ops.aten
 BIAS_PARTS = 3
 CHUNK = {"cpu": 2**19, "cuda": 2**26}  # elements of a padded copy, so that copies of all heads never exist at once
@@ -74,15 +76,17 @@ def backward(
     grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     grad_bias = logsumexp.new_empty(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
     for heads in head_slices(q, k):
-        parts = [x[:, heads] for x in (q, k, v)]
+        parts = q[:, heads], k[:, heads], v[:, heads]
         if takes_bias(q):
-            wide = [F.pad(parts[0], (0, 1), value=1.0), *(F.pad(x, (0, 1)) for x in parts[1:])]
-            run, head_bias = cpu_backward, [None if bias is None else bias[:, heads]]
+            wide = F.pad(parts[0], (0, 1), value=1.0), F.pad(parts[1], (0, 1)), F.pad(parts[2], (0, 1))
         else:
             wide = carry_bias(*parts, bias, heads, scale)
-            run, head_bias = cuda_backward, []
         wide_grad, wide_out = (F.pad(x[:, heads], (0, wide[0].shape[-1] - width)) for x in (grad_out, out))
-        found = run(wide_grad, *wide, *head_bias, wide_out, logsumexp[:, heads].contiguous(), scale)
+        known = wide_out, logsumexp[:, heads].contiguous(), scale
+        if takes_bias(q):
+            found = cpu_backward(wide_grad, *wide, None if bias is None else bias[:, heads], *known)
+        else:
+            found = cuda_backward(wide_grad, *wide, *known)
         for grad, part in zip(grads, found, strict=True):
             grad[:, heads] = part[..., :width]
         if grad_bias is not None:
@@ -111,11 +115,11 @@ def head_slices(q: Tensor, k: Tensor) -> Iterator[slice]:
     return (slice(start, min(start + at_once, heads)) for start in range(0, heads, at_once))
 
 
-def carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: slice, scale: float) -> list[Tensor]:
+def carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: slice, scale: float) -> QueryKeyValue:
     """Pads q, k and v with channels up to a multiple of 8. The first of them add bias / scale to q k'."""
     width = q.shape[-1]
     extra = -(width + BIAS_PARTS) % 8 + BIAS_PARTS
-    wide = [F.pad(x, (0, extra)) for x in (q, k, v)]
+    wide = F.pad(q, (0, extra)), F.pad(k, (0, extra)), F.pad(v, (0, extra))
     wide[0][..., width : width + BIAS_PARTS] = 1.0
     if bias is None:
         return wide
@@ -128,12 +132,14 @@ def carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: slic
     return wide
 
 
-def cpu_forward(q, k, v, bias, scale) -> tuple[Tensor, Tensor]:
+def cpu_forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
     out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias, scale=scale)
     return out, logsumexp.contiguous()
 
 
-def cpu_backward(grad_out, q, k, v, bias, out, logsumexp, scale) -> tuple[Tensor, Tensor, Tensor]:
+def cpu_backward(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, logsumexp: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
     return aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad_out, q, k, v, out, logsumexp, 0.0, False, attn_mask=bias, scale=scale
     )
@@ -146,7 +152,9 @@ def cuda_forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor,
     return out, logsumexp[..., : q.shape[-2]].contiguous()  # the kernel rounds the length up to a multiple of 32
 
 
-def cuda_backward(grad_out, q, k, v, out, logsumexp, scale) -> tuple[Tensor, Tensor, Tensor]:
+def cuda_backward(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
     unused = [torch.zeros(shape, dtype=torch.int64, device=q.device) for shape in ((2,), ())]  # dropout's random state
     if q.dtype in SIXTEEN_BITS:
         unused = [state.to(torch.uint64) for state in unused]

@@ -1,5 +1,7 @@
 """The two differentiable operations of memory-linear attention. The (N, M) weights are never stored."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -34,7 +36,7 @@ def _spread(bias: Tensor | None, k: Tensor) -> Tensor | None:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, bias, scale):
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         out, logsumexp = flash.forward(q, k, v, bias, scale)
         ctx.save_for_backward(q, k, v, bias, out, logsumexp)
         ctx.scale = scale
@@ -42,7 +44,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_out):
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, out, logsumexp = ctx.saved_tensors
         bias_needs_grad = ctx.needs_input_grad[3]
         return *flash.backward(grad_out, q, k, v, bias, out, logsumexp, ctx.scale, bias_needs_grad), None
@@ -50,15 +52,15 @@ class _Attention(torch.autograd.Function):
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, bias, scale):
-        mean_key, logsumexp = flash.forward(q, k, k, bias, scale)  # the kernel also returns sum_j p_ij k_j
+    def forward(ctx: Any, q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+        mean_key, logsumexp = flash.forward(q, k, k, bias, scale)  # sum_j p_ij k_j comes for free
         ctx.save_for_backward(q, k, bias, mean_key, logsumexp)
         ctx.scale = scale
         return logsumexp
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """dl_i / ds_ij = p_ij: dq_i = scale g_i sum_j p_ij k_j, dk_j = scale sum_i g_i p_ij q_i, db_j = sum_i g_i p_ij.
 
         As a function of i, p_ij = exp(b_j) exp(s_ij - l_i) is e^(b_j + L_j) times the attention of the keys to the

@@ -79,6 +79,7 @@ class Mask:
 
     def _find_segments(self) -> Iterator[tuple[Tensor, "Mask"]]:
         """Yields the indices of the segments' tokens, int (S, L) into B * N, and their mask, once per length class."""
+        assert self.segments is not None  # only `each_segment` calls this
         everywhere = torch.ones_like(self.segments, dtype=torch.bool)
         queries = (everywhere if self.queries is None else self.queries).flatten()
         keys = (everywhere if self.keys is None else self.keys).flatten()

@@ -28,7 +28,7 @@ class Cache:
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds new keys and values, and returns all keys and values so far, (B, H, M, D) each."""
-        if self.k is not None and self.grows:
+        if self.k is not None and self.v is not None and self.grows:
             k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
         self.k, self.v = k, v
         return k, v
@@ -77,7 +77,7 @@ class MultiHeadAttention(nn.Module):
         With a `cache`, `states` holds only the newest position (N = 1), and the cache provides the earlier keys.
         """
         q = self._split(self.query(states))  # (B, H, N, D)
-        if cache is not None and not cache.grows and cache.k is not None:
+        if cache is not None and not cache.grows and cache.k is not None and cache.v is not None:
             k, v = cache.k, cache.v
         else:
             k, v = map(self._split, self.key_value(memory).chunk(2, dim=-1))  # (B, H, M, D)
@@ -86,7 +86,9 @@ class MultiHeadAttention(nn.Module):
         context = self._attend(q, k, v, mask, log_prior, cache)  # (B, H, N, D)
         return self.output(context.transpose(1, 2).flatten(2))
 
-    def _attend(self, q, k, v, mask, log_prior, cache) -> Tensor:
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, cache: Cache | None
+    ) -> Tensor:
         scale, dropout = self.scorer.scale(q.shape[-1]), self.dropout if self.training else 0.0
         stepping = cache is not None and self.normalizer.couples_queries == "past"
         if self.scorer.is_dot:
@@ -97,6 +99,7 @@ class MultiHeadAttention(nn.Module):
         else:
             scores = self.scorer(q, k)
         if stepping:
+            assert cache is not None
             weights, cache.state = self.normalizer.step(scores, mask, cache.state, log_prior=log_prior)
         else:
             weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale)

@@ -65,7 +65,8 @@ class T5(nn.Module):
 
     def bucket(self, relative: Tensor) -> Tensor:
         """The bucket of each relative position (key minus query), (N, M)."""
-        buckets, base = self.buckets, 0
+        buckets = self.buckets
+        base: Tensor | int = 0
         if self.bidirectional:
             buckets //= 2
             base = (relative > 0) * buckets
@@ -86,6 +87,8 @@ class T5(nn.Module):
 
 class Alibi(nn.Module):
     """log u = -m_h |i - j| with slopes m_h = 2 ** (-8 h / H), h = 1..H."""
+
+    slopes: Tensor
 
     def __init__(self, heads: int):
         super().__init__()
@@ -114,8 +117,8 @@ class Learned(nn.Module):
     def forward(
         self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
     ) -> Tensor:
-        segments = mask.segments if isinstance(mask, Mask) else None
-        places = None if segments is None else positions_in(segments, mask.keys)  # (B, M)
+        segments, keys = (mask.segments, mask.keys) if isinstance(mask, Mask) else (None, None)
+        places = None if segments is None else positions_in(segments, keys)  # (B, M)
         last = n_keys if places is None or n_keys <= self.positions else int(places.max()) + 1
         if last > self.positions:
             raise ValueError(f"the learned prior has {self.positions} positions, got {last} keys")

@@ -231,7 +231,9 @@ def default_problems(attention: dict, sites: dict[str, bool], typed: Collection[
 
 def layer_problems(attention: dict, sites: dict[str, bool], layers: Mapping[str, Any] | None) -> Iterator[str]:
     """Lists whose length is not the number of layers of their site."""
-    for site, autoregressive in sites.items() if layers is not None else ():
+    if layers is None:
+        return
+    for site, autoregressive in sites.items():
         value = at_site(attention, site, autoregressive)
         key = f"attention.{site if site in attention else DEFAULT}"
         if isinstance(value, str):

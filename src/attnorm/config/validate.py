@@ -13,13 +13,13 @@ from pydantic import Field
 from torch import nn
 
 from attnorm.config.check_trainer import check_trainer
-from attnorm.config.choices import choices
+from attnorm.config.choices import choices, files_with
 from attnorm.config.components import component_problems
 from attnorm.config.resolve import GROUPS, attention_problems, model_attention, typed_keys
 from attnorm.config.resume import changed_settings
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import check_tokenizer, tokenizer_class
-from attnorm.errors import CheckpointError, ConfigError, Problem, key_of
+from attnorm.errors import CheckpointError, ConfigError, Problem, UnknownOption, key_of
 from attnorm.imports import nearest
 from attnorm.optim import Optimization
 from attnorm.parts import TARGET, class_of, names_of, options_of
@@ -97,7 +97,14 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     if found.is_valid("trainer", "data"):
         found += check_update_size(cfg)
     found += check_resume(cfg, found)
-    return found
+    return list(map(with_owners, found))
+
+
+def with_owners(problem: str) -> str:
+    """A problem with an option that other files of its group have, with the names of these files."""
+    key = key_of(problem)
+    owners = files_with(key) if isinstance(problem, UnknownOption) else []
+    return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.") if owners else problem
 
 
 def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection[str] | None = None) -> Problems:
@@ -193,7 +200,7 @@ def fitting_sources(task: type[Task]) -> str:
     return ", ".join(fitting) or "a source of your own"
 
 
-def check_together(cfg: Mapping[str, Any], task: type[Task], model: type, found: Problems) -> Iterator[Problem]:
+def check_together(cfg: Mapping[str, Any], task: type[Task], model: type, found: Problems) -> Iterator[str]:
     """Values of model, data and task that are valid alone and not together."""
     settings = cfg["model"]
     width, heads = settings.get("d_model"), settings.get("n_heads")

@@ -1,19 +1,18 @@
 """The interface that converts texts to rows of token ids, implemented by each task, and shared helper functions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
     from attnorm.data.sources.base import RowSchema
     from attnorm.data.tokenizers.base import Tokenizer
+
+Table = Any  # a datasets.Dataset: rows by number, columns by name
 
 
 class Featurizer(ABC):
@@ -35,18 +34,18 @@ class Featurizer(ABC):
     @abstractmethod
     def encode(
         self, texts: dict[str, list[str]], first: int, tokenizer: "Tokenizer"
-    ) -> tuple[dict[str, Sequence], dict[str, int]]:
+    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
         """Converts texts to ids, and returns counts that are summed over the split.
 
         first: the row number of the first text in the split.
         """
 
     @abstractmethod
-    def lengths(self, ids: "Dataset") -> np.ndarray:
+    def lengths(self, ids: Table) -> np.ndarray:
         """int32 (rows, k): the number of tokens of each of a row's k sequences, including special tokens."""
 
     @abstractmethod
-    def weights(self, ids: "Dataset") -> np.ndarray:
+    def weights(self, ids: Table) -> np.ndarray:
         """int64 (rows,): the contribution of each row to the divisor of the loss of an update."""
 
     @abstractmethod
@@ -54,7 +53,7 @@ class Featurizer(ABC):
         """A summary of a split for the user: "11,022 pairs (0 empty skipped)"."""
 
 
-def list_lengths(ids: "Dataset", column: str) -> np.ndarray:
+def list_lengths(ids: Table, column: str) -> np.ndarray:
     """int64 (rows,): the lengths of the lists in a column."""
     import pyarrow.compute as pc
 

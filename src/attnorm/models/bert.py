@@ -36,7 +36,13 @@ class MaskedLM(nn.Module):
     sites = Encoder.sites
 
     def __init__(
-        self, shape: EncoderConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0, encoder=Encoder
+        self,
+        shape: EncoderConfig,
+        attention: dict,
+        vocab_size: int,
+        pad_id: int,
+        seed: int = 0,
+        encoder: type[Encoder] = Encoder,
     ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id

@@ -195,10 +195,10 @@ def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None
         allowed = ", ".join(cls.__name__ for cls in ARCHITECTURES)
         raise DataError(f"{type(model).__name__} cannot be exported as BERT: allowed are {allowed}")
     if problems := unlike_bert(model):
-        raise DataError("\n  ".join(["this model cannot be exported as BERT:", *problems]))
-    tensors = {}
-    for name, parameter in model.named_parameters():  # a tied parameter is listed once
-        parts = {name: parameter}
+        raise DataError("\n  ".join(["this model cannot be written as a BERT:", *problems]))
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():  # a tied one comes once
+        parts: dict[str, Tensor] = {name: parameter}
         if ".key_value." in name:
             key, value = parameter.chunk(2)
             parts = {name.replace("key_value", "key"): key, name.replace("key_value", "value"): value}
@@ -231,13 +231,14 @@ def their_name(name: str) -> str:
     """BERT's name of one of our tensors."""
     module, _, parameter = name.rpartition(".")
     theirs = other_name(module, BACK)
+    assert theirs is not None, name  # BACK has every module of these models
     prefix = "bert." if theirs.startswith(("embeddings.", "encoder.", "pooler.")) else ""
     return f"{prefix}{theirs}.{parameter}"
 
 
 def unlike_bert(model: MaskedLM | SpanModel | Classifier) -> list[str]:
     """The properties of a model that BERT does not have."""
-    problems = [
+    problems: list[str] = [
         Problem(f"model.{key}", f"allowed is {in_yaml(value)}", getattr(model.shape, key))
         for key, value in ALWAYS.items()
         if getattr(model.shape, key) != value

@@ -41,7 +41,7 @@ class EncoderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(EncoderConfig):
-    """The configuration of an encoder-decoder: that of the encoder, `decoder_layers` and `max_target` positions."""
+    """The configuration of an encoder-decoder: its encoder, plus `decoder_layers` and `max_target` positions."""
 
     decoder_layers: Count = 0
     max_target: Positions = 0

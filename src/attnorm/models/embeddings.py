@@ -1,12 +1,21 @@
 """Token, position and type embeddings."""
 
 import math
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnorm.models.config import EncoderConfig
+
+
+class TokenTable(Protocol):
+    """What gives each token its state: nn.Embedding, or a module like it."""
+
+    embedding_dim: int
+
+    def __call__(self, ids: Tensor, /) -> Tensor: ...
 
 
 class Embeddings(nn.Module):
@@ -18,12 +27,16 @@ class Embeddings(nn.Module):
     shape.type_vocab_size: number of token types; 0 for none.
     """
 
-    def __init__(self, tokens: nn.Embedding, max_positions: int, shape: EncoderConfig):
+    waves: Tensor
+
+    def __init__(self, tokens: TokenTable, max_positions: int, shape: EncoderConfig):
         super().__init__()
         width = tokens.embedding_dim
-        self.tokens, self.max_positions = tokens, max_positions
+        self.tokens: Any = tokens  # output layers may share the weight of an nn.Embedding
+        self.max_positions = max_positions
         if shape.positions == "learned":
-            self.positions, self.scale = nn.Embedding(max_positions, width), 1.0
+            self.positions: nn.Embedding | None = nn.Embedding(max_positions, width)
+            self.scale = 1.0
         else:
             self.positions, self.scale = None, math.sqrt(width)
             self.register_buffer("waves", sinusoids(max_positions, width), persistent=False)

@@ -1,12 +1,14 @@
 """A stack of encoder layers."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.priors import positions_in
 from attnorm.models.config import EncoderConfig
-from attnorm.models.embeddings import Embeddings
+from attnorm.models.embeddings import Embeddings, TokenTable
 from attnorm.models.layers import EncoderLayer
 
 
@@ -22,7 +24,7 @@ class Encoder(nn.Module):
     Config = EncoderConfig
     sites = {"encoder": False}  # noqa: RUF012
 
-    def __init__(self, shape: EncoderConfig, attention: dict, tokens: nn.Embedding, site: str = "encoder"):
+    def __init__(self, shape: EncoderConfig, attention: dict, tokens: TokenTable, site: str = "encoder"):
         super().__init__()
         self.embeddings = Embeddings(tokens, shape.max_source, shape)
         layers = range(shape.encoder_layers)
@@ -33,7 +35,7 @@ class Encoder(nn.Module):
         )
 
     @classmethod
-    def site_layers(cls, settings: dict) -> dict[str, int]:
+    def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """The number of layers at each site, from the keys of `TransformerConfig`."""
         return {"encoder": settings.get("encoder_layers")}
 

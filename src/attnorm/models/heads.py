@@ -18,7 +18,13 @@ class SpanModel(nn.Module):
     sites = Encoder.sites
 
     def __init__(
-        self, shape: EncoderConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0, encoder=Encoder
+        self,
+        shape: EncoderConfig,
+        attention: dict,
+        vocab_size: int,
+        pad_id: int,
+        seed: int = 0,
+        encoder: type[Encoder] = Encoder,
     ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
@@ -50,7 +56,7 @@ class Classifier(nn.Module):
         pad_id: int,
         labels: int,
         seed: int = 0,
-        encoder=Encoder,
+        encoder: type[Encoder] = Encoder,
     ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id

@@ -1,5 +1,7 @@
 """The encoder-decoder Transformer."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -76,7 +78,7 @@ class Seq2Seq(nn.Module):
             self.output.weight = self.tokens.weight
 
     @classmethod
-    def site_layers(cls, settings: dict) -> dict[str, int]:
+    def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """The number of layers at each site, from the keys of `TransformerConfig`."""
         decoder = settings.get("decoder_layers")
         return {"encoder": settings.get("encoder_layers"), "decoder": decoder, "cross": decoder}

@@ -16,7 +16,7 @@ from attnorm.data.preprocess import Split, prepare
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import Problem, UserError
+from attnorm.errors import UserError
 from attnorm.optim import Optimization
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
@@ -114,18 +114,18 @@ class Task(ABC):
         """The featurizer, which converts texts to rows of ids."""
 
     @abstractmethod
-    def model(self, tokenizer) -> torch.nn.Module:
+    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         """Builds the configured model with its initial parameters."""
 
     @abstractmethod
-    def module(self, model: torch.nn.Module, tokenizer, validation: Split) -> TaskModule:
+    def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TaskModule:
         """Builds the LightningModule of a model."""
 
     @abstractmethod
     def collator(self, split: Split) -> Dataset:
         """The dataset that maps a `MicroBatch` to the tensors of a batch."""
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         """Problems with combinations of keys. `is_valid(*keys)` says whether keys or groups are valid by themselves."""
         yield from ()
 
@@ -152,11 +152,11 @@ class Task(ABC):
     def load(self, folder: Path) -> None:  # noqa: B027
         """Restores what `save` has written."""
 
-    def generate(self, model: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """Generates one text for each of the given cleaned texts."""
         raise UserError(f"task={self.cfg['task']['name']}: its models do not generate text")
 
-    def attended(self, model: nn.Module, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The input tensors with which the model reads one cleaned text, and the tokens of its attention."""
         raise UserError(f"task={self.cfg['task']['name']}: its models need more input than a text")
 
@@ -170,7 +170,7 @@ class Task(ABC):
 
     def splits(
         self,
-        tokenizer=None,
+        tokenizer: Tokenizer | None = None,
         names: tuple[str, ...] = ("train", "validation"),
         cleaner: Source | None = None,
     ) -> dict[str, Split]:
@@ -199,7 +199,7 @@ class Task(ABC):
         """The model's options as an instance of its `Config`."""
         return build("model", self.model_class().Config, model_options(self.cfg["model"]))
 
-    def build_model(self, cls: Any = None, **facts: Any) -> nn.Module:
+    def build_model(self, cls: Any = None, **facts: Any) -> Any:
         """Builds the configured model, or an instance of `cls` with the same configuration, with initial parameters.
 
         facts: values that only the task knows, such as vocab_size and pad_id. Only those that the model takes are
@@ -216,23 +216,23 @@ class Task(ABC):
         return Optimization(self.cfg["optimizer"], self.cfg["scheduler"])
 
     @torch.no_grad()
-    def evaluate(self, task: TaskModule, split: Split) -> dict[str, float]:
+    def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:
         """Computes the metrics of a model on a whole split, in the precision of its parameters.
 
-        The values of single examples are stored in `task.examples`, in the order of the rows.
+        The values of single examples are stored in `module.examples`, in the order of the rows.
         """
-        task.eval()
-        task.begin_validation(keep_examples=True)
-        batches, device = self.collator(split), next(task.parameters()).device
+        module.eval()
+        module.begin_validation(keep_examples=True)
+        batches, device = self.collator(split), next(module.parameters()).device
         parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
         for number, part in enumerate(tracked(list(parts), split.name)):
-            task.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
-        task.sort_examples()
-        return task.metrics()
+            module.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
+        module.sort_examples()
+        return module.metrics()
 
-    def score(self, task: TaskModule, split: Split) -> Results:
+    def score(self, module: Any, split: Split) -> Results:
         """The results that `eval.py` and the end of training report: the validation metrics of the whole split."""
-        return Results(split.name, self.unit, len(split.texts), self.evaluate(task, split), samples=task.samples)
+        return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
 
 
 def build_source(settings: Mapping[str, Any]) -> Source:
@@ -252,7 +252,7 @@ def model_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def task_of(cfg: dict, run: Path | None = None) -> Task:
     """Returns the configured task. If `run` is given, what its folder contains about the training data is restored."""
-    recipe = class_of("task", cfg["task"], Task)(cfg)
+    task = class_of("task", cfg["task"], Task)(cfg)
     if run is not None:
-        recipe.load(run)
-    return recipe
+        task.load(run)
+    return task

@@ -3,6 +3,8 @@
 The distribution w over the templates T is either shared by all queries or different for each query.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -26,7 +28,7 @@ def covariance_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> 
 
 
 @torch.no_grad()
-def conjugate_gradients(T: Tensor, w: Tensor, alpha: float, x: Tensor, tolerance: float | Tensor) -> Tensor:
+def conjugate_gradients(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, tolerance: float | Tensor) -> Tensor:
     """Computes (I + alpha Cov_w(T))^-1 x for w (B, H, N, M) by conjugate gradients, without a gradient.
 
     The iteration stops when the norm of the residual is at most `tolerance` |x|. The matrix is I plus a positive
@@ -35,7 +37,7 @@ def conjugate_gradients(T: Tensor, w: Tensor, alpha: float, x: Tensor, tolerance
     """
     mean = w @ T
 
-    def multiply(p):
+    def multiply(p: Tensor) -> Tensor:
         projected = w * (p @ T.mT)
         return p + alpha * (projected @ T - projected.sum(-1, keepdim=True) * mean)
 
@@ -59,7 +61,7 @@ class RowSolve(torch.autograd.Function):
     """Computes y = A^-1 x with A = I + alpha Cov_w(T), one A per row. With a = A^-1 g, the gradient of A is -a y'."""
 
     @staticmethod
-    def forward(ctx, T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:
+    def forward(ctx: Any, T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:
         y = conjugate_gradients(T, w, alpha, x, rounding(x))
         ctx.alpha = alpha
         ctx.save_for_backward(T, w, x, y)
@@ -67,7 +69,7 @@ class RowSolve(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, g: Tensor):
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (T, w, x, y), alpha = ctx.saved_tensors, ctx.alpha
         a = conjugate_gradients(T, w, alpha, g, rounding(g))
         mean = w @ T

@@ -39,12 +39,22 @@ class KeyBiased(Normalizer):
         """
         raise NotImplementedError
 
-    def attend(self, q, k, v, mask: Tensor | Mask | None = None, *, log_prior=None, scale=None) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         if not memory_linear(q, k, mask, log_prior):
             return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         if mask is None:
             return attention(q, k, v, self.key_bias(q, k, log_prior, None, scale), scale)
+        assert isinstance(mask, Mask)  # `memory_linear` refuses dense masks
         if mask.segments is not None:
             return mask.each_segment(self.attend, q, k, v, log_prior, scale)
         queries = None if mask.queries is None else forbid(~mask.queries)

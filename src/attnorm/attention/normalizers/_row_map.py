@@ -20,7 +20,15 @@ class RowMap(Normalizer):
         """
         raise NotImplementedError
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         return map_rows(lambda s, forbidden: self.row_weights(s), scores, mask, log_prior)
 
 

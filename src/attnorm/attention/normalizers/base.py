@@ -1,5 +1,7 @@
 """Base class of all normalizers. A normalizer turns scores into attention weights."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -44,6 +46,7 @@ class Normalizer(TrainingHooks):
     least_mass: float = 0.0
     prior_scale_invariant = True
     proportional_to_prior = False
+    step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
 
     def forward(
         self,
@@ -85,7 +88,7 @@ class Normalizer(TrainingHooks):
         return weights.to(v.dtype) @ v
 
 
-def dot_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
     """Computes scale q k', (B, H, N, M), in float32 or wider regardless of the dtype of the inputs and of autocast."""
     with torch.autocast(q.device.type, enabled=False):
         return (upcast(q) * scale) @ upcast(k).transpose(-2, -1)

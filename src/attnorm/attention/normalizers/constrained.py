@@ -4,6 +4,7 @@ sparsemax (Malaviya, Ferreira and Martins 2018); "Neural Attention Mechanisms"."
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._row_map import RowMap, finite_number, map_rows
 from attnorm.attention.normalizers.base import dot_scores, softmax_over_keys
 
@@ -40,11 +41,30 @@ class Constrained(RowMap):
         """
         raise NotImplementedError
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None, upper=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+        upper: float | Tensor | None = None,
+    ) -> Tensor:
         upper = self.upper if upper is None else upper if isinstance(upper, Tensor) else check_number(upper)
         return map_rows(lambda s, out: self.bounded_weights(s, bounds(upper, s, out)), scores, mask, log_prior)
 
-    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None, upper=None) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+        upper: float | Tensor | None = None,
+    ) -> Tensor:
         """As `Normalizer.attend`, with `upper` as in the constructor."""
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         weights = self(dot_scores(q, k, scale), mask, log_prior=log_prior, upper=upper)

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from attnorm.attention.logsumexp import logsumexp
+from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import (
     add_log_prior,
@@ -27,11 +28,19 @@ class DNAS(KeyBiased):
     least_mass = 1.0
     proportional_to_prior = True
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         s = masked_scores(scores, mask)
         c = logsumexp_over_queries(s)
         return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
-    def key_bias(self, q, k, log_prior, queries, scale) -> Tensor:
-        c = logsumexp(k, q, queries, scale)  # the transposed problem: the sum is over the queries, for each key
+    def key_bias(self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float) -> Tensor:
+        c = logsumexp(k, q, queries, scale)  # the transposed problem: over the queries, for each key
         return add_log_prior(-c, log_prior)

@@ -4,6 +4,7 @@ Source: "Attention as Inference via Fenchel Duality", Eq. 3, 8, 10 and 14.
 """
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,7 +50,15 @@ class Fenchel(Normalizer):
         self.needs_keys, self.proportional_to_prior = order != 1, order == 1
         self.softmax = Softmax()
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         """As `Normalizer.forward`. Orders 2 and "exact" require `keys` and `scale` > 0 (a number or a 0-dim tensor)."""
         if self.order == 1:
             return self.softmax(scores, mask, log_prior=log_prior)
@@ -67,7 +76,16 @@ class Fenchel(Normalizer):
             logits = log_u + s + alpha * (stationary + (r - stationary).detach()) @ T.mT
             return ImplicitGradient.apply(softmax_over_keys(logits), T, number(alpha), self.tolerance).to(scores.dtype)
 
-    def attend(self, q, k, v, mask: Tensor | Mask | None = None, *, log_prior=None, scale=None) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         """As `Normalizer.attend`.
 
         Order 2 is softmax attention with transformed queries: with s = alpha T z, Eq. 14 becomes
@@ -122,7 +140,9 @@ def number(alpha: float | Tensor) -> float:
 # ------------------------------------------------------------------------------------------------------------- order 2
 
 
-def second_order_logits(s: Tensor, mask: Tensor | Mask | None, log_prior, T: Tensor, alpha: float | Tensor) -> Tensor:
+def second_order_logits(
+    s: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, T: Tensor, alpha: float | Tensor
+) -> Tensor:
     """Eq. 14: log u + s - alpha T (I + alpha Sigma)^-1 T'(diag u - u u') s; s (B, H, N, M) is -inf where masked."""
     s = s.to(T.dtype)
     log_u = log_preference(s, mask, log_prior)
@@ -132,7 +152,9 @@ def second_order_logits(s: Tensor, mask: Tensor | Mask | None, log_prior, T: Ten
     return log_u + s - alpha * covariance_solve(T, u, alpha, y) @ T.mT
 
 
-def second_order_queries(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior, alpha: float | Tensor) -> Tensor:
+def second_order_queries(
+    q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, alpha: float | Tensor
+) -> Tensor:
     """Returns alpha (I + alpha Sigma)^-1 q in the dtype of q."""
     with torch.autocast(q.device.type, enabled=False):
         n_queries, n_keys = q.shape[-2], k.shape[-2]
@@ -146,7 +168,9 @@ def second_order_queries(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_p
 
 
 @torch.no_grad()
-def newton_residual(log_w: Tensor, log_u: Tensor, T: Tensor, alpha, tolerance: float, max_steps: int) -> Tensor:
+def newton_residual(
+    log_w: Tensor, log_u: Tensor, T: Tensor, alpha: float | Tensor, tolerance: float, max_steps: int
+) -> Tensor:
     """Returns r = lambda* / alpha - z, (B, H, N, D), without a gradient. It is 0 in dead rows.
 
     Emits a RuntimeWarning if some rows have not converged.
@@ -168,7 +192,9 @@ def newton_residual(log_w: Tensor, log_u: Tensor, T: Tensor, alpha, tolerance: f
     return r
 
 
-def newton(log_w: Tensor, T: Tensor, mu: Tensor, longest: Tensor, alpha: float, tolerance: float, max_steps: int):
+def newton(
+    log_w: Tensor, T: Tensor, mu: Tensor, longest: Tensor, alpha: float, tolerance: float, max_steps: int
+) -> tuple[Tensor, Tensor]:
     """Solves argmax_r alpha (mu.r - |r|^2 / 2) - log sum_j exp(log_w + alpha T r)_j in each row, starting at r = 0.
 
     Shapes: log_w (B, H, N, M), T (B, H, M, D), mu (B, H, N, D), longest (B, H, N, 1) -> r (B, H, N, D) and the residual
@@ -181,7 +207,7 @@ def newton(log_w: Tensor, T: Tensor, mu: Tensor, longest: Tensor, alpha: float, 
     place = torch.arange(mu.shape[-2], device=mu.device)[:, None].expand(top.shape)  # index of each remaining row
     found, residuals, r = torch.zeros_like(mu), torch.zeros_like(top), torch.zeros_like(mu)
 
-    def objective(r):
+    def objective(r: Tensor) -> tuple[Tensor, Tensor]:
         logits = log_w + alpha * r @ T.mT
         lse = logits.logsumexp(-1, keepdim=True)
         return alpha * (mu * r - r.square() / 2).sum(-1, keepdim=True) - lse, (logits - lse).exp()
@@ -225,14 +251,14 @@ class ImplicitGradient(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, w: Tensor, T: Tensor, alpha: float, tolerance: float) -> Tensor:
+    def forward(ctx: Any, w: Tensor, T: Tensor, alpha: float, tolerance: float) -> Tensor:
         ctx.save_for_backward(w, T)
         ctx.alpha, ctx.tolerance = alpha, tolerance
         return w.view_as(w)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, g: Tensor):
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (w, T), alpha = ctx.saved_tensors, ctx.alpha
         Cg = w * (g - (w * g).sum(-1, keepdim=True))
         y = conjugate_gradients(T, w, alpha, Cg @ T, ctx.tolerance)

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Normalizer, upcast
 from attnorm.attention.normalizers.dnas import DNAS
@@ -37,11 +38,12 @@ class HNAS(Normalizer):
             raise ValueError(f"start={start!r}: allowed are numbers from 0 to 1")
         if form == "sigmoid" and start in (0, 1):
             raise ValueError(f"start={start!r}: a saturated sigmoid has no gradient; use form='clamp'")
-        if per == "head" and heads is None:
-            raise ValueError("per='head': requires heads=<number of heads>")
+        shares = heads if per == "head" else 1
+        if shares is None:
+            raise ValueError("per='head': needs heads=<number of heads>")
         self.form, self.per = form, per
         self.parameter_start = float(start) if form == "clamp" else math.log(start / (1 - start))
-        self.hybrid = nn.Parameter(torch.full((heads if per == "head" else 1,), self.parameter_start))
+        self.hybrid = nn.Parameter(torch.full((shares,), self.parameter_start))
         self.dnas, self.softmax = self.doubly_normalized(), Softmax()
 
     def hybrid_weight(self) -> Tensor:
@@ -49,7 +51,7 @@ class HNAS(Normalizer):
         return self.hybrid.sigmoid() if self.form == "sigmoid" else self.hybrid
 
     @property
-    def least_mass(self) -> float:
+    def least_mass(self) -> float:  # type: ignore[override]  # it changes as the hybrid weights are trained
         """Each key keeps at least v / M: v times the bound of Lemma 1 for the doubly-normalized part."""
         return self.hybrid_weight().min().item()
 
@@ -72,12 +74,29 @@ class HNAS(Normalizer):
         v = self.hybrid_weight()[:, None, None].to(doubly.dtype)
         return torch.lerp(softmax, doubly, v)  # avoids temporary tensors for the two products
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         s = upcast(scores)
         doubly = self.dnas(s, mask, log_prior=log_prior)
         return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype)
 
-    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         """Mixes the outputs of both parts if neither of them needs the (N, M) weights."""
         if not memory_linear(q, k, mask, log_prior):
             return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)

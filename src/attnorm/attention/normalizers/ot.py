@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._templates import log_preference, templates
 from attnorm.attention.normalizers.base import Normalizer, masked_scores, upcast
 from attnorm.imports import find
@@ -56,7 +57,15 @@ class OptimalTransport(Normalizer):
         if not callable(self.cost):
             raise ValueError(f"cost={cost!r}: not a function (targets, sources) -> costs")
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         """As `Normalizer.forward`. `keys` (B, H, M, D) is required (ValueError), and `scale` is not used."""
         keys = templates("ot", keys, scores, mask)
         with torch.autocast(scores.device.type, enabled=False):

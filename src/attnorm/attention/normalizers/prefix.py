@@ -22,7 +22,15 @@ class DNASPrefix(Normalizer):
     least_mass = 1.0
     proportional_to_prior = True
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         s = masked_scores(scores, mask)
         # the smallest number does not change a sum and, unlike -inf, has a well-defined gradient
         c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
@@ -61,7 +69,14 @@ class HNASPrefix(HNAS):
     doubly_normalized = DNASPrefix
     attend = Normalizer.attend  # dense, because the column step needs the (N, M) scores
 
-    def step(self, scores, mask=None, state=None, *, log_prior=None) -> tuple[Tensor, Tensor]:
+    def step(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        state: Tensor | None = None,
+        *,
+        log_prior: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         s = upcast(scores)
         doubly, state = self.dnas.step(s, mask, state, log_prior=log_prior)
         return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype), state

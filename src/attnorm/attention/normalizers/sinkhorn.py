@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.logsumexp import logsumexp
+from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import add_log_prior, logsumexp_over_queries, masked_scores, softmax_over_keys
 
@@ -30,16 +31,24 @@ class Sinkhorn(KeyBiased):
         self.n_iters = n_iters
         self.proportional_to_prior = self.prior_scale_invariant = n_iters == 1
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         s = masked_scores(scores, mask)
-        f = 0.0
+        f: Tensor | float = 0.0
         for _ in range(self.n_iters - 1):
             g = logsumexp_over_queries(s - f)
             f = logsumexp_over_keys(add_log_prior(s - g, log_prior))
         g = logsumexp_over_queries(s - f)
         return softmax_over_keys(add_log_prior(s - g, log_prior)).to(scores.dtype)  # the softmax is the last row step
 
-    def key_bias(self, q, k, log_prior, queries, scale) -> Tensor:
+    def key_bias(self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float) -> Tensor:
         without_f = queries
         for _ in range(self.n_iters - 1):
             g = logsumexp(k, q, queries, scale)

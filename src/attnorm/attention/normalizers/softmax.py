@@ -14,13 +14,32 @@ class Softmax(KeyBiased):
 
     proportional_to_prior = True
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         return softmax_over_keys(add_log_prior(masked_scores(scores, mask), log_prior)).to(scores.dtype)
 
-    def key_bias(self, q, k, log_prior, queries, scale) -> Tensor | None:
+    def key_bias(
+        self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float
+    ) -> Tensor | None:
         return log_prior
 
-    def attend(self, q, k, v, mask: Tensor | Mask | None = None, *, log_prior=None, scale=None) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         """As `Normalizer.attend`, using torch's fused attention."""
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         if mask is None and log_prior is None:

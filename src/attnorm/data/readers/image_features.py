@@ -14,6 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,12 +107,13 @@ class Store(ABC):
     """Features of images at one path."""
 
     def __init__(self, path: Path):
-        self.path, self._opened = path, (None, None)
+        self.path = path
+        self._opened: tuple[int | None, Any] = (None, None)
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_opened": (None, None)}
 
-    def opened(self):
+    def opened(self) -> Any:
         """The result of `open` in this process. The workers of a loader must not share a file with the main process."""
         if self._opened[0] != os.getpid():
             try:
@@ -121,7 +123,7 @@ class Store(ABC):
         return self._opened[1]
 
     @abstractmethod
-    def open(self):
+    def open(self) -> Any:
         """Opens what is needed for reading: a file, or an index."""
 
     @abstractmethod
@@ -183,7 +185,7 @@ class Folder(Store):
 class Groups(Store):
     """HDF5."""
 
-    def open(self):
+    def open(self) -> Any:
         try:
             import h5py
         except ImportError as error:
@@ -203,7 +205,7 @@ class Groups(Store):
 class Tensors(Store):
     """Safetensors."""
 
-    def open(self):
+    def open(self) -> Any:
         from safetensors import SafetensorError, safe_open
 
         try:

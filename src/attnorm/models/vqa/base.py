@@ -1,5 +1,8 @@
 """Base class of the models that answer questions about images."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +29,10 @@ class QuestionEmbedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """ids, int (B, T) -> (B, T, W). The ids are padded at the end, so the padding does not affect any word."""
         vectors = self.table(ids)
-        return self.linear(vectors) if self.gru is None else self.gru(vectors)[0]
+        if self.gru is not None:
+            return self.gru(vectors)[0]
+        assert self.linear is not None  # the model has one of the two
+        return self.linear(vectors)
 
 
 class VqaModel(nn.Module):
@@ -55,8 +61,8 @@ class VqaModel(nn.Module):
         vocab_size: int,
         pad_id: int,
         answers: int,
-        view_widths: list[int] = (),
-        view_boxes: list[int] = (),
+        view_widths: Sequence[int] = (),
+        view_boxes: Sequence[int] = (),
         seed: int = 0,
     ):
         super().__init__()
@@ -95,7 +101,7 @@ class VqaModel(nn.Module):
         return {site: autoregressive for site, autoregressive in cls.sites.items() if site in used}
 
     @classmethod
-    def site_layers(cls, settings: dict) -> dict[str, int]:
+    def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """The number of layers at each site in `sites_of`: 1 for the fusion, and `layers` for all others."""
         return {site: 1 if site == "fusion" else settings.get("layers") for site in cls.sites_of(settings)}
 
@@ -124,8 +130,9 @@ class VqaModel(nn.Module):
         other views, concatenated. Raises ValueError for a model without boxes.
         """
         if self.fusion is None:
-            raise ValueError("fusion='none': this model does not use boxes")
-        fused = []
+            raise ValueError("fusion='none': this model sees no boxes")
+        fused: list[Tensor] = []
         with observe(self.fusion, lambda name, weights, allowed: fused.append(weights)):
             weights = self.answer(ids, views)[1]
+        assert weights is not None  # None is for models without boxes
         return weights, fused[0] if fused else None

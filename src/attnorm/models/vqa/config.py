@@ -43,7 +43,7 @@ class VqaModelConfig:
     geometry: bool = True
     dropout: Share = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for option, allowed in (("fusion", get_args(Fusion)), ("question", get_args(Question))):
             value = getattr(self, option)
             if value not in allowed:

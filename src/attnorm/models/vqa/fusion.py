@@ -1,6 +1,7 @@
 """Combines several views of an image, each with the boxes of one detector, into one set of boxes."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +71,7 @@ class Fusion(nn.Module):
     prior that depends on positions (t5, alibi, learned). Such a prior sees the other views concatenated.
     """
 
-    def __init__(self, shape: VqaModelConfig, attention: dict, view_widths: list[int], view_boxes: list[int]):
+    def __init__(self, shape: VqaModelConfig, attention: dict, view_widths: Sequence[int], view_boxes: Sequence[int]):
         super().__init__()
         kind, width, heads = shape.fusion, shape.d_model, shape.fusion_heads
         assert len(view_widths) == len(view_boxes) and kind != "none"
@@ -82,7 +83,8 @@ class Fusion(nn.Module):
         used = 1 if kind == "single" else len(view_widths)
         self.kind, self.view_boxes = kind, list(view_boxes[:used])
         self.views = nn.ModuleList(Boxes(features, shape) for features in view_widths[:used])
-        self.attention = self.prior = None
+        self.attention: MultiHeadAttention | None = None
+        self.prior: nn.Module | None = None
         if kind == "attention":
             normalizer = build_site_normalizer(attention, "fusion", heads)
             scorer = build_site_scorer(attention, "fusion", heads, width // heads)
@@ -108,7 +110,7 @@ class Fusion(nn.Module):
         if self.kind == "concat":
             return self.norm(torch.cat(states, 1)), torch.cat(present, 1)
         x, here = states[0], present[0]
-        if self.kind == "attention":
+        if self.attention is not None:
             others, there = torch.cat(states[1:], 1), torch.cat(present[1:], 1)
             mask = Mask(queries=here, keys=there)
             log_prior = site_log_prior(self.prior, x.shape[1], 0, others, mask)

@@ -1,5 +1,7 @@
 """MCAN: self-attention over the question, then layers in which boxes attend to each other and to the question."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from attnorm.attention.build import build_site_prior
@@ -33,7 +35,7 @@ class MCAN(VqaModel):
                 DecoderLayer(layers, attention, "guided", "guided", layer) for layer in range(shape.layers)
             )
             self.last_norm = nn.LayerNorm(width, layers.norm_eps) if shape.norm_first else nn.Identity()
-            facts = {"heads": shape.n_heads, "bidirectional": True, "width": width}
+            facts: dict[str, Any] = {"heads": shape.n_heads, "bidirectional": True, "width": width}
             self.prior = build_site_prior(attention, "guided", positions=self.fusion.boxes, **facts)
             self.cross_prior = build_site_prior(attention, "guided", positions=shape.max_question, **facts)
             self.pool, self.image = AttentionPooling(width), nn.Linear(width, hidden)
