@@ -113,8 +113,11 @@ def test_bad_records_are_reported_together_ten_by_name(tmp_path):
     ("change", "message"),
     [
         (lambda d: d["data"].append(3), 'data[1]: expected an object with a list "paragraphs", got 3'),
-        (lambda d: d["data"].append({"paragraphs": {}}), "data[1]: an object with a list"),
-        (lambda d: d["data"][0]["paragraphs"].append({"context": "x"}), "data[0].paragraphs[1]: an object with a list"),
+        (lambda d: d["data"].append({"paragraphs": {}}), "data[1]: expected an object with a list"),
+        (
+            lambda d: d["data"][0]["paragraphs"].append({"context": "x"}),
+            "data[0].paragraphs[1]: expected an object with a list",
+        ),
         (
             lambda d: d["data"][0]["paragraphs"].append({"qas": []}),
             "data[0].paragraphs[1].context is missing, not",

@@ -100,7 +100,11 @@ BAD = [
     (GOOD[0], [without(annotation(1), "question_type")], r"no question_type"),
     (GOOD[0], [without(annotation(1), "image_id")], r"no image_id"),
     ([], GOOD[1], r"questions.json: contains no questions"),
-    ({"data": []}, GOOD[1], r'questions.json: not an official VQA file: one JSON object {"questions": \[...\]}'),
+    (
+        {"data": []},
+        GOOD[1],
+        r'questions.json: not an official VQA file: expected one JSON object {"questions": \[...\]}',
+    ),
     ("[]", GOOD[1], r"questions.json: not an official VQA file"),
     ({"questions": {}}, GOOD[1], r"questions.json: not an official VQA file"),
     ("{", GOOD[1], r"questions.json:1: not JSON"),

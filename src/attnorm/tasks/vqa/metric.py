@@ -48,7 +48,7 @@ def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> di
         raise DataError("there are no questions to score")
     if len(gold) < len(references):
         ids = [it.id for it in references]
-        raise DataError(f"repeated questions: {listed(sorted({i for i in ids if ids.count(i) > 1}))}")
+        raise DataError(f"the references repeat questions: {listed(sorted({i for i in ids if ids.count(i) > 1}))}")
     if without := [it.id for it in references if not it.answers]:
         raise DataError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")
     for name, given in predictions.items():
