@@ -130,7 +130,7 @@ class VqaModel(nn.Module):
         other views, concatenated. Raises ValueError for a model without boxes.
         """
         if self.fusion is None:
-            raise ValueError("fusion='none': this model sees no boxes")
+            raise ValueError("fusion='none': this model does not use boxes")
         fused: list[Tensor] = []
         with observe(self.fusion, lambda name, weights, allowed: fused.append(weights)):
             weights = self.answer(ids, views)[1]
