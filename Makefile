@@ -46,6 +46,7 @@ test-gpu: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: setup
 	$(BIN)/ruff check --fix .
@@ -64,4 +65,4 @@ $(DOCS)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(DOCS) site .cache build *.egg-info src/*.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS) site .cache build *.egg-info src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -59,5 +59,6 @@ def test_a_wheel_holds_the_configuration(tmp_path):
     assert built.returncode == 0, built.stderr
     [wheel] = Path(tmp_path).glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
+    assert "attnorm/py.typed" in names
     shipped = {name.removeprefix("attnorm/conf/") for name in names if name.startswith("attnorm/conf/")}
     assert shipped == {str(file.relative_to(runs.CONF)) for file in runs.CONF.rglob("*.yaml")}

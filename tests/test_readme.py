@@ -422,7 +422,9 @@ def test_the_files_at_the_top_agree():
     assert "Apache License" in (runs.ROOT / "LICENSE").read_text()
     hooks = yaml.safe_load((runs.ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert [repo["repo"] for repo in hooks] == ["local"]
-    used = {dep for hook in hooks[0]["hooks"] for dep in hook["additional_dependencies"] if dep.startswith("ruff")}
+    used = {
+        dep for hook in hooks[0]["hooks"] for dep in hook.get("additional_dependencies", ()) if dep.startswith("ruff")
+    }
     assert used <= set((runs.ROOT / "constraints.txt").read_text().splitlines())
 
 

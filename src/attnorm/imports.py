@@ -72,7 +72,7 @@ def required_options(maker: Callable) -> list[str]:
 
 
 def option_parameters(maker: Callable) -> list[inspect.Parameter]:
-    if isinstance(maker, type) and maker.__init__ is object.__init__:
+    if isinstance(maker, type) and inspect.getattr_static(maker, "__init__") is object.__init__:
         return []
     parameters = list(inspect.signature(maker).parameters.values())
     keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -14,6 +14,9 @@ from attnorm.attention.hooks import TrainingHooks
 from attnorm.errors import ConfigError, Problem
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.schema import Count, NonNegative, Positive, Share, build, option_problems, parameters
+
+if TYPE_CHECKING:
+    from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 
 DECAYS: dict[str, Callable[[float], float]] = {  # share of the decay that is done -> share of the learning rate
     "constant": lambda done: 1.0,
@@ -90,9 +93,9 @@ class Optimization:
     optimizer: Mapping[str, Any]
     scheduler: Mapping[str, Any]
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[str]:
         """What is wrong with the two groups."""
-        found: list[Problem] = []
+        found: list[str] = []
         try:
             optimizer, options = class_of("optimizer", self.optimizer), options_of(self.optimizer)
             ours = {name: value for name, value in options.items() if name in names_of(ParamGroups)}
@@ -138,7 +141,7 @@ class Optimization:
         options = {name: _tuple(it) if isinstance(it, list) else it for name, it in options.items()}
         return class_of("optimizer", self.optimizer)(parameters_or_groups, **options)
 
-    def build(self, model: nn.Module, total_steps: int, fused: bool) -> dict[str, Any]:
+    def build(self, model: nn.Module, total_steps: int, fused: bool) -> "OptimizerLRSchedulerConfig":
         """The optimizer of a model and its schedule over `total_steps` updates, as Lightning wants them.
 
         fused: whether the optimizer may use a fused kernel, if its class has one.
@@ -153,7 +156,8 @@ class Optimization:
         timing = {name: self.scheduler[name] for name in names_of(SchedulerTiming) if name in self.scheduler}
         when = {name: value for name, value in vars(SchedulerTiming(**timing)).items() if value is not None}
         scheduler = self._scheduler(optimizer, total_steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "strict": False, **when}}
+        schedule: Any = {"scheduler": scheduler, "strict": False, **when}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def _scheduler(self, optimizer: Optimizer, total_steps: int) -> Any:
         maker, options = class_of("scheduler", self.scheduler), options_of(self.scheduler, names_of(SchedulerTiming))

@@ -66,7 +66,7 @@ def option_problems(
     checker, not for users.
     """
     known = {name: it for name, it in parameters(maker).items() if name not in facts and name != "self"}
-    problems = []
+    problems: list[Problem] = []
     for name, value in options.items():
         key = f"{group}.{name}" if group else name
         if name not in known:
@@ -181,7 +181,7 @@ def describe(schema: Mapping[str, Any]) -> str:
             return "text that is not empty"
         case kind:
             words = {"boolean": "true, false", "null": "null", "string": "text", "object": "settings by name"}
-            return words.get(kind, "any value")
+            return words.get(str(kind), "any value")
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:

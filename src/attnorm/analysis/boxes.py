@@ -6,6 +6,7 @@ python -m attnorm.analysis.boxes logs/vqa/dnas/<run> --questions 0 1 2
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NUMBERED = 5  # boxes per view whose share is written out
 SPOTS = (0.5, 0.25, 0.75, 0.1, 0.9)  # for a number in its box, in fractions of the box, the preferred one first
@@ -33,26 +37,28 @@ def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
     if task_of(cfg).interface != "vqa":
         raise ValueError(f"{run}: a run of task={cfg['task']['name']}; boxes are those of task=vqa")
     tokenizer, model, _ = open_run(run, cfg, "best")
-    recipe = task_of(cfg, run)
-    split = recipe.splits(tokenizer, ("validation",))["validation"]
+    task: Any = task_of(cfg, run)  # with `views` and `answers`, as VqaTask has them
+    split = task.splits(tokenizer, ("validation",))["validation"]
     if wrong := [row for row in rows if not 0 <= row < len(split)]:
         raise ValueError(f"question {wrong[0]}: the validation split has questions 0 to {len(split) - 1:,}")
     device = next(model.parameters()).device
-    batch = {name: tensor.to(device) for name, tensor in recipe.collator(split)[MicroBatch(rows, len(rows))].items()}
+    batch = {name: tensor.to(device) for name, tensor in task.collator(split)[MicroBatch(rows, len(rows))].items()}
     ids, views = batch["ids"], views_of(batch)
-    if any(geometry is None for *_, geometry in views):
+    places = [geometry for *_, geometry in views if geometry is not None]
+    if len(places) < len(views):
         raise ValueError(f"{run}: its data does not say where the boxes are")
     sizes = [present.shape[1] for _, present, _ in views]
-    shares = view_shares(*model.attention_over_boxes(ids, views), sizes)
-    names = recipe.views(split.name).names
+    over_boxes, fusion = model.attention_over_boxes(ids, views)
+    shares = view_shares(over_boxes, fusion, sizes)
+    names = task.views(split.name).names
     with torch.no_grad():
-        answers = [recipe.answers().texts[number] for number in model(ids, views).argmax(-1).tolist()]
+        answers = [task.answers().texts[number] for number in model(ids, views).argmax(-1).tolist()]
     drawn = []
     for place, row in enumerate(rows):
         text = split.texts[row]
         panels = [
             (name, geometry[place][present[place]].cpu(), share[place][present[place]].cpu())
-            for name, (_, present, geometry), share in zip(names, views, shares, strict=False)
+            for name, (_, present, _), geometry, share in zip(names, views, places, shares, strict=False)
         ]
         title = f"{text['question']}\ngiven: {answers[place]}; annotators: {tally(json.loads(text['answers']))}"
         drawn.append(draw_panels(title, panels, run / "figures" / f"boxes_{row}.png"))
@@ -100,18 +106,18 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Pa
     return save(figure, target)
 
 
-def draw_boxes_of_view(axes, boxes: Tensor, shares: Tensor, colours) -> None:
+def draw_boxes_of_view(axes: "Axes", boxes: Tensor, shares: Tensor, colours: Any) -> None:
     """Paints boxes (n, 4) in ascending order of their shares (n,), and writes the largest shares on them."""
     from matplotlib.patches import Rectangle
 
     order = shares.argsort().tolist()
     for rank, box in enumerate(order):
         x1, y1, x2, y2 = boxes[box].tolist()
-        shape = {"xy": (x1, y1), "width": x2 - x1, "height": y2 - y1}
+        shape: dict[str, Any] = {"xy": (x1, y1), "width": x2 - x1, "height": y2 - y1}
         axes.add_patch(Rectangle(**shape, facecolor=colours.to_rgba(shares[box].item()), linewidth=0, zorder=1))
         marked = rank >= len(order) - NUMBERED
-        edge = {"edgecolor": "black", "linewidth": 1.2, "zorder": 3} if marked else {"edgecolor": "0.45", "zorder": 2}
-        axes.add_patch(Rectangle(**shape, fill=False, **{"linewidth": 0.4, **edge}))
+        colour, width, level = ("black", 1.2, 3) if marked else ("0.45", 0.4, 2)
+        axes.add_patch(Rectangle(**shape, fill=False, edgecolor=colour, linewidth=width, zorder=level))
     taken: list[tuple[float, float]] = []
     painted_over: list[list[float]] = []  # boxes with larger shares
     for box in reversed(order[-NUMBERED:]):

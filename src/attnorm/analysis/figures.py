@@ -5,12 +5,19 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from attnorm.attention.build import short_name
 from attnorm.config.run_config import read_config
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.loggers import read_csv
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DECADES = 12  # of a logarithmic axis, at most: underflow would stretch it to 1e-45 and beyond
 
@@ -116,7 +123,7 @@ def normalizer_of(stack: str, attention: dict) -> str:
     return short_name(names[0]) if names else ""
 
 
-def draw_stacks(quantities: list[Quantity], title: str, cfg: dict):
+def draw_stacks(quantities: list[Quantity], title: str, cfg: dict) -> tuple["Figure", np.ndarray]:
     """A figure with one row of panels per quantity and one column per stack, and its axes (rows x columns)."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -125,8 +132,8 @@ def draw_stacks(quantities: list[Quantity], title: str, cfg: dict):
 
     stacks = list(quantities[0].stacks)
     numbers = sorted({number for stack in quantities[0].stacks.values() for number in stack if number}, key=int)
-    colours = {n: colormaps["viridis"](0.9 * i / max(1, len(numbers) - 1)) for i, n in enumerate(numbers)}
-    colours[""] = "black"
+    colours: dict[str, Any] = {"": "black"}
+    colours |= {n: colormaps["viridis"](0.9 * i / max(1, len(numbers) - 1)) for i, n in enumerate(numbers)}
     size = (max(5.5, 3.4 * len(stacks) + 1.4), 2.7 * len(quantities) + 1.1)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(len(quantities), len(stacks), sharex=True, squeeze=False)
@@ -155,7 +162,7 @@ def draw_stacks(quantities: list[Quantity], title: str, cfg: dict):
     return figure, panels
 
 
-def line(axes, curve: Curve, floor: float | None = None, **style) -> None:
+def line(axes: "Axes", curve: Curve, floor: float | None = None, **style: Any) -> None:
     """A line with a dot at its last point; values below `floor` are drawn at `floor`."""
     values = [value if floor is None else max(value, floor) for value in curve.values()]
     axes.plot(list(curve), values, marker="o", markersize=3, markevery=[-1], **style)
@@ -172,7 +179,7 @@ def log_floor(values: Iterable[float]) -> float:
     return max(smallest, 10.0 ** math.floor(math.log10(max(positive)) - DECADES))
 
 
-def log_axis(axes, floor: float, values: Iterable[float]) -> None:
+def log_axis(axes: "Axes", floor: float, values: Iterable[float]) -> None:
     """Makes the axis logarithmic from `floor` on, and says so if there are values below."""
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.7 * floor)
@@ -180,7 +187,7 @@ def log_axis(axes, floor: float, values: Iterable[float]) -> None:
         axes.set_ylabel(f"{axes.get_ylabel()}\n(below {floor:.0e}: at the bottom)")
 
 
-def save(figure, target: Path) -> Path:
+def save(figure: "Figure", target: Path) -> Path:
     """Writes a figure and returns its path."""
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -27,7 +28,7 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
             from attnorm.cli.evaluate import evaluate
             from attnorm.cli.generate import generate
 
-            defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
+            defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
             {"eval": evaluate, "generate": generate}[name](arguments, defaults, conf)
         return 0
 

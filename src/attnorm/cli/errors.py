@@ -4,8 +4,9 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -90,7 +91,7 @@ def suggest_key(message: str, key: str | None, conf: Path) -> str:
 def known_keys(conf: Path) -> dict[str, list[str]]:
     """Every key of every file in conf/, as it is typed, and the choices that it comes with, such as data=vqa_v2."""
 
-    def keys(node, prefix: str):
+    def keys(node: dict, prefix: str) -> Iterator[str]:
         for name, value in node.items():
             if name != "defaults":
                 yield f"{prefix}{name}"
@@ -99,7 +100,7 @@ def known_keys(conf: Path) -> dict[str, list[str]]:
 
     found: dict[str, list[str]] = {}
     for file in sorted(conf.rglob("*.yaml")):
-        content = OmegaConf.to_container(OmegaConf.load(file)) or {}
+        content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
         is_global = file.parent == conf or "@package _global_" in file.read_text()
         for key in keys(content, "" if is_global else f"{file.parent.name}."):
             found.setdefault(key, []).extend([] if is_global else [f"{file.parent.name}={file.stem}"])

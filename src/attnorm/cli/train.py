@@ -4,10 +4,12 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
@@ -17,6 +19,7 @@ from attnorm.cli.errors import exit_code, explain
 from attnorm.config.arguments import as_typed, readable, register_attention
 from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
+from attnorm.resolved import ResolvedConfig
 
 
 def register_resolvers() -> None:
@@ -54,7 +57,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     def job(cfg: DictConfig) -> float | None:
         sys.argv = typed  # what the run records, and what Lightning starts the processes of other devices with
         hydra_cfg = HydraConfig.get()
-        runtime = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
+        runtime: Any = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
         run, overrides = Path(runtime["output_dir"]), as_typed(hydra_cfg.overrides.task)
         multirun = hydra_cfg.mode == RunMode.MULTIRUN
         if multirun:
@@ -86,7 +89,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     return exit_code(all_jobs, conf)
 
 
-def count_jobs(hydra_cfg: DictConfig, arguments: Sequence[str]) -> int:
+def count_jobs(hydra_cfg: HydraConf, arguments: Sequence[str]) -> int:
     """The number of jobs of a sweep, by its command line and by the file in conf/hparams_search that was chosen."""
     params = [f"{key}={value}" for key, value in (hydra_cfg.sweeper.get("params") or {}).items()]
     typed = get_args_parser().parse_args(arguments).overrides
@@ -116,22 +119,20 @@ def train_in(
         remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
 
-def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> dict:
-    """The configuration as plain values, with its attention tables resolved; raises ConfigError with all its problems.
-
-    overrides: what was typed.
-    """
+def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> ResolvedConfig:
+    """The checked configuration; raises ConfigError with all its problems. overrides: what was typed."""
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
         raise ConfigError([Problem(key, f"has to be given, as {key}=<value>") for key in missing])
-    from attnorm.config.resolve import record_of, with_defaults
+    from attnorm.config.resolve import resolve, with_defaults
     from attnorm.config.validate import check
     from attnorm.config.warm_start import complete
 
-    plain = complete(completed(with_defaults(OmegaConf.to_container(cfg, resolve=True))))
+    typed: Any = OmegaConf.to_container(cfg, resolve=True)
+    plain = complete(completed(with_defaults(typed)))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
-    return record_of(plain)
+    return resolve(plain)
 
 
 def completed(cfg: dict) -> dict:

@@ -15,6 +15,7 @@ Two more things are rewritten:
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -146,7 +147,7 @@ def quoted(text: str) -> str:
     return QuotedString(escaped(text), Quote.single).with_quotes()
 
 
-def escaped(value: object) -> object:
+def escaped(value: Any) -> Any:
     """A value, or lists and dicts of values, in which OmegaConf resolves no `${...}`: they are plain text."""
     if isinstance(value, dict):
         return {key: escaped(inner) for key, inner in value.items()}

@@ -131,7 +131,7 @@ def _is_duration(value: Any) -> bool:
     from pytorch_lightning.callbacks import Timer
 
     try:
-        return value is None or Timer(value).time_remaining() > 0
+        return value is None or (Timer(value).time_remaining() or 0) > 0
     except Exception:  # Lightning raises errors of many kinds for what is no duration
         return False
 

@@ -18,6 +18,7 @@ def files_with(key: str) -> list[str]:
 @cache
 def choices(group: str) -> dict[str, dict[str, Any]]:
     """The settings of the group in each of its files, by the file's name, without the files that it builds on."""
-    contents = {file.stem: yaml.safe_load(file.read_text()) or {} for file in sorted((CONF / group).glob("*.yaml"))}
+    paths = sorted((CONF / group).glob("*.yaml"))
+    contents: dict[str, Any] = {path.stem: yaml.safe_load(path.read_text()) or {} for path in paths}
     # a file of the package _global_ has the settings under the group's name, beside those of other groups
     return {name: content.get(group, content) for name, content in contents.items()}

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from attnorm.config.arguments import escaped, readable
+from attnorm.config.arguments import as_typed, escaped, readable
 from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint
 from attnorm.config.integrity import check_companions, check_fit, parameters_of
 from attnorm.config.resolve import leaves
@@ -37,16 +37,17 @@ class EvalCommand:
 
 def read_command(arguments: list[str], defaults: dict[str, Any]) -> EvalCommand:
     """Sorts `key=value` arguments into the door's own keys (those of `defaults`) and changes to the run's config."""
-    settings, asked, typed, problems = dict(defaults), set(), [], []
+    settings, asked, typed = dict(defaults), set(), []
+    problems: list[str] = []
     for override in OverridesParser.create().parse_overrides(readable(arguments)):
-        key, value = override.key_or_group, override.value()
+        key, value, [line] = override.key_or_group, override.value(), as_typed([override.input_line])
         if override.is_sweep_override():
-            problems.append(f"{override.input_line}: one value at a time here")
+            problems.append(f"{line}: one value at a time here")
         elif key in defaults:  # a folder may be called 1
             if isinstance(value, dict) or (isinstance(value, list) and key != "references"):
-                problems.append(f"{override.input_line}: expected a single value")
-            as_typed = key in PATHS and value is not None and not isinstance(value, (str, list))
-            settings[key] = override.input_line.partition("=")[2] if as_typed else value
+                problems.append(f"{line}: expected a single value")
+            is_path = key in PATHS and value is not None and not isinstance(value, (str, list))
+            settings[key] = (override.input_line or "").partition("=")[2] if is_path else value
             asked.add(key)
         elif "." in key or key in OVERRIDABLE:
             typed.append((key, value))
@@ -81,7 +82,8 @@ def read_run(folder: Path, trust_code: bool = False) -> Recorded:
 def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Recorded:
     """The run's configuration with what was typed. `data=<source>` takes that source's file from conf/data, but keeps
     how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
-    cfg, problems = OmegaConf.create(escaped(recorded.plain())), []
+    cfg = OmegaConf.create(escaped(recorded.plain()))
+    problems: list[str] = []
     allowed = [*OVERRIDABLE, *class_of("task", recorded["task"], Task).scoring]
     for key, value in sorted(typed, key=lambda change: "." in change[0]):  # groups first
         if not any(key == it or key.startswith(f"{it}.") for it in allowed):
@@ -106,17 +108,19 @@ def cannot_be_set(key: str, allowed: list[str]) -> Problem:
     return Problem(key, f"cannot be set here; what can: {', '.join(allowed)}.{nearest(key, allowed)}")
 
 
-def plain(cfg) -> dict:
-    return OmegaConf.to_container(cfg, resolve=True)
+def plain(cfg: Any, resolve: bool = True) -> dict[str, Any]:
+    """The values of an OmegaConf mapping."""
+    content: Any = OmegaConf.to_container(cfg, resolve=resolve)
+    return content
 
 
 def compose_group(conf: Path, group: str, name: str) -> dict:
     """conf/<group>/<name>.yaml with its own defaults."""
     with initialize_config_dir(str(conf), version_base="1.3"):
-        return OmegaConf.to_container(compose("train", [f"{group}={name}"])[group])
+        return plain(compose("train", [f"{group}={name}"])[group], resolve=False)
 
 
-def open_run(run: Path, cfg: dict, checkpoint: str) -> tuple[Tokenizer, torch.nn.Module, int]:
+def open_run(run: Path, cfg: dict, checkpoint: str) -> tuple[Tokenizer, Any, int]:
     """The run's tokenizer, and its model with the parameters of `checkpoint` ("best" or "last"), on the GPU if there
     is one; and the update they are from. Raises ConfigError if one of them is missing or does not fit the others."""
     path = run / "checkpoints" / f"{checkpoint}.ckpt"

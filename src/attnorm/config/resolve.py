@@ -10,6 +10,7 @@ from torch import nn
 from attnorm.attention.tables import attention_label, check_attention, resolve_attention
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
+from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.task import DataConfig, Task, TaskConfig
 
 GROUPS = (  # of keys that every run has
@@ -18,24 +19,24 @@ GROUPS = (  # of keys that every run has
 )
 
 
-def model_class(cfg: dict) -> type[nn.Module]:
+def model_class(cfg: Mapping[str, Any]) -> Any:
     """The class of the configured model. Raises ConfigError if there is no such class."""
     return class_of("model", cfg["model"], nn.Module)
 
 
-def model_sites(cfg: dict) -> dict[str, bool]:
+def model_sites(cfg: Mapping[str, Any]) -> dict[str, bool]:
     """The attention sites that the configured model uses, each with whether it is autoregressive."""
     cls = model_class(cfg)
     return cls.sites_of(cfg["model"]) if hasattr(cls, "sites_of") else cls.sites
 
 
-def model_layers(cfg: dict) -> dict[str, int]:
+def model_layers(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The number of layers at each attention site, as far as the model says it (an optional method `site_layers`)."""
     cls = model_class(cfg)
     return cls.site_layers(cfg["model"]) if hasattr(cls, "site_layers") else {}
 
 
-def model_attention(cfg: dict) -> dict:
+def model_attention(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The attention tables with an explicit entry for each site of the configured model, as `resolve_attention`."""
     return resolve_attention(cfg["attention"], model_sites(cfg))
 
@@ -64,6 +65,11 @@ def run_label(cfg: dict) -> str:
     sites, fusion = model_sites(cfg), cfg["model"].get("fusion", "attention")
     parts = [] if fusion == "attention" else [fusion]
     return "_".join(parts + ([attention_label(model_attention(cfg), sites)] if sites else []))
+
+
+def resolve(cfg: dict[str, Any]) -> ResolvedConfig:
+    """A configuration in which `validate.check` finds no problem, with what follows from it."""
+    return ResolvedConfig(record_of(cfg), model_sites(cfg), run_label(cfg))
 
 
 def record_of(cfg: dict) -> dict:

@@ -64,6 +64,7 @@ def read_config(folder: Path) -> Recorded:
 def check_events(text: str, path: Path) -> None:
     """Raises RunError for YAML that would grow, nest without end or name a type, before anything is built from it."""
     depth = 0
+    event: Any  # its kind decides which attributes it has
     for event in yaml.parse(text, Loader):
         where = f"{path}:{event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:

@@ -200,7 +200,7 @@ def fitting_sources(task: type[Task]) -> str:
     return ", ".join(fitting) or "a source of your own"
 
 
-def check_together(cfg: Mapping[str, Any], task: type[Task], model: type, found: Problems) -> Iterator[Problem]:
+def check_together(cfg: Mapping[str, Any], task: type[Task], model: type, found: Problems) -> Iterator[str]:
     """Values of model, data and task that are valid alone and not together."""
     settings = cfg["model"]
     width, heads = settings.get("d_model"), settings.get("n_heads")

@@ -3,8 +3,9 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,11 +14,15 @@ from attnorm.data.featurizer import Featurizer
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from tqdm import tqdm
+
 BATCH = 4096  # rows of an Arrow record batch
 TABLE, COUNTS = "table.arrow", "counts.json"
 
 
-def progress(rows: Iterable, what: str, total: int | None = None) -> Iterable:
+def progress(rows: Iterable, what: str, total: int | None = None) -> "tqdm":
     """`rows` with a bar on standard error, at a terminal only and after two seconds only."""
     from tqdm import tqdm
 
@@ -59,7 +64,13 @@ def cleaned(text: str, column: str, cleaner: Source | None, *, lowercase: bool, 
     return clean(text if cleaner is None else cleaner.clean(text, column), lowercase=lowercase, digits=digits)
 
 
-def _cleaned(rows, counts, row_schema, make, limit) -> Iterator[tuple[str, ...]]:
+def _cleaned(
+    rows: Iterable[tuple[str, ...]],
+    counts: dict[str, int],
+    row_schema: RowSchema,
+    make: Callable[[str, str], str],
+    limit: int | None,
+) -> Iterator[tuple[str, ...]]:
     needed = [row_schema.columns.index(name) for name in row_schema.needed]
     for row in rows:
         counts["read"] += 1
@@ -86,7 +97,8 @@ def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featuri
     import pyarrow as pa
 
     schema = pa.schema(list(layout.columns().items()))
-    counts, first = Counter(), 0
+    counts: Counter[str] = Counter()
+    first = 0
     with read_batches(rows) as reader, pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
         total = json.loads((rows / COUNTS).read_text())["kept"]
         with progress((), what, total) as bar:
@@ -101,7 +113,7 @@ def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featuri
     return dict(counts)
 
 
-def _column(values, kind):
+def _column(values: Sequence, kind: "pa.DataType") -> "pa.Array":
     """An Arrow column; lists go by way of one flat array, which is faster than list by list."""
     import pyarrow as pa
 
@@ -113,7 +125,7 @@ def _column(values, kind):
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind.value_type))
 
 
-def read_batches(folder: Path):
+def read_batches(folder: Path) -> Any:
     """The record batches of a table, mapped into memory; a context manager."""
     import pyarrow as pa
 

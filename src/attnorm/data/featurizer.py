@@ -1,19 +1,18 @@
 """From texts to rows of token ids: the interface that each task implements, and what implementations share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
     from attnorm.data.sources.base import RowSchema
     from attnorm.data.tokenizers.base import Tokenizer
+
+Table = Any  # a datasets.Dataset: rows by number, columns by name
 
 
 class Featurizer(ABC):
@@ -33,15 +32,15 @@ class Featurizer(ABC):
     @abstractmethod
     def encode(
         self, texts: dict[str, list[str]], first: int, tokenizer: "Tokenizer"
-    ) -> tuple[dict[str, Sequence], dict[str, int]]:
+    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
         """Texts, the first of which is row `first` of the split -> ids, and counts that are added up over the split."""
 
     @abstractmethod
-    def lengths(self, ids: "Dataset") -> np.ndarray:
+    def lengths(self, ids: Table) -> np.ndarray:
         """int32 (rows, k): the tokens of each of a row's k sequences, special tokens included."""
 
     @abstractmethod
-    def weights(self, ids: "Dataset") -> np.ndarray:
+    def weights(self, ids: Table) -> np.ndarray:
         """int64 (rows,): how much each row adds to what the loss of an update is divided by."""
 
     @abstractmethod
@@ -49,7 +48,7 @@ class Featurizer(ABC):
         """What a user should know of a split: "11,022 pairs (0 empty skipped)"."""
 
 
-def list_lengths(ids: "Dataset", column: str) -> np.ndarray:
+def list_lengths(ids: Table, column: str) -> np.ndarray:
     """int64 (rows,): the lengths of the lists in a column."""
     import pyarrow.compute as pc
 

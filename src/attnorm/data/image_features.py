@@ -36,9 +36,8 @@ class Views(ABC):
     def first(self, count: int) -> "Views":
         """The first `count` views alone; the others are neither read nor checked."""
         some = copy(self)
-        some.names, some.widths, some.boxes, some.geometry = (
-            of_each[:count] for of_each in (self.names, self.widths, self.boxes, self.geometry)
-        )
+        some.names, some.widths = self.names[:count], self.widths[:count]
+        some.boxes, some.geometry = self.boxes[:count], self.geometry[:count]
         return some
 
     @abstractmethod
@@ -98,7 +97,7 @@ class Arrays(Views):
     def read(self, images: Sequence[str]) -> list[View]:
         self.check(images)
         rows = [self.rows[image] for image in images]
-        views = []
+        views: list[View] = []
         for arrays in self.arrays:
             features, present, geometry = (torch.from_numpy(array[rows]) for array in arrays)
             views.append((features.float(), present, geometry))

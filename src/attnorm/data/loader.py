@@ -23,6 +23,8 @@ class ResumableLoader(DataLoader):
     A run that was stopped in the middle of an epoch resumes with the next batch instead of the first one of the epoch.
     """
 
+    sampler: TokenBatches
+
     def __init__(self, batches: Dataset, sampler: TokenBatches, num_workers: int = 0):
         super().__init__(
             batches,
@@ -37,7 +39,7 @@ class ResumableLoader(DataLoader):
         self.handed_out = 0
         self.resume: dict[str, int] | None = None
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:  # type: ignore[override]  # torch names its own iterator
         resume, self.resume = self.resume, None
         if resume is not None and resume["epoch"] == self.sampler.epoch:
             self.sampler.start = resume["handed_out"]

@@ -138,6 +138,8 @@ def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Pat
     if not cls.needs_training(options):
         return cls.from_settings(None, **options)
 
+    assert rows is not None  # given to train on
+
     def build(folder: Path) -> None:
         log.info("training the tokenizer on the train split")
         cls.from_settings(lambda count: tables.sample_sentences(rows, words, count), **options).save(folder)
@@ -155,7 +157,7 @@ def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Featurizer, cach
     settings = [FORMAT, rows.name, tokenizer.fingerprint(), layout.settings()]
     tokens = cached(cache_dir / f"tokens-{files.digest(settings)}", build)
     texts, ids = (Dataset.from_file(str(folder / tables.TABLE)) for folder in (rows, tokens))
-    counts = {}
+    counts: dict[str, int] = {}
     for folder in (rows, tokens):
         counts |= json.loads((folder / tables.COUNTS).read_text())
     return Split(name, tokens.name, texts, ids, counts, layout.lengths(ids), layout.weights(ids), tokenizer)

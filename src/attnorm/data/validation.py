@@ -13,19 +13,19 @@ def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
     return f"{what}; allowed: {', '.join(names) or 'none'}.{nearest(name, names)}"
 
 
-def whole_number(key: str, value: object, least: int = 1) -> list[Problem]:
+def whole_number(key: str, value: object, least: int = 1) -> list[str]:
     """A problem if `value` is not an int of at least `least` (True is not a number here)."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return []
     return [Problem(key, f"must be a whole number of at least {least}", value)]
 
 
-def non_empty_text(key: str, value: object) -> list[Problem]:
+def non_empty_text(key: str, value: object) -> list[str]:
     """A problem if `value` is not a string with something in it."""
     return [] if isinstance(value, str) and value else [Problem(key, "must be a name, not empty", value)]
 
 
-def flag(key: str, value: object) -> list[Problem]:
+def flag(key: str, value: object) -> list[str]:
     """A problem if `value` is neither True nor False."""
     return [] if isinstance(value, bool) else [Problem(key, "must be true or false", value)]
 
@@ -37,8 +37,9 @@ def split_files(
     problems = []
     for split in splits:
         key = f"data.{split}={'null' if paths[split] is None else paths[split]}"
-        if not isinstance(paths[split], str) or not paths[split]:
+        path = paths[split]
+        if not isinstance(path, str) or not path:
             problems.append(f"{key}: the {split} split is asked for; name its file")
         else:
-            problems += problem(key, Path(paths[split]))
+            problems += problem(key, Path(path))
     return problems

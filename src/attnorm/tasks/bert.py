@@ -1,6 +1,7 @@
 """What the tasks that train a BERT-shaped encoder share: rows of one sequence of at most `max_source` tokens."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ class EncoderTask(Task):
     interface = "encoder"
     head: type[torch.nn.Module]
 
-    def model(self, tokenizer) -> torch.nn.Module:
+    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         vocabulary = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
         return self.build_model(self.head, encoder=self.model_class(), **vocabulary, **self.extra())
 
@@ -25,14 +26,14 @@ class EncoderTask(Task):
         """What this head takes besides."""
         return {}
 
-    def attended(self, model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads [CLS] text [SEP]."""
         [ids], _ = cut(tokenizer.encode([text]), self.cfg["model"]["max_source"] - 2)
         ids = [tokenizer.bos_id, *ids, tokenizer.eos_id]
         read = [tokenizer.token(number) for number in ids]
         return (torch.tensor([ids]),), lambda layer: (read, read)
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         longest, data = self.cfg["model"].get("max_source"), self.cfg["data"]
         if longest and is_valid("data.batch_tokens", "model.max_source") and data["batch_tokens"] < longest:
             message = f"must be at least {longest}, the tokens of the longest possible row"

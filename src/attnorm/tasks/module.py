@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attnorm.errors import UserError
@@ -54,12 +55,13 @@ class TaskModule(pl.LightningModule):
         self.sums: dict[str, float] = {}
         self.outputs: list = []
         self.samples: list[dict[str, str]] = []
-        self.examples: dict[str, list] | None = None
+        self.examples: dict[str, list] = {}
+        self.keep_examples = False
 
     def begin_validation(self, keep_examples: bool = False) -> None:
         """Discards the results of an earlier validation. keep_examples: whether to collect `examples`."""
         self.sums, self.outputs, self.samples = dict.fromkeys(self.counters, 0.0), [], []
-        self.examples = {} if keep_examples else None
+        self.examples, self.keep_examples = {}, keep_examples
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The model's output for a batch."""
@@ -141,18 +143,19 @@ class TaskModule(pl.LightningModule):
         reduced = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
         self.sums = dict(zip(self.sums, reduced, strict=True))
         if self.trainer.world_size > 1:
-            ranks = [None] * self.trainer.world_size
+            ranks: list[Any] = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(ranks, self.outputs)
             self.outputs = [output for outputs in ranks for output in outputs]
         for name, value in self.metrics().items():
             self.log(f"val/{name}", torch.tensor(value, dtype=torch.float64), prog_bar=name == "loss")
         self.log("step", float(self.trainer.global_step))
 
-    def configure_optimizers(self) -> dict:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         # Reading trainer.estimated_stepping_batches here would make Lightning build the loaders before it restores a
         # checkpoint, and the position in the epoch would be lost.
-        steps = self.trainer.datamodule.num_training_steps()
+        steps = self.trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
         fused = "mixed" not in str(self.trainer.precision)  # Lightning cannot clip for a fused optimizer under AMP
+        assert self.optimization is not None  # set before training
         return self.optimization.build(self.model, steps, fused)
 
 

@@ -16,7 +16,7 @@ from attnorm.data.preprocess import Split, prepare
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import Problem, UserError
+from attnorm.errors import UserError
 from attnorm.optim import Optimization
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
@@ -111,18 +111,18 @@ class Task(ABC):
         """How texts become rows of ids."""
 
     @abstractmethod
-    def model(self, tokenizer) -> torch.nn.Module:
+    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         """The configured model with its initial parameters."""
 
     @abstractmethod
-    def module(self, model: torch.nn.Module, tokenizer, validation: Split) -> TaskModule:
+    def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TaskModule:
         """The LightningModule around a model."""
 
     @abstractmethod
     def collator(self, split: Split) -> Dataset:
         """`MicroBatch` -> the tensors that the task wants."""
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         """What is wrong with keys taken together; `is_valid(*keys)` says whether each key or group is right alone."""
         yield from ()
 
@@ -149,11 +149,11 @@ class Task(ABC):
     def load(self, folder: Path) -> None:  # noqa: B027
         """Takes it from there."""
 
-    def generate(self, model: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """What the model writes for each of these cleaned texts."""
         raise UserError(f"task={self.cfg['task']['name']}: its models write no text")
 
-    def attended(self, model: nn.Module, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The tensors to call the model with so that it reads one cleaned text, and the tokens of its attention."""
         raise UserError(f"task={self.cfg['task']['name']}: its models need more than a text")
 
@@ -167,7 +167,7 @@ class Task(ABC):
 
     def splits(
         self,
-        tokenizer=None,
+        tokenizer: Tokenizer | None = None,
         names: tuple[str, ...] = ("train", "validation"),
         cleaner: Source | None = None,
     ) -> dict[str, Split]:
@@ -194,7 +194,7 @@ class Task(ABC):
         """The model's options as an instance of its `Config`."""
         return build("model", self.model_class().Config, model_options(self.cfg["model"]))
 
-    def build_model(self, cls: Any = None, **facts: Any) -> nn.Module:
+    def build_model(self, cls: Any = None, **facts: Any) -> Any:
         """The model, or `cls` with the model's configuration, with its initial parameters.
 
         facts: what only the task knows, such as vocab_size and pad_id; the model gets those that it has parameters for.
@@ -210,21 +210,21 @@ class Task(ABC):
         return Optimization(self.cfg["optimizer"], self.cfg["scheduler"])
 
     @torch.no_grad()
-    def evaluate(self, task: TaskModule, split: Split) -> dict[str, float]:
-        """The metrics of a model on a whole split, in the precision of its parameters; keeps `task.examples`, in the
+    def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:
+        """The metrics of a model on a whole split, in the precision of its parameters; keeps `module.examples`, in the
         order of the rows."""
-        task.eval()
-        task.begin_validation(keep_examples=True)
-        batches, device = self.collator(split), next(task.parameters()).device
+        module.eval()
+        module.begin_validation(keep_examples=True)
+        batches, device = self.collator(split), next(module.parameters()).device
         parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
         for number, part in enumerate(tracked(list(parts), split.name)):
-            task.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
-        task.sort_examples()
-        return task.metrics()
+            module.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
+        module.sort_examples()
+        return module.metrics()
 
-    def score(self, task: TaskModule, split: Split) -> Results:
+    def score(self, module: Any, split: Split) -> Results:
         """What `eval.py` and the end of training report: the validation metrics of the whole split."""
-        return Results(split.name, self.unit, len(split.texts), self.evaluate(task, split), samples=task.samples)
+        return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
 
 
 def build_source(settings: Mapping[str, Any]) -> Source:
@@ -244,7 +244,7 @@ def model_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def task_of(cfg: dict, run: Path | None = None) -> Task:
     """The configured task; of a run, with what its folder keeps of the training data."""
-    recipe = class_of("task", cfg["task"], Task)(cfg)
+    task = class_of("task", cfg["task"], Task)(cfg)
     if run is not None:
-        recipe.load(run)
-    return recipe
+        task.load(run)
+    return task

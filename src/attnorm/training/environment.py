@@ -62,6 +62,13 @@ def git_state() -> dict | None:
         return None
 
 
+def is_first_rank() -> bool:
+    """Whether this process is the first of a distributed run, or the only one; known before there is a trainer."""
+    from pytorch_lightning.utilities import rank_zero_only
+
+    return getattr(rank_zero_only, "rank", 0) == 0  # Lightning sets the attribute when it is imported
+
+
 def peak_memory() -> dict[str, float]:
     """Peak memory in MB (10^6 bytes): of this process, and of the GPU where there is one."""
     import torch

@@ -4,16 +4,14 @@ import itertools
 import os
 from pathlib import Path
 
-import pytorch_lightning as pl
 import torch
 import yaml
 
 from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace_by_copy, sweep_unfinished
 from attnorm.config.integrity import check_fit, parameters_of
-from attnorm.config.resolve import record_of
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.learned_scalars import file_of, learned_scalars
-from attnorm.training.environment import describe_environment, write_json
+from attnorm.training.environment import describe_environment, is_first_rank, write_json
 from attnorm.training.loggers import continue_history
 
 CONFIG = "config.yaml"
@@ -27,7 +25,7 @@ def claim_folder(folder: Path, ckpt_path: str | None = None) -> Path:
     Folders are named after the second in which a run starts, so two runs can ask for the same one. A run that resumes
     a checkpoint of `folder` keeps that folder. Ranks other than 0 get the folder of rank 0.
     """
-    if pl.utilities.rank_zero_only.rank != 0:
+    if not is_first_rank():
         return Path(os.environ.get(OF_RANK_0, folder))
     if not (ckpt_path and _holds(folder, Path(ckpt_path))):
         names = (
@@ -55,7 +53,7 @@ def _holds(folder: Path, checkpoint: Path) -> bool:
 def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
     """Writes the configuration and the environment of a run, with the overrides that were typed for it."""
     run.mkdir(parents=True, exist_ok=True)
-    (run / CONFIG).write_text(yaml.safe_dump(record_of(cfg), sort_keys=False, allow_unicode=True))
+    (run / CONFIG).write_text(yaml.safe_dump(cfg, sort_keys=False, allow_unicode=True))
     write_json(run / "environment.json", describe_environment() | {"overrides": overrides})
     sweep_unfinished(run / "checkpoints")
 

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytorch_lightning.utilities import rank_zero_only
-
 from attnorm.config.resolve import leaves
 from attnorm.parts import TARGET
 from attnorm.progress import console
+from attnorm.training.environment import is_first_rank
 
 FILE = "run.log"
 LIBRARIES = {"torch", "pytorch_lightning", "transformers"}  # their classes may be parts of a run
@@ -43,7 +42,7 @@ class RunLog:
     def __enter__(self) -> "RunLog":
         to_file = logging.FileHandler(self.path, encoding="utf-8", delay=True)
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        is_first = rank_zero_only.rank == 0
+        is_first = is_first_rank()
         self.handlers = [*([ConsoleHandler(self.packages)] if is_first else []), to_file]
         root = logging.getLogger()
         self.level = root.level

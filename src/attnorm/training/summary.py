@@ -4,10 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytorch_lightning.utilities import rank_zero_only
-
 from attnorm.training.callbacks.throughput import Throughput
-from attnorm.training.environment import peak_memory, write_json
+from attnorm.training.environment import is_first_rank, peak_memory, write_json
 
 
 class RunSummary(dict[str, Any]):
@@ -25,8 +23,8 @@ class RunSummary(dict[str, Any]):
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         if error is not None:
-            self.update(finished=False, why=f"{kind.__name__}: {error}")
+            self.update(finished=False, why=f"{type(error).__name__}: {error}")
         self["tokens_per_second"] = self.throughput.per_second()
         self.update(peak_memory=peak_memory(), wall_seconds=round(time.perf_counter() - self.started, 1))
-        if rank_zero_only.rank == 0:
+        if is_first_rank():
             write_json(self.path, dict(self))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 
 from attnorm.config.checkpoint_files import AtomicCheckpointIO
@@ -54,7 +55,7 @@ def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
     """
     data.trainer = trainer
     updates = data.num_training_steps()
-    if not trainer.fast_dev_run:
+    if not data.cfg["trainer"].get("fast_dev_run"):
         trainer.val_check_interval = validation_interval(data, updates) * trainer.accumulate_grad_batches
         trainer.fit_loop.epoch_loop.max_steps = updates
         if data.cfg["trainer"].get("limit_train_batches") is not None:
@@ -78,16 +79,17 @@ def ending(trainer: pl.Trainer, steps: int, updates: int) -> dict[str, Any]:
     if steps >= updates:
         return {"finished": True}
     made = f"after {steps:,} of {updates:,} updates"
-    for callback in trainer.callbacks:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by Lightning
         if isinstance(callback, pl.callbacks.EarlyStopping) and callback.wait_count >= callback.patience:
             name = "callbacks.early_stopping.patience" if isinstance(callback, EarlyStopping) else "EarlyStopping"
             return {"finished": True, "why": f"{name}={callback.patience}: stopped {made}"}
-        if isinstance(callback, TimeLimit) and callback.time_remaining() <= 0:
+        if isinstance(callback, TimeLimit) and (callback.time_remaining() or 0) <= 0:
             return {"finished": False, "why": f"trainer.max_time was reached {made}"}
     return {"finished": False, "why": f"training ended {made}"}
 
 
 def best_value(trainer: pl.Trainer) -> float | None:
     """The best value of the monitored metric; None after training in forked processes, which keep it to themselves."""
-    value = trainer.checkpoint_callback.best_model_score if trainer.checkpoint_callback else None
+    callback = trainer.checkpoint_callback
+    value = callback.best_model_score if isinstance(callback, ModelCheckpoint) else None
     return None if value is None else float(value)

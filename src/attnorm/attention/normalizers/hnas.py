@@ -1,10 +1,11 @@
-"""Hybrid attention (HNAS), "Doubly-Normalized Attention", Sec. 6: a trained mix of DNAS and softmax."""
+"""Hybrid attention (HNAS): a trained mixture of DNAS and softmax ("Doubly-Normalized Attention", Sec. 6)."""
 
 import math
 
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Normalizer, upcast
 from attnorm.attention.normalizers.dnas import DNAS
@@ -15,12 +16,13 @@ SHARES = ("layer", "head")
 
 
 class HNAS(Normalizer):
-    """w = v * dnas + (1 - v) * softmax, with v the hybrid weight (the paper's u), trained with the rest.
+    """w = v * dnas + (1 - v) * softmax, where v is the trained hybrid weight (the paper's u).
 
-    start: the first value of v, in [0, 1].
-    form:  "sigmoid" (v = sigmoid of the parameter) or "clamp" (v is the parameter, put back into [0, 1] by `project_`
-           after each update). A start of exactly 0 or 1 needs "clamp": a saturated sigmoid has no gradient.
-    per:   "layer" (one weight) or "head" (one for each of `heads`).
+    start: the initial value of v, in [0, 1].
+    form:  "sigmoid" (v is the sigmoid of the parameter) or "clamp" (v is the parameter itself, and `project_` clamps it
+           to [0, 1] after each update). A start of exactly 0 or 1 requires "clamp", because a saturated sigmoid has no
+           gradient.
+    per:   "layer" (one weight) or "head" (one weight for each of the `heads` heads).
     """
 
     couples_queries = "all"
@@ -36,20 +38,21 @@ class HNAS(Normalizer):
             raise ValueError(f"start={start!r}: allowed are numbers from 0 to 1")
         if form == "sigmoid" and start in (0, 1):
             raise ValueError(f"start={start!r}: a saturated sigmoid has no gradient; use form='clamp'")
-        if per == "head" and heads is None:
+        shares = heads if per == "head" else 1
+        if shares is None:
             raise ValueError("per='head': needs heads=<number of heads>")
         self.form, self.per = form, per
         self.parameter_start = float(start) if form == "clamp" else math.log(start / (1 - start))
-        self.hybrid = nn.Parameter(torch.full((heads if per == "head" else 1,), self.parameter_start))
+        self.hybrid = nn.Parameter(torch.full((shares,), self.parameter_start))
         self.dnas, self.softmax = self.doubly_normalized(), Softmax()
 
     def hybrid_weight(self) -> Tensor:
-        """v, shape (1,) or (heads,), in [0, 1]: the share of the doubly normalized weights."""
+        """Returns v, the share of the doubly-normalized weights, in [0, 1]. Shape (1,) or (heads,)."""
         return self.hybrid.sigmoid() if self.form == "sigmoid" else self.hybrid
 
     @property
-    def least_mass(self) -> float:
-        """Each key keeps v / M: the doubly normalized share of the mix keeps Lemma 1's."""
+    def least_mass(self) -> float:  # type: ignore[override]  # it changes as the hybrid weights are trained
+        """Each key keeps at least v / M: v times the bound of Lemma 1 for the doubly-normalized part."""
         return self.hybrid_weight().min().item()
 
     def learned_scalars(self) -> dict[str, Tensor]:
@@ -57,27 +60,44 @@ class HNAS(Normalizer):
         return {"hybrid_weights": self.hybrid_weight()}
 
     def fast_parameters(self) -> list[nn.Parameter]:
-        """The parameter of the hybrid weights."""
+        """The parameter behind the hybrid weights."""
         return [self.hybrid]
 
     @torch.no_grad()
     def project_(self) -> None:
-        """Puts a clamped weight back into [0, 1]; called after each optimizer update."""
+        """Clamps the weight to [0, 1] if `form` is "clamp". It is called after each optimizer update."""
         if self.form == "clamp":
             self.hybrid.clamp_(0.0, 1.0)
 
     def mix(self, doubly: Tensor, softmax: Tensor) -> Tensor:
-        """v * doubly + (1 - v) * softmax, with v along the heads axis of (B, H, ., .)."""
+        """Returns v * doubly + (1 - v) * softmax, with v along the heads axis of (B, H, ., .)."""
         v = self.hybrid_weight()[:, None, None].to(doubly.dtype)
-        return torch.lerp(softmax, doubly, v)  # without the temporaries of the two products
+        return torch.lerp(softmax, doubly, v)  # avoids temporary tensors for the two products
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         s = upcast(scores)
         doubly = self.dnas(s, mask, log_prior=log_prior)
         return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype)
 
-    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None) -> Tensor:
-        """The mix of both outputs, where neither needs the (N, M) table."""
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """Mixes the outputs of both parts if neither of them needs the (N, M) weights."""
         if not memory_linear(q, k, mask, log_prior):
             return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
         doubly = self.dnas.attend(q, k, v, mask, log_prior=log_prior, scale=scale)

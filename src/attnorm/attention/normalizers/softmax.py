@@ -14,14 +14,33 @@ class Softmax(KeyBiased):
 
     proportional_to_prior = True
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
         return softmax_over_keys(add_log_prior(masked_scores(scores, mask), log_prior)).to(scores.dtype)
 
-    def key_bias(self, q, k, log_prior, queries, scale) -> Tensor | None:
+    def key_bias(
+        self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float
+    ) -> Tensor | None:
         return log_prior
 
-    def attend(self, q, k, v, mask: Tensor | Mask | None = None, *, log_prior=None, scale=None) -> Tensor:
-        """The same by torch's fused attention."""
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """As `Normalizer.attend`, using torch's fused attention."""
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         if mask is None and log_prior is None:
             return F.scaled_dot_product_attention(q, k, v, scale=scale)
@@ -31,8 +50,9 @@ class Softmax(KeyBiased):
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         bias = dense_mask(mask, q.new_empty(()).expand(1, 1, n_queries, n_keys))
         if log_prior is not None:
-            log_prior = upcast(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits would round it
+            log_prior = upcast(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits are too coarse
             bias = log_prior if bias is None else log_prior.masked_fill(~bias, -torch.inf)
         if bias is not None:
-            bias = bias.expand(*bias.shape[:-2], n_queries, n_keys)  # torch keeps a copy in floats: not one a head
+            bias = bias.expand(*bias.shape[:-2], n_queries, n_keys)  # torch makes a float copy; avoid one copy per head
+
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)

@@ -2,8 +2,9 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +68,7 @@ class Problem:
     def take(self, queries: Tensor, keys: Tensor, examples: slice = slice(None)) -> "Problem":
         """Only these queries and keys (indices or bool), in this order, with a dense mask."""
 
-        def pairs(x):
+        def pairs(x: Tensor) -> Tensor:
             return x.expand(self.shape)[examples][..., queries, :][..., keys]
 
         allowed = pairs(self.allowed)
@@ -127,7 +128,7 @@ class Subject:
 
     # ------------------------------------------------------------------------------------------------------- calls
 
-    def weights(self, problem: Problem, module: Normalizer | None = None, **more) -> Tensor:
+    def weights(self, problem: Problem, module: Normalizer | None = None, **more: Any) -> Tensor:
         """`forward`: (B, H, N, M). Keys and scale are given where the class needs them."""
         module = module or self.module(problem.q.dtype)
         keys = {"keys": problem.k, "scale": problem.scale} if self.normalizer.needs_keys else {}
@@ -181,7 +182,9 @@ class Subject:
         self.current = Problem(name, 1.5 * q, k, v, mask, log_prior)
         return self.current
 
-    def problems(self, priors=("no",), dtype=torch.float64, only: str = "") -> Iterator[Problem]:
+    def problems(
+        self, priors: Sequence[str] = ("no",), dtype: torch.dtype = torch.float64, only: str = ""
+    ) -> Iterator[Problem]:
         """Every mask (those with `only` in their name) with each of these kinds of priors."""
         for salt, (name, n_queries, n_keys, mask) in enumerate(self.masks()):
             for prior in priors:
@@ -220,5 +223,5 @@ class Subject:
         """bool (B, size), True up to each example's length."""
         return torch.arange(size, device=self.device)[None] < self.tensor(lengths)[:, None]
 
-    def tensor(self, values) -> Tensor:
+    def tensor(self, values: Sequence) -> Tensor:
         return torch.tensor(values, device=self.device)

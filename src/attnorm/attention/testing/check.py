@@ -72,7 +72,7 @@ def check_normalizer(
 def result_of(name: str, subject: Subject) -> Result:
     """Tries one property; whatever the normalizer raises is a failure of it, not of the suite."""
     check, subject.current = PROPERTIES[name], None
-    meaning = check.__doc__.strip()
+    meaning = (check.__doc__ or "").strip()
     try:
         check(subject)
     except Failure as failure:

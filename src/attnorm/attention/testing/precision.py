@@ -1,6 +1,8 @@
 """Properties of the arithmetic: shapes and dtypes, extreme scores, 16 bits."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +61,9 @@ class NoSixteenBits(TorchFunctionMode):
         super().__init__()
         self.where = where
 
-    def __torch_function__(self, function, types, arguments=(), options=None):
+    def __torch_function__(
+        self, function: Callable, types: Any, arguments: tuple = (), options: dict | None = None
+    ) -> Any:
         result = function(*arguments, **(options or {}))
         if isinstance(result, Tensor) and result.dtype in ROUNDOFF:
             raise Failure(f"{self.where}\ncomputed in 16 bits: {function.__name__} gave a {result.dtype} tensor")

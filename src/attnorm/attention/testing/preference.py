@@ -13,6 +13,7 @@ def a_key_prior_changes_the_weights(subject: Subject) -> None:
     for problem in subject.problems(("key", "pairwise"), only="no mask"):
         if problem.shape[-1] < 5:
             continue  # few keys may leave no choice, such as with bounds on the weights
+        assert problem.log_prior is not None
         problem = replace(problem, log_prior=3 * problem.log_prior)
         plain = replace(problem, log_prior=None)
         for name, call in (("weights", subject.weights), ("attend", subject.attend)):
@@ -44,6 +45,7 @@ def the_prior_multiplies_the_weights(subject: Subject) -> None:
     if not subject.normalizer.proportional_to_prior:
         raise Skip("declared proportional_to_prior = False")
     for problem in subject.problems(("key", "pairwise")):
+        assert problem.log_prior is not None
         product = problem.log_prior.exp() * subject.weights(replace(problem, log_prior=None))
         sums = product.sum(-1, keepdim=True)
         w = subject.weights(problem)
@@ -56,6 +58,7 @@ def no_prior_no_weight(subject: Subject) -> None:
     if subject.normalizer.needs_keys:
         raise Skip("declared needs_keys: a formula on the keys may give weight to those outside of the prior")
     for problem in subject.problems(PRIORS[1:]):
+        assert problem.log_prior is not None
         u = problem.log_prior.expand(problem.shape)
         holes = subject.randn(*problem.shape, salt=780) < -0.3
         problem = replace(

@@ -84,7 +84,9 @@ def compare(actual: Tensor, expected: Tensor, what: str, where: object, atol: fl
     )
 
 
-def compare_all(actual: dict[str, Tensor], expected: dict[str, Tensor], what: str, where: object, **tolerances) -> None:
+def compare_all(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], what: str, where: object, **tolerances: float
+) -> None:
     """`compare` for tensors by name, such as gradients."""
     for name, tensor in actual.items():
         compare(tensor, expected[name], f"{what} {name}", where, **tolerances)

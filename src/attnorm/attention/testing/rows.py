@@ -60,7 +60,7 @@ def padding_never_matters(subject: Subject) -> None:
             continue
         plain, filled = (replace(p, given=p.scores) for p in (problem, filled_padding(subject, problem)))
         noise = 1e6 * subject.randn(*problem.shape, salt=704)
-        filled = replace(filled, given=torch.where(problem.allowed, plain.given, noise))
+        filled = replace(filled, given=torch.where(problem.allowed, plain.scores, noise))
         same_when_filled(subject, subject.weights, "the weights", plain, filled)
         same_when_filled(subject, subject.attend, "attend", problem, filled_padding(subject, problem))
     for n, m in subject.lengths if subject.has_own_attend else ():

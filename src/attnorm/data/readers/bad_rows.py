@@ -9,7 +9,8 @@ from attnorm.errors import DataError
 log = logging.getLogger(__name__)
 
 SHOWN = 10  # bad rows that a message names
-Row, Made = TypeVar("Row"), TypeVar("Made")
+Row = TypeVar("Row")
+Made = TypeVar("Made")
 
 
 class BadRow(DataError):

@@ -14,6 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,12 +107,13 @@ class Store(ABC):
     """Features of images at one path."""
 
     def __init__(self, path: Path):
-        self.path, self._opened = path, (None, None)
+        self.path = path
+        self._opened: tuple[int | None, Any] = (None, None)
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_opened": (None, None)}
 
-    def opened(self):
+    def opened(self) -> Any:
         """What `open` gave in this process: a loader's workers must not share one file with the main process."""
         if self._opened[0] != os.getpid():
             try:
@@ -121,7 +123,7 @@ class Store(ABC):
         return self._opened[1]
 
     @abstractmethod
-    def open(self):
+    def open(self) -> Any:
         """What reading needs: an open file, or an index."""
 
     @abstractmethod
@@ -181,7 +183,7 @@ class Folder(Store):
 class Groups(Store):
     """HDF5."""
 
-    def open(self):
+    def open(self) -> Any:
         try:
             import h5py
         except ImportError as error:
@@ -201,7 +203,7 @@ class Groups(Store):
 class Tensors(Store):
     """Safetensors."""
 
-    def open(self):
+    def open(self) -> Any:
         from safetensors import SafetensorError, safe_open
 
         try:

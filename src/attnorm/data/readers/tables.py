@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
@@ -57,7 +58,7 @@ def encoding_problems(encoding: object, paths: Sequence[Path]) -> list[str]:
     """A problem if `encoding` is none, or if it was changed although no file has an encoding to choose."""
     if problems := files.encoding_problem(encoding):
         return problems
-    if files.is_utf8(encoding) or not paths or any(suffix(path) != ".parquet" for path in paths):
+    if files.is_utf8(str(encoding)) or not paths or any(suffix(path) != ".parquet" for path in paths):
         return []
     return [f"data.encoding={encoding}: has no effect on parquet files, whose text is always UTF-8"]
 
@@ -72,7 +73,7 @@ def suffix(path: Path) -> str:
     return path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
 
 
-def _reader(path: Path):
+def _reader(path: Path) -> Any:
     found = suffix(path)
     return None if found == ".parquet" and path.suffix == ".gz" else READERS.get(found)
 
@@ -113,7 +114,7 @@ def _json_rows(path: Path, columns: Columns, encoding: str) -> Rows:
         elif line.strip():
             try:
                 row = _json_object(line, str(path), number)
-                found = f"{path}:{number}", tuple(row[name] for name in names)
+                found: Cells | BadRow = f"{path}:{number}", tuple(row[name] for name in names)
             except BadRow as error:
                 found = error
             except KeyError:
@@ -153,7 +154,7 @@ class _Lines:
         return line
 
 
-def _table_rows(path: Path, columns: Columns, encoding: str, **dialect) -> Rows:
+def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> Rows:
     lines = _Lines(path, encoding)
     reader, width, places = csv.reader(lines, **dialect), None, []
     while True:
@@ -188,11 +189,11 @@ def _places(where: str, columns: Columns, first: list[str]) -> list[int]:
     """Where the columns are in a row, of which `first` is the header or, if they are numbered, the first one."""
     if not is_number(columns[0][1]):
         missing_columns(where, columns, first)
-        return [first.index(name) for _, name in columns]
+        return [first.index(str(name)) for _, name in columns]
     for key, number in columns:
-        if number >= len(first):
+        if int(number) >= len(first):
             raise DataError(f"{where}: {key}={number}: no such column; there are {len(first)}, numbered from 0")
-    return [number for _, number in columns]
+    return [int(number) for _, number in columns]
 
 
 def _parquet_rows(path: Path, columns: Columns, encoding: str) -> Rows:

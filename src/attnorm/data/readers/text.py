@@ -11,8 +11,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import DataError
@@ -41,18 +42,20 @@ codecs.register_error("attnorm.mark", _mark)
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[BinaryIO]:
+def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
     """Open for reading, through gzip if the content is gzipped, whatever the name."""
     with path.open("rb") as file:
         yield unpacked(file)
 
 
-def unpacked(file: io.BufferedReader) -> BinaryIO:
+def unpacked(file: io.BufferedReader) -> io.BufferedIOBase:
     """An open file, read through gzip if its content is gzipped."""
     return gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
 
 
-def lines(file: BinaryIO, name: str, encoding: str | None = None, whole: bool = True) -> Iterator[str | BadRow]:
+def lines(
+    file: io.BufferedIOBase, name: str, encoding: str | None = None, whole: bool = True
+) -> Iterator[str | BadRow]:
     """The lines of an open file, each with its '\\n', as soon as they are there; a byte order mark is dropped. A line
     with bytes that are not text comes as a BadRow.
 
@@ -84,7 +87,7 @@ def lines(file: BinaryIO, name: str, encoding: str | None = None, whole: bool = 
         yield _checked(rest, f"{name}:{number + 1}", encoding)
 
 
-def _decoded(file: BinaryIO, name: str, encoding: str | None, whole: bool) -> Iterator[str]:
+def _decoded(file: io.BufferedIOBase, name: str, encoding: str | None, whole: bool) -> Iterator[str]:
     """The text, piece by piece; for bytes that cannot be decoded `_BAD` with their place in the file."""
     decoder = codecs.getincrementaldecoder(encoding or UTF8)("attnorm.mark")
     read, more, begun = 0, True, False
@@ -96,7 +99,7 @@ def _decoded(file: BinaryIO, name: str, encoding: str | None, whole: bool) -> It
         pending = read - len(decoder.getstate()[0])
         text = decoder.decode(chunk, not more and whole)
         if "\udcff" in text:
-            text = _BAD.sub(lambda found, base=pending: f"\udcff{base + int(found[1])},{found[2]}\udcff", text)
+            text = _BAD.sub(partial(_shifted, pending), text)
         if text:
             yield text if begun else text.removeprefix("\ufeff")
             begun = True
@@ -131,12 +134,18 @@ def is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name == UTF8
 
 
+def _shifted(by: int, found: re.Match[str]) -> str:
+    """A `_BAD` whose place counts from `by` bytes further back."""
+    return f"\udcff{by + int(found[1])},{found[2]}\udcff"
+
+
 def encoding_problem(encoding: object) -> list[str]:
     """A problem if `encoding` is not the name of a text encoding of Python."""
     try:
-        decoder = codecs.getincrementaldecoder(encoding)("attnorm.mark")
-        if decoder.decode("a\n".encode(encoding), True) == "a\n":
-            return []
+        if isinstance(encoding, str):
+            decoder = codecs.getincrementaldecoder(encoding)("attnorm.mark")
+            if decoder.decode("a\n".encode(encoding), True) == "a\n":
+                return []
     except (LookupError, TypeError, ValueError, AssertionError):  # AssertionError: some codecs know "strict" alone
         pass
     from encodings.aliases import aliases
@@ -173,7 +182,7 @@ def count_lines(path: Path, encoding: str | None = None) -> int:
     return number + (last not in ("", "\n"))
 
 
-def read_json(path: Path, unique_keys: bool = False) -> object:
+def read_json(path: Path, unique_keys: bool = False) -> Any:
     """The JSON document in a file, plain or gzipped, in UTF-8, UTF-16 or UTF-32.
 
     unique_keys: whether an object with the same key twice is an error. Raises ValueError, naming the line, for anything

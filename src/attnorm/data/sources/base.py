@@ -6,8 +6,9 @@ makes the same changes to its input.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 SPLITS = ("train", "validation", "test")
@@ -48,6 +49,13 @@ LABELLED = RowSchema("labelled", "row", ("text", "second", "label"), ("text",), 
 VISUAL = RowSchema(
     "visual", "question", ("id", "image", "question", "answers", "kind"), ("question",), (), ("question",)
 )
+
+
+def path_of(paths: Mapping[str, str | None], split: str) -> Path:
+    """The file of a split that has one, as `Source.check` found."""
+    path = paths[split]
+    assert path is not None, f"no file for the {split} split"
+    return Path(path)
 
 
 class Source(ABC):

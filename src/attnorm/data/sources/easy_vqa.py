@@ -74,7 +74,7 @@ class EasyVqa(VisualSource):
 
 def _folder(split: str) -> Path:
     spec = importlib.util.find_spec("easy_vqa")
-    if spec is None:
+    if spec is None or spec.origin is None:
         raise DataError("data=easy_vqa: the package easy-vqa is not installed; pip install easy-vqa")
     return Path(spec.origin).parent / "data" / _PART[split]
 

@@ -84,8 +84,9 @@ class Gigaword(Source):
 
 def _pair(lines: tuple[str | BadRow, str | BadRow]) -> tuple[str, str]:
     """The two lines without their ends. Raises BadRow if one of them is bad."""
-    for line in lines:
-        if isinstance(line, BadRow):
-            raise line
-    article, title = (line.rstrip("\r\n") for line in lines)
-    return article, title
+    article, title = lines
+    if isinstance(article, BadRow):
+        raise article
+    if isinstance(title, BadRow):
+        raise title
+    return article.rstrip("\r\n"), title.rstrip("\r\n")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
@@ -92,7 +93,7 @@ class HubSource(Source):
     def _files(self) -> list[Path]:
         return sorted(Path(self.path).rglob("*.parquet"))
 
-    def _load(self, split: str):
+    def _load(self, split: str) -> Any:
         import datasets
 
         try:

@@ -39,9 +39,9 @@ class LabelledFiles(TableSource):
         skip_bad: bool = False,
     ):
         paths = {"train": train, "validation": validation, "test": test}
-        columns = [("data.text", text), ("data.second", second), ("data.label", label)]
-        if second is None:
-            del columns[1]
+        columns = [("data.text", text), ("data.label", label)]
+        if second is not None:
+            columns.insert(1, ("data.second", second))
         super().__init__(paths, columns, holdout, encoding, skip_bad)
         self.labels = labels
 
@@ -54,8 +54,8 @@ class LabelledFiles(TableSource):
 
     def row(self, where: str, cells: tuple) -> tuple[str, str, str]:
         """(text, second, label), second "" where texts are single. A label that is not one of `labels` is bad, too."""
-        *cells, label = cells
-        texts = self.texts(where, cells)
+        *words, label = cells
+        texts = self.texts(where, tuple(words))
         found = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
         if found is None:
             column, numbered = self.columns[-1][1], len(self.known) > len(self.labels)

@@ -38,7 +38,7 @@ class Newswire(Source):
         settings = json.dumps(["newswire", 1, split, self.sizes[split], self.corpus_seed, first])
         return hashlib.blake2b(settings.encode(), digest_size=16).hexdigest()
 
-    def rows(self, split: str) -> Iterator[tuple[str, str]]:
+    def rows(self, split: str) -> Iterator[tuple[str, ...]]:
         """Generate the pairs one by one."""
         for index in range(self.sizes[split]):
             yield newswire.pair(split, index, self.corpus_seed)

@@ -13,7 +13,7 @@ from pathlib import Path
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import summary
-from attnorm.data.sources.base import QUESTIONS, Source
+from attnorm.data.sources.base import QUESTIONS, Source, path_of
 from attnorm.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -76,12 +76,12 @@ class Squad(Source):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the file and of skip_bad."""
-        return files.digest(["squad", 1, self.skip_bad], Path(self.paths[split]))
+        return files.digest(["squad", 1, self.skip_bad], path_of(self.paths, split))
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str]]:
         """Stream (id, context, question, answers as JSON). Raises ValueError, naming the bad records, before the first
         one unless they are to be skipped."""
-        path = Path(self.paths[split])
+        path = path_of(self.paths, split)
         questions, bad = read_questions(path)
         if bad and not self.skip_bad:
             raise DataError(f"{path}: {_bad_records(bad, len(questions), 'data.skip_bad=true leaves them out')}")
@@ -108,7 +108,8 @@ def read_questions(path: Path, answers_in_context: bool = True) -> tuple[list[Qu
         raise DataError(f"{error}; {EXPECTED}") from error
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
         raise DataError(f"{path}: not a SQuAD file, it holds {_shape(document)}; {EXPECTED}")
-    good, bad, places = [], [], {}
+    good, bad = [], []
+    places: dict[str, str] = {}
     for place, context, record in _records(document):
         try:
             if context is None:

@@ -9,7 +9,7 @@ from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
 from attnorm.data.sources import holdout
-from attnorm.data.sources.base import Source
+from attnorm.data.sources.base import Source, path_of
 
 
 class TableSource(Source):
@@ -50,7 +50,7 @@ class TableSource(Source):
         own = [split for split in splits if split != "validation" or not held_out]
         if len(own) < len(splits) and "train" not in own:
             own.append("train")  # the validation split lies in its file
-        paths = [Path(self.paths[split]) for split in own if isinstance(self.paths[split], str)]
+        paths = [Path(path) for split in own if isinstance(path := self.paths[split], str)]
         return [
             *table_files.column_problems(self.columns, paths),
             *holdout.problems(self.share, held_out and "validation" in splits, "file"),
@@ -61,14 +61,14 @@ class TableSource(Source):
 
     def fingerprint(self, split: str) -> str:
         """A hash of the file and of all settings that decide its rows."""
-        path = Path(self._files()[split])
+        path = path_of(self._files(), split)
         held_out = [["holdout", split, self.share]] if self._held_out(split) and self.share else []
         reading = reading_settings(self.encoding, self.skip_bad)
         return files.digest([*self.settings(path), *held_out, *reading], path)
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
         """Stream the rows. Raises ValueError, naming file and line, for a column or row that is not right."""
-        read = table_files.read(Path(self._files()[split]), self.columns, self.encoding)
+        read = table_files.read(path_of(self._files(), split), self.columns, self.encoding)
         rows = usable(read, lambda cells: self.row(*cells), self.skip_bad)
         return holdout.part(rows, split, self.share, "data.train") if self._held_out(split) else rows
 

@@ -3,6 +3,7 @@
 import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from attnorm.data import validation as checks
 from attnorm.data.readers import tables as table_files
@@ -54,7 +55,7 @@ class TextFiles(Source):
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Impossible options; files that are missing, empty or not text; what nothing matches; a split without files;
         files of one split that are also in train."""
-        problems = []
+        problems: list[str] = []
         if self.document not in UNITS:
             what = f"data.document={self.document}: no such kind of document"
             problems.append(checks.unknown(what, self.document, UNITS))
@@ -80,7 +81,7 @@ class TextFiles(Source):
 
     def rows(self, split: str) -> Iterator[tuple[str]]:
         """Stream the documents. Raises ValueError, naming file and line, for what cannot be read."""
-        documents = (document for path in self._paths(split) for document in self._read(path))
+        documents: Iterator[Any] = (document for path in self._paths(split) for document in self._read(path))
         rows = usable(documents, self._row, self.skip_bad)
         return holdout.part(rows, split, self.holdout, "data.files") if self._held_out(split) else rows
 

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnorm.data import validation as checks
 from attnorm.data.image_features import VisualSource
@@ -17,6 +17,7 @@ from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import SHOWN, summary
 from attnorm.data.readers.image_features import Files, view_problem
 from attnorm.data.readers.text import read_json
+from attnorm.data.sources.base import path_of
 from attnorm.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -87,11 +88,11 @@ class VqaV2(VisualSource):
                 problems += view_problem(f"data.features[{number}]={path}", Path(str(path)))
         for split in splits:
             paths = {"questions": self.questions[split], "annotations": self.annotations[split]}
-            for part, path in paths.items():
-                key = f"data.{split}_{part}={'null' if path is None else path}"
-                if isinstance(path, str) and path:
-                    problems += files.file_problem(key, Path(path))
-                elif path is not None or (split, part) != ("test", "annotations"):
+            for part, file in paths.items():
+                key = f"data.{split}_{part}={'null' if file is None else file}"
+                if isinstance(file, str) and file:
+                    problems += files.file_problem(key, Path(file))
+                elif file is not None or (split, part) != ("test", "annotations"):
                     problems.append(f"{key}: the {split} split is asked for; name its file of {part}")
             if paths["questions"] and paths["questions"] == paths["annotations"]:
                 problems.append(f"data.{split}_annotations={paths['annotations']}: this is the file of the questions")
@@ -105,12 +106,12 @@ class VqaV2(VisualSource):
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
         """Stream (id, image, question, answers as JSON, answer type), no answers where there are no annotations. Raises
         ValueError for files that do not belong together and, unless they are left out, for bad records, naming them."""
-        path = Path(self.questions[split])
+        path = path_of(self.questions, split)
         asked = read_questions(path, self.skip_bad)
         if self.annotations[split] is None:
             yield from ((*it, "[]", "") for it in asked)
             return
-        annotated = joined(asked, path, Path(self.annotations[split]), self.skip_bad)
+        annotated = joined(asked, path, path_of(self.annotations, split), self.skip_bad)
         for it in (it for it in asked if it.id in annotated):
             found = annotated[it.id]
             yield *it, json.dumps(found.answers, ensure_ascii=False), found.answer_type
@@ -159,7 +160,7 @@ def read_annotations(path: Path, skip_bad: bool | None = None) -> list[Annotated
     return _read(path, "annotations", "questions", _annotated, skip_bad)
 
 
-def _read(path: Path, part: str, other: str, make: Callable[[dict], NamedTuple], skip_bad: bool | None) -> list:
+def _read(path: Path, part: str, other: str, make: Callable[[dict], Any], skip_bad: bool | None) -> list:
     document = read_json(path)
     records = document.get(part) if isinstance(document, dict) else None
     if not isinstance(records, list):

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class Tokenizer(ABC):
 
     @classmethod
     @abstractmethod
-    def from_settings(cls, draw: Callable[[int | None], Iterable[str]], **options: object) -> "Tokenizer":
+    def from_settings(cls, draw: Callable[[int | None], Iterable[str]] | None, **options: Any) -> "Tokenizer":
         """The tokenizer that the settings describe. `draw(n)` gives at most n cleaned sentences of the train split,
         the same ones at each call."""
 
@@ -125,7 +126,7 @@ class Tokenizer(ABC):
         """A hash of `to_bytes`."""
         return hashlib.blake2b(self.to_bytes(), digest_size=16).hexdigest()
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple]:
         return type(self).from_bytes, (self.to_bytes(),)
 
 

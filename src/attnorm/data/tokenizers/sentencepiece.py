@@ -89,7 +89,7 @@ class SentencePiece(Tokenizer):
         return tokenizer
 
     @classmethod
-    def from_settings(
+    def from_settings(  # type: ignore[override]  # names its options
         cls,
         draw: Callable[[int | None], Iterable[str]],
         *,

@@ -3,7 +3,9 @@
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,13 +15,16 @@ from attnorm.data.tokenizers.wordpiece_trainer import pipeline, train
 from attnorm.errors import DataError
 from attnorm.schema import Count
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Pipeline
+
 SPECIAL = {"pad_id": "[PAD]", "bos_id": "[CLS]", "eos_id": "[SEP]", "unk_id": "[UNK]"}
 MASK = "[MASK]"
 _NAMES = ("vocab.txt", "tokenizer.json")  # what is looked for in a folder, in this order
 
 # BERT splits at every punctuation mark and forgets where the spaces were. These put words together again the way the
 # published headlines write them: ##.# / u.s. / -lrb- / ca n't / the state 's / vice-president / --.
-_JOINS = [
+_JOINS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<=#) (?=#)"), ""),
     (re.compile(r"(?<=#) ([.:/-]) (?=#)"), r"\1"),
     (re.compile(r"(?<=#) , (?=###(?!#))"), ","),
@@ -39,7 +44,7 @@ class WordPiece(Tokenizer):
     FILE = "tokenizer.json"
     has_mask = has_offsets = True
 
-    def __init__(self, tokenizer, name: str = "tokenizer"):
+    def __init__(self, tokenizer: "Pipeline", name: str = "tokenizer"):
         """`tokenizer` is a tokenizers.Tokenizer. Raises ValueError, naming them, if special tokens are missing."""
         super().__init__()
         tokenizer.no_padding()
@@ -48,16 +53,16 @@ class WordPiece(Tokenizer):
         if missing := [token for token in SPECIAL.values() if tokenizer.token_to_id(token) is None]:
             raise DataError(f"{name}: the vocabulary has no {', '.join(missing)}")
         self._tokenizer = tokenizer
-        self.pad_id, self.bos_id, self.eos_id, self.unk_id = map(tokenizer.token_to_id, SPECIAL.values())
-        self.mask_id = tokenizer.token_to_id(MASK)
         vocabulary = tokenizer.get_vocab()
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = (vocabulary[token] for token in SPECIAL.values())
+        self.mask_id = vocabulary.get(MASK)
         self.vocab_size = 1 + max(vocabulary.values())  # some files leave gaps between their ids
         self._starts = np.ones(self.vocab_size, bool)
         self._starts[[i for piece, i in vocabulary.items() if _continues(piece)]] = False
         self._placed: dict[str, list[tuple[int, int, int]]] = {}  # word: (id, start, end) of its pieces
 
     @classmethod
-    def from_settings(
+    def from_settings(  # type: ignore[override]  # names its options
         cls,
         draw: Callable[[int | None], Iterable[str]] | None = None,
         *,
@@ -73,7 +78,8 @@ class WordPiece(Tokenizer):
         ValueError.
         """
         if file is None:
-            return cls(train(lambda: draw(sample), vocab_size=vocab_size, lowercase=lowercase is not False))
+            assert draw is not None  # only a tokenizer from a file does without sentences
+            return cls(train(partial(draw, sample), vocab_size=vocab_size, lowercase=lowercase is not False))
         path, name = _resolve(file), f"tokenizer.file={file}"
         if path.suffix == ".json":
             return cls(_from_json(path.read_bytes(), name, lowercase), name)
@@ -102,7 +108,7 @@ class WordPiece(Tokenizer):
         return cls(_from_json(content, name, None), name)
 
     def token(self, number: int) -> str:
-        return self._tokenizer.id_to_token(number)
+        return self._tokenizer.id_to_token(number) or UNK
 
     def to_bytes(self) -> bytes:
         return self._tokenizer.to_str().encode()
@@ -158,7 +164,7 @@ def _resolve(file: str) -> Path:
     return next((path / name for name in _NAMES if (path / name).is_file()), path)
 
 
-def _from_vocabulary(file: Path, lowercase: bool | None):
+def _from_vocabulary(file: Path, lowercase: bool | None) -> "Pipeline":
     pieces = [line.rstrip("\r\n") for line in files.read_lines(file)]
     while pieces and not pieces[-1]:  # blank lines at the end
         pieces.pop()
@@ -171,7 +177,7 @@ def _from_vocabulary(file: Path, lowercase: bool | None):
     return pipeline(vocabulary, lowercase)
 
 
-def _from_json(content: bytes, name: str, lowercase: bool | None):
+def _from_json(content: bytes, name: str, lowercase: bool | None) -> "Pipeline":
     from tokenizers import Tokenizer as Pipeline
     from tokenizers import models, normalizers
 

@@ -3,9 +3,13 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from attnorm.data.tokenizers.base import UNK
 from attnorm.errors import DataError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -14,7 +18,7 @@ _CHARACTERS = 1000  # the most frequent ones are spelled; words with others are 
 _LEAST_COUNT = 2  # of a piece of several characters
 
 
-def pipeline(vocabulary: Mapping[str, int], lowercase: bool):
+def pipeline(vocabulary: Mapping[str, int], lowercase: bool) -> "Pipeline":
     """A tokenizers.Tokenizer as BERT has it: `lowercase` also drops accents."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -24,7 +28,7 @@ def pipeline(vocabulary: Mapping[str, int], lowercase: bool):
     return made
 
 
-def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool):
+def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool) -> "Pipeline":
     """The pipeline with a vocabulary of `vocab_size` pieces for `sentences()`, which is read twice.
 
     Raises ValueError for a vocabulary that cannot hold every character; one larger than the sentences can fill comes
@@ -58,13 +62,14 @@ def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase:
     return pipeline(vocabulary, lowercase)  # in the trained one, each listed character is a special token
 
 
-def _characters(sentences: Iterable[str], pipeline) -> tuple[list[str], list[str]]:
+def _characters(sentences: Iterable[str], pipeline: "Pipeline") -> tuple[list[str], list[str]]:
     """The characters of the words, sorted; and "##" with each one that continues a word."""
-    words = Counter()
+    words: Counter[str] = Counter()
     for sentence in sentences:
         words.update(sentence.split())
     words.pop(UNK, None)
-    counts, continuing = Counter(), set()
+    counts: Counter[str] = Counter()
+    continuing: set[str] = set()
     for word, times in words.items():
         for piece, _ in pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(word)):
             for character in piece:

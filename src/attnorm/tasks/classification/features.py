@@ -1,7 +1,7 @@
 """Labelled texts as BERT reads them (Devlin et al., 2019, figure 4): [CLS] text [SEP], and of a pair: second [SEP]."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, list_lengths, pad, second_part
+from attnorm.data.featurizer import Featurizer, Table, list_lengths, pad, second_part
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import LABELLED
 from attnorm.data.sources.labelled_files import label_problems
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 
 
@@ -37,11 +38,13 @@ class ClassificationFeaturizer(Featurizer):
 
         return {"ids": pa.list_(pa.int32()), "first": pa.int32(), "label": pa.int32()}
 
-    def encode(self, texts, first, tokenizer):
+    def encode(
+        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
+    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
         numbers = {name: number for number, name in enumerate(self.labels)}
         if unknown := sorted(set(texts["label"]) - numbers.keys()):
             raise DataError(checks.unknown(f"label {unknown[0]!r} is not in data.labels", unknown[0], self.labels))
-        table = {"ids": [], "first": [], "label": [numbers[name] for name in texts["label"]]}
+        table: dict[str, list] = {"ids": [], "first": [], "label": [numbers[name] for name in texts["label"]]}
         truncated = 0
         encoded = (tokenizer.encode(texts[column]) for column in ("text", "second"))
         for ids, second, text in zip(*encoded, texts["second"], strict=True):
@@ -54,13 +57,13 @@ class ClassificationFeaturizer(Featurizer):
         counts = Counter(texts["label"])
         return table, {"truncated": truncated} | {f"label {name}": counts[name] for name in self.labels}
 
-    def lengths(self, ids) -> np.ndarray:
+    def lengths(self, ids: Table) -> np.ndarray:
         return list_lengths(ids, "ids").astype(np.int32)[:, None]
 
-    def weights(self, ids) -> np.ndarray:
+    def weights(self, ids: Table) -> np.ndarray:
         return np.ones(len(ids), np.int64)
 
-    def describe(self, counts) -> str:
+    def describe(self, counts: dict[str, int]) -> str:
         shares = ", ".join(f"{name} {counts[f'label {name}'] / counts['kept']:.1%}" for name in self.labels)
         return (
             f"{counts['kept']:,} rows ({counts['empty']:,} empty skipped, {counts['truncated']:,} truncated; {shares})"
@@ -76,7 +79,7 @@ def keep(first: int, second: int, room: int) -> tuple[int, int]:
 class ClassificationCollator(Dataset):
     """`MicroBatch` -> tensors, padded to the longest of the part. rows: a table of `Labelled`."""
 
-    def __init__(self, rows, pad_id: int):
+    def __init__(self, rows: Table, pad_id: int):
         self.rows, self.pad_id = rows, pad_id
 
     def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:

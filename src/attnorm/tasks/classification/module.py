@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.featurizer import Table
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.heads import Classifier
 from attnorm.tasks.module import Loss, TaskModule
 
@@ -18,7 +20,7 @@ class ClassificationModule(TaskModule):
     monitor, mode = "val/accuracy", "max"
     counters = ("loss", "rows", "correct")
 
-    def __init__(self, model: Classifier, tokenizer, texts, labels: list[str]):
+    def __init__(self, model: Classifier, tokenizer: Tokenizer, texts: Table, labels: list[str]):
         super().__init__(model, tokenizer)
         self.texts, self.labels = texts, labels
 
@@ -38,7 +40,7 @@ class ClassificationModule(TaskModule):
         self.outputs += zip(batch["rows"].tolist(), guesses.tolist(), strict=True)
         loss = F.cross_entropy(scores, labels, reduction="sum").item()
         self.add(loss=loss, rows=len(guesses), correct=(guesses == labels).sum().item())
-        if self.examples is not None:
+        if self.keep_examples:
             self.record(batch["rows"], loss_sum=F.cross_entropy(scores, labels, reduction="none"))
 
     def predictions(self) -> dict[int, str]:

@@ -5,6 +5,7 @@ from collections import Counter
 
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import LABELLED
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
 from attnorm.tasks.classification.features import ClassificationCollator, ClassificationFeaturizer
@@ -23,18 +24,18 @@ class ClassificationTask(EncoderTask):
     def extra(self) -> dict:
         return {"labels": len(self.cfg["data"]["labels"])}
 
-    def module(self, model: Classifier, tokenizer, validation: Split) -> ClassificationModule:
+    def module(self, model: Classifier, tokenizer: Tokenizer, validation: Split) -> ClassificationModule:
         return ClassificationModule(model, tokenizer, validation.texts, self.cfg["data"]["labels"])
 
     def collator(self, split: Split) -> ClassificationCollator:
         return ClassificationCollator(split.rows, split.tokenizer.pad_id)
 
-    def score(self, task: ClassificationModule, split: Split) -> Results:
+    def score(self, module: ClassificationModule, split: Split) -> Results:
         """Loss and accuracy; the label given to each row."""
-        scores = super().score(task, split)
+        scores = super().score(module, split)
         label, count = Counter(split.texts["label"]).most_common(1)[0]
         scores.baselines = {f"always {label}": {"accuracy": 100.0 * count / scores.size}}
-        given = task.predictions()
+        given = module.predictions()
         texts, seconds, labels = (list(split.texts[column]) for column in ("text", "second", "label"))
         scores.predictions = Predictions(
             ids=list(given),
@@ -42,7 +43,7 @@ class ClassificationTask(EncoderTask):
             references=labels,
             outputs=list(given.values()),
             scores={"accuracy": [100.0 * (labels[row] == label) for row, label in given.items()]},
-            loss_sum=task.examples["loss_sum"],
+            loss_sum=module.examples["loss_sum"],
             n_tokens=[1] * len(given),
         )
         lines = [json.dumps({"row": row, "label": label}) for row, label in given.items()]

@@ -1,13 +1,16 @@
 """Pairs of texts as rows of token ids, and rows as padded batches."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attnorm.data.featurizer import Featurizer, cut, list_lengths, pad
+from attnorm.data.featurizer import Featurizer, Table, cut, list_lengths, pad
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import PAIRS
+from attnorm.data.tokenizers.base import Tokenizer
 
 
 class PairCollator(Dataset):
@@ -16,7 +19,7 @@ class PairCollator(Dataset):
     rows: a table with columns source and target, lists of token ids without special tokens.
     """
 
-    def __init__(self, rows, pad_id: int, bos_id: int, eos_id: int):
+    def __init__(self, rows: Table, pad_id: int, bos_id: int, eos_id: int):
         self.rows, self.pad_id, self.bos_id, self.eos_id = rows, pad_id, bos_id, eos_id
 
     def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
@@ -50,19 +53,21 @@ class PairFeaturizer(Featurizer):
 
         return dict.fromkeys(self.limits, pa.list_(pa.int32()))
 
-    def encode(self, texts, first, tokenizer):
+    def encode(
+        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
+    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
         ids, counts = {}, {}
         for column, (side, limit) in zip(texts.values(), self.limits.items(), strict=True):
             ids[side], counts[f"truncated_{side}"] = cut(tokenizer.encode(column), limit)
         return ids, counts
 
-    def lengths(self, ids) -> np.ndarray:
+    def lengths(self, ids: Table) -> np.ndarray:
         return np.stack([list_lengths(ids, side) + 1 for side in self.limits], axis=1).astype(np.int32)
 
-    def weights(self, ids) -> np.ndarray:
+    def weights(self, ids: Table) -> np.ndarray:
         return list_lengths(ids, "target") + 1
 
-    def describe(self, counts) -> str:
+    def describe(self, counts: dict[str, int]) -> str:
         return (
             f"{counts['kept']:,} pairs ({counts['empty']:,} empty skipped, {counts['truncated_source']:,} articles and "
             f"{counts['truncated_target']:,} headlines truncated)"

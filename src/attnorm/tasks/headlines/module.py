@@ -5,6 +5,8 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.featurizer import Table
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import Decoding, generate
 from attnorm.models.seq2seq import Seq2Seq
 from attnorm.tasks.headlines.generate import real_targets, special_tokens, target_logits
@@ -25,11 +27,13 @@ class HeadlineModule(TaskModule):
 
     counters = ("loss", "tokens", "pairs", *METRICS)
 
+    model: Seq2Seq
+
     def __init__(
         self,
         model: Seq2Seq,
-        tokenizer,
-        validation,
+        tokenizer: Tokenizer,
+        validation: Table,
         *,
         label_smoothing: float,
         rouge_pairs: int,
@@ -61,7 +65,7 @@ class HeadlineModule(TaskModule):
         logits, labels = target_logits(self.model, batch)
         logits = logits.float()
         self.add(loss=F.cross_entropy(logits, labels, reduction="sum").item(), tokens=len(labels))
-        if self.examples is not None:
+        if self.keep_examples:
             losses, real = F.cross_entropy(logits, labels, reduction="none"), real_targets(self.model, batch)
             self.record(batch["rows"], loss_sum=sums_per_row(losses, real), n_tokens=real.sum(1))
         scored = batch["rows"] < self.rouge_pairs

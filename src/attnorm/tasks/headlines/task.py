@@ -45,10 +45,10 @@ class HeadlineTask(Task):
     def featurizer(self) -> PairFeaturizer:
         return PairFeaturizer(self.cfg["model"]["max_source"], self.cfg["model"]["max_target"])
 
-    def model(self, tokenizer) -> Seq2Seq:
+    def model(self, tokenizer: Tokenizer) -> Seq2Seq:
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
 
-    def module(self, model: Seq2Seq, tokenizer, validation: Split) -> HeadlineModule:
+    def module(self, model: Seq2Seq, tokenizer: Tokenizer, validation: Split) -> HeadlineModule:
         return HeadlineModule(
             model,
             tokenizer,
@@ -86,7 +86,7 @@ class HeadlineTask(Task):
 
         return (torch.tensor([source]), torch.tensor([target])), tokens
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         model = {"max_target": TransformerConfig.max_target, **self.cfg["model"]}
         decoding, data = self.cfg["decoding"], self.cfg["data"]
         if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
@@ -101,14 +101,15 @@ class HeadlineTask(Task):
                 message = f"must be at least {longest}, the tokens of the longest possible pair"
                 yield Problem("data.batch_tokens", message, data["batch_tokens"])
 
-    def score(self, task: HeadlineModule, split: Split) -> Results:
+    def score(self, module: HeadlineModule, split: Split) -> Results:
         """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
-        task.rouge_pairs = 0  # greedy headlines are for watching only
-        loss = self.evaluate(task, split)["loss"]
+        module.rouge_pairs = 0  # greedy headlines are for watching only
+        loss = self.evaluate(module, split)["loss"]
+        losses, n_tokens = module.examples["loss_sum"], module.examples["n_tokens"]
         decoding, rouge = self.decoding(), Rouge(self.config.stemmer)
         started = time.perf_counter()
         headlines = write_headlines(
-            task.model,
+            module.model,
             split.tokenizer,
             split.rows["source"],
             decoding,
@@ -127,7 +128,7 @@ class HeadlineTask(Task):
             note=rouge.describe(),
             settings=vars(decoding),
             files={".txt": "\n".join(headlines) + "\n"},
-            predictions=Predictions(range(len(titles)), titles, headlines, scores, **task.examples, inputs=articles),
+            predictions=Predictions(range(len(titles)), titles, headlines, scores, losses, n_tokens, inputs=articles),
             samples=list(map(sample, articles, titles, headlines)),
             extra={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
         )

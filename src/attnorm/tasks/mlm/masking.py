@@ -8,13 +8,14 @@ P(n) = w_n / (w_1 + ... + w_L), each as likely anywhere as it fits; ALBERT has w
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attnorm.data.featurizer import pad
+from attnorm.data.featurizer import Table, pad
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, Problem
@@ -42,7 +43,7 @@ class Masking:
     keep_prob: float = 0.1
     random_prob: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if problems := self.check(vars(self)):
             raise DataError("\n".join(problems))
         object.__setattr__(self, "span_weights", tuple(map(float, self.span_weights)))
@@ -50,7 +51,7 @@ class Masking:
     @classmethod
     def check(cls, options: Mapping[str, object], key: str = "masking") -> list[str]:
         """Problems with the values of these options, each opening with `key`.option."""
-        values = {name: options.get(name, getattr(cls, name)) for name in cls.__dataclass_fields__}
+        values: dict[str, Any] = {name: options.get(name, getattr(cls, name)) for name in cls.__dataclass_fields__}
         problems = []
         for name in ("mask_prob", "keep_prob", "random_prob"):
             value = values[name]
@@ -139,12 +140,13 @@ class MaskedLMCollator(Dataset):
     row. Raises ValueError for a tokenizer without a mask token.
     """
 
-    def __init__(self, rows, tokenizer: Tokenizer, masking: Masking, seed: int):
+    def __init__(self, rows: Table, tokenizer: Tokenizer, masking: Masking, seed: int):
         if tokenizer.mask_id is None:
             raise DataError(
                 "tokenizer: it has no [MASK], which masked language modelling needs; use tokenizer=wordpiece, trained "
                 "or with the vocabulary of a BERT model"
             )
+        self.mask_id = tokenizer.mask_id
         self.rows, self.tokenizer, self.masking, self.seed = rows, tokenizer, masking, seed
         everything = np.arange(tokenizer.vocab_size)
         self.starts_word = tokenizer.starts_word(everything)
@@ -167,7 +169,7 @@ class MaskedLMCollator(Dataset):
             places[i, :end] = self.masking.draw(maskable[i, :end], starts_word[i, :end], rng)
             fates.append(rng.random(np.count_nonzero(places[i])))
         labels = shown[places]
-        shown[places] = self.masking.replace(labels, self.tokenizer.mask_id, self.ordinary, np.concatenate(fates))
+        shown[places] = self.masking.replace(labels, self.mask_id, self.ordinary, np.concatenate(fates))
         return {
             "ids": ids,
             "labels": torch.from_numpy(labels),

@@ -5,6 +5,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.bert import MaskedLM
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
 
@@ -16,7 +17,7 @@ class MaskedLMModule(TaskModule):
 
     counters = ("loss", "masked", "correct")
 
-    def __init__(self, model: MaskedLM, tokenizer):
+    def __init__(self, model: MaskedLM, tokenizer: Tokenizer):
         super().__init__(model, tokenizer)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
@@ -35,7 +36,7 @@ class MaskedLMModule(TaskModule):
         self._show(batch, guesses)
         loss = F.cross_entropy(scores, labels, reduction="sum").item()
         self.add(loss=loss, masked=len(labels), correct=(guesses == labels).sum().item())
-        if self.examples is not None:
+        if self.keep_examples:
             self._record(batch, F.cross_entropy(scores, labels, reduction="none"), guesses)
 
     def _record(self, batch: dict[str, Tensor], losses: Tensor, guesses: Tensor) -> None:

@@ -1,13 +1,14 @@
 """Documents as blocks of token ids: each in [CLS] ... [SEP], cut to what the model can read, several to a block."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, list_lengths
+from attnorm.data.featurizer import Featurizer, Table, list_lengths
 from attnorm.data.sources.base import DOCUMENTS
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.tasks.mlm.masking import masked_count
 
@@ -37,7 +38,9 @@ class PackedFeaturizer(Featurizer):
 
         return dict.fromkeys(("ids", "documents"), pa.list_(pa.int32()))
 
-    def encode(self, texts, first, tokenizer):
+    def encode(
+        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
+    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
         inner = self.max_length - 2
         documents = tokenizer.encode(texts["text"])
         pieces = [
@@ -60,13 +63,13 @@ class PackedFeaturizer(Featurizer):
         }
         return columns, counts
 
-    def lengths(self, ids) -> np.ndarray:
+    def lengths(self, ids: Table) -> np.ndarray:
         return list_lengths(ids, "ids").astype(np.int32)[:, None]
 
-    def weights(self, ids) -> np.ndarray:
+    def weights(self, ids: Table) -> np.ndarray:
         return masked_count(list_lengths(ids, "ids") - 2 * list_lengths(ids, "documents"), self.mask_prob)
 
-    def describe(self, counts) -> str:
+    def describe(self, counts: dict[str, int]) -> str:
         full = counts["tokens"] / max(1, counts["blocks"] * self.max_length)
         return (
             f"{counts['documents']:,} documents in {counts['blocks']:,} blocks of {self.max_length} tokens, {full:.1%} "

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import DOCUMENTS
-from attnorm.data.tokenizers.base import tokenizer_class
+from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
 from attnorm.errors import Problem
 from attnorm.models.bert import MaskedLM
 from attnorm.parts import TARGET, names_of
@@ -46,15 +46,15 @@ class MaskedLMTask(EncoderTask):
         """Which tokens are masked, and what stands in their place."""
         return Masking(**{name: getattr(self.config, name) for name in names_of(Masking)})
 
-    def module(self, model: MaskedLM, tokenizer, validation: Split) -> MaskedLMModule:
+    def module(self, model: MaskedLM, tokenizer: Tokenizer, validation: Split) -> MaskedLMModule:
         return MaskedLMModule(model, tokenizer)
 
     def collator(self, split: Split) -> MaskedLMCollator:
         return MaskedLMCollator(split.rows, split.tokenizer, self.masking(), self.cfg["seed"])
 
-    def score(self, task: MaskedLMModule, split: Split) -> Results:
+    def score(self, module: MaskedLMModule, split: Split) -> Results:
         """Loss, perplexity and accuracy at the masked tokens; the predictions have one row per block."""
-        scores, examples = super().score(task, split), task.examples
+        scores, examples = super().score(module, split), module.examples
         text = cache(lambda token: split.tokenizer.decode([token]))  # a split has few different tokens
         masked, filled = ([list(map(text, row)) for row in examples[name]] for name in ("reference", "output"))
         counts = list(zip(examples["correct"], examples["n_tokens"], strict=True))
@@ -69,7 +69,7 @@ class MaskedLMTask(EncoderTask):
         )
         return scores
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
         if is_valid("task"):
             options = {name: value for name, value in self.cfg["task"].items() if name in names_of(Masking)}

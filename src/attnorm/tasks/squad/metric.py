@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.squad import read_questions
 from attnorm.errors import DataError
@@ -81,7 +82,7 @@ def score(
     if without := [name for name in predictions if name not in null_odds]:
         raise DataError(f"{counted(len(without), 'question')} with a prediction but no null odds: {listed(without)}")
     odds = {name: value for name, value in null_odds.items() if name in predictions}
-    emptied = [_emptied(scores, gold, odds, threshold) for scores in (exact, f1)]
+    emptied = (_emptied(exact, gold, odds, threshold), _emptied(f1, gold, odds, threshold))
     results = _means(*emptied, gold) | counts
     for metric, scores in (("exact", exact), ("f1", f1)):
         best, at = best_threshold(predictions, scores, gold, odds)
@@ -100,13 +101,10 @@ def question_scores(
     There must be a prediction for every question, not yet emptied by a threshold, and odds for every prediction.
     """
     gold = dict(references)
-    scores = _scores(predictions, gold, null_odds)
+    exact, f1 = _scores(predictions, gold, null_odds)
     if null_odds is not None:
-        scores = [_emptied(values, gold, null_odds, threshold) for values in scores]
-    return {
-        name: [100.0 * values[question] for question in gold]
-        for name, values in zip(("exact", "f1"), scores, strict=True)
-    }
+        exact, f1 = (_emptied(values, gold, null_odds, threshold) for values in (exact, f1))
+    return {name: [100.0 * values[question] for question in gold] for name, values in (("exact", exact), ("f1", f1))}
 
 
 def _scores(
@@ -129,7 +127,8 @@ def _compare_1(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
 def _compare_2(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
     """Exact match and F1 by the rules of 2.0."""
     answers = [answer for answer in answers if normalize(answer)] or [""]
-    return tuple(max(metric(prediction, answer) for answer in answers) for metric in (exact_match, token_f1))
+    exact, f1 = (max(metric(prediction, answer) for answer in answers) for metric in (exact_match, token_f1))
+    return exact, f1
 
 
 def _emptied(scores: dict[str, float], gold: dict, odds: Mapping[str, float], threshold: float) -> dict[str, float]:
@@ -171,7 +170,7 @@ def best_threshold(
     return 100.0 * best / len(gold), threshold
 
 
-def references(texts) -> list[tuple[str, list[str]]]:
+def references(texts: Table) -> list[tuple[str, list[str]]]:
     """(id, gold answers) of each row of a table of questions, as `data.corpus.prepare` makes it."""
     table = texts.select_columns(["id", "answers"])[:]
     return [(name, json.loads(cell)["texts"]) for name, cell in zip(table["id"], table["answers"], strict=True)]
@@ -225,4 +224,5 @@ def _read_mapping(path: Path, convert: Callable[[object], object], called: str, 
 
 
 def _called(value: object) -> str:
-    return {list: "a list", str: "a text"}.get(type(value)) or json.dumps(value)[:60]
+    names: dict[type, str] = {list: "a list", str: "a text"}
+    return names.get(type(value)) or json.dumps(value)[:60]

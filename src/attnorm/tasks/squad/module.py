@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.featurizer import Table
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.heads import SpanModel
 from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.squad.metric import references, score
@@ -27,9 +29,9 @@ class SpanModule(TaskModule):
     def __init__(
         self,
         model: SpanModel,
-        tokenizer,
-        rows,
-        texts,
+        tokenizer: Tokenizer,
+        rows: Table,
+        texts: Table,
         *,
         n_best: int,
         max_answer: int,
@@ -63,7 +65,7 @@ class SpanModule(TaskModule):
         scores = self(batch)
         self.spans.add(batch["rows"].tolist(), *scores.unbind(-1))
         self.add(loss=self._loss(scores, batch).item(), windows=len(batch["rows"]))
-        if self.examples is not None:
+        if self.keep_examples:
             self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 
     def metrics(self) -> dict[str, float]:
@@ -74,8 +76,8 @@ class SpanModule(TaskModule):
         self.spans = everywhere
         answers, odds = everywhere.answers()
         gold = [reference for reference in references(self.texts) if reference[0] in answers]
-        with_null = {} if self.null_threshold is None else {"null_odds": odds, "threshold": self.null_threshold}
-        found = score(answers, gold, **with_null)
+        with_null = () if self.null_threshold is None else (odds, self.null_threshold)
+        found = score(answers, gold, *with_null)
         self._show(gold)
         kept = {name: value for name, value in found.items() if not name.endswith(("total", "missing", "extra"))}
         return {"loss": self.sums["loss"] / self.sums["windows"], **kept}

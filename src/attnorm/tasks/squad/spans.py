@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnorm.data import validation as checks
+from attnorm.data.featurizer import Table
 from attnorm.errors import DataError
 
 
@@ -35,7 +36,7 @@ class Spans:
     possible answer in tokens. Raises ValueError for numbers below 1.
     """
 
-    def __init__(self, windows, texts, *, n_best: int = 20, max_answer: int = 30):
+    def __init__(self, windows: Table, texts: Table, *, n_best: int = 20, max_answer: int = 30):
         if problems := checks.whole_number("task.n_best", n_best) + checks.whole_number("task.max_answer", max_answer):
             raise DataError("\n".join(problems))
         self.windows = windows.select_columns(["question", "example", "starts", "ends", "context_best"])

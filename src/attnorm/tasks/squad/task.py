@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest
 from attnorm.data.sources.base import QUESTIONS
-from attnorm.data.tokenizers.base import tokenizer_class
+from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
 from attnorm.errors import ConfigError, Problem
 from attnorm.models.heads import SpanModel
 from attnorm.parts import TARGET
@@ -43,7 +43,7 @@ class SquadTask(EncoderTask):
         config = self.config
         return SquadFeaturizer(self.cfg["model"]["max_source"], config.max_query, config.stride, config.no_answer)
 
-    def module(self, model: SpanModel, tokenizer, validation: Split) -> SpanModule:
+    def module(self, model: SpanModel, tokenizer: Tokenizer, validation: Split) -> SpanModule:
         config = self.config
         return SpanModule(
             model,
@@ -58,7 +58,7 @@ class SquadTask(EncoderTask):
     def collator(self, split: Split) -> SquadCollator:
         return SquadCollator(split.rows, split.tokenizer.pad_id)
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
         if is_valid("model.max_source", "task"):
             try:
@@ -72,23 +72,23 @@ class SquadTask(EncoderTask):
             message = "does not tell where in a text a token is, which this task needs; use tokenizer=wordpiece"
             yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])
 
-    def score(self, task: SpanModule, split: Split) -> Results:
+    def score(self, module: SpanModule, split: Split) -> Results:
         """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format. Beside them the
         best spans, also where the odds are too high: what other thresholds are to be tried on. The baseline of 2.0 is
         to give no answer to any question."""
-        scores = super().score(task, split)
-        answers, odds = task.spans.answers(task.null_threshold)
+        scores = super().score(module, split)
+        answers, odds = module.spans.answers(module.null_threshold)
         scores.files = {".predictions.json": json.dumps(answers, ensure_ascii=False, indent=1) + "\n"}
-        if task.null_threshold is not None:
+        if module.null_threshold is not None:
             finite = {name: min(value, 1e9) for name, value in odds.items()}  # JSON has no infinity
             scores.files[".null_odds.json"] = json.dumps(finite, indent=1) + "\n"
-            spans, _ = task.spans.answers()
+            spans, _ = module.spans.answers()
             scores.files[".spans.json"] = json.dumps(spans, ensure_ascii=False, indent=1) + "\n"
             gold = squad_metric.references(split.texts)
             silent = squad_metric.score({name: "" for name, _ in gold}, gold)
             scores.baselines = {"never an answer": {name: silent[name] for name in ("f1", "exact")}}
-            scores.settings = {"null_threshold": task.null_threshold}
-        scores.predictions = self.predictions(task, split)
+            scores.settings = {"null_threshold": module.null_threshold}
+        scores.predictions = self.predictions(module, split)
         scores.note = "official rules: lower case, no punctuation, no articles; best of the gold answers"
         return scores
 
@@ -98,7 +98,8 @@ class SquadTask(EncoderTask):
         gold = squad_metric.references(split.texts)
         spans, odds = task.spans.answers()
         answers, _ = task.spans.answers(task.null_threshold)
-        losses, windows, statistics = [0.0] * len(gold), [0] * len(gold), {}
+        losses, windows = [0.0] * len(gold), [0] * len(gold)
+        statistics: dict[str, list] = {}
         for question, loss in zip(split.rows["example"], task.examples["loss_sum"], strict=True):
             losses[question] += loss
             windows[question] += 1

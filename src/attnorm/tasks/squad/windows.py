@@ -6,7 +6,7 @@ tokens apart, and a token in several of them is judged in the one where it has t
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, cut, list_lengths, pad, second_part
+from attnorm.data.featurizer import Featurizer, Table, cut, list_lengths, pad, second_part
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import QUESTIONS
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem
 
 NAMED = 10  # impossible questions that a message names
@@ -72,13 +73,15 @@ class SquadFeaturizer(Featurizer):
             "context_best": pa.list_(pa.bool_()),
         }
 
-    def encode(self, texts, first, tokenizer):
+    def encode(
+        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
+    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
         answers = [json.loads(cell) for cell in texts["answers"]]
         if not self.no_answer:
             self._refuse_impossible(texts["id"], answers)
         questions, truncated = cut(tokenizer.encode(texts["question"]), self.max_query)
         context_tokens = lru_cache(maxsize=8)(lambda context: _tokens(context, tokenizer))  # questions share contexts
-        table = {name: [] for name in self.columns()}
+        table: dict[str, list] = {name: [] for name in self.columns()}
         counts = {"windows": 0, "truncated": truncated, "impossible": 0, "unfit": 0}
         for row, question in enumerate(questions):
             head = [tokenizer.bos_id, *question, tokenizer.eos_id]
@@ -115,13 +118,13 @@ class SquadFeaturizer(Featurizer):
                 "use task.no_answer=true"
             )
 
-    def lengths(self, ids) -> np.ndarray:
+    def lengths(self, ids: Table) -> np.ndarray:
         return list_lengths(ids, "ids").astype(np.int32)[:, None]
 
-    def weights(self, ids) -> np.ndarray:
+    def weights(self, ids: Table) -> np.ndarray:
         return np.ones(len(ids), np.int64)
 
-    def describe(self, counts) -> str:
+    def describe(self, counts: dict[str, int]) -> str:
         parts = [f"{counts['windows']:,} windows", f"{counts['truncated']:,} questions truncated"]
         if self.no_answer:
             parts.append(f"{counts['impossible']:,} without an answer")
@@ -147,7 +150,7 @@ def most_context(firsts: Sequence[int], room: int, tokens: int) -> np.ndarray:
     return context.argmax(0) == np.arange(len(firsts))[:, None]
 
 
-def _tokens(context: str, tokenizer) -> tuple[list[int], np.ndarray, np.ndarray]:
+def _tokens(context: str, tokenizer: Tokenizer) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Ids of a context, and the characters [start, end) of each."""
     ids, offsets = tokenizer.encode_with_offsets(context)
     starts, ends = np.array(offsets, np.int32).reshape(-1, 2).T
@@ -174,7 +177,7 @@ def _inside(answer: tuple[int, int] | None, window: slice, question: int) -> tup
 class SquadCollator(Dataset):
     """`MicroBatch` -> tensors, padded to the longest of the part. rows: a table of `Windows`."""
 
-    def __init__(self, rows, pad_id: int):
+    def __init__(self, rows: Table, pad_id: int):
         self.rows, self.pad_id = rows.select_columns(["ids", "question", "start", "end"]), pad_id
 
     def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:

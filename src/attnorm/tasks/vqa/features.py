@@ -1,7 +1,7 @@
 """Questions on images as rows of ids: the question, and how good each answer of a list is for it."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, cut, list_lengths, pad
+from attnorm.data.featurizer import Featurizer, Table, cut, list_lengths, pad
 from attnorm.data.image_features import Views
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.tasks.vqa.answers import AnswerList
 
@@ -39,11 +40,13 @@ class VqaFeaturizer(Featurizer):
 
         return {"ids": pa.list_(pa.int32()), "answers": pa.list_(pa.int32()), "scores": pa.list_(pa.float32())}
 
-    def encode(self, texts, first, tokenizer):
+    def encode(
+        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
+    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
         questions, truncated = cut(tokenizer.encode(texts["question"]), self.max_question - 1)
         given = [json.loads(cell) for cell in texts["answers"]]
         targets = [self.answers.targets(answers) for answers in given]
-        table = {
+        table: dict[str, list] = {
             "ids": [[*ids, tokenizer.eos_id] for ids in questions],
             "answers": [numbers for numbers, _ in targets],
             "scores": [scores for _, scores in targets],
@@ -56,13 +59,13 @@ class VqaFeaturizer(Featurizer):
         }
         return table, counts
 
-    def lengths(self, ids) -> np.ndarray:
+    def lengths(self, ids: Table) -> np.ndarray:
         return list_lengths(ids, "ids").astype(np.int32)[:, None]
 
-    def weights(self, ids) -> np.ndarray:
+    def weights(self, ids: Table) -> np.ndarray:
         return np.ones(len(ids), np.int64)
 
-    def describe(self, counts) -> str:
+    def describe(self, counts: dict[str, int]) -> str:
         head = f"{counts['kept']:,} questions ({counts['empty']:,} empty skipped, {counts['truncated']:,} truncated"
         if not counts["answered"]:
             return f"{head}, without answers)"
@@ -77,7 +80,7 @@ class VqaCollator(Dataset):
     alone. Raises ValueError, naming them, for images that the views do not have.
     """
 
-    def __init__(self, rows, texts, views: Views | None, pad_id: int, n_answers: int):
+    def __init__(self, rows: Table, texts: Table, views: Views | None, pad_id: int, n_answers: int):
         self.rows, self.views, self.pad_id, self.n_answers = rows, views, pad_id, n_answers
         self.images = texts.select_columns(["image"])
         if views is not None:
@@ -99,6 +102,6 @@ class VqaCollator(Dataset):
         return batch | {"rows": torch.tensor(part.rows), "divisor": torch.tensor(part.divisor)}
 
 
-def _unique(images) -> Iterable[str]:
+def _unique(images: Table) -> Iterable[str]:
     """The images of a table, each once, in order; batch by batch, as there may be hundreds of thousands of rows."""
     return dict.fromkeys(name for batch in images.iter(10_000) for name in batch["image"])

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.vqa_v2 import read_annotations
 from attnorm.errors import DataError
@@ -75,7 +76,7 @@ def _percent(scores: Iterable[float]) -> float:
     return round(100.0 * sum(scores) / len(scores), DIGITS)
 
 
-def references(texts) -> list[Reference]:
+def references(texts: Table) -> list[Reference]:
     """Of a table of questions on images, as `data.corpus.prepare` makes it; it knows no question types."""
     table = texts.select_columns(["id", "answers", "kind"])[:]
     return [Reference(*row) for row in zip(table["id"], map(json.loads, table["answers"]), table["kind"], strict=True)]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.featurizer import Table
 from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.vqa.answers import tally
 
@@ -23,7 +24,7 @@ class VqaModule(TaskModule):
     monitor, mode = "val/accuracy", "max"
     counters = ("loss", "questions", "credit")
 
-    def __init__(self, model, tokenizer: Any, texts, answers: list[str]):
+    def __init__(self, model: Any, tokenizer: Any, texts: Table, answers: list[str]):
         super().__init__(model, tokenizer)
         self.texts, self.answers = texts, answers
 
@@ -46,7 +47,7 @@ class VqaModule(TaskModule):
         credit = batch["targets"].gather(1, guesses[:, None]).float().sum().item()
         self.outputs += zip(batch["rows"].tolist(), guesses.tolist(), strict=True)
         self.add(loss=self._loss(scores, batch).item(), questions=len(guesses), credit=credit)
-        if self.examples is not None:
+        if self.keep_examples:
             self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 
     def predictions(self) -> dict[str, str]:
@@ -74,8 +75,8 @@ def views_of(
     """The views in a batch: features (B, M, D), present (B, M), geometry (B, M, 4) or None of each; numbers in `dtype`,
     for they are read in float32 whatever the precision of the model."""
 
-    def real(name: str) -> Tensor | None:
-        return batch[name].to(dtype) if name in batch else None
+    def geometry(n: int) -> Tensor | None:
+        return batch[f"geometry{n}"].to(dtype) if f"geometry{n}" in batch else None
 
     numbers = range(sum(name.startswith("view") for name in batch))
-    return [(real(f"view{n}"), batch[f"present{n}"], real(f"geometry{n}")) for n in numbers]
+    return [(batch[f"view{n}"].to(dtype), batch[f"present{n}"], geometry(n)) for n in numbers]

@@ -1,10 +1,11 @@
 """Visual question answering: questions, views of images, an answer of a list, the official accuracy."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from attnorm.data.image_features import Views
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sources.base import VISUAL
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
 from attnorm.tasks.results import Predictions, Results
@@ -109,7 +111,8 @@ class VqaTask(Task):
         fusion = self.cfg["model"]["fusion"]
         if fusion == "none":
             return None
-        views = self.source().views(split, self.cache())
+        source: Any = self.source()  # a VisualSource, or one like it
+        views = source.views(split, self.cache())
         return views.first(1) if fusion == "single" else views
 
     def sizes(self) -> tuple[list[int], list[int]]:
@@ -127,7 +130,7 @@ class VqaTask(Task):
     def featurizer(self) -> VqaFeaturizer:
         return VqaFeaturizer(self.cfg["model"]["max_question"], self.answers())
 
-    def problems(self, is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         longest, data = self.cfg["model"].get("max_question"), self.cfg["data"]
         if is_valid("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
             message = f"must be at least {longest}, the tokens of the longest possible question"
@@ -153,7 +156,7 @@ class VqaTask(Task):
 
     def ignored_keys(self) -> dict[str, str]:
         model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
-        keys = {}
+        keys: dict[str, str] = {}
         if "encoder" not in self.model_class().sites_of(model):
             keys |= dict.fromkeys(("model.layers", "model.n_heads", "model.ffn_dim", "model.norm_first"), transformer)
         if model["fusion"] != "attention":
@@ -162,7 +165,7 @@ class VqaTask(Task):
             keys["model.geometry"] = "model.fusion=single, concat or attention"
         return keys
 
-    def model(self, tokenizer) -> torch.nn.Module:
+    def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         widths, boxes = self.sizes()
         return self.build_model(
             vocab_size=tokenizer.vocab_size,
@@ -172,7 +175,7 @@ class VqaTask(Task):
             view_boxes=boxes,
         )
 
-    def module(self, model: torch.nn.Module, tokenizer, validation: Split) -> VqaModule:
+    def module(self, model: torch.nn.Module, tokenizer: Tokenizer, validation: Split) -> VqaModule:
         return VqaModule(model, tokenizer, validation.texts, self.answers().texts)
 
     def collator(self, split: Split) -> VqaCollator:
@@ -183,11 +186,11 @@ class VqaTask(Task):
             raise DataError(f"data: the views have so many features a box ({found}), the model was made for {made}")
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
-    def score(self, task: VqaModule, split: Split) -> Results:
+    def score(self, module: VqaModule, split: Split) -> Results:
         """The official accuracy, overall and by answer type, where the questions have annotations; the answers as the
         official evaluation takes them."""
-        scores = super().score(task, split)
-        predictions, gold = task.predictions(), references(split.texts)
+        scores = super().score(module, split)
+        predictions, gold = module.predictions(), references(split.texts)
         scores.files = {".results.json": results(predictions) + "\n"}
         annotated = any(reference.answers for reference in gold)
         if not annotated:
@@ -196,7 +199,7 @@ class VqaTask(Task):
             return scores
         found = score(predictions, gold)
         accuracies = [100.0 * accuracy(predictions[reference.id], reference.answers) for reference in gold]
-        scores.predictions = self.table(predictions, accuracies, task.examples["loss_sum"], split)
+        scores.predictions = self.table(predictions, accuracies, module.examples["loss_sum"], split)
         scores.metrics = {"accuracy": found["accuracy"], **found["answer_types"], "loss": scores.metrics["loss"]}
         common = AnswerList.build((reference.answers for reference in gold), min_count=1).texts[0]
         always = score(dict.fromkeys(predictions, common), gold)
@@ -205,7 +208,7 @@ class VqaTask(Task):
         return scores
 
     def table(
-        self, answers: dict[str, str], accuracies: list[float | None], losses: list[float | None], split: Split
+        self, answers: dict[str, str], accuracies: Sequence[float | None], losses: Sequence[float | None], split: Split
     ) -> Predictions:
         """One row per question. accuracies (percent) and losses (nats) are None for questions without annotations."""
         gold = references(split.texts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -52,7 +53,7 @@ class EveryNSteps(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         self.started_at = trainer.global_step  # the first batch of a resumed run may not complete an update
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: Any) -> None:
         step = trainer.global_step
         if self.every_n_steps and step % self.every_n_steps == 0 and step != self.started_at:
             self._record(trainer, task)
@@ -88,15 +89,16 @@ class AttentionStats(EveryNSteps):
         self.file = Path(run_folder) / ATTENTION_FILE
         self.batch: dict[str, Tensor] | None = None
 
-    def on_fit_start(self, trainer: pl.Trainer, task: TaskModule) -> None:
+    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         self.table = CsvTable(self.file)
         if self.every_n_steps and trainer.is_global_zero:
-            batch = trainer.datamodule.probe_batch()
+            batch = trainer.datamodule.probe_batch()  # type: ignore[attr-defined]  # set by Lightning
             self.batch = {name: tensor.to(task.device) for name, tensor in batch.items()}
         self.start(trainer, task, [self.table])
 
     @torch.no_grad()
-    def on_step(self, trainer: pl.Trainer, task: TaskModule) -> None:
+    def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        assert isinstance(task, TaskModule)
         metrics: dict[str, float] = {}
 
         def record(name: str, weights: Tensor, allowed: Tensor | None) -> None:

@@ -43,7 +43,7 @@ class BestAndLast(ModelCheckpoint):
         if not trainer.sanity_checking:
             trainer.save_checkpoint(self.last)
 
-    def on_train_batch_end(self, trainer: pl.Trainer, *_) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if trainer.global_step == trainer.max_steps:
             trainer.should_stop = True  # makes Lightning validate, and so save, before it leaves the loop
             trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None  # would keep it from stopping

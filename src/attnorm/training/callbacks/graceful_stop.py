@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -32,7 +33,7 @@ class GracefulStop(pl.Callback):
         self.training = False
         self.received = self.saved_for = self.step = 0
         self.owner = os.getpid()
-        self.previous: dict[int, object] = {}
+        self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> "GracefulStop":
         self.previous = {number: signal.getsignal(number) for number in SIGNALS}

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.schema import Count
+from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
 from attnorm.training.loggers import CsvTable, read_csv
 
@@ -32,11 +33,13 @@ class LearnedScalars(EveryNSteps):
         self.run_folder = Path(run_folder)
 
     def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        assert isinstance(task, TaskModule)
         names = learned_scalars(task.model)
         self.tables = {name: CsvTable(file_of(self.run_folder, name)) for name in names}
         self.start(trainer, task, self.tables.values())
 
     def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        assert isinstance(task, TaskModule)
         metrics = {}
         for name, layers in learned_scalars(task.model).items():
             for layer, scalar in layers.items():

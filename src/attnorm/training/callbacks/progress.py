@@ -9,6 +9,8 @@ from rich.markup import escape
 
 from attnorm.progress import bar, console
 from attnorm.schema import WholeNumber
+from attnorm.tasks.module import TaskModule
+from attnorm.training.loggers import Samples, samples_text, send_samples
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +19,8 @@ class Progress(pl.Callback):
     """A bar over all updates of the run, and one line per validation with a sample.
 
     bar:     whether to show the bar; on a terminal only.
-    samples: how many samples of each validation are kept in samples/step_*.txt; the first one is shown.
+    samples: how many samples of each validation are kept in samples/step_*.txt and sent to the loggers. The first
+             one is shown.
     """
 
     def __init__(self, run_folder: Path, bar: bool = True, samples: WholeNumber = 5):
@@ -28,10 +31,10 @@ class Progress(pl.Callback):
         if self.show and trainer.is_global_zero:
             self.bar = bar("training")
             self.bar.start()
-            total = trainer.datamodule.num_training_steps()
+            total = trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
             self.line = self.bar.add_task("", total=total, completed=trainer.global_step, note="")
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: object) -> None:
         if self.bar is not None:
             loss = trainer.progress_bar_metrics.get("train/loss")
             self.bar.update(self.line, completed=trainer.global_step, note="" if loss is None else f"loss {loss:.3f}")
@@ -39,23 +42,24 @@ class Progress(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
+        assert isinstance(task, TaskModule)
         found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         log.info("step %6s  val loss %.3f  %s", f"{trainer.global_step:,}", found["loss"], task.format_line(found))
         self._show_samples(trainer.global_step, task.samples[: self.samples])
+        send_samples(trainer.loggers, "validation", task.samples[: self.samples], trainer.global_step)
 
-    def _show_samples(self, step: int, samples: list) -> None:
+    def _show_samples(self, step: int, samples: Samples) -> None:
         if not samples:
             return
-        text = "\n\n".join("\n".join(f"{label:<10}{line}" for label, line in sample.items()) for sample in samples)
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / f"step_{step:06d}.txt").write_text(text + "\n")
+        (self.folder / f"step_{step:06d}.txt").write_text(samples_text(samples) + "\n")
         for label, line in list(samples[0].items())[1:]:
             console.print(f"[dim]{label:>18}[/] {escape(line)}")
 
-    def on_train_end(self, *_) -> None:
+    def on_train_end(self, *_: object) -> None:
         self._stop()
 
-    def on_exception(self, *_) -> None:
+    def on_exception(self, *_: object) -> None:
         self._stop()
 
     def _stop(self) -> None:

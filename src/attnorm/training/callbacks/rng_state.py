@@ -1,5 +1,7 @@
 """Random streams: one per rank, kept in checkpoints."""
 
+from typing import Any
+
 import pytorch_lightning as pl
 import torch
 
@@ -18,7 +20,7 @@ class RandomStreams(pl.Callback):
         own = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
             own["cuda"] = torch.cuda.get_rng_state()
-        streams = [own]
+        streams: list[Any] = [own]
         if torch.distributed.is_initialized():
             streams = [None] * trainer.world_size
             torch.distributed.all_gather_object(streams, own)

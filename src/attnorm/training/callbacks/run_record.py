@@ -17,7 +17,7 @@ class RunRecord(pl.Callback):
     """Stores in every checkpoint what a resumed run has to agree with: settings, data, tokenizer, number of updates."""
 
     def __init__(self, settings: dict[str, Any], data: Mapping[str, str], tokenizer: Tokenizer, updates: int):
-        self.record = {
+        self.record: dict[str, Any] = {
             "settings": settings,
             "data": dict(data),
             "tokenizer": tokenizer.fingerprint(),

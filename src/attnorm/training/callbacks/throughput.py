@@ -1,6 +1,7 @@
 """Counting the tokens that a run trains on."""
 
 import time
+from typing import Any
 
 import pytorch_lightning as pl
 from torch import Tensor
@@ -11,24 +12,28 @@ from attnorm.tasks.module import TaskModule
 class Throughput(pl.Callback):
     """Real training tokens (no padding; source + target of a pair) a second on this device, validation not counted."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.tokens: Tensor | int = 0
-        self.seconds, self.since = 0.0, None
+        self.seconds = 0.0
+        self.since: float | None = None
 
-    def on_train_batch_start(self, *_) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         if self.since is None:
             self.since = time.perf_counter()
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: TaskModule, outputs, batch: dict, *_) -> None:
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, task: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        assert isinstance(task, TaskModule)
         self.tokens = self.tokens + task.tokens(batch)
 
-    def on_validation_start(self, *_) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         self._pause()
 
-    def on_train_end(self, *_) -> None:
+    def on_train_end(self, *_: Any) -> None:
         self._pause()
 
-    def on_exception(self, *_) -> None:
+    def on_exception(self, *_: Any) -> None:
         self._pause()
 
     def _pause(self) -> None:

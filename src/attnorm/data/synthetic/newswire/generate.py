@@ -2,9 +2,9 @@
 
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from attnorm.data.synthetic.newswire import (
     events_business,
@@ -30,6 +30,9 @@ SPLITS: tuple[str, ...] = tuple(name for name, _ in _BOUNDS)
 _TRIES = 50
 
 
+Entry = TypeVar("Entry")
+
+
 class Story(NamedTuple):
     """One drawn story: its event kind, article (lead sentence) and headline, all lower case, tokens between spaces."""
 
@@ -53,12 +56,12 @@ def _compile_frame(line: str) -> _Frame:
 _FRAMES = [_compile_frame(line) for line in FRAMES.strip().splitlines()]
 
 
-def _pick(random: Callable[[], float], entries: list) -> object:
+def _pick(random: Callable[[], float], entries: Sequence[Entry]) -> Entry:
     """One entry, uniformly. Uses only `.random()`, whose stream Python documents as stable between versions."""
     return entries[int(random() * len(entries))]
 
 
-def _fill(random: Callable[[], float], template: Template, values: dict, taken: set[str]) -> None:
+def _fill(random: Callable[[], float], template: Template, values: dict[str, tuple[str, ...]], taken: set[str]) -> None:
     """Draw the template's slots that have no value yet; no two slots of a story read the same in a headline."""
     for slot, entries in template.slots:
         if slot not in values:
@@ -90,14 +93,17 @@ def story(split: str, index: int, seed: int = 0) -> Story:
     while True:
         event = _pick(random, _EVENTS)
         core, headline_template = _pick(random, event.stories)
-        values, taken = {}, set()
+        values: dict[str, tuple[str, ...]] = {}
+        taken: set[str] = set()
         _fill(random, core, values, taken)
         headline = headline_template.render(values)
         if _split_of(headline) == split:
             return Story(event.name, _article(random, event, core, values, taken), headline)
 
 
-def _article(random: Callable[[], float], event: Event, core: Template, values: dict, taken: set[str]) -> str:
+def _article(
+    random: Callable[[], float], event: Event, core: Template, values: dict[str, tuple[str, ...]], taken: set[str]
+) -> str:
     """The lead sentence: a frame around the clause `core`, whose slots are in `values`."""
     desk = DESKS[event.desk]
     frame = _pick(random, _FRAMES)

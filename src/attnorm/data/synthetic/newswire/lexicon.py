@@ -16,9 +16,9 @@ class Kind(NamedTuple):
     forms: tuple[str, ...] = ()
 
 
-def options(text: str) -> list[tuple[str, str]]:
+def options(text: str) -> list[tuple[str, ...]]:
     """Read "article form > headline form | ..."; an option without ">" reads the same on both sides."""
-    entries = []
+    entries: list[tuple[str, ...]] = []
     for option in text.split("|"):
         article, _, headline = (part.strip() for part in option.partition(">"))
         entries.append((" ".join(article.split()), " ".join((headline or article).split())))
@@ -93,7 +93,7 @@ def _clubs() -> list[tuple[str, ...]]:
 
 
 def _countries() -> list[tuple[str, ...]]:
-    entries = []
+    entries: list[tuple[str, ...]] = []
     for line in _COUNTRIES.replace("\n", " ").split(";"):
         name, adjective, capital, town = line.split()
         entries.append((name, name, adjective, capital, town))

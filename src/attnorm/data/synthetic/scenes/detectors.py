@@ -15,7 +15,7 @@ each detector finds things that are not there.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -59,7 +59,7 @@ class Detector:
         return np.array([True, *(value in kind for value, kinds in look for kind in kinds)], float)
 
 
-def _each(values) -> Kinds:
+def _each(values: Iterable[str]) -> Kinds:
     return tuple((value,) for value in values)
 
 
@@ -104,7 +104,14 @@ def detect(split: str, index: int, seed: int = 0) -> tuple[Found, ...]:
     return tuple(_detect(detector, things, taken, random, f"{seed} {split} {index}", seed) for detector in DETECTORS)
 
 
-def _detect(detector, things, taken, random, stream_of, seed) -> Found:
+def _detect(
+    detector: Detector,
+    things: Sequence[Thing],
+    taken: list[tuple[float, float, float, float]],
+    random: Callable[[], float],
+    stream_of: str,
+    seed: int,
+) -> Found:
     boxes = []  # (confidence range, look, place)
     for thing in things:
         if detector.misses(thing):
@@ -130,17 +137,19 @@ def _detect(detector, things, taken, random, stream_of, seed) -> Found:
     return Found(features, places, np.array([kind is SURE for kind, _, _ in boxes])[order])
 
 
-def _look(random) -> tuple[str, str, str]:
+def _look(random: Callable[[], float]) -> tuple[str, str, str]:
     return pick(random, SHAPES), pick(random, COLOURS), pick(random, list(SIDES))
 
 
-def _jittered(random, thing: Thing) -> tuple[float, float, float, float]:
+def _jittered(random: Callable[[], float], thing: Thing) -> tuple[float, float, float, float]:
     x, y = (middle + thing.side * SHIFT * (2 * random() - 1) for middle in (thing.x, thing.y))
     width, height = (thing.side * (1 + STRETCH * (2 * random() - 1)) / 2 for _ in range(2))
     return x - width, y - height, x + width, y + height
 
 
-def _free_place(random, taken) -> tuple[float, float, float, float]:
+def _free_place(
+    random: Callable[[], float], taken: list[tuple[float, float, float, float]]
+) -> tuple[float, float, float, float]:
     """A box that overlaps none of those taken."""
     while True:
         half = (0.08 + 0.12 * random()) / 2

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 SHAPES = ("circle", "ring", "square", "diamond", "star", "cross")
 COLOURS = ("red", "green", "blue", "purple", "pink", "yellow", "orange", "brown")
@@ -46,7 +46,10 @@ def stream(what: str, split: str, index: int, seed: int) -> Callable[[], float]:
     return Random(f"scenes {what} {seed} {split} {index}").random
 
 
-def pick(random: Callable[[], float], entries: Sequence):
+Entry = TypeVar("Entry")
+
+
+def pick(random: Callable[[], float], entries: Sequence[Entry]) -> Entry:
     """One entry, uniformly."""
     return entries[int(random() * len(entries))]
 
@@ -66,7 +69,7 @@ def scene(split: str, index: int, seed: int = 0) -> Scene:
     ]
     looks.sort(key=lambda look: -SIDES[look[2]])  # the largest first: they are the hardest to place
     while True:
-        things = []
+        things: list[Thing] = []
         for look in looks:
             if (thing := _placed(random, look, things)) is None:
                 break

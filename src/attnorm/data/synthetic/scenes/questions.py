@@ -92,7 +92,7 @@ def _rank(thing: Thing) -> int:
 def questions(split: str, index: int, seed: int = 0) -> list[Question]:
     """The PER_SCENE questions on scene number `index` of a split, all of them different."""
     things, random = scene(split, index, seed), stream("questions", split, index, seed)
-    asked = {}
+    asked: dict[tuple, Question] = {}
     while len(asked) < PER_SCENE:
         type_ = pick(random, TYPES)
         draw, wanted = pick(random, _DRAW[type_]), _yes(random() < 0.5)
