@@ -23,6 +23,8 @@ class ResumableLoader(DataLoader):
     A run that was stopped in the middle of an epoch resumes with the next batch instead of the first one of the epoch.
     """
 
+    sampler: TokenBatches
+
     def __init__(self, batches: Dataset, sampler: TokenBatches, num_workers: int = 0):
         super().__init__(
             batches,
@@ -34,7 +36,6 @@ class ResumableLoader(DataLoader):
             worker_init_fn=_ignore_signals,
             generator=torch.Generator(),  # of its own: making an iterator must not draw from the model's random stream
         )
-        self.sampler: TokenBatches = sampler
         self.handed_out = 0
         self.resume: dict[str, int] | None = None
 
