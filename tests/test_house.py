@@ -17,6 +17,7 @@ BASE = {  # single files that every floor may import, and which others of them e
     "errors": set(),
     "imports": set(),
     "progress": set(),
+    "resolved": set(),
     "schema": {"errors", "imports"},
     "parts": {"errors", "imports"},
 }

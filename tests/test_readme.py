@@ -1,10 +1,13 @@
 """What the documentation tells people to type: every code block of every page is checked, the main commands are run."""
 
+import functools
 import importlib.util
 import itertools
 import json
 import re
 import shlex
+import shutil
+import sys
 import textwrap
 import tomllib
 from pathlib import Path
@@ -15,14 +18,17 @@ import torch
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
+from test_house import BELOW
 
 from attnorm.cli import train as front
 from attnorm.config import overrides as rerun
 from attnorm.config import validate as config
 from attnorm.config.arguments import readable
+from attnorm.config.renamed import CHOICES, RENAMED
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 
+LAB = runs.ROOT / "tests" / "lab"
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}
 DOCUMENTS = [
@@ -74,15 +80,24 @@ COMMANDS = list({(verb, typed): (where, verb, typed) for where, verb, typed in c
 PLACES = ("README.md", "CONTRIBUTING.md", "docs/", "experiments/", "conf/")
 
 
+@functools.cache
+def encoder_run() -> Path:
+    """A run of task=mlm with as many positions as BERT has, to start from."""
+    folder = runs.scratch("encoder")
+    few = ("task.max_steps=1", "task.validations=1", "callbacks.attention_stats.every_n_steps=0")
+    runs.tiny_run(folder, "model.max_source=512", *few, task="mlm")
+    return folder
+
+
 @pytest.fixture
 def material(tmp_path, monkeypatch):
     """What placeholders stand for. A function from a typed command to its arguments."""
-    run, visual = runs.copied_run(tmp_path), runs.finished_run("vqa_v2")
+    run, visual, encoder = runs.copied_run(tmp_path), runs.finished_run("vqa_v2"), encoder_run()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(config, "check_trainer", lambda trainer: [])  # Lightning itself sees no GPU
+    monkeypatch.setattr(config, "check_trainer", lambda *_: [])  # Lightning itself sees no GPU
     for name in itertools.chain(*FILES.values()):
         (tmp_path / name).write_text("an article\n")
     for folder in ("my/books", "squad"):
@@ -99,6 +114,7 @@ def material(tmp_path, monkeypatch):
     for name in ("articles", "headlines", "titles", "task1_ref1"):
         (tmp_path / f"{name}.txt").write_text("an article\n")
     page = (runs.ROOT / "docs/add_your_own.md").read_text()
+    shutil.copytree(LAB, tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "my_normalizer.py").write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -109,7 +125,7 @@ def material(tmp_path, monkeypatch):
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
-            (r"<BERT folder(?: or run)?>", str(run)),
+            (r"<BERT folder(?: or run)?>", str(encoder)),
             (r"<text>|<wikipedia>|<novels>", f"{tmp_path}/my/books"),
             (r"<Reuters>", str(tmp_path)),
             (r"<file or ->", f"{tmp_path}/articles.txt"),
@@ -123,6 +139,10 @@ def material(tmp_path, monkeypatch):
 
 def each(arguments):
     """The jobs of a sweep, or the one job."""
+    if "--config-dir" in arguments:
+        place = arguments.index("--config-dir")
+        searched = f"hydra.searchpath=[file://{Path(arguments[place + 1]).resolve()}]"
+        arguments = [*arguments[:place], *arguments[place + 2 :], searched]
     parsed = OverridesParser.create().parse_overrides([word for word in arguments if word != "-m"])
     choices = [
         [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
@@ -260,6 +280,8 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "logs/mlm/softmax/2026-01-31_12-00-00"  # what docs/pretrained.md exports
     runs.tiny_run(run, "trainer.max_steps=1", "callbacks.attention_stats.every_n_steps=0", task="mlm")
+    run = tmp_path / "logs/gigaword/hnas/2026-01-31_12-00-00"  # what docs/load_run.md opens
+    shutil.copytree(runs.finished_run(), run)
     capsys.readouterr()
     pages = {document: codes for document in DOCUMENTS if (codes := blocks(document, "python"))}
     assert len(pages) >= 10
@@ -291,6 +313,64 @@ def test_a_trained_power_has_finite_gradients_under_masks():
         (weights * torch.randn_like(weights)).sum().backward()
         assert weights.isfinite().all() and scores.grad.isfinite().all() and power.p.grad.isfinite().all()
         assert (weights[~mask] == 0).all() and power.p.grad.abs() > 0
+
+
+def test_a_block_on_own_parts_is_one_of_the_laboratory():
+    """docs/extend.md: classes and YAML files are those of tests/lab, and so are their lengths."""
+    page = runs.ROOT / "docs/extend.md"
+    texts = {file.relative_to(LAB): file.read_text() for file in LAB.rglob("*.*") if file.suffix in (".py", ".yaml")}
+    codes = {name: text for name, text in texts.items() if name.suffix == ".py"}
+    chunks = [chunk.strip() for code in blocks(page, "python") for chunk in code.split("\n\n\n")]
+    classes = [chunk for chunk in chunks if not chunk.startswith(("import", "from"))]
+    assert len(classes) > 8 and [it for it in classes if not any(it in code for code in codes.values())] == []
+    files = dict(code.split("\n", 1) for code in blocks(page, "text") if code.startswith("# lab/"))
+    assert len(files) > 6
+    assert {name: texts[Path(name.removeprefix("# lab/"))] for name in files} == files
+    rows = re.findall(r"^\| `(\w+\.py)` \|[^|]*\| (\d+) \| (.*?) \| (\d+) \|$", page.read_text(), re.M)
+    lengths = {str(name).removeprefix("conf/"): len(text.splitlines()) for name, text in texts.items()}
+    assert {name for name, *_ in rows} == {str(name) for name in codes}
+    for name, count, settings, total in rows:
+        assert int(count) == lengths[name]
+        assert int(total) == sum(lengths[it] for it in re.findall(r"`(.*?)`", settings)), name
+
+
+@pytest.mark.training
+def test_a_run_takes_the_paths_that_the_page_on_the_architecture_lists(monkeypatch, tmp_path):
+    """The modules of both lists are entered by such a run, with nothing in its cache."""
+    text = (runs.ROOT / "docs/architecture.md").read_text()
+    listed = set(re.findall(r"^\d+\. `(\S+\.py)`", text, re.M))
+    assert len(listed) > 30
+    source, entered = f"{Path(front.__file__).parents[1]}/", set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_name != "<module>":
+            entered.add(str(frame.f_code.co_filename).removeprefix(source))
+
+    monkeypatch.chdir(tmp_path)
+    few = ("attention.encoder=dnas", "trainer.max_steps=1", "task.validations=1", "paths.cache_dir=cache")
+    sys.setprofile(note)
+    try:
+        assert runs.call(monkeypatch, "train", *runs.tiny_overrides(), "model.dropout=0", *few) == 0
+    finally:
+        sys.setprofile(None)
+    assert sorted(listed - entered) == []
+
+
+def test_the_page_on_the_architecture_has_the_layers_of_the_house():
+    text = (runs.ROOT / "docs/architecture.md").read_text().partition("## Parts")[0]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*?) ?\|$", text, re.M)
+    shown = {name: set(re.findall(r"`(\w+)`", below)) for name, below in rows}
+    assert shown == {name: below for name, below in BELOW.items() if name != "__main__"}
+
+
+def test_the_changelog_lists_every_name_that_changed():
+    text = (runs.ROOT / "CHANGELOG.md").read_text()
+    table = re.findall(r"^  \| (`.*?) \| (.*?) \|$", text, re.M)
+    olds, news = " ".join(old for old, _ in table), " ".join(new for _, new in table)
+    for old, new in {**RENAMED, **CHOICES}.items():
+        assert old in olds or f".{old.rpartition('.')[2]}`" in olds, old
+        first = re.split(r"[ =|]", new)[0]
+        assert first in news or ("and so on" in news and first.rpartition(".")[0] in news), new
 
 
 def test_the_snippet_prints_what_the_formula_promises(capsys):

@@ -407,9 +407,9 @@ def test_a_wrong_option_is_named_with_what_is_allowed(options, message):
 
 def test_missing_keys_and_costs_of_a_wrong_size_are_said():
     scores = make_scores(MASKS["none"])
-    with pytest.raises(ValueError, match=r"ot: its templates are the keys .* give keys="):
+    with pytest.raises(ValueError, match=r"ot: the templates are the keys .* pass keys="):
         OptimalTransport()(scores)
-    with pytest.raises(ValueError, match=r"keys \(2, 2, 4, 3\) are not those of scores \(2, 2, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"keys of shape \(2, 2, 4, 3\) do not match scores \(2, 2, 4, 5\)"):
         OptimalTransport()(scores, keys=make_keys(4))
     with pytest.raises(ValueError, match=r"cost: gave \(2, 2\) for 5 templates"):
         OptimalTransport(cost=too_small)(scores, keys=make_keys(5))

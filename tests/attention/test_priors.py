@@ -381,7 +381,7 @@ STEPPING = [("encoder", "softmax"), ("decoder", "hnas_prefix"), ("cross", "hnas_
 @pytest.mark.parametrize("priors", [["t5"], ["alibi"], ["learned"], ["content"], ["content", "t5"]], ids="+".join)
 @pytest.mark.parametrize("site, placement", STEPPING)
 def test_with_a_prior_cached_generation_equals_uncached(site, placement, priors):
-    model = with_prior(placement, {site: priors}, tied=False, sharpness=3.0, noise=0.6, seed=1)
+    model = with_prior(placement, {site: priors}, tie_embeddings=False, sharpness=3.0, noise=0.6, seed=1)
     source, decoding = builders.sources([6, 4, 2]), Decoding(beam_size=2, max_length=7)
     cached = generate(model, source, builders.SPECIAL, decoding)
     assert cached == generate(model, source, builders.SPECIAL, decoding, cached=False)
@@ -448,7 +448,7 @@ def test_a_users_prior_works_at_any_site_alone_and_in_a_sum(tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     for priors in ([f"{name}:FirstKey"], ["content", f"{name}:FirstKey"]):
         kept = {"priors": {site: priors}, "options": {"FirstKey": {"strength": 3.0}}}
-        model, without = (with_prior("dnas", **kept, tied=False) for _ in range(2))
+        model, without = (with_prior("dnas", **kept, tie_embeddings=False) for _ in range(2))
         for module in without.modules():
             if type(module).__name__ == "FirstKey":
                 module.strength.data.zero_()

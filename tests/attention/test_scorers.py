@@ -286,7 +286,7 @@ def test_a_scorer_acts_at_its_site_only(scorer, site):
 
 @pytest.mark.parametrize("placement, scorer", PLACED)
 def test_cached_generation_equals_uncached(placement, scorer):
-    model = rough_model(placement, scorer, tied=False, seed=1)
+    model = rough_model(placement, scorer, tie_embeddings=False, seed=1)
     model.output.weight.data *= 3.0
     source, decoding = builders.sources([6, 4, 2, 8, 1]), Decoding(beam_size=2, max_length=7)
     cached = generate(model, source, builders.SPECIAL, decoding)
@@ -297,7 +297,7 @@ def test_cached_generation_equals_uncached(placement, scorer):
 @pytest.mark.parametrize("placement, scorer", PLACED)
 def test_gradients_are_finite_and_reach_every_parameter_of_priors_and_scorers(placement, scorer):
     model = build_model(
-        placement, scorer, tied=False, priors={site: ["content", "t5"] for site in builders.SITES}
+        placement, scorer, tie_embeddings=False, priors={site: ["content", "t5"] for site in builders.SITES}
     ).double()
     model.logits(model(builders.sources([6, 4]), builders.targets([5, 3]))).logsumexp(-1).sum().backward()
     for name, parameter in model.named_parameters():
@@ -353,7 +353,7 @@ def test_a_users_scorer_works_by_its_dotted_path(tmp_path, monkeypatch, placemen
     (tmp_path / f"{module}.py").write_text(USERS_SCORERS)
     monkeypatch.syspath_prepend(tmp_path)
     options = {"Cosine": {"sharpness": 4.0}} if kind == "Cosine" else {}
-    model = rough_model(placement, f"{module}:{kind}", options=options, tied=False)
+    model = rough_model(placement, f"{module}:{kind}", options=options, tie_embeddings=False)
     layers = list(attention_layers(model).values())
     assert all(isinstance(layer, MultiHeadAttention) and isinstance(layer.scorer, Scorer) for layer in layers)
     q, k, _ = make_qkv(4, 5)

@@ -119,7 +119,7 @@ def test_a_wrong_default_is_one_problem_that_names_it(default, words):
 def test_a_site_that_nothing_sets_is_named():
     tables = {"encoder": "dnas", "cross": "softmax"}
     [problem] = check_attention(tables, SITES)
-    assert problem == "attention.decoder: missing; set it, or attention._default_ for all sites"
+    assert problem == "attention.decoder: missing; set it, or set attention._default_ for all sites"
 
 
 @pytest.mark.parametrize("table", ["prior", "scorer", "options"])

@@ -109,9 +109,7 @@ def test_where_a_box_is_counts_if_the_shape_says_so():
     assert not torch.isclose(rough_fusion()(views)[0], rough_fusion()(moved)[0]).all(-1).any()
     blind = rough_fusion(geometry=False)
     assert torch.equal(blind(views)[0], blind(moved)[0]) and torch.equal(blind(views)[0], blind(nowhere)[0])
-    with pytest.raises(
-        ValueError, match="geometry=True: this view does not say where its boxes are; use geometry=Fals"
-    ):
+    with pytest.raises(ValueError, match="geometry=True: this view has no box positions; use geometry=False"):
         rough_fusion()(nowhere)
 
 
@@ -298,10 +296,10 @@ def test_every_parameter_gets_a_gradient():
 @pytest.mark.parametrize(
     ("kind", "views", "message"),
     [
-        ("attention", 1, "fusion='attention': needs 2 views of an image or more, the data has 1"),
-        ("attention", 0, "fusion='attention': needs 2 views of an image or more, the data has 0"),
-        ("concat", 0, "fusion='concat': needs 1 views of an image or more, the data has 0"),
-        ("single", 0, "fusion='single': needs 1 views of an image or more, the data has 0"),
+        ("attention", 1, "fusion='attention': requires at least 2 views of an image, but the data has 1"),
+        ("attention", 0, "fusion='attention': requires at least 2 views of an image, but the data has 0"),
+        ("concat", 0, "fusion='concat': requires at least 1 views of an image, but the data has 0"),
+        ("single", 0, "fusion='single': requires at least 1 views of an image, but the data has 0"),
     ],
 )
 def test_a_fusion_wants_its_views(kind, views, message):
@@ -314,7 +312,7 @@ def test_views_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="fusion='attention': expected 3 views, got 2"):
         fusion(views[:2])
     doubled = [views[0], tuple(torch.cat([part, part], 1) for part in views[1]), views[2]]
-    with pytest.raises(ValueError, match="view 1 has 6 boxes, the model was made for 3"):
+    with pytest.raises(ValueError, match="view 1 has 6 boxes, but the model was built for 3"):
         fusion(doubled)
 
 
@@ -323,8 +321,8 @@ def test_views_that_do_not_fit_are_refused():
     [
         ({"fusion": "atention"}, "fusion='atention': allowed are none, single, concat, attention"),
         ({"question": "lstm"}, "question='lstm': allowed are gru, transformer"),
-        ({"n_heads": 3}, "n_heads=3: has to divide d_model=8"),
-        ({"fusion_heads": 5}, "fusion_heads=5: has to divide d_model=8"),
+        ({"n_heads": 3}, "n_heads=3: must divide d_model=8"),
+        ({"fusion_heads": 5}, "fusion_heads=5: must divide d_model=8"),
     ],
 )
 def test_a_shape_that_cannot_be_is_refused(settings, message):

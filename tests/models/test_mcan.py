@@ -168,7 +168,7 @@ def test_the_question_alone():
     assert scores.shape == (4, ANSWERS) and scores.isfinite().all()
     assert torch.equal(scores, rough_visual(MCAN, "dnas", fusion="none")(ids, image_views()))
     assert {name.split(".")[0] for name in attention_layers(model)} == {"encoder"}
-    with pytest.raises(ValueError, match="fusion='none': this model sees no boxes"):
+    with pytest.raises(ValueError, match="fusion='none': this model does not use boxes"):
         model.attention_over_boxes(ids, [])
 
 

@@ -242,7 +242,7 @@ def test_a_longer_learned_prior_is_cut(bert):
     assert target.encoder.prior.priors["learned"].log_u.shape == (4, 12)
     ids, real, _ = batch()
     assert_close(target(ids)[real], source(ids)[real], **TIGHT)
-    line = "learned.log_u: (4, 12) in the weights, (4, 20) in the model; model.max_source can be 12 at most"
+    line = "learned.log_u: (4, 12) in the weights, (4, 20) in the model; model.max_source must be at most 12"
     refused(bert[1], target.state_dict(), line, max_source=20, tables={"priors": {"encoder": ["learned"]}})
 
 
@@ -297,7 +297,7 @@ def test_a_trained_decoder_is_taken_as_it_is_and_not_completed_from_its_encoder(
     target = ours(Seq2Seq, bert[1], decoder_layers=1, max_target=9)
     fill(target, source.state_dict())
     same_tensors(source.state_dict(), target.state_dict())
-    missing = "layers.1.attention.query.weight: none in the weights, (24, 24) in the model"
+    missing = "layers.1.attention.query.weight: missing from the weights, (24, 24) in the model"
     refused(bert[1], source.state_dict(), missing, kind=Seq2Seq, decoder_layers=2, max_target=9)
 
 
@@ -506,7 +506,7 @@ def test_what_a_bert_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, be
     ):
         assert problem in str(error.value)
     assert not (tmp_path / "none").exists()
-    with pytest.raises(ValueError, match="Seq2Seq cannot be written as a BERT: allowed are MaskedLM, SpanModel, Class"):
+    with pytest.raises(ValueError, match="Seq2Seq cannot be exported as BERT: allowed are MaskedLM, SpanModel, Class"):
         export(ours(Seq2Seq, bert[1], decoder_layers=1, max_target=4), tmp_path)
 
 
@@ -542,13 +542,13 @@ def test_every_tensor_of_another_shape_is_listed_with_both_shapes(bert):
 
 
 def test_a_table_of_positions_that_is_too_short_is_refused(bert):
-    line = "(20, 24) in the weights, (21, 24) in the model; model.max_source can be 20 at most"
+    line = "(20, 24) in the weights, (21, 24) in the model; model.max_source must be at most 20"
     (problem,) = refused(bert[1], read_weights(bert[1]), line, max_source=21)
     assert problem.strip().startswith("encoder.embeddings.positions.weight:")
     (problem,) = refused(
         bert[1],
         read_weights(bert[1]),
-        "model.max_target can be 20 at most",
+        "model.max_target must be at most 20",
         kind=Seq2Seq,
         decoder_layers=1,
         max_target=25,
@@ -559,16 +559,22 @@ def test_a_table_of_positions_that_is_too_short_is_refused(bert):
 @pytest.mark.parametrize(
     "settings, problem",
     [
-        ({"type_vocab_size": 0}, "encoder.embeddings.types.weight: (2, 24) in the weights, none in the model"),
+        ({"type_vocab_size": 0}, "encoder.embeddings.types.weight: (2, 24) in the weights, missing from the model"),
         (
             {"positions": "sinusoidal"},
-            "encoder.embeddings.positions.weight: (20, 24) in the weights, none in the model",
+            "encoder.embeddings.positions.weight: (20, 24) in the weights, missing from the model",
         ),
-        ({"embedding_norm": False}, "encoder.embeddings.norm.bias: (24,) in the weights, none in the model"),
-        ({"norm_first": True}, "encoder.norm.weight: none in the weights, (24,) in the model"),
-        ({"encoder_layers": 4}, "encoder.layers.3.attention.query.weight: none in the weights, (24, 24) in the model"),
-        ({"encoder_layers": 2}, "encoder.layers.2.attention.query.weight: (24, 24) in the weights, none in the model"),
-        ({"tie_embeddings": False}, "head.output.weight: none in the weights, (50, 24) in the model"),
+        ({"embedding_norm": False}, "encoder.embeddings.norm.bias: (24,) in the weights, missing from the model"),
+        ({"norm_first": True}, "encoder.norm.weight: missing from the weights, (24,) in the model"),
+        (
+            {"encoder_layers": 4},
+            "encoder.layers.3.attention.query.weight: missing from the weights, (24, 24) in the model",
+        ),
+        (
+            {"encoder_layers": 2},
+            "encoder.layers.2.attention.query.weight: (24, 24) in the weights, missing from the model",
+        ),
+        ({"tie_embeddings": False}, "head.output.weight: missing from the weights, (50, 24) in the model"),
     ],
 )
 def test_an_encoder_built_otherwise_is_refused(bert, settings, problem):
@@ -576,7 +582,7 @@ def test_an_encoder_built_otherwise_is_refused(bert, settings, problem):
 
 
 def test_a_decoder_with_more_layers_than_the_weights_is_refused(bert):
-    missing = "layers.3.feed_forward.0.weight: none in the weights, (40, 24) in the model"
+    missing = "layers.3.feed_forward.0.weight: missing from the weights, (40, 24) in the model"
     refused(bert[1], read_weights(bert[1]), missing, kind=Seq2Seq, decoder_layers=4, max_target=9)
 
 
@@ -588,7 +594,7 @@ def test_a_decoder_with_more_layers_than_the_weights_is_refused(bert):
         ({"hidden_act": "silu"}, "hidden_act='silu': allowed are gelu, relu"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key': allowed is 'absolute'"),
         ({"is_decoder": True}, "is_decoder=True: allowed is False"),
-        ({"num_attention_heads": 5}, "hidden_size=24: no multiple of num_attention_heads=5"),
+        ({"num_attention_heads": 5}, "hidden_size=24: not a multiple of num_attention_heads=5"),
     ],
 )
 def test_a_config_that_our_encoder_cannot_be_is_refused(bert, tmp_path, settings, problem):
@@ -620,7 +626,7 @@ def test_files_that_are_not_there_or_not_whole_are_named(bert, tmp_path):
         assert str(tmp_path / file) in str(error.value)
     file, index = tmp_path / "model.safetensors", tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}))
-    with pytest.raises(ValueError, match=r"index\.json: names files that are not there: .*-1\.safe.*-2\.safe"):
+    with pytest.raises(ValueError, match=r"index\.json: names files that do not exist: .*-1\.safe.*-2\.safe"):
         read_weights(tmp_path)
     index.write_text("{}")
     with pytest.raises(ValueError, match=r"index\.json: expected a 'weight_map'"):
@@ -629,10 +635,10 @@ def test_files_that_are_not_there_or_not_whole_are_named(bert, tmp_path):
     with pytest.raises(ValueError, match=r"model\.safetensors: cannot be read as safetensors.*download complete"):
         read_weights(tmp_path)
     save_file({"roberta.encoder.layer.0.output.dense.weight": torch.zeros(1)}, file)
-    with pytest.raises(ValueError, match=r"model\.safetensors: no layer of a BERT encoder in it, but roberta"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: contains no layer of a BERT encoder, only roberta"):
         read_weights(tmp_path)
     tensors = load_file(bert[1] / "model.safetensors")
     del tensors["bert.encoder.layer.1.attention.self.value.bias"]
     save_file(tensors, file)
-    with pytest.raises(ValueError, match=r"layers\.1\.attention\.key\.bias is there, .*value\.bias is not"):
+    with pytest.raises(ValueError, match=r"layers\.1\.attention\.key\.bias, but not .*value\.bias"):
         read_weights(tmp_path)

@@ -163,7 +163,7 @@ def test_the_question_alone(question):
     assert scores.shape == (4, ANSWERS) and scores.isfinite().all()
     assert torch.equal(scores, rough_visual(Pythia, fusion="none", question=question)(ids, image_views()))
     assert not [name for name, _ in model.named_parameters() if name.startswith(("fusion", "top_down", "image"))]
-    with pytest.raises(ValueError, match="fusion='none': this model sees no boxes"):
+    with pytest.raises(ValueError, match="fusion='none': this model does not use boxes"):
         model.attention_over_boxes(ids, [])
 
 

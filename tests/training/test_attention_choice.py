@@ -168,7 +168,8 @@ def test_sites_need_no_plus_and_lists_are_one_choice(typed, read, multirun):
         "attention.encoder=[hnas*6,a.b:Mine]",
         "attention.options={hnas: {start: 0.5}}",
         "model.d_model=8",
-        "+trainer.benchmark=true",
+        "trainer.benchmark=true",
+        "~callbacks.progress",
         "paths.log_dir='my runs (1)'",
     ],
 )

@@ -356,8 +356,8 @@ def test_a_typed_lowercase_is_kept(bert):
         (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: allowed are true, false or null"),
         (("tokenizer.file=nowhere.txt",), "tokenizer.file=nowhere.txt: "),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt: no such file"),
-        (("ckpt_path=5",), "ckpt_path=5: allowed are text that is not empty or null"),
-        (("model.init=5",), "model.init=5: allowed are text that is not empty or null"),
+        (("ckpt_path=[5]",), "ckpt_path=[5]: allowed are text that is not empty or null"),
+        (("model.init=[5]",), "model.init=[5]: allowed are text that is not empty or null"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -417,7 +417,7 @@ def test_a_missing_tensor_is_said_at_the_front_door(monkeypatch, tmp_path, copy,
     typed = (*tiny, f"model.init={copy}", f"paths.log_dir={tmp_path}/logs")
     assert runs.call(monkeypatch, "train", *typed) == 2
     error = capsys.readouterr().err
-    assert "encoder.layers.1.feed_forward.2.weight: none in the weights" in error and "Traceback" not in error
+    assert "encoder.layers.1.feed_forward.2.weight: missing from the weights" in error and "Traceback" not in error
 
 
 def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, copy):

@@ -152,7 +152,7 @@ def test_generate_says_that_such_a_run_writes_no_headlines(monkeypatch, tmp_path
     (tmp_path / "in.txt").write_text("a\n")
     run = runs.finished_run("mlm")
     assert runs.call(monkeypatch, "generate", f"run={run}", f"input={tmp_path}/in.txt") == 2
-    assert capsys.readouterr().err == f"error: run={run}: task=mlm writes no headlines\n"
+    assert capsys.readouterr().err == f"error: run={run}: the models of task=mlm write no text\n"
 
 
 # the same again

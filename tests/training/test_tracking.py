@@ -1,15 +1,29 @@
 """Where metrics go: CSV files that grow, histories that go on, wandb and TensorBoard without a network."""
 
 import csv
+import functools
 import importlib.util
+import json
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import runs
+import yaml
+from pytorch_lightning.loggers import Logger
 
+from attnorm.analysis.figures import draw_run
+from attnorm.config.resolve import leaves
 from attnorm.training import loggers as tracking
+from attnorm.training import train as training
+from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.loggers import CsvTable, MetricsFile, continue_history, has_wandb_key, read_csv
+from attnorm.training.train import train
 
 WANDB = importlib.util.find_spec("wandb") is not None
+needs_wandb = pytest.mark.skipif(not WANDB, reason="wandb is not installed")
 
 
 def table(path, rows):
@@ -110,12 +124,16 @@ def test_a_checkpoint_outside_a_run_folder_has_no_history(tmp_path):
 # wandb and TensorBoard
 
 
+def offline(patch: pytest.MonkeyPatch, home: Path) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
+        patch.delenv(name, raising=False)
+    patch.setenv("HOME", str(home))
+
+
 @pytest.fixture
 def nobody(monkeypatch, tmp_path):
     """Neither a key in the environment nor a netrc file."""
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    offline(monkeypatch, tmp_path)
     return tmp_path
 
 
@@ -141,20 +159,20 @@ def test_a_wandb_key_is_found_in_the_environment(nobody, monkeypatch, key, found
     assert has_wandb_key() is found
 
 
-@pytest.mark.skipif(not WANDB, reason="wandb is not installed")
+@needs_wandb
 @pytest.mark.parametrize(
-    ("mode", "key", "offline"),
-    [("null", None, True), ("null", "k" * 40, False), ("offline", "k" * 40, True), ("online", None, False)],
+    ("asked", "key", "made_with"),
+    [("null", None, "offline"), ("null", "k" * 40, None), ("offline", "k" * 40, "offline"), ("online", None, "online")],
 )
-def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, mode, key, offline):
+def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, asked, key, made_with):
     made = {}
     monkeypatch.setattr(tracking.WandbLogger, "__init__", lambda _, **settings: made.update(settings))
     monkeypatch.setattr(tracking.WandbLogger, "log_hyperparams", lambda *_: None)
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
-    cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={mode}", "tags=[a]", "seed=3")
+    cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={asked}", "tags=[a]", "seed=3")
     tracking.RunLoggers(cfg, nobody, "hnas", group="sweep").open()
-    assert made["offline"] is offline
+    assert made["mode"] == made_with
     assert made["name"] == "gigaword hnas seed 3"
     assert (made["tags"], made["group"], made["project"]) == (["a"], "sweep", "attnorm")
     first = made["id"]
@@ -162,34 +180,337 @@ def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, mode, 
     assert made["id"] == first == (nobody / "wandb_id.txt").read_text().strip()  # a resumed run goes on there
 
 
-@pytest.mark.skipif(not WANDB, reason="wandb is not installed")
-@pytest.mark.slow
-def test_a_run_is_recorded_by_wandb_without_a_network_and_by_tensorboard_beside_it(nobody, tmp_path):
-    run = tmp_path / "run"
-    summary = runs.tiny_run(run, "logger=many", "task.max_steps=2")
-    assert summary["finished"] is True
-    assert list(run.glob("tensorboard/events.out.tfevents.*"))
-    [record] = run.glob("wandb/offline-run-*/*.wandb")
-    assert record.stat().st_size > 0
-    assert (run / "wandb_id.txt").read_text().strip() in record.name
-    assert len(read_csv(run / "metrics.csv")) > 2  # beside metrics.csv, not instead
+# what arrives
 
 
-def test_a_run_is_recorded_by_tensorboard(tmp_path):
+class Plain(Logger):
+    """A logger with Lightning's own methods only. It refuses everything once it was finalized."""
+
+    name, version = "plain", ""
+    made: list["Plain"] = []  # noqa: RUF012 - in order of their creation
+
+    def __init__(self):
+        super().__init__()
+        self.params, self.metrics, self.status = [], [], []
+        self.made.append(self)
+
+    def log_hyperparams(self, params):
+        self.params.append(params)
+
+    def log_metrics(self, metrics, step=None):
+        assert not self.status
+        self.metrics.append((step, dict(metrics)))
+
+    def finalize(self, status):
+        self.status.append(status)
+
+
+class Broken(Logger):
+    """A logger that fails as soon as training has ended."""
+
+    name, version = "broken", ""
+
+    def log_hyperparams(self, params):
+        pass
+
+    def log_metrics(self, metrics, step=None):
+        if any(name.startswith("final/") for name in metrics):
+            raise OSError("no network")
+
+    def _fail(self, *_):
+        raise OSError("no network")
+
+    finalize = log_figure = _fail
+
+    def log_samples(self, name, *_):
+        if name == "final":
+            self._fail()
+
+
+def own(name: str, entry: str) -> str:
+    """The override that adds a logger of this file."""
+    return f"+logger.{entry}._target_={__name__}.{name}"
+
+
+class Wandb:
+    """What the offline files of a run folder say. By key: `history` has {update: values}, `summary` the last value."""
+
+    def __init__(self, run: Path, project: str = "attnorm"):
+        self.runs, self.exits, self.config, self.summary = [], [], {}, {}
+        self.history: dict[str, dict[int, list]] = defaultdict(lambda: defaultdict(list))
+        self.folders = sorted(run.glob("wandb/offline-run-*"))
+        for folder in self.folders:
+            [file] = folder.glob("*.wandb")
+            records = list(wandb_records(file))
+            if any(record.run.project == project for record in records):
+                for record in records:
+                    self._add(record)
+
+    def _add(self, record) -> None:
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            self.runs.append(record.run)
+        elif kind == "config":
+            self.config |= {item.key: json.loads(item.value_json) for item in record.config.update}
+        elif kind == "summary":
+            self.summary |= {name_of(item): json.loads(item.value_json) for item in record.summary.update}
+        elif kind == "exit":
+            self.exits.append(record.exit.exit_code)
+        elif kind == "history":
+            row = {name_of(item): json.loads(item.value_json) for item in record.history.item}
+            for name, value in row.items():
+                self.history[name][row["trainer/global_step"]].append(value)
+
+    def files(self, key: str) -> dict[int, list[Path]]:
+        """The files of a table or of images by update."""
+        table, images = self.history.get(f"{key}/path", {}), self.history.get(f"{key}/filenames", {})
+        names = table or {step: [name for row in rows for name in row] for step, rows in images.items()}
+        return {
+            step: [next(f / "files" / name for f in self.folders if (f / "files" / name).exists()) for name in found]
+            for step, found in names.items()
+        }
+
+
+def name_of(item) -> str:
+    return item.key or "/".join(item.nested_key)
+
+
+def wandb_records(path: Path) -> Iterator:
+    """The records of a .wandb file: LevelDB's log format, after a header of seven bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    block, data, place, parts = 32768, path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if (left := block - place % block) < 7:
+            place += left
+            continue
+        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        parts += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # a whole record, or its last part
+            yield Record.FromString(parts)
+            parts = b""
+
+
+def events_of(folder: Path):
+    """Everything in a folder of TensorBoard's event files."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    runs.tiny_run(tmp_path, "attention=hnas", "logger=tensorboard")
-    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    for column, steps in (
-        ("train/loss", [1, 2, 3, 4]),
-        ("val/loss", [2, 4]),
-        ("hybrid_weights/encoder/0", [0, 1, 2, 3, 4]),
-    ):
-        found = {event.step: event.value for event in events.Scalars(column)}
-        assert list(found) == steps
-        recorded = {int(r["step"]): float(r[column]) for r in read_csv(tmp_path / "metrics.csv") if r[column]}
-        assert found == pytest.approx(recorded, rel=1e-6)
+    return EventAccumulator(str(folder), {"scalars": 0, "tensors": 0, "images": 0}).Reload()
+
+
+def hyperparameters(events) -> dict:
+    """What the HPARAMS tab reads, by tag."""
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    contents = events.PluginTagToContent("hparams").items()
+    return {tag.rpartition("/")[2]: HParamsPluginData.FromString(content) for tag, content in contents}
+
+
+def texts(events, tag: str) -> dict[int, str]:
+    return {it.step: it.tensor_proto.string_val[0].decode() for it in events.Tensors(f"{tag}/text_summary")}
+
+
+def curves(run: Path) -> dict[str, dict[int, float]]:
+    """The curves in metrics.csv, by column and update."""
+    rows = read_csv(run / "metrics.csv")
+    columns = [column for column in rows[0] if column not in ("step", "epoch")]
+    return {column: {int(row["step"]): float(row[column]) for row in rows if row[column]} for column in columns}
+
+
+ENTRIES = (
+    "logger=many",
+    "+logger.board._target_=attnorm.training.loggers.TensorBoard",
+    "+logger.team={_target_: attnorm.training.loggers.Wandb, project: other}",
+    "+logger.csv._target_=pytorch_lightning.loggers.CSVLogger",
+    "+logger.lightning._target_=pytorch_lightning.loggers.TensorBoardLogger",
+    own("Plain", "plain"),
+)
+
+
+@functools.cache
+def tracked_run() -> Path:
+    """A finished run with many loggers, to be read only."""
+    folder = runs.scratch("tracked") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        offline(patch, folder.parent)
+        train(runs.tiny("attention=hnas", *ENTRIES), folder, draw=draw_run, group="sweep 1")
+    return folder
+
+
+@needs_wandb
+def test_wandb_gets_the_whole_configuration():
+    recorded = {key: value for key, value in Wandb(tracked_run()).config.items() if key != "_wandb"}
+    assert recorded == yaml.safe_load((tracked_run() / "config.yaml").read_text())
+
+
+def test_tensorboard_gets_the_whole_configuration_as_text_and_as_hyperparameters():
+    events, cfg = events_of(tracked_run() / "tensorboard"), yaml.safe_load((tracked_run() / "config.yaml").read_text())
+    lines = texts(events, "config")[0].splitlines()
+    assert all(line.startswith("    ") for line in lines)  # Markdown shows it as it is
+    assert yaml.safe_load("\n".join(line[4:] for line in lines)) == cfg
+    found = hyperparameters(events)["session_start_info"].session_start_info.hparams
+    assert set(found) == {key for key, _ in leaves(cfg)}
+    assert found["model.d_model"].number_value == cfg["model"]["d_model"]
+    assert found["attention.encoder"].string_value == "hnas"
+    assert set(yaml.safe_load((tracked_run() / "tensorboard/hparams.yaml").read_text())) == set(found)
+
+
+@needs_wandb
+def test_every_metric_reaches_every_logger_once():
+    wanted, events, wandb = curves(tracked_run()), events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
+    names = {"train/lr", "train/gradient_norm", "val/loss", "entropy/encoder/0", "column_mass/encoder/0/min"}
+    assert names | {"hybrid_weights/encoder/0"} <= wanted.keys()
+    final = [name for name in events.Tags()["scalars"] if name.startswith("final/")]
+    assert sorted(events.Tags()["scalars"]) == sorted([*wanted, *final])
+    for name, curve in wanted.items():
+        points = [(event.step, event.value) for event in events.Scalars(name)]
+        assert [step for step, _ in points] == list(curve), name
+        assert dict(points) == pytest.approx(curve, rel=1e-6), name  # events are stored in single precision
+        assert dict(wandb.history[name]) == {step: [pytest.approx(value)] for step, value in curve.items()}, name
+
+
+@needs_wandb
+def test_the_final_scores_are_those_of_the_summary_and_stay_out_of_metrics_csv():
+    scores = runs.summary_of(tracked_run())["validation"]["metrics"]
+    wanted = {f"final/{name}": value for name, value in scores.items()}
+    assert {"final/rougeL", "final/loss"} <= wanted.keys()
+    events, wandb = events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
+    for name, value in wanted.items():
+        assert [(event.step, event.value) for event in events.Scalars(name)] == [(4, pytest.approx(value, rel=1e-6))]
+        assert dict(wandb.history[name]) == {4: [pytest.approx(value)]}
+        assert wandb.summary[name] == pytest.approx(value)
+    metrics = hyperparameters(events)["experiment"].experiment.metric_infos
+    assert {info.name.tag for info in metrics} == set(wanted)
+    assert not any(name.startswith("final/") for name in curves(tracked_run()))
+
+
+@needs_wandb
+def test_samples_of_each_validation_and_of_the_end_arrive():
+    events, wandb = events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
+    sent = {name: texts(events, f"samples/{name}") for name in ("validation", "final")}
+    assert {name: list(steps) for name, steps in sent.items()} == {"validation": [2, 4], "final": [4]}
+    for step, text in sent["validation"].items():
+        kept = (tracked_run() / f"samples/step_{step:06d}.txt").read_text().splitlines()
+        assert [line[4:] for line in text.splitlines()] == kept
+    for name, rows in (("validation", 2), ("final", training.SAMPLES)):
+        for step, [file] in wandb.files(f"samples/{name}").items():
+            table = json.loads(file.read_text())
+            assert len(table["data"]) == rows
+            for row in table["data"]:
+                for label, text in zip(table["columns"], row, strict=True):
+                    assert f"    {label:<10}{text}" in sent[name][step]
+
+
+@needs_wandb
+def test_figures_arrive_as_images_before_the_loggers_are_closed():
+    events, wandb = events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
+    figures = sorted(path.stem for path in (tracked_run() / "figures").glob("*.png"))
+    assert figures == ["attention", "hybrid_weights"]
+    for name in figures:
+        [image] = events.Images(f"figures/{name}")
+        assert (image.step, image.encoded_image_string[:4]) == (4, b"\x89PNG")
+        [[file]] = wandb.files(f"figures/{name}").values()
+        assert file.read_bytes() == (tracked_run() / f"figures/{name}.png").read_bytes()
+
+
+@needs_wandb
+def test_entries_of_one_class_do_not_replace_each_other():
+    first, second = Wandb(tracked_run()), Wandb(tracked_run(), "other")
+    assert len({run.run_id for wandb in (first, second) for run in wandb.runs}) == 2
+    assert first.history.keys() == second.history.keys()
+    boards = [events_of(tracked_run() / name).Tags()["scalars"] for name in ("tensorboard", "board")]
+    assert boards[0] == boards[1] != []
+
+
+@needs_wandb
+def test_the_group_of_a_sweep_reaches_wandb():
+    assert [(run.run_group, run.display_name) for run in Wandb(tracked_run()).runs] == [
+        ("sweep 1", "gigaword hnas seed 1")
+    ]
+
+
+def test_loggers_with_lightnings_methods_only_get_everything_and_are_closed_once():
+    tracked_run()
+    logger = Plain.made[0]
+    assert logger.params == [yaml.safe_load((tracked_run() / "config.yaml").read_text())]
+    assert [step for step, metrics in logger.metrics if "val/loss" in metrics] == [2, 4]
+    assert [step for step, metrics in logger.metrics if "final/loss" in metrics] == [4]
+    assert logger.status == ["success"]
+    [file] = tracked_run().glob("lightning_logs/*/metrics.csv")
+    assert [row["step"] for row in read_csv(file) if row["final/loss"]] == ["4"]
+    [folder] = {path.parent for path in tracked_run().glob("lightning_logs/*/events.out.tfevents.*")}
+    assert [event.step for event in events_of(folder).Scalars("final/loss")] == [4]
+
+
+# runs that stop, fail, and are resumed
+
+
+def stopped_run(monkeypatch, folder: Path, step: int, *overrides: str) -> Path:
+    """A run with figures that got a SIGTERM at the end of this update."""
+    monkeypatch.setattr(runs, "train", functools.partial(train, draw=draw_run))
+    return runs.stopped(monkeypatch, folder, step, *overrides)
+
+
+@needs_wandb
+@pytest.mark.parametrize("folder", ["another", "the same"])
+def test_a_resumed_run_continues_its_curves_and_its_wandb_run(nobody, monkeypatch, tmp_path, folder):
+    old = stopped_run(monkeypatch, tmp_path / "old", 3, "attention=hnas", "logger=many")
+    events, wandb = events_of(old / "tensorboard"), Wandb(old)
+    assert [image.step for image in events.Images("figures/attention")] == [3]
+    assert list(wandb.files("figures/attention")) == [3]
+    assert (wandb.exits, wandb.runs[0].run_group) == ([1], "")
+    new = old if folder == "the same" else tmp_path / "new"
+    best = f"ckpt_path={old}/checkpoints/best.ckpt"  # of update 2, before the last update that was logged
+    assert runs.load(old, "best")["global_step"] == 2
+    runs.tiny_run(new, "attention=hnas", "logger=many", best)
+    events = events_of(new / "tensorboard")
+    for name, curve in curves(new).items():
+        assert [event.step for event in events.Scalars(name)] == list(curve), name
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert list(texts(events, "samples/validation")) == [2, 4]
+    assert len(hyperparameters(events)["experiment"].experiment.metric_infos) > 0
+    assert {run.run_id for run in [*wandb.runs, *Wandb(new).runs]} == {(new / "wandb_id.txt").read_text().strip()}
+
+
+def test_a_logger_that_fails_after_training_is_a_warning(tmp_path):
+    summary = runs.tiny_run(tmp_path / "run", own("Broken", "broken"), own("Plain", "plain"))
+    assert summary["finished"] is True and summary["validation"]["metrics"]
+    assert Plain.made[-1].status == ["success"] and "final/loss" in Plain.made[-1].metrics[-1][1]
+    log = (tmp_path / "run/run.log").read_text()
+    for what in ("log the final scores", "log the samples", "close"):
+        assert f"Broken could not {what}: OSError: no network" in log
+
+
+def test_a_logger_or_a_figure_that_fails_does_not_hide_why_the_run_failed(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the run itself")
+
+    def draw(folder):
+        raise ValueError("cannot draw")
+
+    runs.before(monkeypatch, Throughput, "on_train_batch_end", fail)
+    with pytest.raises(RuntimeError, match="the run itself"):
+        train(runs.tiny(own("Broken", "broken"), own("Plain", "plain")), tmp_path / "run", draw=draw)
+    assert runs.summary_of(tmp_path / "run")["why"] == "RuntimeError: the run itself"
+    assert Plain.made[-1].status == ["failed"]
+    assert "could not draw the figures: ValueError: cannot draw" in (tmp_path / "run/run.log").read_text()
+
+
+def test_a_stopped_run_closes_its_loggers_once(tmp_path, monkeypatch):
+    stopped_run(monkeypatch, tmp_path, 2, own("Plain", "plain"))
+    assert Plain.made[-1].status == ["failed"]
+
+
+@pytest.mark.parametrize(("arguments", "jobs"), [(("-m", "seed=1,2"), 2), (("seed=1",), 1)])
+def test_a_sweep_is_one_group_and_a_single_run_has_none(monkeypatch, tmp_path, arguments, jobs):
+    groups = []
+    monkeypatch.setattr(training, "train", lambda *_, group, **__: groups.append(group))
+    typed = (*arguments, *runs.tiny_overrides(), f"paths.log_dir={tmp_path}")
+    assert runs.call(monkeypatch, "train", *typed) == 0
+    assert len(groups) == jobs
+    assert len(set(groups)) == 1
+    assert groups[0].startswith("sweep ") if jobs > 1 else groups[0] is None
 
 
 def test_metrics_are_a_table_that_any_reader_takes():

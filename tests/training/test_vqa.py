@@ -592,7 +592,7 @@ def test_every_parameter_is_trained():
     [
         (("model.fusion=all",), "model.fusion=all: allowed are none, single, concat, attention"),
         (("model.question=lstm",), "model.question=lstm: allowed are gru, transformer"),
-        (("model.fusion_heads=3",), "model.fusion_heads=3: has to divide d_model=16"),
+        (("model.fusion_heads=3",), "model.fusion_heads=3: must divide d_model=16"),
         (
             ("data.batch_tokens=15",),
             "data.batch_tokens=15: must be at least 16, the tokens of the longest possible question",

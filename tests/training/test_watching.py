@@ -216,7 +216,7 @@ def test_the_last_step_is_recorded_and_nothing_twice_after_a_resume(tmp_path):
         "callbacks.learned_scalars.every_n_steps=2",
         "task.validations=1",
     )
-    typed += ("optim.schedule=constant", "optim.warmup=0")
+    typed += ("scheduler=constant",)
     runs.tiny_run(tmp_path / "first", *typed, "task.max_steps=3", task="mlm")
     for folder, steps, expected in (
         ("again", 3, [0, 2, 3]),  # nothing is left to do
@@ -281,7 +281,7 @@ def test_a_learned_temperature_gets_its_table_its_logger_entry_its_figure_and_it
 
 
 def test_a_resumed_run_goes_on_with_the_table_of_any_scalar(tmp_path):
-    typed = (f"attention.encoder={Tempered.__module__}:Tempered", "optim.schedule=constant", "optim.warmup=0")
+    typed = (f"attention.encoder={Tempered.__module__}:Tempered", "scheduler=constant")
     runs.tiny_run(tmp_path / "first", *typed, "task.max_steps=2", task="mlm")
     resume = f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt"
     runs.tiny_run(tmp_path / "second", *typed, "task.max_steps=3", resume, task="mlm")

@@ -37,12 +37,12 @@ def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
     if task_of(cfg).interface != "vqa":
         raise ValueError(f"{run}: a run of task={cfg['task']['name']}; boxes are those of task=vqa")
     tokenizer, model, _ = open_run(run, cfg, "best")
-    recipe: Any = task_of(cfg, run)  # with `views` and `answers`, as VqaTask has them
-    split = recipe.splits(tokenizer, ("validation",))["validation"]
+    task: Any = task_of(cfg, run)  # with `views` and `answers`, as VqaTask has them
+    split = task.splits(tokenizer, ("validation",))["validation"]
     if wrong := [row for row in rows if not 0 <= row < len(split)]:
         raise ValueError(f"question {wrong[0]}: the validation split has questions 0 to {len(split) - 1:,}")
     device = next(model.parameters()).device
-    batch = {name: tensor.to(device) for name, tensor in recipe.collator(split)[MicroBatch(rows, len(rows))].items()}
+    batch = {name: tensor.to(device) for name, tensor in task.collator(split)[MicroBatch(rows, len(rows))].items()}
     ids, views = batch["ids"], views_of(batch)
     places = [geometry for *_, geometry in views if geometry is not None]
     if len(places) < len(views):
@@ -50,9 +50,9 @@ def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
     sizes = [present.shape[1] for _, present, _ in views]
     over_boxes, fusion = model.attention_over_boxes(ids, views)
     shares = view_shares(over_boxes, fusion, sizes)
-    names = recipe.views(split.name).names
+    names = task.views(split.name).names
     with torch.no_grad():
-        answers = [recipe.answers().texts[number] for number in model(ids, views).argmax(-1).tolist()]
+        answers = [task.answers().texts[number] for number in model(ids, views).argmax(-1).tolist()]
     drawn = []
     for place, row in enumerate(rows):
         text = split.texts[row]

@@ -1,4 +1,7 @@
-"""Attention normalizers, useful alone: `from attnorm.attention import build_normalizer` loads torch only."""
+"""Attention normalizers, usable on their own.
+
+`from attnorm.attention import build_normalizer` imports no library other than torch.
+"""
 
 from attnorm.attention.build import build_normalizer, build_prior, build_scorer
 from attnorm.attention.masking import Mask

@@ -1,4 +1,4 @@
-"""From names to modules: `build_normalizer`, and the parts that the attention tables of a model name."""
+"""Builds modules from names: `build_normalizer`, and the parts that the attention tables of a model name."""
 
 import re
 from typing import Any
@@ -44,24 +44,24 @@ REPEATED = re.compile(r"(.+?) ?\* ?([1-9]\d{0,3})")  # "hnas*6"
 
 
 def build_normalizer(name: str, **options: Any) -> Normalizer:
-    """A normalizer by its name (a key of NORMALIZERS) or by a dotted path 'package.module:Class'.
+    """Builds a normalizer from its name (a key of NORMALIZERS) or from a dotted path 'package.module:Class'.
 
-    Raises ValueError for an unknown name or option, listing the allowed ones and the nearest.
+    Raises ValueError for an unknown name or option. The message lists the allowed ones and the closest match.
     """
     return build("normalizer", name, options)
 
 
 def build_prior(name: str, **options: Any) -> nn.Module:
-    """A prior by its name (a key of PRIORS) or dotted path; ValueError as `build_normalizer`."""
+    """Builds a prior from its name (a key of PRIORS) or dotted path. Raises ValueError like `build_normalizer`."""
     return build("prior", name, options)
 
 
 def build_scorer(name: str, **options: Any) -> Scorer:
-    """A scorer by its name (a key of SCORERS) or dotted path; ValueError as `build_normalizer`."""
+    """Builds a scorer from its name (a key of SCORERS) or dotted path. Raises ValueError like `build_normalizer`."""
     return build("scorer", name, options)
 
 
-PARTS = {  # what a site consists of: the names there are, and the class that the one behind a name extends
+PARTS = {  # the parts of a site: for each kind, the built-in names and the base class
     "normalizer": (NORMALIZERS, Normalizer),
     "prior": (PRIORS, nn.Module),
     "scorer": (SCORERS, Scorer),
@@ -69,33 +69,35 @@ PARTS = {  # what a site consists of: the names there are, and the class that th
 
 
 def build(kind: str, name: str, options: dict[str, Any]) -> Any:
-    """A part of a site by its name or dotted path."""
+    """Builds a part of a site from its name or dotted path."""
     table, base = PARTS[kind]
     return construct(kind, name, table, options, base)
 
 
-SIZES = ("heads", "width", "positions")  # facts that an option may not contradict
+SIZES = ("heads", "width", "positions")  # facts that an option must not contradict
 
 
 def short_name(name: str) -> str:
-    """The key of a part's options: its name, or the class name of a dotted path."""
+    """The key of a part's options: its name, or the class name if it is a dotted path."""
     return str(name).rpartition(":")[2]
 
 
 def build_part(kind: str, name: str, attention: dict[str, Any], **facts: Any) -> Any:
-    """A normalizer, prior or scorer with the options typed for it and what only the model knows (`facts`), as far as
-    its class takes that."""
+    """Builds a normalizer, prior or scorer from its configured options and from the `facts` that only the model knows.
+
+    A fact is passed only if the class takes it.
+    """
     takes = option_names(find(kind, name, *PARTS[kind]))
     known = {fact: value for fact, value in facts.items() if fact in takes}
     typed = attention["options"].get(short_name(name)) or {}
     for size in SIZES:
         if size in known and size in typed:
-            raise ValueError(f"{size}={typed[size]!r}: not an option here, the model says it")
+            raise ValueError(f"{size}={typed[size]!r}: not an option here; the model determines it")
     return build(kind, name, {**known, **typed})
 
 
 def normalizers_of(value: str | list[str]) -> list[str]:
-    """The normalizers that a site is set to: one name, or one per layer; "hnas*6" stands for six layers of hnas."""
+    """The list of normalizers at a site: one name, or one name per layer. "hnas*6" stands for six layers of hnas."""
     if isinstance(value, str):
         return [value]
     names: list[str] = []
@@ -106,9 +108,9 @@ def normalizers_of(value: str | list[str]) -> list[str]:
 
 
 def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0) -> Normalizer:
-    """The normalizer of one layer at a site, from resolved attention tables.
+    """Builds the normalizer of one layer at a site, from resolved attention tables.
 
-    layer: the number of the layer at this site, from 0. It chooses from a list of normalizers.
+    layer: the index of the layer at this site, from 0. It selects from a list of normalizers.
     """
     names = normalizers_of(attention[site])
     name = names[0] if isinstance(attention[site], str) else names[layer]
@@ -118,16 +120,16 @@ def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0
 def build_site_prior(
     attention: dict, site: str, *, heads: int, bidirectional: bool, positions: int, width: int
 ) -> Sum | None:
-    """The prior of a site, shared by all layers of its stack; None without one.
+    """Builds the prior of a site, which all layers of its stack share. Returns None if the site has no prior.
 
-    positions: how many positions the site's keys can have; width: of the states behind them.
+    positions: the largest number of positions of the site's keys. width: the width of the states behind the keys.
     """
     facts = {"heads": heads, "bidirectional": bidirectional, "positions": positions, "width": width}
     names = attention["prior"].get(site, [])
-    # by name, so that a prior starts the same whichever others are there
+    # keyed by name, so that the initial parameters of a prior do not depend on the other priors
     return Sum({short_name(name): build_part("prior", name, attention, **facts) for name in names}) if names else None
 
 
 def build_site_scorer(attention: dict, site: str, heads: int, width: int) -> Scorer:
-    """The scorer of one layer at a site; width: of a head."""
+    """Builds the scorer of one layer at a site. width: the width of a head."""
     return build_part("scorer", attention["scorer"].get(site, "scaled_dot"), attention, heads=heads, width=width)

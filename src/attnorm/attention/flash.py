@@ -1,8 +1,9 @@
-"""torch's fused attention kernels with what DNAS needs of them: a bias on each key, its gradient, and the logsumexp.
+"""torch's fused attention kernels, extended by what DNAS needs: a bias per key, its gradient, and the logsumexp.
 
-Both kernels take time N x M and memory N + M. On the CPU the bias goes in as a mask with one row. On CUDA the kernels
-know no bias without an (N, M) table behind it, so it rides in extra channels of the head: q gets 1, k gets bias over
-scale. Each channel holds what 16 bits can hold of the bias, three of them all of a float32.
+Both kernels take O(N M) time and O(N + M) memory. On the CPU, the bias is passed as a mask with one row. The CUDA
+kernels do not accept a bias without an (N, M) table, so the bias is carried by extra channels of the head: they are 1
+in q and bias / scale in k. Each channel holds as much of the bias as 16 bits can represent. Three channels represent
+a float32 completely.
 """
 
 from collections.abc import Iterator
@@ -15,12 +16,12 @@ QueryKeyValue = tuple[Tensor, Tensor, Tensor]  # or the gradients of the three
 
 aten = torch.ops.aten
 BIAS_PARTS = 3
-CHUNK = {"cpu": 2**19, "cuda": 2**26}  # elements of a widened copy; so that copies of all heads are never alive at once
+CHUNK = {"cpu": 2**19, "cuda": 2**26}  # elements of a padded copy, so that copies of all heads never exist at once
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
 def supports(q: Tensor) -> bool:
-    """Whether there is a fused kernel for the device, dtype and head width of `q` (B, H, N, D)."""
+    """Whether a fused kernel exists for the device, dtype and head width of `q` (B, H, N, D)."""
     if q.device.type == "cpu":
         return True
     return q.device.type == "cuda" and q.dtype != torch.float64 and q.shape[-1] + BIAS_PARTS <= 256
@@ -29,8 +30,8 @@ def supports(q: Tensor) -> bool:
 def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
     """o_i = sum_j p_ij v_j and l_i = log sum_j exp(scale q_i k_j + b_j), where p_ij = exp(scale q_i k_j + b_j - l_i).
 
-    q (B, H, N, D), k and v (B, H, M, D); bias (B, H, 1, M) in float32 or wider, -inf at keys that are out. Returns
-    o (B, H, N, D) in the dtype of q and l (B, H, N) in float32 or wider; where all keys are out o is 0 and l finite.
+    q (B, H, N, D); k and v (B, H, M, D); bias (B, H, 1, M) in float32 or wider, -inf at masked keys. Returns o (B, H,
+    N, D) in the dtype of q and l (B, H, N) in float32 or wider. If all keys are masked, o is 0 and l is finite.
     """
     if takes_bias(q):
         return cpu_forward(q, k, v, bias, scale)
@@ -59,10 +60,11 @@ def backward(
     scale: float,
     bias_needs_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of the o of `forward` to q, k, v and, if asked for, the bias (B, H, 1, M).
+    """Gradients of the o of `forward` with respect to q, k, v and, if requested, the bias (B, H, 1, M).
 
-    The score s_ij has the gradient dS_ij. A channel that is 1 in q and does not depend on i in k leaves the weights
-    alone or is the bias, and its gradient in k is scale * sum_i dS_ij: the gradient of the bias.
+    Let dS_ij be the gradient of the score s_ij. Consider a channel that is 1 in q and independent of i in k. Such a
+    channel does not change the weights, or is itself the bias. Its gradient in k is scale * sum_i dS_ij, which is scale
+    times the gradient of the bias.
     """
     if not bias_needs_grad and takes_bias(q):
         return *cpu_backward(grad_out, q, k, v, bias, out, logsumexp, scale), None
@@ -93,28 +95,28 @@ def backward(
 
 
 def takes_bias(q: Tensor) -> bool:
-    """Whether the kernel reads a bias from a mask with one row; else it has to ride in channels."""
+    """Whether the kernel accepts a bias as a mask with one row. Otherwise, extra channels carry the bias."""
     return q.device.type == "cpu"
 
 
 def all_out(bias: Tensor) -> Tensor:
-    """(B, H, 1, 1): no key is in. In channels such a bias is a constant, which softmax does not see."""
+    """Whether all keys are masked, (B, H, 1, 1). In channels, such a bias is a constant, which softmax ignores."""
     return (bias == -torch.inf).all(-1, keepdim=True)
 
 
 def needs_channels(q: Tensor, bias: Tensor | None) -> bool:
-    return bias is not None or q.shape[-1] % 8 != 0  # CUDA kernels want whole octets
+    return bias is not None or q.shape[-1] % 8 != 0  # CUDA kernels require a multiple of 8
 
 
 def head_slices(q: Tensor, k: Tensor) -> Iterator[slice]:
-    """The heads, so many at a time that a widened copy stays below CHUNK elements."""
+    """Slices of the heads, each small enough that a padded copy has at most about CHUNK elements."""
     batch, heads, _, width = q.shape
     at_once = max(1, CHUNK[q.device.type] // (batch * max(q.shape[-2], k.shape[-2]) * width))
     return (slice(start, min(start + at_once, heads)) for start in range(0, heads, at_once))
 
 
 def carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: slice, scale: float) -> QueryKeyValue:
-    """q, k, v with zero channels up to a multiple of 8, the first of which add bias / scale to q k'."""
+    """Pads q, k and v with channels up to a multiple of 8. The first of them add bias / scale to q k'."""
     width = q.shape[-1]
     extra = -(width + BIAS_PARTS) % 8 + BIAS_PARTS
     wide = F.pad(q, (0, extra)), F.pad(k, (0, extra)), F.pad(v, (0, extra))
@@ -122,7 +124,7 @@ def carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: slic
     if bias is None:
         return wide
     narrow = q.dtype if q.dtype in SIXTEEN_BITS else torch.bfloat16
-    least = -6e4 if narrow == torch.float16 else -1e30  # underflows to weight 0, and sums without overflow
+    least = -6e4 if narrow == torch.float16 else -1e30  # the weight underflows to 0, and sums do not overflow
     rest = (bias[:, heads, 0].float() / scale).clamp(min=least)
     for channel in range(width, width + BIAS_PARTS):
         wide[1][..., channel] = rest.to(narrow).to(k.dtype)

@@ -1,4 +1,4 @@
-"""Hooks through which a part of an attention layer declares what training needs to know about its parameters."""
+"""Hooks through which a normalizer or scorer declares how its parameters are recorded and trained."""
 
 from collections.abc import Iterable
 
@@ -13,15 +13,15 @@ class TrainingHooks(nn.Module):
     """
 
     def learned_scalars(self) -> dict[str, Tensor]:
-        """Learned scalars whose course during training is worth recording, by name.
+        """Learned scalars that are worth recording during training, by name.
 
-        Each value is a tensor with one element or one element per head, shape (1,) or (heads,). A scalar is recorded
-        in ``<name>.csv``, so its name has to be a Python identifier.
+        Each value is a tensor with one element or one element per head, shape (1,) or (heads,). A scalar is recorded in
+        ``<name>.csv``, so its name must be a Python identifier.
         """
         return {}
 
     def fast_parameters(self) -> Iterable[nn.Parameter]:
-        """Parameters that are trained with ``optim.lr * optim.hybrid_lr_factor`` and without weight decay.
+        """Parameters that are trained with ``optimizer.lr * optimizer.hybrid_lr_factor`` and without weight decay.
 
         Adam moves a parameter by about its learning rate per update, whatever its gradient, so at the learning rate of
         the weight matrices a scalar would hardly leave its initial value. Parameters of submodules that have hooks of
@@ -30,6 +30,7 @@ class TrainingHooks(nn.Module):
         return ()
 
     def project_(self) -> None:
-        """Puts parameters back into their allowed range, in place. It is called after each optimizer update under
-        `torch.no_grad`.
+        """Moves parameters back into their allowed range, in place.
+
+        It is called after each optimizer update, under `torch.no_grad`.
         """

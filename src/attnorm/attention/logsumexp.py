@@ -1,4 +1,4 @@
-"""The two differentiable steps that memory-linear attention is made of: no (N, M) table is ever stored."""
+"""The two differentiable operations of memory-linear attention. The (N, M) weights are never stored."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from attnorm.attention import flash
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """sum_j p_ij v_j with p = softmax over j of scale q_i k_j + b_j, differentiable in q, k, v and the bias.
 
-    q (B, H, N, D), k and v (B, H, M, D), bias broadcastable to (B, H, 1, M), -inf at keys that are out -> (B, H, N, D)
-    in the dtype of q; 0 where all keys are out.
+    q (B, H, N, D); k and v (B, H, M, D); bias broadcastable to (B, H, 1, M), -inf at masked keys. Returns (B, H, N, D)
+    in the dtype of q. The output is 0 if all keys are masked.
     """
     return _Attention.apply(q, k, v, _spread(bias, k), scale)
 
@@ -22,8 +22,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float
 def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """l_i = log sum_j exp(scale q_i k_j + b_j), differentiable in q, k and the bias.
 
-    Shapes as in `attention` -> (B, H, 1, N) in float32 or wider: a bias for the transposed problem. Where all keys are
-    out it is finite and without gradient.
+    The shapes are those of `attention`. Returns (B, H, 1, N) in float32 or wider, which can be used as a bias of the
+    transposed problem. If all keys are masked, the result is finite and has no gradient.
     """
     return _LogSumExp.apply(q, k, _spread(bias, k), scale).unsqueeze(-2)
 
@@ -63,8 +63,8 @@ class _LogSumExp(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """dl_i / ds_ij = p_ij: dq_i = scale g_i sum_j p_ij k_j, dk_j = scale sum_i g_i p_ij q_i, db_j = sum_i g_i p_ij.
 
-        Over i, p_ij = exp(b_j) exp(s_ij - l_i) is e^(b_j + L_j) times the attention of the keys to the queries under
-        the bias -l_i, whose logsumexp is L_j: one more forward call.
+        As a function of i, p_ij = exp(b_j) exp(s_ij - l_i) is e^(b_j + L_j) times the attention of the keys to the
+        queries with the bias -l_i, where L_j is the logsumexp of that attention. This takes one more forward call.
         """
         q, k, bias, mean_key, logsumexp = ctx.saved_tensors
         grad_q = (ctx.scale * grad.unsqueeze(-1) * mean_key).to(q.dtype)
@@ -74,7 +74,7 @@ class _LogSumExp(torch.autograd.Function):
         for heads in flash.head_slices(q, k):
             g = grad[:, heads].unsqueeze(-1)  # (B, h, N, 1)
             values = (g * F.pad(q[:, heads], (0, extra), value=1.0)).to(q.dtype)
-            keys, queries = (F.pad(x[:, heads], (0, extra)) for x in (q, k))  # the roles change
+            keys, queries = (F.pad(x[:, heads], (0, extra)) for x in (q, k))  # queries and keys swap roles
             sums, transposed = flash.forward(queries, keys, values, -logsumexp[:, heads].unsqueeze(-2), ctx.scale)
             mass = transposed if bias is None else transposed + bias[:, heads, 0]
             sums = mass.exp().unsqueeze(-1) * sums  # (B, h, M, D + 1)

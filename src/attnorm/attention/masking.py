@@ -1,4 +1,4 @@
-"""Which query may attend to which key: the compact `Mask` and its dense form."""
+"""Which queries may attend to which keys: the compact `Mask` and its dense form."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,24 +9,25 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask kept as its causes, so that fast paths never build the (N, M) table.
+    """A mask in compact form, so that fast paths never build the (N, M) table.
 
-    queries:  bool (B, N), True = a real query; a padded one is a dead row and takes no part in a column step.
-    keys:     bool (B, M), True = a real key.
-    causal:   query i may see keys j <= i + M - N (aligned to the end, so a cached step with N = 1 sees everything).
-    segments: int (B, N) with N = M; attention stays inside each segment (several texts packed in one row).
+    queries:  bool (B, N), True for real queries. A padded query is a dead row and is excluded from the column step.
+    keys:     bool (B, M), True for real keys.
+    causal:   query i may see the keys j <= i + M - N. The diagonal is aligned to the end, so a cached step with N = 1
+              sees all keys.
+    segments: int (B, N) with N = M. Attention stays within each segment (several texts packed into one row).
     """
 
     queries: Tensor | None = None
     keys: Tensor | None = None
     causal: bool = False
     segments: Tensor | None = None
-    # every layer asks for the same dense form, the same segments
+    # caches, because every layer needs the same dense form and the same segments
     _dense: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     _segments: list = field(default_factory=list, init=False, repr=False, compare=False)
 
     def dense(self, n_queries: int, n_keys: int, device: torch.device | None = None) -> Tensor | None:
-        """The same mask as a bool tensor broadcastable to (B, 1, N, M), True = may attend; None when all are."""
+        """Returns a bool tensor broadcastable to (B, 1, N, M), True = may attend, or None if nothing is masked."""
         key = (n_queries, n_keys, str(device), torch.is_inference_mode_enabled())
         if key not in self._dense:
             self._dense[key] = self._build(n_queries, n_keys, device)
@@ -53,10 +54,10 @@ class Mask:
     def each_segment(
         self, attend: Callable, q: Tensor, k: Tensor, v: Tensor, log_prior: Tensor | None, scale: float
     ) -> Tensor:
-        """`attend(q, k, v, mask, log_prior=, scale=)` on each segment as a text of its own, put back in place.
+        """Applies `attend(q, k, v, mask, log_prior=, scale=)` to each segment as if it were a separate text.
 
-        q, k, v (B, H, N, D), log_prior broadcastable to (B, H, 1, N) -> (B, H, N, D). Segments of about equal length
-        share a call, so what is padded to the longest of a call is less than what there is.
+        q, k, v (B, H, N, D), log_prior broadcastable to (B, H, 1, N) -> (B, H, N, D), in the original order. Segments
+        of similar length are batched into one call, so that more tokens are real than padding.
         """
         if not self._segments:
             self._segments.extend(self._find_segments())
@@ -77,13 +78,13 @@ class Mask:
         return out.unflatten(0, (batch, length)).transpose(1, 2)
 
     def _find_segments(self) -> Iterator[tuple[Tensor, "Mask"]]:
-        """Where the tokens of each segment are, int (S, L) into B * N, with their mask; one pair a class of lengths."""
+        """Yields the indices of the segments' tokens, int (S, L) into B * N, and their mask, once per length class."""
         assert self.segments is not None  # only `each_segment` calls this
         everywhere = torch.ones_like(self.segments, dtype=torch.bool)
         queries = (everywhere if self.queries is None else self.queries).flatten()
         keys = (everywhere if self.keys is None else self.keys).flatten()
         texts = torch.arange(len(self.segments), device=self.segments.device)[:, None].expand_as(self.segments)
-        real = (queries | keys).nonzero().squeeze(1)  # tokens that are neither are dead rows that nobody sees
+        real = (queries | keys).nonzero().squeeze(1)  # tokens that are neither are dead rows and masked keys
         names = torch.stack([texts.flatten(), self.segments.flatten()])[:, real]
         _, segment, lengths = names.unique(dim=1, return_inverse=True, return_counts=True)
         order = segment.argsort(stable=True)
@@ -102,7 +103,7 @@ class Mask:
 
 
 def dense_mask(mask: Tensor | Mask | None, scores: Tensor) -> Tensor | None:
-    """`mask` in either form as a bool tensor broadcastable to `scores` (B, H, N, M), or None."""
+    """Converts a mask in either form to a bool tensor broadcastable to `scores` (B, H, N, M), or None."""
     if isinstance(mask, Mask):
         return mask.dense(scores.shape[-2], scores.shape[-1], scores.device)
     if mask is not None and mask.dtype != torch.bool:

@@ -1,4 +1,4 @@
-"""Multi-head attention around a normalizer: projections in, `attend`, projection out."""
+"""Multi-head attention with a configurable normalizer: input projections, `attend`, output projection."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +13,10 @@ from attnorm.attention.scorers import Scorer
 
 
 class Cache:
-    """Keys and values of one attention during incremental decoding.
+    """Keys and values of one attention module during incremental decoding.
 
-    grows: True for self-attention (each step appends its key), False for cross-attention (projected once).
+    grows: True for self-attention, where each step appends a key. False for cross-attention, where the keys are
+           projected once.
     state: the running column step of a prefix normalizer, (B, H, 1, M).
     """
 
@@ -26,14 +27,14 @@ class Cache:
         self.state: Tensor | None = None
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values so far, (B, H, M, D) each, after adding the new ones."""
+        """Adds new keys and values, and returns all keys and values so far, (B, H, M, D) each."""
         if self.k is not None and self.v is not None and self.grows:
             k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
         self.k, self.v = k, v
         return k, v
 
     def select(self, rows: Tensor) -> None:
-        """Keeps these rows (int (B',)), in this order: beams that moved, examples that finished."""
+        """Keeps the given rows, int (B',), in this order. Used when beams are reordered and when examples finish."""
         for name in ("k", "v", "state"):
             tensor = getattr(self, name)
             if tensor is not None:
@@ -41,11 +42,15 @@ class Cache:
 
 
 class MultiHeadAttention(nn.Module):
-    """Queries from one sequence attend to keys and values from another (or the same).
+    """Queries from one sequence attend to keys and values from another sequence (or the same one).
 
-    width: of the states, divisible by `heads`; normalizer and scorer as built by `attnorm.attention.build`;
-    dropout: on the attention weights. In training it takes the dense path, as a scorer that is not a dot type always
-    does; else `Normalizer.attend` is used.
+    width:      width of the states, divisible by `heads`.
+    normalizer, scorer: modules as built by `attnorm.attention.build`.
+    dropout:    dropout probability of the attention weights.
+
+    `Normalizer.attend` is used whenever possible. The dense weights are computed in training with dropout, if the
+    scorer is not of a dot-product type, if the weights are observed, and during cached decoding with a prefix
+    normalizer.
     """
 
     def __init__(self, width: int, heads: int, normalizer: Normalizer, scorer: Scorer, dropout: float = 0.0):
@@ -69,7 +74,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """states (B, N, W) attend to memory (B, M, W) -> (B, N, W).
 
-        With a `cache`, `states` holds the newest position only (N = 1), earlier keys come from the cache.
+        With a `cache`, `states` holds only the newest position (N = 1), and the cache provides the earlier keys.
         """
         q = self._split(self.query(states))  # (B, H, N, D)
         if cache is not None and not cache.grows and cache.k is not None and cache.v is not None:
@@ -107,15 +112,15 @@ class MultiHeadAttention(nn.Module):
 
 
 def attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    """Every attention of a model by its module name, in order."""
+    """All attention modules of a model by module name, in order."""
     return {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
 
 
 @contextmanager
 def observe(model: nn.Module, see: Callable[[str, Tensor, Tensor | None], None]) -> Iterator[None]:
-    """Within this context, `see(layer name, weights (B, H, N, M), allowed mask or None)` is called at every attention.
+    """Calls `see(layer name, weights (B, H, N, M), allowed mask or None)` in every attention module of the model.
 
-    Costs the dense path while it lasts and nothing otherwise.
+    The calls happen inside this context only. There the dense weights are computed; outside it there is no extra cost.
     """
     layers = attention_layers(model)
     try:
@@ -128,16 +133,17 @@ def observe(model: nn.Module, see: Callable[[str, Tensor, Tensor | None], None])
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """-sum_j w_ij log w_ij in nats, the mean over examples and their live queries: weights (B, H, N, M) -> (H,)."""
+    """-sum_j w_ij log w_ij in nats, averaged over the examples and their live queries: weights (B, H, N, M) -> (H,)."""
     each = -torch.special.xlogy(weights, weights).sum(-1)  # (B, H, N)
     live = weights.sum(-1) > 0
     return (each * live).sum((0, 2)) / live.sum((0, 2)).clamp(min=1)
 
 
 def smallest_column_mass(weights: Tensor, allowed: Tensor | None) -> Tensor:
-    """min over the allowed keys of sum_i w_ij, (B, H): near 0 when a key is explained away ([D] Lemma 1).
+    """min over the allowed keys of sum_i w_ij, (B, H). It is near 0 if a key is explained away.
 
-    A key counts when some query may see it; an example without any gives +inf.
+    Source: "Doubly-Normalized Attention", Lemma 1. A key counts if some query may see it. An example without such keys
+    gives +inf.
     """
     mass = weights.sum(-2)  # (B, H, M)
     if allowed is not None:

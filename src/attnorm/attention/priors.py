@@ -1,13 +1,13 @@
-"""Preferences over keys, log u: modules that compose with any normalizer ("Fenchel Duality", Eq. 18-19, Sec. 7).
+"""Preferences over keys, log u: modules that work with any normalizer ("Fenchel Duality", Eq. 18-19, Sec. 7).
 
-A prior is called as `prior(n_queries, n_keys, query_offset, key_states, mask) -> log u`, broadcastable to (B, H, N, M)
-and not necessarily normalized: a normalizer uses u only up to a factor per row.
+A prior is called as `prior(n_queries, n_keys, query_offset, key_states, mask) -> log u`. The result is broadcastable to
+(B, H, N, M) and need not be normalized, because a normalizer uses u only up to a factor per row.
 
-query_offset: the position of the first query, so that one cached query is treated as in the full pass.
-key_states:   (B, M, W), the states behind the keys of the whole stack: what enters its first layer, or, in
-              cross-attention, the encoder's output. Its device is where log u is wanted.
-mask:         a `Mask`, a bool tensor broadcastable to (B, H, N, M), or None. It is the normalizer that obeys it: log u
-              may be anything finite at masked pairs.
+query_offset: the position of the first query, so that a single cached query gets the same result as in the full pass.
+key_states:   (B, M, W), the states from which the keys of the whole stack are computed: the input of its first layer
+              or, in cross-attention, the output of the encoder. log u is returned on the device of these states.
+mask:         a `Mask`, a bool tensor broadcastable to (B, H, N, M), or None. The normalizer applies the mask, so log u
+              may have any finite value at masked pairs.
 """
 
 import math
@@ -31,15 +31,15 @@ class Uniform(nn.Module):
 
 
 def relative_positions(n_queries: int, n_keys: int, query_offset: int, device: torch.device) -> Tensor:
-    """key position - query position, int (N, M)."""
+    """Key position minus query position, int (N, M)."""
     queries = torch.arange(query_offset, query_offset + n_queries, device=device)
     return torch.arange(n_keys, device=device)[None, :] - queries[:, None]
 
 
 def positions_in(segments: Tensor, real: Tensor | None = None) -> Tensor:
-    """The position of each token within its segment, int (B, M): a segment is a run of equal numbers in a row.
+    """The position of each token within its segment, int (B, M). A segment is a run of equal numbers in a row.
 
-    real: bool (B, M); where it is False, at padding, the position is 0, so that no table need reach so far.
+    real: bool (B, M). At padding, where it is False, the position is 0, so that padding does not need a larger table.
     """
     place = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     begins = torch.ones_like(segments, dtype=torch.bool)
@@ -49,10 +49,11 @@ def positions_in(segments: Tensor, real: Tensor | None = None) -> Tensor:
 
 
 class T5(nn.Module):
-    """The relative position bias of T5: one trained number per head and bucket of key minus query.
+    """The relative position bias of T5: one trained number per head and bucket of key position minus query position.
 
-    Half of the buckets are exact distances, the rest grow logarithmically up to `max_distance`; a bidirectional table
-    gives each direction half of the buckets. Raises ValueError for a table without both kinds of bucket.
+    Half of the buckets stand for exact distances. The sizes of the others grow logarithmically up to `max_distance`. A
+    bidirectional table uses half of the buckets for each direction. Raises ValueError if the table would not have both
+    kinds of buckets.
     """
 
     def __init__(self, heads: int, bidirectional: bool = True, buckets: int = 32, max_distance: int = 128):
@@ -63,7 +64,7 @@ class T5(nn.Module):
         self.bias = nn.Embedding(buckets, heads)
 
     def bucket(self, relative: Tensor) -> Tensor:
-        """The bucket (N, M) of each key minus query."""
+        """The bucket of each relative position (key minus query), (N, M)."""
         buckets = self.buckets
         base: Tensor | int = 0
         if self.bidirectional:
@@ -85,7 +86,7 @@ class T5(nn.Module):
 
 
 class Alibi(nn.Module):
-    """log u = -m_h |i - j|, with slopes m_h = 2 ** (-8 h / H), h = 1..H."""
+    """log u = -m_h |i - j| with slopes m_h = 2 ** (-8 h / H), h = 1..H."""
 
     slopes: Tensor
 
@@ -102,10 +103,10 @@ class Alibi(nn.Module):
 
 
 class Learned(nn.Module):
-    """log u_j: one trained number per head and key position, 0 at the start (no preference).
+    """log u_j: one trained number per head and key position, initially 0 (no preference).
 
-    Where a mask has segments, a position counts from the start of the segment.
-    positions: how many positions the keys can have; more keys raise ValueError.
+    If the mask has segments, positions are counted from the start of each segment.
+    positions: the number of key positions. More keys raise ValueError.
     """
 
     def __init__(self, positions: int, heads: int):
@@ -120,22 +121,22 @@ class Learned(nn.Module):
         places = None if segments is None else positions_in(segments, keys)  # (B, M)
         last = n_keys if places is None or n_keys <= self.positions else int(places.max()) + 1
         if last > self.positions:
-            raise ValueError(f"learned prior has {self.positions} positions, got {last} keys")
+            raise ValueError(f"the learned prior has {self.positions} positions, got {last} keys")
         if places is None:
             return self.log_u[None, :, None, :n_keys]  # (1, H, 1, M)
         return self.log_u[:, places].transpose(0, 1)[:, :, None]  # (B, H, 1, M)
 
 
 class Content(nn.Module):
-    """u = softmax over the allowed keys of f(x_j): a distribution over keys proposed before any query is seen.
+    """u = softmax over the allowed keys of f(x_j): a distribution over the keys that does not depend on the query.
 
-    f is Linear(width, hidden), activation, Linear(hidden, heads) without bias, applied to the state x_j behind each
-    key. Where all queries of a segment may see the same keys, log u is (B, H, 1, M), normalized over each segment;
-    where the mask differs from row to row (causal, a bool tensor) each row is normalized over its own keys,
-    (B, H, N, M), so that nothing leaks from what it may not see. At masked pairs log u is finite and means nothing: the
-    normalizer's mask, not u, gives them 0.
+    f is Linear(width, hidden), activation, Linear(hidden, heads) without bias, applied to the state x_j of each key. If
+    all queries of a segment may see the same keys, log u is (B, H, 1, M) and is normalized over each segment. If the
+    mask differs between rows (a causal mask or a bool tensor), log u is (B, H, N, M) and each row is normalized over
+    its own keys, so that masked keys do not influence it. At masked pairs log u is finite but meaningless: the
+    normalizer's mask, not u, sets their weights to 0.
 
-    hidden: width of the network inside, `width` where None; activation: "tanh" or "gelu". ValueError for others.
+    hidden: width of the hidden layer; None means `width`. activation: "tanh" or "gelu". Raises ValueError for others.
     """
 
     def __init__(self, width: int, heads: int, hidden: int | None = None, activation: str = "tanh"):
@@ -143,7 +144,7 @@ class Content(nn.Module):
         hidden = width if hidden is None else whole("hidden", hidden, 1)
         if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r}: allowed are {', '.join(ACTIVATIONS)}")
-        last = nn.Linear(hidden, heads, bias=False)  # normalizing would take a bias back
+        last = nn.Linear(hidden, heads, bias=False)  # normalizing would cancel a bias
         self.network = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), last)
 
     def forward(
@@ -160,7 +161,7 @@ class Content(nn.Module):
 
 
 def logsumexp_over_allowed(logits: Tensor, allowed: Tensor | None) -> Tensor:
-    """log of the sum of exp(logits) over the allowed keys, (B, H, 1 or N, 1); 0 where there is none."""
+    """log of the sum of exp(logits) over the allowed keys, (B, H, 1 or N, 1). It is 0 if no key is allowed."""
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -torch.inf)
     total = logits.logsumexp(-1, keepdim=True)
@@ -168,7 +169,7 @@ def logsumexp_over_allowed(logits: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def logsumexp_over_segment(logits: Tensor, allowed: Tensor | None, segments: Tensor) -> Tensor:
-    """The same over the keys of each key's own segment, int (B, M): (B, H, 1, M)."""
+    """As `logsumexp_over_allowed`, but over the keys in the segment of each key, int (B, M): (B, H, 1, M)."""
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -torch.inf)
     names, segment = segments.unique(return_inverse=True)
@@ -181,7 +182,7 @@ def logsumexp_over_segment(logits: Tensor, allowed: Tensor | None, segments: Ten
 
 
 class Sum(nn.Module):
-    """The product of several preferences, by name: the sum of their logarithms."""
+    """The product of several named preferences, which is the sum of their logarithms."""
 
     def __init__(self, priors: dict[str, nn.Module]):
         super().__init__()
@@ -194,7 +195,7 @@ class Sum(nn.Module):
 
 
 def whole(option: str, value: int, least: int) -> int:
-    """The value of an option that has to be a whole number; ValueError says which are allowed."""
+    """Returns the value of an option that must be a whole number >= `least`. Raises ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{option}={value!r}: allowed are whole numbers from {least}")
     return value

@@ -1,4 +1,4 @@
-"""How a query and a key give a score: modules that compose with any normalizer ("Neural Attention Mechanisms")."""
+"""Scorers compute scores from queries and keys and work with any normalizer ("Neural Attention Mechanisms")."""
 
 import torch
 from torch import Tensor, nn
@@ -7,28 +7,29 @@ from torch.utils.checkpoint import checkpoint
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.normalizers.base import dot_scores, upcast
 
-LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it goes query by query
+LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it, queries are chunked
 
 
 class Scorer(TrainingHooks):
-    """Scores of projected queries q (B, H, N, D) and keys k (B, H, M, D), both of one head width D.
+    """Computes scores from projected queries q (B, H, N, D) and keys k (B, H, M, D) with the same head width D.
 
-    is_dot: the scores are `scale` times dot products of `project(q, k)`, so that `Normalizer.attend` may compute them
-            its own way and never hold them all; others override `forward` and take the dense path.
+    is_dot: whether the scores are `scale` times the dot products of `project(q, k)`. If so, `Normalizer.attend` may use
+            a fused implementation that never stores all scores. Other scorers override `forward`, and the dense weights
+            are computed.
     """
 
     is_dot = True
 
     def scale(self, width: int) -> float:
-        """What the dot products are multiplied by, at head width D; 1 for the other types."""
+        """The factor of the dot products for head width D. It is 1 for scorers that are not of a dot-product type."""
         return 1.0
 
     def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """q and k such that their dot products, times `scale`, are the scores; same shapes, same dtype."""
+        """Returns q and k such that `scale` times their dot products are the scores. Keeps shapes and dtypes."""
         return q, k
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        """Scores (B, H, N, M), in float32 or wider whatever the inputs and autocast."""
+        """Returns scores (B, H, N, M) in float32 or wider, regardless of the dtype of the inputs and of autocast."""
         return dot_scores(*self.project(q, k), self.scale(q.shape[-1]))
 
 
@@ -44,7 +45,7 @@ class Dot(Scorer):
 
 
 class Bilinear(Scorer):
-    """s_ij = k_j' W q_i / sqrt(D), one W (D, D) a head; it starts as the identity, so equal to scaled_dot."""
+    """s_ij = k_j' W q_i / sqrt(D) with one W (D, D) per head. W is initialized to the identity, as in scaled_dot."""
 
     def __init__(self, heads: int, width: int):
         super().__init__()
@@ -58,9 +59,10 @@ class Bilinear(Scorer):
 
 
 class Additive(Scorer):
-    """s_ij = v' tanh(W1 k_j + W2 q_i), with W1 and W2 (D, D) shared by the heads and one v (D) a head.
+    """s_ij = v' tanh(W1 k_j + W2 q_i). W1 and W2 (D, D) are shared by the heads, and each head has its own v (D).
 
-    Where (B, H, N, M, D) would be large it is made for a few queries at a time, and again in the backward pass.
+    If the (B, H, N, M, D) tensor would be large, it is computed for a few queries at a time and recomputed in the
+    backward pass.
     """
 
     is_dot = False
@@ -69,7 +71,7 @@ class Additive(Scorer):
         super().__init__()
         self.key = nn.Linear(width, width, bias=False)  # W1
         self.query = nn.Linear(width, width, bias=False)  # W2
-        # constant: tanh is odd and W random, so random signs of v would change nothing
+        # constant, because tanh is odd and W is random, so random signs of v would have no effect
         self.v = nn.Parameter(torch.full((heads, width), width**-0.5))
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
@@ -87,7 +89,7 @@ class Additive(Scorer):
 
     @staticmethod
     def scores(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-        """v' tanh(keys + queries), (B, H, N, M): queries (B, H, N, D), keys (B, H, M, D), v (H, D)."""
+        """Returns v' tanh(keys + queries), (B, H, N, M): queries (B, H, N, D), keys (B, H, M, D), v (H, D)."""
         with torch.autocast(queries.device.type, enabled=False):
             hidden = torch.tanh(keys[:, :, None] + queries[:, :, :, None])  # (B, H, N, M, D)
             return (hidden @ v[:, None, :, None]).squeeze(-1)
@@ -99,8 +101,8 @@ class Gaussian(Scorer):
     is_dot = False
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        # Distances do not depend on the origin, rounding does: far from it squares and product would cancel. The first
-        # key is an origin that every row may see and that neither padding, the future nor a cache moves.
+        # Distances do not depend on the origin, but rounding errors do: far from it, the squares and the product
+        # would cancel. The first key is visible to every row, and padding, future keys and caching do not change it.
         origin = upcast(k[..., :1, :]).detach()
         q, k = upcast(q) - origin, upcast(k) - origin
         squares_q, squares_k = q.square().sum(-1), k.square().sum(-1)  # (B, H, N), (B, H, M)

@@ -1,13 +1,15 @@
-"""The attention tables of a whole model: defaults filled in, problems found, and a short name for the result.
+"""The attention tables of a whole model: filling in defaults, finding problems, and naming the result.
 
-The tables say what stands at each site of a model. A site is a place with attention, such as "encoder":
+The tables say which normalizer, priors and scorer each site of a model uses. A site is a place with attention, such as
+"encoder":
 
     {"_default_": "dnas", "cross": ["dnas_prefix", "softmax"],
      "prior": {"encoder": ["t5"]}, "scorer": {"cross": "bilinear"}, "options": {"t5": {"buckets": 64}}}
 
-A site maps to a normalizer, or to a list with one normalizer per layer. `_default_` fills the sites that are not set,
-`prior` and `scorer` may leave sites out, and `options` are by name. `check_attention` finds every problem of such
-tables, `resolve_attention` names every site explicitly, and models are built from the result.
+A site maps to a normalizer, or to a list with one normalizer per layer. `_default_` applies to the sites that are not
+set. `prior` and `scorer` need not contain every site. The keys of `options` are the names of parts. `check_attention`
+finds all problems of such tables, and `resolve_attention` names every site explicitly. Models are built from the
+resolved tables.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +21,7 @@ from attnorm.imports import nearest
 
 DEFAULT = "_default_"
 TABLES = ("prior", "scorer", "options")
-SMALL = {  # facts of the smallest model, enough to see whether its parts can be built
+SMALL = {  # facts of the smallest model, sufficient to check whether its parts can be built
     "normalizer": {"heads": 1},
     "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
     "scorer": {"heads": 1, "width": 1},
@@ -30,15 +32,15 @@ SMALL = {  # facts of the smallest model, enough to see whether its parts can be
 
 
 def resolve_attention(attention: Mapping, sites: dict[str, bool]) -> dict:
-    """The tables with an explicit entry for every site of a model, and for nothing else.
+    """Returns the tables with an explicit entry for every site of a model, and for no other site.
 
     A site that is not set gets `_default_`. At an autoregressive site, softmax replaces each normalizer of the default
     that couples all queries. A site without an entry in `prior` or `scorer` gets no prior, or the scaled dot product.
-    Sites that the model does not have are left out, and so are options of parts that it does not use. Resolving the
-    result again changes nothing.
+    Sites that the model does not have are removed, and so are options of parts that it does not use. Resolving the
+    result again does not change it.
 
-    attention: tables in which `check_attention` finds no problem. sites: the model's sites, each with whether it is
-    autoregressive.
+    attention: tables in which `check_attention` finds no problem.
+    sites: the model's sites, each with whether it is autoregressive.
     """
     attention = with_tables(attention)
     found: dict[str, Any] = {
@@ -54,7 +56,7 @@ def resolve_attention(attention: Mapping, sites: dict[str, bool]) -> dict:
 
 
 def at_site(attention: dict, site: str, autoregressive: bool) -> str | list[str]:
-    """The normalizer of a site, or one per layer, with the default filled in."""
+    """The normalizer of a site, or its list with one per layer, with the default filled in."""
     value = attention[site] if site in attention else attention[DEFAULT]
     names = normalizers_of(value)
     if site not in attention and autoregressive:
@@ -64,7 +66,7 @@ def at_site(attention: dict, site: str, autoregressive: bool) -> str | list[str]
 
 
 def couples_all_queries(name: str, attention: dict) -> bool:
-    """Whether a normalizer may not stand at an autoregressive site; False for one that cannot be built."""
+    """Whether a normalizer is not allowed at an autoregressive site. False if it cannot be built."""
     try:
         return build_part("normalizer", name, attention, **SMALL["normalizer"]).couples_queries == "all"
     except ValueError:
@@ -72,12 +74,12 @@ def couples_all_queries(name: str, attention: dict) -> bool:
 
 
 def with_tables(attention: Mapping) -> dict:
-    """The tables with those of `TABLES` that may be left out."""
+    """The tables with empty entries for those of `TABLES` that are missing."""
     return {**{table: {} for table in TABLES}, **attention}
 
 
 def names_in(attention: Mapping) -> Iterator[str]:
-    """The keys in `options` of all parts that the tables name, whether the model has their sites or not."""
+    """The names under which `options` lists the parts in the tables, also at sites that the model does not have."""
     for key, value in attention.items():
         if key not in TABLES and is_normalizer(value):
             yield from map(short_name, normalizers_of(value))
@@ -94,13 +96,14 @@ def check_attention(
     layers: Mapping[str, Any] | None = None,
     typed: Collection[str] | None = None,
 ) -> list[str]:
-    """Every problem of the attention tables, in the user's words; empty when a model with these sites can be built.
+    """Returns all problems of the attention tables as messages for the user. The list is empty if a model can be built.
 
     sites:  the model's sites, each with whether it is autoregressive.
-    layers: how many layers the model has at each site, which a list of normalizers has to match; a count that is no
-            whole number is not compared. None: not known yet.
-    typed:  the keys that the user typed, such as "attention.encoder". Other keys come from files that serve several
-            models: a site that this model does not have is no problem in them. None: every key counts as typed.
+    layers: the number of layers at each site, which the length of a list of normalizers must match. A number that is
+            not an int is not compared. None means not known yet.
+    typed:  the keys that the user typed, such as "attention.encoder". All other keys come from files that several
+            models share, so a site that this model does not have is not a problem there. None means that all keys were
+            typed.
     """
     attention = with_tables(attention)
     if problems := list(malformed_tables(attention)):
@@ -117,7 +120,7 @@ def check_attention(
 
 
 def is_normalizer(value: Any) -> bool:
-    """Whether a site can be set to this: a name, or a list of names that is not empty."""
+    """Whether a site can be set to this value: a name, or a nonempty list of names."""
     return isinstance(value, str) or (is_names(value) and value != [])
 
 
@@ -126,7 +129,7 @@ def is_names(value: Any) -> bool:
 
 
 def malformed_tables(attention: dict) -> Iterator[str]:
-    """Tables that are no mappings by name."""
+    """Tables that are not mappings."""
     examples = {"prior": "{encoder: [t5]}", "scorer": "{encoder: bilinear}", "options": "{hnas: {start: 0.3}}"}
     for table, example in examples.items():
         by = "options by name" if table == "options" else f"a {table} by site"
@@ -135,7 +138,7 @@ def malformed_tables(attention: dict) -> Iterator[str]:
 
 
 def malformed(attention: dict, sites: dict[str, bool]) -> list[str]:
-    """Values of the tables that are of another kind than a name, a list of names, or options by name."""
+    """Values of the tables that are not a name, a list of names, or options by name, as expected."""
     problems = []
     for key in (*sites, DEFAULT):
         if key in attention and not is_normalizer(attention[key]):
@@ -158,12 +161,12 @@ def malformed(attention: dict, sites: dict[str, bool]) -> list[str]:
 
 
 def was_typed(key: str, typed: Collection[str] | None) -> bool:
-    """Whether the user typed this key, or one below it."""
+    """Whether the user typed this key or a key below it."""
     return typed is None or any(other == key or other.startswith(f"{key}.") for other in typed)
 
 
 def unknown_sites(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
-    """Sites that were typed and that the model does not have."""
+    """Typed sites that the model does not have."""
     tables = {"": [key for key in attention if key not in (*TABLES, DEFAULT)]}
     tables |= {f"{table}.": list(attention[table]) for table in ("prior", "scorer")}
     for prefix, keys in tables.items():
@@ -174,13 +177,13 @@ def unknown_sites(attention: dict, sites: dict[str, bool], typed: Collection[str
 
 
 def missing_sites(attention: dict, sites: dict[str, bool]) -> list[str]:
-    """Sites of the model that nothing sets."""
+    """Sites of the model that are not set."""
     absent = [] if DEFAULT in attention else [site for site in sites if site not in attention]
-    return [f"attention.{site}: missing; set it, or attention.{DEFAULT} for all sites" for site in absent]
+    return [f"attention.{site}: missing; set it, or set attention.{DEFAULT} for all sites" for site in absent]
 
 
 def part_problems(attention: dict, sites: dict[str, bool]) -> Iterator[str]:
-    """Parts that cannot be built, or that cannot stand where they are set."""
+    """Parts that cannot be built, or that cannot be used at the site where they are set."""
     for name in dict.fromkeys(normalizers_of(attention.get(DEFAULT, []))):
         yield from problems_of("normalizer", f"attention.{DEFAULT}={name}", name, attention)
     for site, autoregressive in sites.items():
@@ -193,14 +196,14 @@ def part_problems(attention: dict, sites: dict[str, bool]) -> Iterator[str]:
 
 
 def problems_of(kind: str, key: str, name: str, attention: dict, autoregressive: bool = False) -> Iterator[str]:
-    """What keeps a part from standing at a site."""
+    """Reasons why a part cannot be used at a site."""
     try:
         part = build_part(kind, name, attention, **SMALL[kind])
     except ValueError as error:
         yield f"{key}: {error}"
         return
     if kind == "normalizer" and not part.differentiable:
-        yield f"{key}: {name} has no gradient, so nothing can be trained through it"
+        yield f"{key}: {name} has no gradient, so a model cannot be trained with it"
     if kind == "normalizer" and autoregressive and part.couples_queries == "all":
         yield f"{key}: {leak_message(name)}"
 
@@ -213,7 +216,7 @@ def default_problems(attention: dict, sites: dict[str, bool], typed: Collection[
     key = f"attention.{DEFAULT}={as_typed(attention[DEFAULT])}"
     if not left:
         if typed is not None and was_typed(f"attention.{DEFAULT}", typed):
-            yield f"{key}: no effect, since every site of the model is set ({', '.join(sites)})"
+            yield f"{key}: has no effect, because every site of the model is set ({', '.join(sites)})"
         return
     default = [name for name in dict.fromkeys(normalizers_of(attention[DEFAULT])) if name != "softmax"]
     used = {name for site in sites for name in normalizers_of(at_site(attention, site, sites[site]))}
@@ -227,7 +230,7 @@ def default_problems(attention: dict, sites: dict[str, bool], typed: Collection[
 
 
 def layer_problems(attention: dict, sites: dict[str, bool], layers: Mapping[str, Any] | None) -> Iterator[str]:
-    """Lists with more or fewer normalizers than a site has layers."""
+    """Lists whose length is not the number of layers of their site."""
     if layers is None:
         return
     for site, autoregressive in sites.items():
@@ -243,7 +246,7 @@ def layer_problems(attention: dict, sites: dict[str, bool], layers: Mapping[str,
 
 
 def as_typed(value: str | list[str]) -> str:
-    """The normalizers of a site as they are written in an argument: 'dnas' or '[dnas,softmax]'."""
+    """The normalizers of a site in the syntax of a command-line argument: 'dnas' or '[dnas,softmax]'."""
     return value if isinstance(value, str) else f"[{','.join(value)}]"
 
 
@@ -253,18 +256,18 @@ def counted(number: int, what: str) -> str:
 
 
 def unused_options(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
-    """Options that were typed for a part that no site uses, or set in a file for one that it does not name."""
+    """Options that were typed for a part that no site uses, or set in a file for a part that the file does not name."""
     used, named = set(names_in(resolve_attention(attention, sites))), set(names_in(attention))
     for name in attention["options"]:
         if name not in used and (name not in named or was_typed(f"attention.options.{name}", typed)):
             yield (
-                f"attention.options.{name}: no site uses {name!r}, so nothing would read it; in use: "
+                f"attention.options.{name}: has no effect, because no site uses {name!r}; in use: "
                 f"{', '.join(sorted(used)) or 'nothing'}." + nearest(name, used)
             )
 
 
 def leak_message(name: str) -> str:
-    """Why a normalizer that couples all queries is refused at an autoregressive site, and what to use."""
+    """Why a normalizer that couples all queries is not accepted at an autoregressive site, and which ones to use."""
     safe = ["softmax"] + [f"{name}_prefix"] * (f"{name}_prefix" in NORMALIZERS)
     return f"{name} couples queries and would leak the future at an autoregressive site; use {' or '.join(safe)}"
 
@@ -273,14 +276,17 @@ def leak_message(name: str) -> str:
 
 
 def label_of(value: str | list[str]) -> str:
-    """A short name for what stands at a site: 'hnas', or 'hnas*6+softmax*6' for a list with one name per layer."""
+    """A short name for the normalizers of a site: 'hnas', or 'hnas*6+softmax*6' for a list with one name per layer."""
     runs = [(name, len(list(group))) for name, group in groupby(map(short_name, normalizers_of(value)))]
     return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
 
 
 def attention_label(attention: dict, sites: dict[str, bool]) -> str:
-    """The name a run is filed under, by what was resolved: the first site's normalizer, then each other site that is
-    not plain softmax, then priors and scorers: 'hnas', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5'."""
+    """The name of a run's attention, derived from the resolved tables and used in the path of the run folder.
+
+    It starts with the normalizer of the first site, followed by each other site that is not plain softmax, then by the
+    priors and scorers. Examples: 'hnas', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5'.
+    """
     first, *others = sites
     prior, scorer = attention["prior"], attention["scorer"]
     parts = [label_of(attention[first])]

@@ -38,9 +38,9 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     trained, cfg = configurations(run, command, conf)
     check(cfg, (split,))
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
-    recipe = task_of(cfg, run)
-    data = recipe.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
-    scores = recipe.score(recipe.module(model, tokenizer, data), data)
+    task = task_of(cfg, run)
+    data = task.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
+    scores = task.score(task.module(model, tokenizer, data), data)
     name = free_name(run, f"eval_{split}")
     written = [*scores.write(run, name), *scores.write_predictions(run, name)]
     record = {

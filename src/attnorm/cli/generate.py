@@ -14,12 +14,10 @@ from attnorm.config.overrides import open_run, read_command
 from attnorm.data.arrow import cleaned
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
-from attnorm.errors import ConfigError
+from attnorm.errors import ConfigError, Problem
 from attnorm.progress import bar
 from attnorm.schema import Count, value_problems
-from attnorm.tasks.headlines.generate import cut, write_headlines
-from attnorm.tasks.headlines.task import HeadlineTask
-from attnorm.tasks.task import task_of
+from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
 
 
@@ -34,24 +32,20 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     check(cfg, ())
     if source != "-" and (problem := unreadable(Path(source))):
         raise ConfigError([f"input={source}: {problem}; - reads standard input"])
-    recipe = task_of(cfg, run)
-    if not isinstance(recipe, HeadlineTask):
-        raise ConfigError([f"run={run}: task={cfg['task']['name']} writes no headlines"])
+    task = task_of(cfg, run)
+    if type(task).generate is Task.generate:
+        raise ConfigError([Problem("run", f"the models of task={cfg['task']['name']} write no text", run)])
     tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
-    decoding, data, of_source = recipe.decoding(), cfg["data"], cleaner(trained, cfg)
+    data, of_source = cfg["data"], cleaner(trained, cfg)
+    column = task.schema.words[0]
     cleaning = {name: data.get(name, False) for name in ("lowercase", "digits")}
     total = count_lines(Path(source)) if Path(source).is_file() else None
     with bar("headlines", stderr=True) as progress, input_lines(source) as lines:
         line = progress.add_task("", total=total, note="")
         for articles in chunks(lines, chunk):
-            texts = [cleaned(article, "article", of_source, **cleaning) for article in articles]
-            written = [number for number, text in enumerate(texts) if text]  # an empty line stays empty
-            sources = cut(tokenizer.encode([texts[number] for number in written]), cfg["model"]["max_source"])
-            headlines = [""] * len(articles)
-            if written:
-                found = write_headlines(model, tokenizer, sources, decoding, data["batch_tokens"])
-                for number, headline in zip(written, found, strict=True):
-                    headlines[number] = headline
+            texts = [cleaned(article, column, of_source, **cleaning) for article in articles]
+            written = iter(task.generate(model, tokenizer, [text for text in texts if text]))
+            headlines = [next(written) if text else "" for text in texts]  # an empty line stays empty
             print("\n".join(headlines), flush=True)
             progress.advance(line, len(articles))
 

@@ -19,6 +19,7 @@ from attnorm.cli.errors import exit_code, explain
 from attnorm.config.arguments import as_typed, readable, register_attention
 from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
+from attnorm.resolved import ResolvedConfig
 
 
 def register_resolvers() -> None:
@@ -118,15 +119,12 @@ def train_in(
         remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
 
-def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> dict:
-    """The configuration as plain values, with its attention tables resolved; raises ConfigError with all its problems.
-
-    overrides: what was typed.
-    """
+def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> ResolvedConfig:
+    """The checked configuration; raises ConfigError with all its problems. overrides: what was typed."""
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
         raise ConfigError([Problem(key, f"has to be given, as {key}=<value>") for key in missing])
-    from attnorm.config.resolve import record_of, with_defaults
+    from attnorm.config.resolve import resolve, with_defaults
     from attnorm.config.validate import check
     from attnorm.config.warm_start import complete
 
@@ -134,7 +132,7 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
     plain = complete(completed(with_defaults(typed)))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
-    return record_of(plain)
+    return resolve(plain)
 
 
 def completed(cfg: dict) -> dict:

@@ -13,11 +13,14 @@ from typing import Any
 
 from attnorm.errors import ConfigError, Problem
 from attnorm.parts import class_of, options_of
-from attnorm.schema import build, option_problems
+from attnorm.schema import build, option_problems, parameters
 
 FACTS = {
     "callbacks": ("run_folder", "monitor", "mode"),
-    "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "group"),
+    "logger": (
+        *("run_folder", "save_dir", "run_name", "tags", "config", "group"),
+        *("entry", "resumed_run", "first_step"),
+    ),
 }
 
 
@@ -52,10 +55,12 @@ def component_problems(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def build_components(cfg: Mapping[str, Any], group: str, /, **facts: Any) -> list[Any]:
-    """The callbacks or loggers of a run, in order. facts: values of FACTS."""
+    """The callbacks or loggers of a run, in order. facts: values of FACTS; `entry`, the name, is added to them."""
     built = []
     for name, settings in entries(cfg, group).items():
         key, options = f"{group}.{name}", options_of(settings)
-        known = {fact: value for fact, value in facts.items() if fact not in options}
-        built.append(build(key, class_of(key, settings, base_of(group)), options, **known))
+        cls = class_of(key, settings, base_of(group))
+        wanted = parameters(cls).keys() - options.keys()  # not what a **kwargs would also take
+        known = {fact: value for fact, value in {**facts, "entry": name}.items() if fact in wanted}
+        built.append(build(key, cls, options, **known))
     return built

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from attnorm.config.arguments import escaped, readable
+from attnorm.config.arguments import as_typed, escaped, readable
 from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint
 from attnorm.config.integrity import check_companions, check_fit, parameters_of
 from attnorm.config.resolve import leaves
@@ -40,14 +40,14 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> EvalCommand:
     settings, asked, typed = dict(defaults), set(), []
     problems: list[str] = []
     for override in OverridesParser.create().parse_overrides(readable(arguments)):
-        key, value = override.key_or_group, override.value()
+        key, value, [line] = override.key_or_group, override.value(), as_typed([override.input_line])
         if override.is_sweep_override():
-            problems.append(f"{override.input_line}: one value at a time here")
+            problems.append(f"{line}: one value at a time here")
         elif key in defaults:  # a folder may be called 1
             if isinstance(value, dict) or (isinstance(value, list) and key != "references"):
-                problems.append(f"{override.input_line}: expected a single value")
-            as_typed = key in PATHS and value is not None and not isinstance(value, (str, list))
-            settings[key] = (override.input_line or "").partition("=")[2] if as_typed else value
+                problems.append(f"{line}: expected a single value")
+            is_path = key in PATHS and value is not None and not isinstance(value, (str, list))
+            settings[key] = (override.input_line or "").partition("=")[2] if is_path else value
             asked.add(key)
         elif "." in key or key in OVERRIDABLE:
             typed.append((key, value))

@@ -10,6 +10,7 @@ from torch import nn
 from attnorm.attention.tables import attention_label, check_attention, resolve_attention
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
+from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.task import DataConfig, Task, TaskConfig
 
 GROUPS = (  # of keys that every run has
@@ -64,6 +65,11 @@ def run_label(cfg: dict) -> str:
     sites, fusion = model_sites(cfg), cfg["model"].get("fusion", "attention")
     parts = [] if fusion == "attention" else [fusion]
     return "_".join(parts + ([attention_label(model_attention(cfg), sites)] if sites else []))
+
+
+def resolve(cfg: dict[str, Any]) -> ResolvedConfig:
+    """A configuration in which `validate.check` finds no problem, with what follows from it."""
+    return ResolvedConfig(record_of(cfg), model_sites(cfg), run_label(cfg))
 
 
 def record_of(cfg: dict) -> dict:

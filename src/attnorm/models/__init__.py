@@ -1,9 +1,10 @@
-"""Models in plain torch. A model class declares its attention sites and which of them are autoregressive.
+"""Models in plain torch. A model class declares its attention sites and whether each of them is autoregressive.
 
-A model is named by `_target_` in conf/model/*.yaml. Its options are the fields of its class attribute `Config`, or the
-arguments of its constructor. `interface` names what a task can call: a task trains every model with its interface.
+`_target_` in conf/model/*.yaml names the class of a model. Its options are the fields of its class attribute `Config`,
+or the arguments of its constructor. `interface` says which methods a task can call. A task can train every model that
+has the interface of the task:
 
     "seq2seq"  encode, decode and logits, as in `seq2seq.Seq2Seq`
-    "encoder"  states of tokens, as in `encoder.Encoder`; the task puts a head on it (`bert.py`, `heads.py`)
+    "encoder"  states of tokens, as in `encoder.Encoder`; the task adds a head (`bert.py`, `heads.py`)
     "vqa"      scores of answers from a question and views of an image, as in `vqa.base.VqaModel`
 """

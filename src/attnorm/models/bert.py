@@ -1,4 +1,4 @@
-"""Masked language modelling: an encoder, and scores of the tokens at the masked positions ("BERT", Sec. 3.1)."""
+"""Masked language modelling: an encoder with scores of the tokens at the masked positions ("BERT", Sec. 3.1)."""
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from attnorm.models.layers import ACTIVATIONS
 
 
 class Head(nn.Module):
-    """Linear, activation, LayerNorm, then a score for each token of the vocabulary, as BERT has it."""
+    """BERT's output head: Linear, activation, LayerNorm, then a score for each token of the vocabulary."""
 
     def __init__(self, shape: EncoderConfig, vocab_size: int):
         super().__init__()
@@ -23,11 +23,14 @@ class Head(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """An encoder with a head that predicts the token at a position. With `shape.tie_embeddings` the output matrix is
-    the token embedding, with a bias of its own.
+    """An encoder with a head that predicts the token at each position.
 
-    attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`; those of the
-    encoder start bit-equal in every model that has one. encoder: the class of the encoder.
+    With `shape.tie_embeddings`, the output matrix is the token embedding, with a bias of its own.
+
+    attention: the tables of conf/attention/*.yaml.
+    seed:      seed of the initial parameters, see `initialize`. All models with an encoder have bit-equal initial
+               encoder parameters.
+    encoder:   the class of the encoder.
     """
 
     sites = Encoder.sites
@@ -50,10 +53,10 @@ class MaskedLM(nn.Module):
             self.head.output.weight = self.encoder.embeddings.tokens.weight
 
     def forward(self, ids: Tensor, segments: Tensor | None = None, masked_positions: Tensor | None = None) -> Tensor:
-        """Scores of the tokens, from ids, int (B, N), padded; segments as `Encoder.forward` takes them.
+        """Returns scores of the tokens. ids: int (B, N), padded. segments: as in `Encoder.forward`.
 
-        masked_positions: bool (B, N), the positions whose scores are wanted -> (K, V), row by row, so that the other
-                          positions do not cost V numbers each. None: all positions, (B, N, V).
+        masked_positions: bool (B, N), the positions whose scores are needed -> (K, V), row by row. The scores of the
+                          other positions are not computed. None: all positions -> (B, N, V).
         """
         states = self.encoder(ids, ids != self.pad_id, segments)
         return self.head(states if masked_positions is None else states[masked_positions])

@@ -1,4 +1,4 @@
-"""BERT as Hugging Face stores it, config.json and safetensors: read by our names, and written from our models."""
+"""BERT checkpoints in the format of Hugging Face (config.json and safetensors): reading, renaming and writing."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from attnorm.models.bert import MaskedLM
 from attnorm.models.heads import Classifier, SpanModel
 from attnorm.models.layers import ACTIVATIONS
 
-SETTINGS = {  # of TransformerConfig: the key in config.json, and what BERT means where the key is not there
+SETTINGS = {  # field of TransformerConfig: the key in config.json, and BERT's default if the key is missing
     "d_model": ("hidden_size", 768),
     "n_heads": ("num_attention_heads", 12),
     "ffn_dim": ("intermediate_size", 3072),
@@ -34,15 +34,15 @@ ALWAYS = {
     "positions": "learned",
     "norm_first": False,
     "embedding_norm": True,
-}  # of TransformerConfig: what every BERT has
+}  # fields of TransformerConfig that have the same value in every BERT
 
-NAMES = {  # BERT's modules, without "bert.", and ours; {} is the number of a layer
+NAMES = {  # BERT's module names without "bert." -> our module names; {} is the index of a layer
     "embeddings.word_embeddings": "encoder.embeddings.tokens",
     "embeddings.position_embeddings": "encoder.embeddings.positions",
     "embeddings.token_type_embeddings": "encoder.embeddings.types",
     "embeddings.LayerNorm": "encoder.embeddings.norm",
     "encoder.layer.{}.attention.self.query": "encoder.layers.{}.attention.query",
-    "encoder.layer.{}.attention.self.key": "encoder.layers.{}.attention.key",  # in our models one with value:
+    "encoder.layer.{}.attention.self.key": "encoder.layers.{}.attention.key",  # one module in our models:
     "encoder.layer.{}.attention.self.value": "encoder.layers.{}.attention.value",  # attention.key_value
     "encoder.layer.{}.attention.output.dense": "encoder.layers.{}.attention.output",
     "encoder.layer.{}.attention.output.LayerNorm": "encoder.layers.{}.attention_residual.norm",
@@ -57,48 +57,53 @@ NAMES = {  # BERT's modules, without "bert.", and ours; {} is the number of a la
     "classifier": "classifier",
 }
 BACK = {ours: theirs for theirs, ours in NAMES.items()}
-BIAS, COPY = "cls.predictions.decoder.bias", "cls.predictions.bias"  # the second is not used where both are there
-OLD = {"gamma": "weight", "beta": "bias"}  # how the first BERTs call the parameters of a norm
-BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # 0, 1, 2, ...: nothing that was trained
+BIAS, COPY = "cls.predictions.decoder.bias", "cls.predictions.bias"  # if both exist, the second is ignored
+OLD = {"gamma": "weight", "beta": "bias"}  # parameter names of a norm in the first BERT checkpoints
+BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # 0, 1, 2, ...: not trained parameters
 
 ARCHITECTURES = {
     MaskedLM: "BertForMaskedLM",
     SpanModel: "BertForQuestionAnswering",
     Classifier: "BertForSequenceClassification",
 }
-EXPECTED = "there is no such file; expected is a folder with the config.json and model.safetensors of a BERT"
+EXPECTED = "there is no such file; expected a folder with the config.json and model.safetensors of a BERT model"
 
 
 def read_shape(folder: str | Path) -> dict:
-    """The options of `EncoderConfig` in config.json, all but max_source; also "positions_there", the length of the
-    position table, and "vocab_size". ValueError names everything that is not as in our encoder."""
+    """Reads the options of `EncoderConfig`, except max_source, from config.json.
+
+    The result also contains "positions_there", the length of the position table, and "vocab_size". Raises ValueError
+    that lists every setting that our encoder does not support.
+    """
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise DataError(f"{path}: {EXPECTED}")
     config = read_json(path)
     if config.get("model_type") != "bert":
-        hint = "" if "model_type" in config else '; if it is one, write "model_type": "bert" into the file'
+        hint = "" if "model_type" in config else '; if it is a BERT model, add "model_type": "bert" to the file'
         raise DataError(f"{path}: model_type={config.get('model_type')!r}: only 'bert' can be read{hint}")
     values = {name: config.get(key, default) for name, (key, default) in (SETTINGS | SIZES).items()}
     problems = []
     if values["activation"] not in ACTIVATIONS:
         problems.append(f"hidden_act={values['activation']!r}: allowed are {', '.join(ACTIVATIONS)}")
     if values["d_model"] % values["n_heads"]:
-        problems.append(f"hidden_size={values['d_model']}: no multiple of num_attention_heads={values['n_heads']}")
+        problems.append(f"hidden_size={values['d_model']}: not a multiple of num_attention_heads={values['n_heads']}")
     for key, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
         if config.get(key, only) != only:
             problems.append(f"{key}={config[key]!r}: allowed is {only!r}")
     if problems:
-        raise DataError("\n  ".join([f"{path}: not a BERT that our encoder can be:", *problems]))
+        raise DataError("\n  ".join([f"{path}: a BERT model that our encoder does not support:", *problems]))
     return values | ALWAYS
 
 
 def read_weights(folder: str | Path) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, or of the files that model.safetensors.index.json lists, in float32 and by our
-    names: "encoder.*", "head.*" (of masked language modelling), "pooler.*", "spans.*", "classifier.*".
+    """Reads model.safetensors, or the files that model.safetensors.index.json lists, as float32 tensors with our names.
 
-    With or without "bert." in front, with "gamma" and "beta" or "weight" and "bias". What nothing of ours stands for,
-    such as next-sentence prediction, keeps its name. ValueError for files of other kinds or without a BERT encoder.
+    The names are "encoder.*", "head.*" (masked language modelling), "pooler.*", "spans.*" and "classifier.*".
+
+    The names in the file may start with "bert." or not, and norms may have "gamma" and "beta" or "weight" and "bias".
+    Tensors without a counterpart in our models, such as next-sentence prediction, keep their names. Raises ValueError
+    for files in other formats and for files without a BERT encoder.
     """
     tensors: dict[str, Tensor] = {}
     for file in (files := weight_files(Path(folder))):
@@ -110,19 +115,19 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
             hint = "is the download complete (in a git clone: git lfs pull)?"
             raise DataError(f"{file}: cannot be read as safetensors: {error}; {hint}") from error
     if not any(name.startswith("encoder.layers.") for name in tensors):
-        raise DataError(f"{files[0]}: no layer of a BERT encoder in it, but {', '.join(list(tensors)[:3])}, ...")
+        raise DataError(f"{files[0]}: contains no layer of a BERT encoder, only {', '.join(list(tensors)[:3])}, ...")
     if COPY in tensors:
         tensors.setdefault(our_name(BIAS), tensors.pop(COPY))
     for key in [name for name in tensors if ".attention.key." in name]:
         value = key.replace(".key.", ".value.")
         if value not in tensors:
-            raise DataError(f"{files[0]}: {key} is there, {value} is not; is the download complete?")
+            raise DataError(f"{files[0]}: contains {key}, but not {value}; is the download complete?")
         tensors[key.replace(".key.", ".key_value.")] = torch.cat([tensors.pop(key), tensors.pop(value)])
     return tensors
 
 
 def read_json(path: Path) -> dict:
-    """The settings in a file; ValueError names it when there are none."""
+    """Returns the JSON object in a file. Raises ValueError, naming the file, if it does not contain one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -133,7 +138,11 @@ def read_json(path: Path) -> dict:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder; ValueError says which are missing, and what to do about one of pickles."""
+    """The safetensors files of a folder.
+
+    Raises ValueError that names the missing files. If the folder has only a pickle file, the message shows how to
+    convert it.
+    """
     whole, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
     index = folder / "model.safetensors.index.json"
     if whole.is_file():
@@ -141,14 +150,14 @@ def weight_files(folder: Path) -> list[Path]:
     if index.is_file():
         parts = read_json(index).get("weight_map")
         if not isinstance(parts, dict) or not parts:
-            raise DataError(f"{index}: expected a 'weight_map', the file that each tensor is in")
+            raise DataError(f"{index}: expected a 'weight_map' with the file of each tensor")
         files = [folder / name for name in sorted(set(parts.values()))]
         if missing := [str(file) for file in files if not file.is_file()]:
-            raise DataError(f"{index}: names files that are not there: {', '.join(missing)}")
+            raise DataError(f"{index}: names files that do not exist: {', '.join(missing)}")
         return files
     if pickled.is_file():
         raise DataError(
-            f"{pickled}: only safetensors are read. Convert it, once:\n"
+            f"{pickled}: only safetensors can be read. Convert the file once:\n"
             "python -c 'import torch, safetensors.torch as s; "
             f't = torch.load("{pickled}", map_location="cpu", weights_only=True); '
             f's.save_file({{n: x.clone(memory_format=torch.contiguous_format) for n, x in t.items()}}, "{whole}")\''
@@ -157,7 +166,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def our_name(name: str) -> str:
-    """Our name of a tensor of BERT's; its own, without "bert.", where we have none."""
+    """Our name of a BERT tensor, or its own name without "bert." if our models have no such tensor."""
     name = name.removeprefix("bert.")
     module, _, parameter = name.rpartition(".")
     ours = other_name(module, NAMES)
@@ -165,7 +174,7 @@ def our_name(name: str) -> str:
 
 
 def other_name(module: str, names: dict[str, str]) -> str | None:
-    """The other name of a module, with the number of its layer; None where there is none."""
+    """The other name of a module, with the index of its layer. None if it has none."""
     number = re.search(r"\blayers?\.(\d+)", module)
     if number is None:
         return names.get(module)
@@ -175,15 +184,16 @@ def other_name(module: str, names: dict[str, str]) -> str | None:
 
 @torch.no_grad()
 def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None:
-    """Writes config.json and model.safetensors, float32, for AutoModel of `transformers` and BertForMaskedLM,
-    BertForQuestionAnswering or BertForSequenceClassification.
+    """Writes config.json and model.safetensors (float32) in the format of the library `transformers`.
 
-    ValueError lists what a BERT does not have: another normalizer than softmax, a prior, pre-norm, ...
+    The files can be loaded by AutoModel and by BertForMaskedLM, BertForQuestionAnswering or
+    BertForSequenceClassification. Raises ValueError that lists what BERT does not support: a normalizer other than
+    softmax, a prior, pre-norm, ...
     """
     architecture = ARCHITECTURES.get(type(model))
     if architecture is None:
         allowed = ", ".join(cls.__name__ for cls in ARCHITECTURES)
-        raise DataError(f"{type(model).__name__} cannot be written as a BERT: allowed are {allowed}")
+        raise DataError(f"{type(model).__name__} cannot be exported as BERT: allowed are {allowed}")
     if problems := unlike_bert(model):
         raise DataError("\n  ".join(["this model cannot be written as a BERT:", *problems]))
     tensors: dict[str, Tensor] = {}
@@ -196,7 +206,7 @@ def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None
     if BIAS in tensors:
         tensors[COPY] = tensors[BIAS].clone()
     shape = model.shape
-    if not shape.type_vocab_size:  # BERT has at least one
+    if not shape.type_vocab_size:  # BERT has at least one token type
         tensors["bert.embeddings.token_type_embeddings.weight"] = torch.zeros(1, shape.d_model)
     config = {
         "model_type": "bert",
@@ -227,7 +237,7 @@ def their_name(name: str) -> str:
 
 
 def unlike_bert(model: MaskedLM | SpanModel | Classifier) -> list[str]:
-    """What a model has that BERT has not."""
+    """The properties of a model that BERT does not have."""
     problems: list[str] = [
         Problem(f"model.{key}", f"allowed is {in_yaml(value)}", getattr(model.shape, key))
         for key, value in ALWAYS.items()

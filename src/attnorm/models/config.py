@@ -1,4 +1,4 @@
-"""The shape of a Transformer: the options of conf/model/*.yaml."""
+"""The configuration of a Transformer: the options of conf/model/*.yaml."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -12,15 +12,15 @@ Positions = Annotated[int, Field(ge=2)]
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """The shape of an encoder. Sizes are counts; probabilities are in [0, 1).
+    """The configuration of an encoder. Probabilities are in [0, 1).
 
-    d_model:   width of the states, a multiple of `n_heads`.
-    ffn_dim:   width inside the feed-forward network.
+    d_model:    width of the states, a multiple of `n_heads`.
+    ffn_dim:    width of the hidden layer of the feed-forward network.
     norm_first: normalize before each sublayer (pre-norm) instead of after it (post-norm).
-    embedding_norm: a LayerNorm after the embeddings, as in BERT. norm_eps: of every LayerNorm.
-    positions: "learned" or "sinusoidal"; max_source: how many positions there are.
-    type_vocab_size: token types (first and second text of a pair) with an embedding each; 0 for none.
-    tie_embeddings: the output matrix is the token embedding.
+    embedding_norm: apply a LayerNorm after the embeddings, as in BERT. norm_eps: eps of every LayerNorm.
+    positions:  "learned" or "sinusoidal". max_source: the number of positions.
+    type_vocab_size: number of token types (first and second text of a pair), each with an embedding; 0 for none.
+    tie_embeddings: use the token embedding as the output matrix.
     """
 
     d_model: Count
@@ -41,7 +41,7 @@ class EncoderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(EncoderConfig):
-    """The shape of an encoder-decoder: that of its encoder, `decoder_layers` and the decoder's positions."""
+    """The configuration of an encoder-decoder: its encoder, plus `decoder_layers` and `max_target` positions."""
 
     decoder_layers: Count = 0
     max_target: Positions = 0

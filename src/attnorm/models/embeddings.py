@@ -19,11 +19,12 @@ class TokenTable(Protocol):
 
 
 class Embeddings(nn.Module):
-    """Token embedding + position embedding (+ type embedding), perhaps a LayerNorm, then dropout.
+    """Token embedding + position embedding (+ type embedding), an optional LayerNorm, then dropout.
 
-    shape.positions: "learned" (a table of `max_positions`) or "sinusoidal" ("Attention Is All You Need", Sec. 3.5; the
-    token embedding is then scaled by sqrt(width), so that neither drowns the other).
-    shape.type_vocab_size: token types; 0 for none.
+    shape.positions: "learned" (a table of `max_positions`) or "sinusoidal" ("Attention Is All You Need", Sec. 3.5).
+    With sinusoidal positions, the token embedding is scaled by sqrt(width), so that both terms have a similar
+    magnitude.
+    shape.type_vocab_size: number of token types; 0 for none.
     """
 
     waves: Tensor
@@ -48,15 +49,15 @@ class Embeddings(nn.Module):
     ) -> Tensor:
         """ids, int (B, N) -> states (B, N, W).
 
-        positions: int (B, N), of each token; where None the first is at `offset` and the others follow.
-        types:     int (B, N), of each token; where None all are of type 0. ValueError in a model without types.
+        positions: int (B, N), the position of each token. None: consecutive positions, starting at `offset`.
+        types:     int (B, N), the type of each token. None: type 0. Raises ValueError if the model has no token types.
         """
         length, table = ids.shape[1], self.waves if self.positions is None else self.positions.weight
         if positions is None:
             last = offset + length
-        else:  # only a row that is longer than the table has to be looked into
+        else:  # the values can only be too large if the row is longer than the table
             last = length if length <= self.max_positions else int(positions.max()) + 1
-        assert last <= self.max_positions, f"{last} positions, the model has {self.max_positions}"
+        assert last <= self.max_positions, f"got {last} positions, but the model has {self.max_positions}"
         places = table[offset:last] if positions is None else F.embedding(positions, table)
         x = self.tokens(ids) * self.scale + places
         if self.types is not None:
@@ -67,6 +68,6 @@ class Embeddings(nn.Module):
 
 
 def sinusoids(count: int, width: int) -> Tensor:
-    """sin and cos of position / 10000 ** (2 i / width), interleaved: float (count, width)."""
+    """sin and cos of position / 10000 ** (2 i / width), interleaved, float (count, width)."""
     angles = torch.arange(count)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]

@@ -13,10 +13,11 @@ from attnorm.models.layers import EncoderLayer
 
 
 class Encoder(nn.Module):
-    """Embeddings, `encoder_layers` layers, and a final norm when the layers are pre-norm.
+    """Embeddings, `encoder_layers` layers, and a final norm if the layers are pre-norm.
 
-    sites: the one place with attention, bidirectional. attention: resolved tables (`attnorm.attention.tables`).
-    tokens: the token embedding, which others may share.
+    sites:     the only attention site, which is bidirectional.
+    attention: resolved tables (`attnorm.attention.tables`).
+    tokens:    the token embedding, which other modules may share.
     """
 
     interface = "encoder"
@@ -42,9 +43,9 @@ class Encoder(nn.Module):
         """ids, int (B, N) -> states (B, N, W).
 
         real:     bool (B, N), False at padding.
-        segments: int (B, N), a run of equal numbers for each of the texts packed in a row: attention stays inside a
-                  text, and positions start anew in each, so that the states are those of one text at a time.
-        types:    int (B, N), the token types; None: all 0.
+        segments: int (B, N), one run of equal numbers for each text in a packed row. Attention stays within a text, and
+                  positions restart at 0 in each text, so the states are the same as if each text were encoded alone.
+        types:    int (B, N), the token types. None: all 0.
         """
         mask = Mask(queries=real, keys=real, segments=segments)
         positions = None if segments is None else positions_in(segments, real)
@@ -58,5 +59,5 @@ class Encoder(nn.Module):
 def site_log_prior(
     prior: nn.Module | None, n_queries: int, query_offset: int, key_states: Tensor, mask: Mask
 ) -> Tensor | None:
-    """log u of a stack's prior, computed once for all its layers from the states (B, M, W) behind its keys."""
+    """Computes log u of a stack's prior from the states (B, M, W) behind its keys. All layers of the stack share it."""
     return None if prior is None else prior(n_queries, key_states.shape[1], query_offset, key_states, mask)

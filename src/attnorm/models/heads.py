@@ -1,4 +1,4 @@
-"""Heads for fine-tuning an encoder: a span of the text, and a label for the whole of it ("BERT", Sec. 4)."""
+"""Heads for fine-tuning an encoder: predicting a span of the text, or a label of the whole text ("BERT", Sec. 4)."""
 
 from torch import Tensor, nn
 
@@ -8,10 +8,11 @@ from attnorm.models.initialize import initialize
 
 
 class SpanModel(nn.Module):
-    """Where an answer starts and where it ends: two scores at each token ("BERT", Sec. 4.2).
+    """Predicts where an answer starts and ends, with two scores per token ("BERT", Sec. 4.2).
 
-    attention: the tables of conf/attention/*.yaml. seed: of the initial parameters, see `initialize`.
-    encoder: the class of the encoder.
+    attention: the tables of conf/attention/*.yaml.
+    seed:      seed of the initial parameters, see `initialize`.
+    encoder:   the class of the encoder.
     """
 
     sites = Encoder.sites
@@ -32,9 +33,9 @@ class SpanModel(nn.Module):
         initialize(self, seed)
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """ids, int (B, N), padded; types, int (B, N), None: all 0 -> scores (B, N, 2) of the start and of the end.
+        """ids, int (B, N), padded; types, int (B, N), None: all 0 -> scores (B, N, 2) of start and end.
 
-        All finite, also where no answer can be: what may be one is for the caller to say.
+        All scores are finite, also at positions that cannot be part of an answer. The caller excludes such positions.
         """
         return self.spans(self.encoder(ids, ids != self.pad_id, types=types))
 
@@ -42,7 +43,7 @@ class SpanModel(nn.Module):
 class Classifier(nn.Module):
     """A label for a text or a pair of texts: Linear and tanh on the first state (BERT's pooler), dropout, Linear.
 
-    labels: how many there are; 1 for a number (regression). The rest as in `SpanModel`.
+    labels: the number of labels; 1 for a number (regression). The other arguments are those of `SpanModel`.
     """
 
     sites = Encoder.sites

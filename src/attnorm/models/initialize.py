@@ -1,4 +1,4 @@
-"""Initial parameters that depend on the seed and on each parameter's name, and on nothing else."""
+"""Initial parameters that depend only on the seed and on the name of each parameter."""
 
 import hashlib
 
@@ -8,11 +8,13 @@ from torch import nn
 
 @torch.no_grad()
 def initialize(model: nn.Module, seed: int) -> None:
-    """Xavier-uniform matrices, of a GRU one a gate, zero biases, normal embeddings of std width ** -0.5; norms stay at
-    one and zero.
+    """Initializes a model.
 
-    Each module draws from a generator of its own, seeded by `seed` and its name. So two variants of a model start
-    bit-equal in every parameter that they share, whatever else either of them has.
+    Matrices are Xavier-uniform (for a GRU, per gate), biases are zero, and embeddings are normal with std width **
+    -0.5. Norms keep their ones and zeros.
+
+    Each module uses its own generator, seeded by `seed` and the name of the module. So two variants of a model have
+    bit-equal initial values in all shared parameters, regardless of their other parameters.
     """
     for name, module in model.named_modules():
         generator = torch.Generator().manual_seed(named_seed(seed, name))
@@ -32,5 +34,5 @@ def initialize(model: nn.Module, seed: int) -> None:
 
 
 def named_seed(seed: int, name: str) -> int:
-    """A 63-bit seed from a seed and a name, the same on every machine."""
+    """A 63-bit seed derived from a seed and a name. It is the same on every machine."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1

@@ -28,20 +28,20 @@ class Residual(nn.Module):
 
 
 def build_attention(shape: EncoderConfig, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
-    """The multi-head attention of one layer at one site; layer: its number there, from 0."""
+    """Builds the multi-head attention of one layer at one site. layer: the index of the layer at the site, from 0."""
     normalizer = build_site_normalizer(attention, site, shape.n_heads, layer)
     scorer = build_site_scorer(attention, site, shape.n_heads, shape.d_model // shape.n_heads)
     return MultiHeadAttention(shape.d_model, shape.n_heads, normalizer, scorer, shape.attention_dropout)
 
 
 def feed_forward(shape: EncoderConfig) -> nn.Sequential:
-    """Linear, activation, Linear: the position-wise network."""
+    """The position-wise network: Linear, activation, Linear."""
     activation = ACTIVATIONS[shape.activation]()
     return nn.Sequential(nn.Linear(shape.d_model, shape.ffn_dim), activation, nn.Linear(shape.ffn_dim, shape.d_model))
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each in a residual; layer: its number in the stack, from 0."""
+    """Self-attention and feed-forward, each in a residual. layer: the index of the layer in the stack, from 0."""
 
     def __init__(self, shape: EncoderConfig, attention: dict, site: str, layer: int = 0):
         super().__init__()
@@ -55,7 +55,10 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention to the encoder's states, feed-forward; layer: its number in the stack."""
+    """Causal self-attention, cross-attention to the encoder's states, and feed-forward, each in a residual.
+
+    layer: the index of the layer in the stack, from 0.
+    """
 
     def __init__(self, shape: EncoderConfig, attention: dict, site: str, cross_site: str, layer: int = 0):
         super().__init__()
@@ -73,7 +76,7 @@ class DecoderLayer(nn.Module):
         cross_log_prior: Tensor | None,
         caches: tuple[Cache, Cache] | None,
     ) -> Tensor:
-        """x (B, T, W), memory (B, N, W) -> (B, T, W); with caches (of both attentions) x holds one new position."""
+        """x (B, T, W), memory (B, N, W) -> (B, T, W). With caches (one per attention), x holds one new position."""
         cache, cross_cache = caches or (None, None)
         x = self.attention_residual(x, lambda y: self.attention(y, y, mask, log_prior=log_prior, cache=cache))
         x = self.cross_residual(

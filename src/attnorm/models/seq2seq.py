@@ -16,9 +16,10 @@ from attnorm.models.layers import DecoderLayer
 
 
 class DecoderCache:
-    """What incremental decoding remembers: keys and values of every layer, and how many positions are done.
+    """The state of incremental decoding: keys and values of every layer, and the number of decoded positions.
 
-    states: the embeddings of these positions, (B, T, W), when the decoder has a prior, which may look at them.
+    states: (B, T, W), the embeddings of these positions. They are kept only if the decoder has a prior, which may use
+            them.
     """
 
     def __init__(self, layers: int):
@@ -27,12 +28,12 @@ class DecoderCache:
         self.states: Tensor | None = None
 
     def extend(self, states: Tensor) -> Tensor:
-        """The embeddings of all positions so far, (B, T, W), after adding the new ones."""
+        """Adds the embeddings of new positions and returns those of all positions so far, (B, T, W)."""
         self.states = states if self.states is None else torch.cat([self.states, states], dim=1)
         return self.states
 
     def select(self, rows: Tensor) -> None:
-        """Keeps these rows (int (B',)), in this order."""
+        """Keeps the given rows, int (B',), in this order."""
         if self.states is not None:
             self.states = self.states.index_select(0, rows)
         for pair in self.layers:
@@ -41,10 +42,11 @@ class DecoderCache:
 
 
 class Seq2Seq(nn.Module):
-    """Article in, headline out: an encoder, a causal decoder with cross-attention, one vocabulary for both.
+    """An encoder and a causal decoder with cross-attention and a shared vocabulary. It maps articles to headlines.
 
-    sites: the places with attention, and whether each is autoregressive (cross-attention is, under teacher forcing).
-    attention: resolved tables (`attnorm.attention.tables`). seed: of the initial parameters, see `initialize`.
+    sites:     the attention sites, each with whether it is autoregressive. Under teacher forcing, cross-attention is.
+    attention: resolved tables (`attnorm.attention.tables`).
+    seed:      seed of the initial parameters, see `initialize`.
     """
 
     interface = "seq2seq"
@@ -57,7 +59,7 @@ class Seq2Seq(nn.Module):
         if not (shape.decoder_layers and shape.max_target):
             raise ValueError(
                 f"model.decoder_layers={shape.decoder_layers}, model.max_target={shape.max_target}: "
-                "a decoder needs both; allowed are whole numbers from 1"
+                "a decoder requires both; allowed are whole numbers from 1"
             )
         self.shape, self.pad_id = shape, pad_id
         self.tokens = nn.Embedding(vocab_size, shape.d_model)
@@ -82,7 +84,7 @@ class Seq2Seq(nn.Module):
         return {"encoder": settings.get("encoder_layers"), "decoder": decoder, "cross": decoder}
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """source, int (B, N), and the target read so far, int (B, T), padded -> the decoder's states (B, T, W)."""
+        """Returns the decoder's states (B, T, W). source: int (B, N), padded; target: int (B, T), the tokens so far."""
         return self.decode(target, self.encode(source), source != self.pad_id)
 
     def encode(self, source: Tensor) -> Tensor:
@@ -92,7 +94,7 @@ class Seq2Seq(nn.Module):
     def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: DecoderCache | None = None) -> Tensor:
         """target, int (B, T); memory (B, N, W); source_real, bool (B, N) -> states (B, T, W).
 
-        With a cache `target` holds the newest token only, (B, 1), and the cache moves on by one position.
+        With a cache, `target` holds only the newest token, (B, 1), and the cache advances by one position.
         """
         done = 0 if cache is None else cache.length
         n_new = target.shape[1]

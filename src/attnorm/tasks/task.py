@@ -210,21 +210,21 @@ class Task(ABC):
         return Optimization(self.cfg["optimizer"], self.cfg["scheduler"])
 
     @torch.no_grad()
-    def evaluate(self, task: TaskModule, split: Split) -> dict[str, float]:
-        """The metrics of a model on a whole split, in the precision of its parameters; keeps `task.examples`, in the
+    def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:
+        """The metrics of a model on a whole split, in the precision of its parameters; keeps `module.examples`, in the
         order of the rows."""
-        task.eval()
-        task.begin_validation(keep_examples=True)
-        batches, device = self.collator(split), next(task.parameters()).device
+        module.eval()
+        module.begin_validation(keep_examples=True)
+        batches, device = self.collator(split), next(module.parameters()).device
         parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
         for number, part in enumerate(tracked(list(parts), split.name)):
-            task.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
-        task.sort_examples()
-        return task.metrics()
+            module.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
+        module.sort_examples()
+        return module.metrics()
 
-    def score(self, task: Any, split: Split) -> Results:
+    def score(self, module: Any, split: Split) -> Results:
         """What `eval.py` and the end of training report: the validation metrics of the whole split."""
-        return Results(split.name, self.unit, len(split.texts), self.evaluate(task, split), samples=task.samples)
+        return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
 
 
 def build_source(settings: Mapping[str, Any]) -> Source:
@@ -244,7 +244,7 @@ def model_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def task_of(cfg: dict, run: Path | None = None) -> Task:
     """The configured task; of a run, with what its folder keeps of the training data."""
-    recipe = class_of("task", cfg["task"], Task)(cfg)
+    task = class_of("task", cfg["task"], Task)(cfg)
     if run is not None:
-        recipe.load(run)
-    return recipe
+        task.load(run)
+    return task

@@ -33,7 +33,7 @@ def show_config(cfg: dict) -> None:
     """The resolved configuration as a tree."""
     console.print("[bold]config[/]")
     for key, value in cfg.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             console.print(f"├── [cyan]{key}[/]")
             for name, leaf in value.items():
                 console.print(f"│   ├── {name}: {escape(str(leaf))}")

@@ -19,9 +19,9 @@ class TaskDataModule(pl.LightningDataModule):
 
     trainer: pl.Trainer  # Lightning attaches it before it asks for loaders
 
-    def __init__(self, recipe: Task, splits: dict[str, Split]):
+    def __init__(self, task: Task, splits: dict[str, Split]):
         super().__init__()
-        self.recipe, self.cfg, self.splits = recipe, recipe.cfg, splits
+        self.task, self.cfg, self.splits = task, task.cfg, splits
 
     def num_training_steps(self) -> int:
         """The number of updates that max_steps, max_epochs and limit_train_batches ask for.
@@ -71,11 +71,11 @@ class TaskDataModule(pl.LightningDataModule):
     def probe_batch(self) -> dict:
         """The first validation batch, the same whenever it is asked for."""
         sampler = self._sampler("validation", shuffle=False)
-        return self.recipe.collator(self.splits["validation"])[next(iter(sampler))]
+        return self.task.collator(self.splits["validation"])[next(iter(sampler))]
 
     def _sampler(self, name: str, **order: Any) -> TokenBatches:
         split = self.splits[name]
         return TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, **order)
 
     def _loader(self, name: str, sampler: TokenBatches) -> ResumableLoader:
-        return ResumableLoader(self.recipe.collator(self.splits[name]), sampler, self.cfg["data"]["num_workers"])
+        return ResumableLoader(self.task.collator(self.splits[name]), sampler, self.cfg["data"]["num_workers"])

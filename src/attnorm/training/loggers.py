@@ -1,20 +1,31 @@
-"""Where metrics go: always to metrics.csv in the run folder, and to wandb or TensorBoard on request."""
+"""Where metrics go: always to metrics.csv in the run folder, and to wandb or TensorBoard on request.
+
+An entry of the group `logger` is any Lightning logger. The methods of `RunLogger` are optional.
+"""
 
 import csv
+import logging
 import netrc
 import os
 import secrets
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+import pytorch_lightning as pl
+import yaml
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
-from attnorm.config.components import build_components
+from attnorm.config.checkpoint_files import read_checkpoint
+from attnorm.config.components import build_components, entries
 from attnorm.config.resolve import leaves
 from attnorm.schema import Text
 from attnorm.training.environment import is_first_rank
+
+log = logging.getLogger(__name__)
+Samples = list[dict[str, str]]  # texts by label
 
 
 class CsvTable:
@@ -64,11 +75,15 @@ def continue_history(old_run: Path, run: Path, step: int, names: tuple[str, ...]
 
 
 class MetricsFile(Logger):
-    """Lightning's metrics as rows (step, epoch, name, ...) of metrics.csv; a file that is there is continued."""
+    """Lightning's metrics as rows (step, epoch, name, ...) of metrics.csv; a file that is there is continued.
+
+    last_step: the update of the latest row of this process, or 0.
+    """
 
     def __init__(self, path: Path):
         super().__init__()
         self.table = CsvTable(path)
+        self.last_step = 0
 
     @property
     def name(self) -> str:
@@ -85,15 +100,90 @@ class MetricsFile(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """One row for these metrics."""
+        self.last_step = step or self.last_step
         self.table.append({"step": step, **{name: value for name, value in metrics.items() if name != "step"}})
 
 
+class RunLogger(Protocol):
+    """What a logger may offer beyond the methods of Lightning's `Logger`.
+
+    Each method is optional and is called only if the logger has it, so that any Lightning logger can be used unchanged.
+    """
+
+    def log_samples(self, name: str, samples: Samples, step: int) -> None:
+        """Examples with the model's output. name: "validation" during training, "final" for the best model."""
+
+    def log_figure(self, path: Path, step: int) -> None:
+        """A PNG file that was drawn when the run ended."""
+
+    def log_final(self, scores: Mapping[str, float], step: int) -> None:
+        """The scores of the best model, named "final/<metric>". A logger without it gets them as metrics."""
+
+
+def send_samples(loggers: Iterable[Logger], name: str, samples: Samples, step: int) -> None:
+    """Calls `RunLogger.log_samples` of every logger that has it."""
+    for logger in loggers:
+        if samples and hasattr(logger, "log_samples"):
+            logger.log_samples(name, samples, step)
+
+
+def samples_text(samples: Samples) -> str:
+    """Samples as text, one line per label and an empty line between two samples."""
+    return "\n\n".join("\n".join(f"{label:<10}{line}" for label, line in sample.items()) for sample in samples)
+
+
 class TensorBoard(TensorBoardLogger):
-    """Event files in <run folder>/tensorboard, with the configuration as text and as hyperparameters."""
+    """Event files in <run folder>/<entry>, where `entry` is the name of this entry in the group `logger`.
 
-    def __init__(self, run_folder: Path):
-        super().__init__(run_folder, name="tensorboard", version="", default_hp_metric=False)
+    A resumed run takes over the event files of the run that it resumes. What they recorded from `first_step` on,
+    after the checkpoint, is hidden.
+    """
 
+    def __init__(
+        self, run_folder: Path, entry: str = "tensorboard", resumed_run: Path | None = None, first_step: int = 0
+    ):
+        super().__init__(run_folder, name=entry, version="", default_hp_metric=False, purge_step=first_step or None)
+        self.first_step = first_step
+        if resumed_run is not None and resumed_run.resolve() != run_folder.resolve():
+            Path(self.log_dir).mkdir(parents=True, exist_ok=True)
+            for events in (resumed_run / entry).glob("events.out.tfevents.*"):
+                shutil.copy(events, self.log_dir)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any], *_: Any) -> None:
+        """The configuration, as text and as hyperparameters named like the keys on the command line."""
+        self.hparams = dict(leaves(params))
+        text = yaml.safe_dump(params, sort_keys=False, allow_unicode=True)
+        self.experiment.add_text("config", code_block(text), self.first_step)
+        _, start, _ = self._hparams_summaries()
+        self.experiment._get_file_writer().add_summary(start)
+        (Path(self.log_dir) / self.NAME_HPARAMS_FILE).unlink(missing_ok=True)  # of a run that was resumed
+        self.save()
+
+    @rank_zero_only
+    def log_final(self, scores: Mapping[str, float], step: int) -> None:
+        """The final scores, also as the metrics that belong to the hyperparameters."""
+        self.log_metrics(scores, step)
+        experiment, _, end = self._hparams_summaries(scores)
+        for summary in (experiment, end):
+            self.experiment._get_file_writer().add_summary(summary)
+
+    def _hparams_summaries(self, metrics: Mapping[str, float] | None = None) -> tuple[Any, Any, Any]:
+        """The records of the HPARAMS tab: which hyperparameters and metrics there are, start and end of the run.
+
+        TensorBoard reads only the first record of each kind in a folder. The metrics are known at the end, so that the
+        record that names them must not be written before.
+        """
+        from torch.utils.tensorboard.summary import hparams
+
+        return hparams(self._sanitize_params(self.hparams), dict(metrics or {}))
+
+    @rank_zero_only
+    def log_samples(self, name: str, samples: Samples, step: int) -> None:
+        """Samples as text."""
+        self.experiment.add_text(f"samples/{name}", code_block(samples_text(samples)), step)
+
+    @rank_zero_only
     def log_figure(self, path: Path, step: int) -> None:
         """A PNG file as an image."""
         import matplotlib.image
@@ -101,11 +191,18 @@ class TensorBoard(TensorBoardLogger):
         self.experiment.add_image(f"figures/{path.stem}", matplotlib.image.imread(path), step, dataformats="HWC")
 
 
-class Wandb(WandbLogger):
-    """Weights & Biases: one run per run folder, also after it was resumed.
+def code_block(text: str) -> str:
+    """Text that TensorBoard's Markdown shows as it is."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
 
+
+class Wandb(WandbLogger):
+    """Weights & Biases: one run per run folder, which a resumed run continues.
+
+    entry:          name of this entry in the group `logger`; the id of the run is in <run folder>/<entry>_id.txt.
+    resumed_run:    the run folder that is being resumed; its wandb run is continued.
     project, entity: of wandb. mode: "online" or "offline"; None: online if there is an API key.
-    group: the sweep that the run belongs to.
+    group:          the sweep that the run belongs to.
     """
 
     def __init__(
@@ -113,37 +210,55 @@ class Wandb(WandbLogger):
         run_folder: Path,
         run_name: str,
         tags: list[str],
-        config: dict[str, Any],
+        entry: str = "wandb",
+        resumed_run: Path | None = None,
         project: Text = "attnorm",
         entity: Text | None = None,
         mode: Literal["online", "offline"] | None = None,
         group: str | None = None,
     ):
-        id_file = run_folder / "wandb_id.txt"  # written before anything starts, so that a resumed run finds it
-        if not id_file.exists():
-            id_file.write_text(secrets.token_hex(4) + "\n")
         super().__init__(
             project=project,
             entity=entity,
-            id=id_file.read_text().strip(),
+            id=wandb_id(f"{entry}_id.txt", run_folder, resumed_run),
             name=run_name,
             tags=tags,
-            config=config,
             save_dir=run_folder,
-            offline=mode == "offline" or (mode is None and not has_wandb_key()),
+            mode="offline" if mode is None and not has_wandb_key() else mode,
             group=group,
+            reinit="create_new",  # otherwise a second entry would log to the run of the first one
         )
 
+    @rank_zero_only
+    def log_samples(self, name: str, samples: Samples, step: int) -> None:
+        """Samples as a table with one column per label."""
+        columns = list(dict.fromkeys(label for sample in samples for label in sample))
+        rows = [[sample.get(label) for label in columns] for sample in samples]
+        self.log_table(f"samples/{name}", columns, rows, step=step)
+
+    @rank_zero_only
     def log_figure(self, path: Path, step: int) -> None:
         """A PNG file as an image."""
-        self.log_image(f"figures/{path.stem}", [str(path)], step=None)
+        self.log_image(f"figures/{path.stem}", [str(path)], step=step)
 
+    @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Closes the run; otherwise it would go on into the next run of a sweep."""
-        import wandb
-
+        """Closes the run; otherwise it would stay open during the next run of a sweep."""
         super().finalize(status)
-        wandb.finish(exit_code=int(status != "success"))
+        if self._experiment is not None:
+            self._experiment.finish(exit_code=int(status != "success"))
+
+
+def wandb_id(name: str, run_folder: Path, resumed_run: Path | None) -> str:
+    """The id in the file `name` of the run folder, otherwise that of the resumed run, otherwise a new one.
+
+    It is written at once, before wandb starts, so that a run that is killed can be resumed.
+    """
+    folders = [run_folder] if resumed_run is None else [run_folder, resumed_run]
+    known = [path.read_text().strip() for folder in folders if (path := folder / name).exists()]
+    found = known[0] if known else secrets.token_hex(4)
+    (run_folder / name).write_text(found + "\n")
+    return found
 
 
 def has_wandb_key() -> bool:
@@ -156,10 +271,15 @@ def has_wandb_key() -> bool:
         return False
 
 
-class RunLoggers:
+class RunLoggers(pl.Callback):
     """metrics.csv and the loggers of the group `logger`, closed when this context ends.
 
-    Before that the figures of the run are drawn and sent, whether the run ended well or not.
+    Before that the figures of the run are drawn and sent, whether the run ended well or not. What fails after training
+    (drawing, sending, closing) is a warning: it neither hides the exception that ended the run nor makes a finished run
+    a failed one.
+
+    It is also a callback of the trainer, because Lightning would close the loggers at the end of training, before the
+    final scores, samples and figures have been sent.
     """
 
     def __init__(
@@ -171,24 +291,55 @@ class RunLoggers:
         draw: Callable[[Path], list[Path]] | None = None,
     ):
         self.cfg, self.run_folder, self.label, self.group, self.draw = cfg, run_folder, label, group, draw
-        self.all: list[Logger] = []
-        self.step = 0
+        self.metrics_file = MetricsFile(run_folder / "metrics.csv")
+        self.others: list[Logger] = []
 
     def open(self) -> list[Logger]:
         """Starts the loggers, on the first rank; the other ranks have none."""
-        if is_first_rank():
-            facts = {
-                "run_folder": self.run_folder,
-                "save_dir": self.run_folder,
-                "run_name": f"{self.cfg['task']['name']} {self.label} seed {self.cfg['seed']}",
-                "tags": self.cfg["tags"],
-                "config": self.cfg,
-                "group": self.group,
-            }
-            self.all = [MetricsFile(self.run_folder / "metrics.csv"), *build_components(self.cfg, "logger", **facts)]
-            for logger in self.all:
-                logger.log_hyperparams(dict(leaves(self.cfg)))
-        return self.all
+        if not is_first_rank():
+            return []
+        facts = {
+            "run_folder": self.run_folder,
+            "save_dir": self.run_folder,
+            "run_name": f"{self.cfg['task']['name']} {self.label} seed {self.cfg['seed']}",
+            "tags": self.cfg["tags"],
+            "config": self.cfg,
+            "group": self.group,
+        }
+        self.others = build_components(self.cfg, "logger", **facts, **self._resumed())
+        for logger in self.others:
+            logger.log_hyperparams(self.cfg)
+        return [self.metrics_file, *self.others]
+
+    def _resumed(self) -> dict[str, Any]:
+        """The folder of the run that is being resumed, and the first update that this run makes."""
+        if not self.cfg["ckpt_path"] or not entries(self.cfg, "logger"):
+            return {"resumed_run": None, "first_step": 0}
+        checkpoint = Path(self.cfg["ckpt_path"])
+        return {
+            "resumed_run": checkpoint.parent.parent,
+            "first_step": read_checkpoint(checkpoint)["global_step"] + 1,
+        }
+
+    def teardown(self, trainer: pl.Trainer, task: pl.LightningModule, stage: str) -> None:
+        self._detach(trainer)
+
+    def on_exception(self, trainer: pl.Trainer, task: pl.LightningModule, error: BaseException) -> None:
+        self._detach(trainer)
+
+    def _detach(self, trainer: pl.Trainer) -> None:
+        """Keeps Lightning from closing the loggers. They are saved, as this may be a process forked for training."""
+        for logger in self.others:
+            attempt("save", logger, logger.save)
+        trainer.loggers = []
+
+    def log_final(self, scores: Mapping[str, float], samples: Samples, step: int) -> None:
+        """Sends the scores and samples of the best model to every logger; metrics.csv keeps its columns."""
+        self.metrics_file.last_step = step
+        named = {f"final/{name}": value for name, value in scores.items()}
+        for logger in self.others:
+            attempt("log the final scores", logger, getattr(logger, "log_final", logger.log_metrics), named, step)
+            attempt("log the samples", logger, send_samples, [logger], "final", samples, step)
 
     def __enter__(self) -> "RunLoggers":
         return self
@@ -196,16 +347,18 @@ class RunLoggers:
     def __exit__(self, kind: type | None, *_: object) -> None:
         if not is_first_rank():
             return
-        figures = self.draw(self.run_folder) if self.draw else []
-        for logger in self.all:
-            for path in figures:
+        figures = attempt("draw the figures", self, self.draw, self.run_folder) if self.draw else None
+        for logger in self.others:
+            for path in figures or []:
                 if hasattr(logger, "log_figure"):
-                    logger.log_figure(path, self.step)
-            logger.finalize("success" if kind is None else "failed")
+                    attempt(f"log {path.name}", logger, logger.log_figure, path, self.metrics_file.last_step)
+            attempt("close", logger, logger.finalize, "success" if kind is None else "failed")
 
-    def log_final(self, summary: Mapping[str, Any]) -> None:
-        """The final scores and samples, to every logger but metrics.csv."""
-        self.step = summary["steps"]
-        metrics = {f"final/{name}": value for name, value in summary["validation"]["metrics"].items()}
-        for logger in self.all[1:]:
-            logger.log_metrics(metrics, self.step)
+
+def attempt(what: str, owner: object, action: Callable, *arguments: Any) -> Any:
+    """The result of `action(*arguments)`; None and a warning if it fails."""
+    try:
+        return action(*arguments)
+    except Exception as error:
+        log.warning("%s could not %s: %s: %s", type(owner).__name__, what, type(error).__name__, error)
+        return None

@@ -9,7 +9,6 @@ import yaml
 
 from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace_by_copy, sweep_unfinished
 from attnorm.config.integrity import check_fit, parameters_of
-from attnorm.config.resolve import record_of
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.learned_scalars import file_of, learned_scalars
 from attnorm.training.environment import describe_environment, is_first_rank, write_json
@@ -54,7 +53,7 @@ def _holds(folder: Path, checkpoint: Path) -> bool:
 def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
     """Writes the configuration and the environment of a run, with the overrides that were typed for it."""
     run.mkdir(parents=True, exist_ok=True)
-    (run / CONFIG).write_text(yaml.safe_dump(record_of(cfg), sort_keys=False, allow_unicode=True))
+    (run / CONFIG).write_text(yaml.safe_dump(cfg, sort_keys=False, allow_unicode=True))
     write_json(run / "environment.json", describe_environment() | {"overrides": overrides})
     sweep_unfinished(run / "checkpoints")
 

@@ -9,11 +9,11 @@ import torch
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace_by_copy
-from attnorm.config.resolve import record_of, run_label
 from attnorm.config.resume import deciding
 from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
+from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console, warm_start
@@ -35,7 +35,7 @@ SAMPLES = 5  # examples that are shown at the end
 
 
 def train(
-    cfg: dict[str, Any],
+    config: ResolvedConfig,
     run_folder: Path,
     overrides: Sequence[str] = (),
     *,
@@ -44,7 +44,7 @@ def train(
 ) -> float | None:
     """Trains, keeps the best model by the task's metric, and scores it.
 
-    cfg:        a plain configuration without a problem for `validate.check`.
+    config:     a checked configuration.
     run_folder: made here; everything that the run leaves behind is in it.
     overrides:  what was typed for this run, for its record.
     draw:       draws the figures of a run folder; they are sent to the loggers, also of a run that was stopped.
@@ -54,11 +54,12 @@ def train(
     written into summary.json before it is raised again.
     """
     console.quiet_libraries()
-    task, label, throughput = task_of(cfg), run_label(cfg), Throughput()
+    cfg, label = config.settings, config.label
+    task, throughput = task_of(cfg), Throughput()
     is_first = is_first_rank()
     if is_first:
         start_record(cfg, run_folder, list(overrides))
-        console.show_config(record_of(cfg))
+        console.show_config(cfg)
     named = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
     with (
         RunLog(cfg, run_folder),
@@ -72,7 +73,7 @@ def train(
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module.optimization = task.optimization()
-        trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop])
+        trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop, loggers])
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates, run_folder)
@@ -84,8 +85,7 @@ def train(
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
         if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
-            summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run_folder, label)
-            loggers.log_final(summary)
+            summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run_folder, label, loggers)
         if is_first:
             console.show_profile(trainer)
     if is_first:
@@ -116,7 +116,7 @@ def keep_run_record(
     """Stores in every checkpoint what a resumed run has to agree with. If this run is a resumed one, compares it with
     its checkpoint, and takes over the history of the run."""
     cfg, tokenizer = task.cfg, data.splits["train"].tokenizer
-    record = RunRecord(deciding(record_of(cfg)), task.data_fingerprints(data.splits), tokenizer, updates)
+    record = RunRecord(deciding(cfg), task.data_fingerprints(data.splits), tokenizer, updates)
     trainer.callbacks.insert(0, record)  # type: ignore[attr-defined]  # set by Lightning
     if cfg["ckpt_path"]:
         assert module.optimization is not None
@@ -165,8 +165,10 @@ def evaluate_best(
     updates: int,
     run_folder: Path,
     label: str,
+    loggers: RunLoggers,
 ) -> dict[str, Any]:
-    """Scores the best model on the validation split, shows and writes the results; what summary.json says of them."""
+    """Scores the best model on the validation split, shows, writes and logs the results; what summary.json says of
+    them."""
     split = data.splits["validation"]
     best_step = load_weights(module.model, run_folder / "checkpoints" / f"{BEST}.ckpt")
     scores = task.score(module.to(trainer.strategy.root_device), split)
@@ -174,6 +176,7 @@ def evaluate_best(
     console.show_samples(scores.samples[:SAMPLES])
     scores.write(run_folder / "samples", scores.split)
     scores.write_predictions(run_folder, scores.split)
+    loggers.log_final(scores.metrics, scores.samples[:SAMPLES], steps)
     console.show_scores(scores, label)
     for name, rows in recorded_scalars(run_folder).items():
         console.show_learned_scalar(name, rows)

@@ -1,4 +1,7 @@
-"""x -> (I + alpha Cov_w(T))^-1 x, for one distribution w over the templates T or one a row: the core of `fenchel`."""
+"""Solves (I + alpha Cov_w(T)) y = x, the linear system at the core of `fenchel`.
+
+The distribution w over the templates T is either shared by all queries or different for each query.
+"""
 
 from typing import Any
 
@@ -8,10 +11,12 @@ from torch.autograd.function import once_differentiable
 
 
 def covariance_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:
-    """(I + alpha Cov_w(T))^-1 x for each row of x (B, H, N, D); T (B, H, M, D), w broadcastable to (B, H, N, M).
+    """Computes (I + alpha Cov_w(T))^-1 x for each row of x, with Cov_w(T) = T'(diag w - w w')T.
 
-    Cov_w(T) = T'(diag w - w w')T. One Cholesky factor a head where w has one row for all queries, else by conjugate
-    gradients: forming N matrices of D x D takes far longer than some products with T.
+    If all queries share one w, this takes one Cholesky factorization per head. Otherwise it uses conjugate gradients,
+    because forming N matrices of size D x D takes far longer than a few products with T.
+
+    Shapes: x (B, H, N, D), T (B, H, M, D), w broadcastable to (B, H, N, M) -> (B, H, N, D).
     """
     if w.shape[-2] == 1:
         w = w.expand(*x.shape[:2], 1, -1)
@@ -24,10 +29,11 @@ def covariance_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> 
 
 @torch.no_grad()
 def conjugate_gradients(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, tolerance: float | Tensor) -> Tensor:
-    """The same with w (B, H, N, M), without a gradient, to a residual of `tolerance` |x| or less.
+    """Computes (I + alpha Cov_w(T))^-1 x for w (B, H, N, M) by conjugate gradients, without a gradient.
 
-    The matrix is I plus something positive, so the error is at most the residual, and it is close to I along the many
-    directions in which the templates hardly vary, so few steps do.
+    The iteration stops when the norm of the residual is at most `tolerance` |x|. The matrix is I plus a positive
+    semidefinite matrix, so the error is at most the residual. Along the many directions in which the templates hardly
+    vary, the matrix is close to I, so a few steps suffice.
     """
     mean = w @ T
 
@@ -38,7 +44,7 @@ def conjugate_gradients(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, 
     y, residual, direction = torch.zeros_like(x), x, x
     squared = x.square().sum(-1, keepdim=True)
     enough = squared * tolerance**2
-    for _ in range(10 * x.shape[-1]):  # in exact arithmetic D steps
+    for _ in range(10 * x.shape[-1]):  # D steps suffice in exact arithmetic
         going = squared > enough
         if not going.any():
             break
@@ -52,7 +58,7 @@ def conjugate_gradients(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, 
 
 
 class RowSolve(torch.autograd.Function):
-    """y = A^-1 x with A = I + alpha Cov_w(T), one A a row; with a = A^-1 g the gradient of A is -a y'."""
+    """Computes y = A^-1 x with A = I + alpha Cov_w(T), one A per row. With a = A^-1 g, the gradient of A is -a y'."""
 
     @staticmethod
     def forward(ctx: Any, T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Normalizers that are softmax with a bias on each key: their `attend` needs no (N, M) table."""
+"""Normalizers that are a softmax with a bias per key. Their `attend` never builds the (N, M) weights."""
 
 import torch
 from torch import Tensor
@@ -12,10 +12,10 @@ DENSE_UP_TO = {"cpu": 192 * 192, "cuda": 512 * 512}  # N x M
 
 
 def memory_linear(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None) -> bool:
-    """Whether `attend` should and can do without the (N, M) table; else it computes the dense weights.
+    """Whether `attend` can and should avoid the (N, M) weights. If not, it computes the dense weights.
 
-    It can where mask and prior say the same to every query of a segment. It should where that is faster: from the
-    lengths on that `benchmarks/attention_speed.py` shows.
+    It can if the mask and the prior are the same for every query of a segment. It should if that is faster, which is
+    the case above the sequence lengths that `benchmarks/attention_speed.py` reports.
     """
     separable = mask is None or (isinstance(mask, Mask) and not mask.causal)
     key_only = log_prior is None or log_prior.dim() < 2 or log_prior.shape[-2] == 1
@@ -23,15 +23,19 @@ def memory_linear(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: T
 
 
 class KeyBiased(Normalizer):
-    """w_ij = softmax over j of s_ij + b_j, where b may depend on all queries and keys; a subclass writes b."""
+    """w_ij = softmax over j of s_ij + b_j, where the bias b may depend on all queries and keys.
+
+    A subclass implements `key_bias`.
+    """
 
     def key_bias(
         self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float
     ) -> Tensor | None:
-        """b, broadcastable to (B, H, 1, M), or None for 0.
+        """Returns b, broadcastable to (B, H, 1, M), or None for a bias of 0.
 
-        log_prior: log u, broadcastable to (B, H, 1, M), -inf at keys that are out.
-        queries:   0 at queries that take part, -inf at the others, (B, 1, 1, N): a bias for the transposed problem.
+        log_prior: log u, broadcastable to (B, H, 1, M), and -inf at masked keys.
+        queries:   (B, 1, 1, N), 0 for the queries that take part and -inf for the others. It is the bias of the
+                   transposed problem.
         """
         raise NotImplementedError
 
@@ -61,7 +65,7 @@ class KeyBiased(Normalizer):
 
 
 def forbid(out: Tensor, log_prior: Tensor | None = None) -> Tensor:
-    """log_prior (or 0) with -inf where `out`, bool (B, M) -> (B, 1 or H, 1, M)."""
+    """Returns log_prior (or 0) with -inf where `out` is True. Shapes: out, bool (B, M) -> (B, 1 or H, 1, M)."""
     if log_prior is None:
         log_prior = torch.zeros(1, 1, 1, 1, device=out.device)
     return log_prior.masked_fill(out[:, None, None, :], -torch.inf)

@@ -1,4 +1,4 @@
-"""What the maps that treat each row of scores by itself have in common."""
+"""Base class of the normalizers that map each row of scores independently of the other rows."""
 
 import math
 from collections.abc import Callable
@@ -11,10 +11,13 @@ from attnorm.attention.normalizers.base import Normalizer, add_log_prior, masked
 
 
 class RowMap(Normalizer):
-    """Each row of weights is a map of that row of s + log u alone; a subclass writes the map."""
+    """Each row of weights is a function of the same row of s + log u only. A subclass implements `row_weights`."""
 
     def row_weights(self, scores: Tensor) -> Tensor:
-        """scores (B, H, N, M) in float32 or wider, -inf where no weight may go but never in a whole row -> weights."""
+        """Maps scores (B, H, N, M) to weights of the same shape.
+
+        The scores are in float32 or wider. They are -inf where the weight must be 0, but no row consists of -inf only.
+        """
         raise NotImplementedError
 
     def forward(
@@ -35,10 +38,11 @@ def map_rows(
     mask: Tensor | Mask | None,
     log_prior: Tensor | None,
 ) -> Tensor:
-    """`row_weights(s, forbidden)` of s = scores + log u, in the dtype of `scores`, 0 where forbidden.
+    """Applies `row_weights(s, forbidden)` to s = scores + log u and returns weights in the dtype of `scores`.
 
-    s is -inf where forbidden, except in a dead row (all forbidden), which the map sees as zeros. A row with a NaN or
-    +inf score gets NaN weights, as from softmax, and is kept from the map: sorts and index look-ups crash on it.
+    The weights are 0 where `forbidden`. There s is -inf, except in a dead row (one without any allowed key), which is
+    passed as zeros. As with softmax, a row with a NaN or +inf score gets NaN weights. Such a row is also passed as
+    zeros, because sorting and indexing can crash on NaN.
     """
     s = add_log_prior(masked_scores(scores, mask), log_prior)
     forbidden = s == -torch.inf
@@ -49,5 +53,5 @@ def map_rows(
 
 
 def finite_number(value: object) -> bool:
-    """Whether an option is a finite number; True and False are none."""
+    """Whether `value` is a finite number. A bool is not a number."""
     return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""What the normalizers whose keys are templates (optimal transport, Fenchel duality) have in common."""
+"""Functions shared by the normalizers whose keys are templates (optimal transport and Fenchel duality)."""
 
 import torch
 from torch import Tensor
@@ -8,20 +8,22 @@ from attnorm.attention.normalizers.base import upcast
 
 
 def templates(name: str, keys: Tensor | None, scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
-    """The keys (B, H, M, D) `without_padding`, in float32 or wider, at least as wide as the scores; ValueError where
-    they are missing."""
+    """Returns the keys (B, H, M, D) `without_padding`, in float32 or wider and at least as wide as the scores.
+
+    Raises ValueError if the keys are missing or do not match the scores.
+    """
     if keys is None:
-        raise ValueError(f"{name}: its templates are the keys behind the scores; give keys=(B, H, M, D)")
+        raise ValueError(f"{name}: the templates are the keys that gave the scores; pass keys=(B, H, M, D)")
     if keys.shape[-2] != scores.shape[-1]:
-        raise ValueError(f"{name}: keys {tuple(keys.shape)} are not those of scores {tuple(scores.shape)}")
+        raise ValueError(f"{name}: keys of shape {tuple(keys.shape)} do not match scores {tuple(scores.shape)}")
     return without_padding(keys.to(torch.promote_types(upcast(keys).dtype, upcast(scores).dtype)), scores, mask)
 
 
 def without_padding(keys: Tensor, scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
-    """Keys (B, H, M, D) that no query may see replaced by the first that some query may see.
+    """Replaces the keys (B, H, M, D) that no query may see by the first key that some query may see.
 
-    Their weight is 0, but what they hold could still affect how others are rounded: as the origin of `center_on_first`,
-    or by its size.
+    Their weight is 0, but their values could still affect how the other keys are rounded, either as the origin of
+    `center_on_first` or by their magnitude.
     """
     allowed = allowed_keys(scores, mask)
     if allowed is None:
@@ -33,15 +35,19 @@ def without_padding(keys: Tensor, scores: Tensor, mask: Tensor | Mask | None) ->
 
 
 def center_on_first(keys: Tensor) -> Tensor:
-    """The keys (B, H, M, D) as seen from the first one, where only their differences count: far from the origin they
-    would round. Unlike the mean, the first key depends neither on padding nor on the future."""
+    """Subtracts the first key from the keys (B, H, M, D), so that keys far from the origin do not lose precision.
+
+    Only the differences of the keys matter. Unlike the mean, the first key depends neither on padding nor on the
+    future.
+    """
     return keys - keys[..., :1, :].detach()
 
 
 def log_preference(scores: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None) -> Tensor:
-    """log u, normalized over the allowed keys of each row; -inf on the others and in a row without any.
+    """Returns log u normalized over the allowed keys of each row.
 
-    Broadcastable to scores (B, H, N, M), with N = 1 where u is the same for all queries.
+    It is -inf at the other keys and in a row without allowed keys. The result is broadcastable to scores (B, H, N, M),
+    with N = 1 if u is the same for all queries.
     """
     allowed = allowed_keys(scores, mask)
     log_u = scores.new_zeros(()) if log_prior is None else log_prior
@@ -55,8 +61,10 @@ def log_preference(scores: Tensor, mask: Tensor | Mask | None, log_prior: Tensor
 
 
 def allowed_keys(scores: Tensor, mask: Tensor | Mask | None) -> Tensor | None:
-    """The mask, broadcastable to scores (B, H, N, M), with N = 1 where every real query may see the same keys: padded
-    queries are left to `masked_scores`."""
+    """Returns the mask, broadcastable to scores (B, H, N, M), with N = 1 if all real queries may see the same keys.
+
+    Padded queries are not masked here; `masked_scores` masks them.
+    """
     if isinstance(mask, Mask) and not mask.causal and mask.segments is None:
         return None if mask.keys is None else mask.keys[:, None, None, :]  # (B, 1, 1, M)
     return dense_mask(mask, scores)

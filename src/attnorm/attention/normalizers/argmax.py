@@ -1,4 +1,4 @@
-"""Hard attention at evaluation: all weight on the best key, "Neural Attention Mechanisms"."""
+"""Hard attention for evaluation: each query attends to its best key only ("Neural Attention Mechanisms")."""
 
 import torch
 from torch import Tensor
@@ -7,9 +7,10 @@ from attnorm.attention.normalizers._row_map import RowMap
 
 
 class Argmax(RowMap):
-    """w_ij = 1 for the key with the largest s_ij = scores + log u (the first of equals), 0 for the others.
+    """w_ij = 1 for the key with the largest s_ij = scores + log u, and 0 for all other keys.
 
-    It has no gradient, so it is for evaluation only: `forward` raises RuntimeError in training mode.
+    In a tie, the first key is chosen. The function has no gradient and is meant for evaluation only: `forward` raises
+    RuntimeError in training mode.
     """
 
     differentiable = False
@@ -17,7 +18,7 @@ class Argmax(RowMap):
     def row_weights(self, scores: Tensor) -> Tensor:
         if self.training:
             raise RuntimeError(
-                "argmax has no gradient and is for evaluation: call .eval(); to train, use softmax or a sparse map "
-                "that has a gradient (entmax, sparsemax)"
+                "argmax has no gradient and is for evaluation only: call .eval(). To train, use softmax or a sparse "
+                "map with a gradient (entmax, sparsemax)"
             )
         return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)

@@ -1,4 +1,4 @@
-"""The one idea that must stay simple: a normalizer turns scores into weights."""
+"""Base class of all normalizers. A normalizer turns scores into attention weights."""
 
 from collections.abc import Callable
 
@@ -8,30 +8,32 @@ from torch import Tensor
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask, dense_mask
 
-AT_MOST_ONE = (0.0, 1.0)  # a `Normalizer.total`, such as that of sigmoid attention divided by the number of keys
+AT_MOST_ONE = (0.0, 1.0)  # a value for `Normalizer.total`, for example for sigmoid attention divided by M
 
 
 class Normalizer(TrainingHooks):
     """Turns scores (B, H, N, M) into attention weights of the same shape.
 
-    A subclass writes `forward`, the paper's formula. Models call `attend`, which a subclass overrides where a faster
-    way to the same numbers exists. What a subclass promises or does not promise about its weights it declares in the
-    attributes below; `attnorm.attention.testing.check_normalizer` holds it to them. Trained parameters that are worth
-    watching, need a higher learning rate or a projection are declared through the methods of `TrainingHooks`.
+    A subclass implements `forward`, which is the paper's formula. Models call `attend`. A subclass overrides `attend`
+    if there is a faster way to compute the same result. The class attributes below declare which properties the weights
+    have, and `attnorm.attention.testing.check_normalizer` verifies them. A subclass overrides the methods of
+    `TrainingHooks` for parameters that should be recorded, need a higher learning rate, or need a projection.
 
-    couples_queries: whether a row of weights depends on other queries: "none", "past" (earlier queries only: safe at
-                     autoregressive sites) or "all" (refused there).
-    needs_keys:      `forward` cannot do without `keys` and `scale`.
-    differentiable:  the weights have a gradient; False is refused in training.
+    couples_queries: whether a row of weights depends on other queries. One of "none", "past" (only on earlier queries,
+                     which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites).
+    needs_keys:      whether `forward` requires `keys` and `scale`.
+    differentiable:  whether the weights have a gradient. Training requires it.
     key_equivariant, query_equivariant: reordering the keys (queries) reorders the columns (rows) of the weights.
-    total:           what each row that is not dead sums to: a number; a pair (smallest, largest) if the sum may vary,
-                     such as AT_MOST_ONE; or None if the class promises neither the sum nor the sign of its weights.
-                     If no sum below 0 is allowed, weights are not negative.
-    key_shift_invariant: adding a number per key to the scores changes nothing.
-    least_mass:      m such that, without a prior, every key that some query may see keeps sum_i w_ij >= m / M (Lemma 1
-                     of "Doubly-Normalized Attention"); 0 promises nothing.
-    prior_scale_invariant: a number per query added to log u changes nothing, as u is only known up to a factor.
-    proportional_to_prior: along a row, the weights under the prior u are proportional to u times those without it.
+    total:           the sum of each row that is not dead. A number; a pair (smallest, largest) if the sum may vary,
+                     such as AT_MOST_ONE; or None if neither the sum nor the sign of the weights is guaranteed. If the
+                     smallest allowed sum is at least 0, the weights are nonnegative.
+    key_shift_invariant: adding one number per key to the scores does not change the weights.
+    least_mass:      m such that, without a prior, every key that some query may see has sum_i w_ij >= m / M (Lemma 1 of
+                     "Doubly-Normalized Attention"). 0 means no guarantee.
+    prior_scale_invariant: adding one number per query to log u does not change the weights, because u is defined only
+                     up to a factor.
+    proportional_to_prior: in each row, the weights under the prior u are proportional to u times the weights without
+                           it.
     """
 
     couples_queries = "none"
@@ -55,14 +57,15 @@ class Normalizer(TrainingHooks):
         keys: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """Weights (B, H, N, M) in the dtype of `scores`, computed in float32 or wider.
+        """Computes the weights (B, H, N, M) in float32 or wider and returns them in the dtype of `scores`.
 
         scores:    (B, H, N, M), already scaled.
-        mask:      bool, broadcastable to scores, True = may attend; or a compact `Mask`. A row without an allowed key
-                   gets weights 0.
-        log_prior: log u, broadcastable to scores: the preference distribution, -inf where u = 0.
-        keys:      (B, H, M, D) the keys behind the scores, and `scale` that of the scores, for the normalizers whose
-                   formula needs them (templates of optimal transport, of Fenchel duality).
+        mask:      bool, broadcastable to `scores`, True where a query may attend to a key; or a compact `Mask`. All
+                   weights of a row without an allowed key are 0.
+        log_prior: log u, broadcastable to `scores`, where u is the preference distribution. It is -inf where u = 0.
+        keys:      (B, H, M, D), the keys that gave the scores. `keys` and `scale`, the scale of the scores, are used
+                   only by normalizers whose formula contains them (the templates of optimal transport and Fenchel
+                   duality).
         """
         raise NotImplementedError
 
@@ -76,9 +79,9 @@ class Normalizer(TrainingHooks):
         log_prior: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The values averaged by the weights: q (B, H, N, D), k and v (B, H, M, D) -> (B, H, N, D).
+        """Averages the values with the attention weights: q (B, H, N, D), k and v (B, H, M, D) -> (B, H, N, D).
 
-        `scale` multiplies q k' and defaults to D ** -0.5.
+        The scores are `scale` q k'. `scale` defaults to D ** -0.5.
         """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         weights = self(dot_scores(q, k, scale), mask, log_prior=log_prior, keys=k, scale=scale)
@@ -86,35 +89,35 @@ class Normalizer(TrainingHooks):
 
 
 def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
-    """scale q k' (B, H, N, M), in float32 or wider whatever the inputs and autocast."""
+    """Computes scale q k', (B, H, N, M), in float32 or wider regardless of the dtype of the inputs and of autocast."""
     with torch.autocast(q.device.type, enabled=False):
         return (upcast(q) * scale) @ upcast(k).transpose(-2, -1)
 
 
 def upcast(x: Tensor) -> Tensor:
-    """float32, or float64 where it is already."""
+    """Converts `x` to float32, unless it is float64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def masked_scores(scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
-    """The scores in float32 or wider, -inf where the mask forbids."""
+    """Returns the scores in float32 or wider, with -inf at masked pairs."""
     allowed = dense_mask(mask, scores)
     scores = upcast(scores)
     return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
 
 
 def add_log_prior(scores: Tensor, log_prior: Tensor | None) -> Tensor:
-    """scores + log u: the place where a prior acts."""
+    """Returns scores + log u. This is the only way in which a prior enters a normalizer."""
     return scores if log_prior is None else scores + log_prior.to(scores.dtype)
 
 
 def softmax_over_keys(scores: Tensor) -> Tensor:
-    """exp(s_ij) / sum_j' exp(s_ij'); a row of -inf gives weights 0 and no gradient instead of NaN."""
+    """exp(s_ij) / sum_j' exp(s_ij'). In a row of -inf, the weights and their gradient are 0 instead of NaN."""
     dead = scores.amax(-1, keepdim=True) == -torch.inf
     return scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
 
 
 def logsumexp_over_queries(scores: Tensor) -> Tensor:
-    """c_j = log sum_i exp(s_ij), (B, H, 1, M); 0 for a key that no query may see."""
+    """c_j = log sum_i exp(s_ij), (B, H, 1, M). It is 0 for a key that no query may see."""
     dead = scores.amax(-2, keepdim=True) == -torch.inf
     return scores.masked_fill(dead, 0.0).logsumexp(-2, keepdim=True).masked_fill(dead, 0.0)

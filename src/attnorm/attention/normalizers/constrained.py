@@ -10,14 +10,14 @@ from attnorm.attention.normalizers.base import dot_scores, softmax_over_keys
 
 
 class Constrained(RowMap):
-    """A map of each row onto the weights p in the simplex with p <= upper; a subclass says which of them.
+    """Maps each row of scores to weights p in the simplex with p <= upper. Subclasses differ in the map.
 
-    upper: the bound on each weight, here or at a call: a number, or a tensor that broadcasts to the scores (B, H, N, M)
-           and gets gradients. A number is taken as max(upper, 1 / number of allowed keys), so that there always is a p;
-           1.0 bounds nothing. Of a tensor, bounds of forbidden keys are not read.
+    upper: the bound on each weight, either a number or a tensor that broadcasts to the scores (B, H, N, M) and receives
+           gradients. It can be given here or in a call. A number is replaced by max(upper, 1 / number of allowed keys),
+           so that a solution always exists; 1.0 means no bound. Values of a tensor at forbidden keys are ignored.
 
-    Raises ValueError for a bound that is negative or NaN and, at the call, for a live row where the bounds of the
-    allowed keys sum to less than 1 (by more than rounding).
+    Raises ValueError if a bound is negative or NaN. A call raises ValueError if, in some live row, the bounds of the
+    allowed keys sum to less than 1 by more than the rounding error.
     """
 
     def __init__(self, upper: float | Tensor = 1.0):
@@ -31,11 +31,14 @@ class Constrained(RowMap):
         """The bound, if it is a parameter with one element or one element per head."""
         if not isinstance(self.upper, nn.Parameter):
             return {}
-        scalars = self.upper.shape[-3] if self.upper.dim() > 2 else 1  # it broadcasts to (B, H, N, M)
+        scalars = self.upper.shape[-3] if self.upper.dim() > 2 else 1  # `upper` broadcasts to (B, H, N, M)
         return {"upper": self.upper.flatten()} if self.upper.numel() == scalars else {}
 
     def bounded_weights(self, scores: Tensor, upper: Tensor) -> Tensor:
-        """scores, and upper in [0, 1], 0 where forbidden, (B, H, N, M) -> weights <= upper."""
+        """Maps scores (B, H, N, M) to weights <= upper.
+
+        `upper` has the shape of the scores. Its values are in [0, 1], and 0 where forbidden.
+        """
         raise NotImplementedError
 
     def forward(
@@ -62,16 +65,17 @@ class Constrained(RowMap):
         scale: float | None = None,
         upper: float | Tensor | None = None,
     ) -> Tensor:
-        """As `Normalizer.attend`, with `upper` as at construction."""
+        """As `Normalizer.attend`, with `upper` as in the constructor."""
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         weights = self(dot_scores(q, k, scale), mask, log_prior=log_prior, upper=upper)
         return weights.to(v.dtype) @ v
 
 
 class ConstrainedSoftmax(Constrained):
-    """w_i = argmin KL(p | softmax(s_i)) over p in the simplex with p <= upper_i,
+    """w_i = argmin KL(p | softmax(s_i)) over p in the simplex with p <= upper_i.
 
-    so w_ij = min(upper_ij, t_i exp(s_ij)) with s = scores + log u and t_i such that the row sums to 1.
+    The solution is w_ij = min(upper_ij, t_i exp(s_ij)) with s = scores + log u, where t_i is such that the row sums to
+    1.
     """
 
     def bounded_weights(self, scores: Tensor, upper: Tensor) -> Tensor:
@@ -80,38 +84,39 @@ class ConstrainedSoftmax(Constrained):
             s, b = scores.double(), upper.double()
             ratio, order = (b.log() - s).masked_fill(s == -torch.inf, torch.inf).sort(-1)
             s, b = s.gather(-1, order), b.gather(-1, order)
-            rest = s.flip(-1).logcumsumexp(-1).flip(-1)  # of this key and all later ones
-            total = b.cumsum(-1) - b + (ratio + rest).exp()  # sum of the row with t at which this key reaches its bound
+            rest = s.flip(-1).logcumsumexp(-1).flip(-1)  # logsumexp of this key and all later keys
+            total = b.cumsum(-1) - b + (ratio + rest).exp()  # the row sum at the t at which this key reaches its bound
             at_bound = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, total < 1)
-            at_bound |= upper.sum(-1, keepdim=True) <= 1 + rounding(upper.dtype)  # nothing is left to choose
+            at_bound |= upper.sum(-1, keepdim=True) <= 1 + rounding(upper.dtype)  # the bounds are the only solution
         taken = upper.masked_fill(~at_bound, 0.0)
         left = (1 - taken.sum(-1, keepdim=True)).clamp(min=0.0)
         return taken + left * softmax_over_keys(scores.masked_fill(at_bound, -torch.inf))
 
 
 class ConstrainedSparsemax(Constrained):
-    """w_i = argmin |p - s_i|^2 over p in the simplex with p <= upper_i,
+    """w_i = argmin |p - s_i|^2 over p in the simplex with p <= upper_i.
 
-    so w_ij = min(max(s_ij - tau_i, 0), upper_ij) with s = scores + log u and tau_i such that the row sums to 1.
+    The solution is w_ij = min(max(s_ij - tau_i, 0), upper_ij) with s = scores + log u, where tau_i is such that the row
+    sums to 1.
     """
 
     def bounded_weights(self, scores: Tensor, upper: Tensor) -> Tensor:
-        s = scores.masked_fill(scores == -torch.inf, 0.0)  # their bound is 0
+        s = scores.masked_fill(scores == -torch.inf, 0.0)  # harmless, because the bound of these keys is 0
         with torch.no_grad():
-            # as tau falls, a key becomes positive at s and reaches its bound at s - upper: the row's sum is piecewise
-            # linear, and its slope is the number of keys between the two
+            # As tau decreases, the weight of a key becomes positive at tau = s and reaches its bound at
+            # tau = s - upper. The row sum is piecewise linear, and its slope is the number of keys between the two.
             starts, stops = s.double(), s.double() - upper.double()
             knots, order = torch.cat([starts, stops], -1).sort(-1, descending=True)
             slope = torch.where(order < s.shape[-1], 1.0, -1.0).to(knots.dtype).cumsum(-1)
             total = ((knots[..., :-1] - knots[..., 1:]) * slope[..., :-1]).cumsum(-1)
             total = torch.cat([torch.zeros_like(knots[..., :1]), total], -1)  # at each knot
-            # tau is between the knot where the sum reaches 1 and the one before; on the knot, if that hits 1 exactly
+            # tau lies between the knot where the sum reaches 1 and the previous one, or on the knot if the sum is 1
             slack = rounding(scores.dtype)
             reached = (total < 1 - slack).sum(-1, keepdim=True).clamp(max=knots.shape[-1] - 1)
             exact = total.gather(-1, reached) <= 1 + slack
             at_bound = stops >= knots.gather(-1, torch.where(exact, reached, reached - 1))
             free = (starts > knots.gather(-1, reached)) & ~at_bound
-            # subtracted first: scores that differ little must not lose their digits
+            # subtracted first, so that small differences between scores keep their precision
             center = s.masked_fill(~free, -torch.inf).amax(-1, keepdim=True).clamp(min=torch.finfo(s.dtype).min)
         taken = upper.masked_fill(~at_bound, 0.0)
         s = (s - center).masked_fill(~free, 0.0)
@@ -121,14 +126,17 @@ class ConstrainedSparsemax(Constrained):
 
 
 def check_number(upper: float) -> float:
-    """`upper` as a number; ValueError if it is none or negative."""
+    """Returns `upper` as a float. Raises ValueError if it is not a finite number or is negative."""
     if not finite_number(upper) or upper < 0:
-        raise ValueError(f"upper={upper!r}: allowed are finite numbers >= 0, or a tensor of them (1.0 bounds nothing)")
+        raise ValueError(f"upper={upper!r}: allowed are finite numbers >= 0, or a tensor of them (1.0 means no bound)")
     return float(upper)
 
 
 def bounds(upper: float | Tensor, scores: Tensor, forbidden: Tensor) -> Tensor:
-    """The bounds (B, H, N, M) in the dtype of the scores, at most 1; 0 where forbidden, 1 in dead rows."""
+    """Returns the bounds (B, H, N, M) in the dtype of the scores, at most 1.
+
+    They are 0 where forbidden and 1 in dead rows. Raises ValueError as described in `Constrained`.
+    """
     dead = forbidden.all(-1, keepdim=True)
     if not isinstance(upper, Tensor):
         share = 1 / (~forbidden).sum(-1, keepdim=True).clamp(min=1).to(scores.dtype)
@@ -139,12 +147,12 @@ def bounds(upper: float | Tensor, scores: Tensor, forbidden: Tensor) -> Tensor:
         spread = upper.expand_as(scores)
     except RuntimeError:
         raise ValueError(
-            f"upper: shape {tuple(upper.shape)} does not broadcast to that of the scores, {tuple(scores.shape)}"
+            f"upper: shape {tuple(upper.shape)} does not broadcast to the shape of the scores, {tuple(scores.shape)}"
         ) from None
     wrong = ~(spread >= 0) & ~forbidden
     if wrong.any():
         place = tuple(wrong.nonzero()[0].tolist())
-        raise ValueError(f"upper: {spread[place].item()} at {place}: allowed are numbers >= 0")
+        raise ValueError(f"upper: {spread[place].item()} at index {place}: allowed are numbers >= 0")
     bound = spread.to(scores.dtype).clamp(max=1).masked_fill(forbidden, 0.0)
     sums = bound.detach().sum(-1, dtype=torch.float64)
     short = (sums < 1 - rounding(upper.dtype)) & ~dead.squeeze(-1)
@@ -152,11 +160,11 @@ def bounds(upper: float | Tensor, scores: Tensor, forbidden: Tensor) -> Tensor:
         row = tuple(short.nonzero()[0].tolist())
         raise ValueError(
             f"upper: the bounds of the allowed keys in row {row} (batch, head, query) sum to {sums[row].item():.6g}; "
-            "weights that sum to 1 need bounds that sum to at least 1"
+            "the sum must be at least 1, because the weights sum to 1"
         )
     return bound.masked_fill(dead, 1.0)
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """By how much numbers of this dtype that should sum to 1 may miss it."""
+    """The rounding error allowed for numbers of this dtype that should sum to 1."""
     return 8 * torch.finfo(dtype).eps

@@ -14,13 +14,13 @@ from attnorm.attention.normalizers.base import (
 
 
 class DNAS(KeyBiased):
-    """Normalized over the queries, then over the keys:
+    """Normalizes over the queries, then over the keys:
 
     xi_ij = exp(s_ij) / sum_i' exp(s_i'j),   w_ij = u_j xi_ij / sum_j' u_j' xi_ij'.
 
-    With c_j = logsumexp_i s_ij this is softmax over keys of s_ij - c_j + log u_j. Without a prior every key that some
-    query may see keeps a mass sum_i w_ij >= 1/M (Lemma 1). The column step couples all queries, so at an
-    autoregressive site it would leak the future: use `dnas_prefix` there.
+    With c_j = logsumexp_i s_ij, this is a softmax over the keys of s_ij - c_j + log u_j. Without a prior, every key
+    that some query may see has a total mass sum_i w_ij >= 1/M (Lemma 1). The column step couples all queries. At an
+    autoregressive site it would leak the future; use `dnas_prefix` there.
     """
 
     couples_queries = "all"

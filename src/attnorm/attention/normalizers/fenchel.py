@@ -1,4 +1,7 @@
-"""Attention as inference, solved: "Attention as Inference via Fenchel Duality", Eq. 3, 8, 10 and 14."""
+"""Attention as inference, solved to first order, to second order or exactly.
+
+Source: "Attention as Inference via Fenchel Duality", Eq. 3, 8, 10 and 14.
+"""
 
 import warnings
 from typing import Any
@@ -13,23 +16,26 @@ from attnorm.attention.normalizers.base import Normalizer, dot_scores, masked_sc
 from attnorm.attention.normalizers.softmax import Softmax
 
 ORDERS = (1, 2, "exact")
-ENOUGH, HALVINGS = 1e-4, 40  # of a Newton step: the share of the promised gain asked for, how often it is halved
+ENOUGH, HALVINGS = 1e-4, 40  # line search: the required share of the predicted gain, and the maximum of halvings
 
 
 class Fenchel(Normalizer):
-    """The weights behind the problem that attention approximates. With evidence z, templates t_j (the keys, rows of T),
-    preference u (normalized over the allowed keys), mu = T'u and alpha > 0 (the scale of the scores s = alpha T z):
+    """The weights that solve the inference problem that attention approximates.
+
+    With evidence z, templates t_j (the keys, rows of T), preference u (normalized over the allowed keys), mu = T'u and
+    alpha > 0 (the scale of the scores s = alpha T z):
 
     lambda* = argmax <mu + z, l> - |l|^2 / (2 alpha) - log sum_j u_j exp<t_j, l>,   w_j ~ u_j exp<t_j, lambda*>.
 
-    In score space w = softmax(log u + s + alpha T T'(u - w)), also max_w w's - KL(w|u) - alpha/2 |T'(w - u)|^2.
+    In score space, w = softmax(log u + s + alpha T T'(u - w)). Equivalently, w maximizes
+    w's - KL(w|u) - alpha/2 |T'(w - u)|^2.
 
-    order: 1, to first order in the evidence: softmax(log u + s), usual attention;
-           2, to second order (Eq. 14): s becomes s - alpha T (I + alpha Sigma)^-1 T'(diag u - u u') s with
-           Sigma = Cov_u(T);
-           "exact", by Newton's method in float64, with the gradients of the solution.
-    tolerance, max_steps: of Newton's method: until |mu - r - T'w| <= tolerance * max_j |t_j|; a RuntimeWarning says how
-    many rows did not get there.
+    order: 1 is the first-order solution in the evidence, softmax(log u + s), which is standard attention;
+           2 is the second-order solution (Eq. 14), in which s is replaced by
+           s - alpha T (I + alpha Sigma)^-1 T'(diag u - u u') s with Sigma = Cov_u(T);
+           "exact" solves the problem by Newton's method in float64 and returns the gradients of the solution.
+    tolerance, max_steps: the stopping criterion of Newton's method, |mu - r - T'w| <= tolerance * max_j |t_j|, and the
+           largest number of steps. A RuntimeWarning reports how many rows have not converged.
     """
 
     def __init__(self, order: int | str = 2, tolerance: float = 1e-10, max_steps: int = 100):
@@ -53,7 +59,7 @@ class Fenchel(Normalizer):
         keys: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """As `Normalizer.forward`; orders 2 and exact need `keys` and `scale` > 0 (a number or a 0-dim tensor)."""
+        """As `Normalizer.forward`. Orders 2 and "exact" require `keys` and `scale` > 0 (a number or a 0-dim tensor)."""
         if self.order == 1:
             return self.softmax(scores, mask, log_prior=log_prior)
         T, alpha = center_on_first(templates("fenchel", keys, scores, mask)), positive(scale)
@@ -66,7 +72,7 @@ class Fenchel(Normalizer):
             r = newton_residual(log_u + s, log_u, T, alpha, self.tolerance, self.max_steps)
             with torch.no_grad():
                 w = softmax_over_keys(log_u + s + alpha * r @ T.mT)
-            stationary = log_u.exp() @ T - w @ T  # r, with a gradient in all but w
+            stationary = log_u.exp() @ T - w @ T  # r, with a gradient through everything but w
             logits = log_u + s + alpha * (stationary + (r - stationary).detach()) @ T.mT
             return ImplicitGradient.apply(softmax_over_keys(logits), T, number(alpha), self.tolerance).to(scores.dtype)
 
@@ -80,8 +86,11 @@ class Fenchel(Normalizer):
         log_prior: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """As `Normalizer.attend`. Order 2 is softmax attention with other queries: s = alpha T z turns Eq. 14 into
-        s2 = alpha T (I + alpha Sigma)^-1 z."""
+        """As `Normalizer.attend`.
+
+        Order 2 is softmax attention with transformed queries: with s = alpha T z, Eq. 14 becomes
+        s2 = alpha T (I + alpha Sigma)^-1 z.
+        """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         if self.order == "exact":
             return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
@@ -100,10 +109,10 @@ def solve(
     tolerance: float = 1e-10,
     max_steps: int = 100,
 ) -> Tensor:
-    """lambda* (B, H, N, D) for the evidence z = q (B, H, N, D) and the templates k (B, H, M, D): for figures.
+    """Returns lambda* (B, H, N, D) for the evidence z = q (B, H, N, D) and the templates k (B, H, M, D).
 
-    mask and log_prior as in `Normalizer.forward`; scale is alpha, D ** -0.5 by default. In the dtype of q, without a
-    gradient; a query that may see no key gets 0.
+    It is used for figures. mask and log_prior are as in `Normalizer.forward`. scale is alpha and defaults to D ** -0.5.
+    The result has the dtype of q and no gradient. It is 0 for a query that may see no key.
     """
     alpha = positive(q.shape[-1] ** -0.5 if scale is None else scale)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
@@ -116,11 +125,11 @@ def solve(
 
 
 def positive(scale: float | Tensor | None) -> float | Tensor:
-    """alpha, or ValueError."""
+    """Returns alpha. Raises ValueError if it is missing or not positive."""
     if scale is None:
-        raise ValueError("fenchel: alpha is the scale of the scores; give scale=, such as D ** -0.5")
+        raise ValueError("fenchel: alpha is the scale of the scores; pass scale=, for example D ** -0.5")
     if not scale > 0:
-        raise ValueError(f"fenchel: scale={float(scale)}: alpha has to be above 0")
+        raise ValueError(f"fenchel: scale={float(scale)}: alpha must be above 0")
     return scale
 
 
@@ -134,7 +143,7 @@ def number(alpha: float | Tensor) -> float:
 def second_order_logits(
     s: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, T: Tensor, alpha: float | Tensor
 ) -> Tensor:
-    """Eq. 14: log u + s - alpha T (I + alpha Sigma)^-1 T'(diag u - u u') s; s (B, H, N, M), -inf where masked."""
+    """Eq. 14: log u + s - alpha T (I + alpha Sigma)^-1 T'(diag u - u u') s; s (B, H, N, M) is -inf where masked."""
     s = s.to(T.dtype)
     log_u = log_preference(s, mask, log_prior)
     u = log_u.exp()
@@ -146,10 +155,10 @@ def second_order_logits(
 def second_order_queries(
     q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, alpha: float | Tensor
 ) -> Tensor:
-    """alpha (I + alpha Sigma)^-1 q, in the dtype of q."""
+    """Returns alpha (I + alpha Sigma)^-1 q in the dtype of q."""
     with torch.autocast(q.device.type, enabled=False):
         n_queries, n_keys = q.shape[-2], k.shape[-2]
-        scores = upcast(q).new_empty(()).expand(1, 1, n_queries, n_keys)  # only their shape and dtype are read
+        scores = upcast(q).new_empty(()).expand(1, 1, n_queries, n_keys)  # only the shape and dtype are used
         u = log_preference(scores, mask, log_prior).exp()
         T = center_on_first(without_padding(upcast(k), scores, mask))
         return (alpha * covariance_solve(T, u, alpha, upcast(q))).to(q.dtype)
@@ -162,9 +171,11 @@ def second_order_queries(
 def newton_residual(
     log_w: Tensor, log_u: Tensor, T: Tensor, alpha: float | Tensor, tolerance: float, max_steps: int
 ) -> Tensor:
-    """r = lambda* / alpha - z (B, H, N, D), 0 in dead rows; without a gradient, a RuntimeWarning if not converged.
+    """Returns r = lambda* / alpha - z, (B, H, N, D), without a gradient. It is 0 in dead rows.
 
-    log_w: log u + s (B, H, N, M); log_u broadcastable to it; T (B, H, M, D). All float64.
+    Emits a RuntimeWarning if some rows have not converged.
+
+    log_w: log u + s, (B, H, N, M). log_u is broadcastable to it, and T is (B, H, M, D). All are float64.
     """
     mu = (log_u.exp() @ T).expand(*log_w.shape[:-1], -1)
     longest = T.norm(dim=-1)[..., None, :].masked_fill(log_u == -torch.inf, 0.0).amax(-1, keepdim=True)
@@ -173,8 +184,8 @@ def newton_residual(
     late = residual > tolerance
     if late.any():
         warnings.warn(
-            f"fenchel: {late.sum()} of {late.numel()} rows did not converge in max_steps={max_steps} steps: residual "
-            f"{residual.max():.1e} of the longest template, tolerance={tolerance}",
+            f"fenchel: {late.sum()} of {late.numel()} rows did not converge in max_steps={max_steps} steps: the "
+            f"largest residual relative to the longest template is {residual.max():.1e}, tolerance={tolerance}",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -184,16 +195,16 @@ def newton_residual(
 def newton(
     log_w: Tensor, T: Tensor, mu: Tensor, longest: Tensor, alpha: float, tolerance: float, max_steps: int
 ) -> tuple[Tensor, Tensor]:
-    """argmax_r alpha (mu.r - |r|^2 / 2) - log sum_j exp(log_w + alpha T r)_j in each row, from r = 0.
+    """Solves argmax_r alpha (mu.r - |r|^2 / 2) - log sum_j exp(log_w + alpha T r)_j in each row, starting at r = 0.
 
-    log_w (B, H, N, M), T (B, H, M, D), mu (B, H, N, D), longest (B, H, N, 1) -> r (B, H, N, D) and the residual
-    |mu - r - T'w| / longest (B, H, N, 1), to be `tolerance` or less. Rows that are done leave the iteration, as many as
-    are done in every head.
+    Shapes: log_w (B, H, N, M), T (B, H, M, D), mu (B, H, N, D), longest (B, H, N, 1) -> r (B, H, N, D) and the residual
+    |mu - r - T'w| / longest (B, H, N, 1), which is at most `tolerance` in converged rows. Converged rows are removed
+    from the iteration, the same number in every head.
     """
     top = log_w.amax(-1, keepdim=True)
     dead = top == -torch.inf
     log_w = torch.where(dead, 0.0, log_w - top)
-    place = torch.arange(mu.shape[-2], device=mu.device)[:, None].expand(top.shape)  # of the rows that remain
+    place = torch.arange(mu.shape[-2], device=mu.device)[:, None].expand(top.shape)  # index of each remaining row
     found, residuals, r = torch.zeros_like(mu), torch.zeros_like(top), torch.zeros_like(mu)
 
     def objective(r: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,12 +214,12 @@ def newton(
 
     value, w = objective(r)
     for step in range(max_steps + 1):
-        gradient = mu - r - w @ T  # over alpha
+        gradient = mu - r - w @ T  # divided by alpha
         residual = (gradient.norm(dim=-1, keepdim=True) / longest).masked_fill(dead | (longest == 0), 0.0)
         found.scatter_(-2, place.expand(r.shape), r)
         residuals.scatter_(-2, place, residual)
         going = residual > tolerance
-        gradient = gradient.masked_fill(~going, 0.0)  # the others stay where they are
+        gradient = gradient.masked_fill(~going, 0.0)  # converged rows do not move
         remaining = int(going.sum(-2).max())
         if remaining == 0 or step == max_steps:
             break
@@ -217,7 +228,7 @@ def newton(
             log_w, mu, longest, dead, place, r, value, w, gradient, residual = (
                 x.take_along_dim(keep, -2) for x in (log_w, mu, longest, dead, place, r, value, w, gradient, residual)
             )
-        # solved no better than pays: Newton's method still converges quadratically
+        # a looser tolerance saves steps, and Newton's method still converges quadratically
         direction = conjugate_gradients(T, w, alpha, gradient, residual.clamp(max=0.1))
         gain = alpha * (gradient * direction).sum(-1, keepdim=True)
         length, slack = torch.ones_like(gain), 1e-13 * (1 + value.abs())
@@ -233,9 +244,10 @@ def newton(
 
 
 class ImplicitGradient(torch.autograd.Function):
-    """The weights w (B, H, N, M) unchanged; their gradient g becomes (I + alpha K C)^-1 g, K = T T', C = diag w - w w'.
+    """Returns the weights w (B, H, N, M) unchanged. Their gradient g becomes (I + alpha K C)^-1 g.
 
-    For d logits = d explicit - alpha K dw and dw = C d logits. It is g - alpha T (I + alpha Cov_w(T))^-1 T'C g.
+    Here K = T T' and C = diag w - w w'. This follows from d logits = d explicit - alpha K dw and dw = C d logits. It is
+    computed as g - alpha T (I + alpha Cov_w(T))^-1 T'C g.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Hybrid attention (HNAS), "Doubly-Normalized Attention", Sec. 6: a trained mix of DNAS and softmax."""
+"""Hybrid attention (HNAS): a trained mixture of DNAS and softmax ("Doubly-Normalized Attention", Sec. 6)."""
 
 import math
 
@@ -16,12 +16,13 @@ SHARES = ("layer", "head")
 
 
 class HNAS(Normalizer):
-    """w = v * dnas + (1 - v) * softmax, with v the hybrid weight (the paper's u), trained with the rest.
+    """w = v * dnas + (1 - v) * softmax, where v is the trained hybrid weight (the paper's u).
 
-    start: the first value of v, in [0, 1].
-    form:  "sigmoid" (v = sigmoid of the parameter) or "clamp" (v is the parameter, put back into [0, 1] by `project_`
-           after each update). A start of exactly 0 or 1 needs "clamp": a saturated sigmoid has no gradient.
-    per:   "layer" (one weight) or "head" (one for each of `heads`).
+    start: the initial value of v, in [0, 1].
+    form:  "sigmoid" (v is the sigmoid of the parameter) or "clamp" (v is the parameter itself, and `project_` clamps it
+           to [0, 1] after each update). A start of exactly 0 or 1 requires "clamp", because a saturated sigmoid has no
+           gradient.
+    per:   "layer" (one weight) or "head" (one weight for each of the `heads` heads).
     """
 
     couples_queries = "all"
@@ -46,12 +47,12 @@ class HNAS(Normalizer):
         self.dnas, self.softmax = self.doubly_normalized(), Softmax()
 
     def hybrid_weight(self) -> Tensor:
-        """v, shape (1,) or (heads,), in [0, 1]: the share of the doubly normalized weights."""
+        """Returns v, the share of the doubly-normalized weights, in [0, 1]. Shape (1,) or (heads,)."""
         return self.hybrid.sigmoid() if self.form == "sigmoid" else self.hybrid
 
     @property
     def least_mass(self) -> float:  # type: ignore[override]  # it changes as the hybrid weights are trained
-        """Each key keeps v / M: the doubly normalized share of the mix keeps Lemma 1's."""
+        """Each key keeps at least v / M: v times the bound of Lemma 1 for the doubly-normalized part."""
         return self.hybrid_weight().min().item()
 
     def learned_scalars(self) -> dict[str, Tensor]:
@@ -59,19 +60,19 @@ class HNAS(Normalizer):
         return {"hybrid_weights": self.hybrid_weight()}
 
     def fast_parameters(self) -> list[nn.Parameter]:
-        """The parameter of the hybrid weights."""
+        """The parameter behind the hybrid weights."""
         return [self.hybrid]
 
     @torch.no_grad()
     def project_(self) -> None:
-        """Puts a clamped weight back into [0, 1]; called after each optimizer update."""
+        """Clamps the weight to [0, 1] if `form` is "clamp". It is called after each optimizer update."""
         if self.form == "clamp":
             self.hybrid.clamp_(0.0, 1.0)
 
     def mix(self, doubly: Tensor, softmax: Tensor) -> Tensor:
-        """v * doubly + (1 - v) * softmax, with v along the heads axis of (B, H, ., .)."""
+        """Returns v * doubly + (1 - v) * softmax, with v along the heads axis of (B, H, ., .)."""
         v = self.hybrid_weight()[:, None, None].to(doubly.dtype)
-        return torch.lerp(softmax, doubly, v)  # without the temporaries of the two products
+        return torch.lerp(softmax, doubly, v)  # avoids temporary tensors for the two products
 
     def forward(
         self,
@@ -96,7 +97,7 @@ class HNAS(Normalizer):
         log_prior: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The mix of both outputs, where neither needs the (N, M) table."""
+        """Mixes the outputs of both parts if neither of them needs the (N, M) weights."""
         if not memory_linear(q, k, mask, log_prior):
             return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
         doubly = self.dnas.attend(q, k, v, mask, log_prior=log_prior, scale=scale)

@@ -13,34 +13,37 @@ from attnorm.attention.normalizers.base import Normalizer, masked_scores, upcast
 from attnorm.imports import find
 
 COSTS = {"squared_distance": "attnorm.attention.normalizers.ot:squared_distance"}
-REACH = {torch.float32: 60.0, torch.float64: 600.0}  # exponents that products of plain exponentials bear
-BUFFER = 2**24  # numbers in the largest temporary tensor of the log domain: 128 MiB
+REACH = {torch.float32: 60.0, torch.float64: 600.0}  # the largest exponents that are safe outside the log domain
+BUFFER = 2**24  # elements of the largest temporary tensor in the log domain: 128 MiB
 
 
 def squared_distance(targets: Tensor, sources: Tensor) -> Tensor:
-    """C_ti = |t - i|^2 / D: targets (B, H, A, D), sources (B, H, M, D) -> (B, H, A, M), 0 or more up to rounding."""
-    origin = sources[..., :1, :].detach()  # it cancels; far from it squares and product would round
+    """C_ti = |t - i|^2 / D: targets (B, H, A, D), sources (B, H, M, D) -> (B, H, A, M), nonnegative up to rounding."""
+    origin = sources[..., :1, :].detach()  # it cancels; without it, keys far from 0 would lose precision
     t, i = targets - origin, sources - origin
     squares = t.square().sum(-1)[..., :, None] + i.square().sum(-1)[..., None, :]
     return (squares - 2 * t @ i.transpose(-2, -1)) / t.shape[-1]
 
 
 class OptimalTransport(Normalizer):
-    """The preference u, carried from the templates of the input (sources i) to all templates (targets t):
+    """Transports the preference u from the templates of the input (sources i) to all templates (targets t):
 
     w_t = sum_i u_i exp((s_t - C_ti) / gamma) / Z_i,   Z_i = sum_t' exp((s_t' - C_t'i) / gamma).
 
-    The templates are the keys. u is normalized over the allowed keys of a row, so rows sum to 1. The prior -inf makes a
-    template no source, but it is still a target; the mask removes a template as both. For a table of templates larger
-    than the input, pass the table as keys and values, with log_prior = -inf on what is not in the input.
+    The templates are the keys. u is normalized over the allowed keys of a row, so rows sum to 1. A prior of -inf
+    excludes a template as a source, but not as a target. The mask excludes a template as both. To use a table of
+    templates that is larger than the input, pass the table as keys and values, and set log_prior = -inf for the
+    templates that are not in the input.
 
-    gamma: > 0; small follows the scores and costs strictly, large makes the weights uniform.
+    gamma: > 0. With a small gamma the weights follow the scores and the costs strictly; with a large gamma they become
+           uniform.
     cost:  "squared_distance" (|k_t - k_i|^2 / D); a function (targets (B, H, A, D), sources (B, H, M, D)) -> C
-           (B, H, A, M) >= 0, not necessarily symmetric; a module, trained with the rest; or the dotted path
+           (B, H, A, M) >= 0, which need not be symmetric; a module, which is trained with the model; or the dotted path
            'package.module:function' of a function.
 
-    No N x A x M tensor: with E = exp(s / gamma) and K = exp(-C / gamma), Z = E K and w = E * ((u / Z) K'), in float32
-    or, where the costs need it, float64. Rows that float64 cannot hold are summed in the log domain, a few at a time.
+    No N x A x M tensor is built. With E = exp(s / gamma) and K = exp(-C / gamma), Z = E K and w = E * ((u / Z) K'). The
+    products are computed in float32, or in float64 if the costs require it. Rows that exceed the range of float64 are
+    computed in the log domain, a few rows at a time.
     """
 
     needs_keys = True
@@ -52,7 +55,7 @@ class OptimalTransport(Normalizer):
         self.gamma = float(gamma)
         self.cost = cost if callable(cost) else find("cost", cost, COSTS)
         if not callable(self.cost):
-            raise ValueError(f"cost={cost!r}: is no function (targets, sources) -> costs")
+            raise ValueError(f"cost={cost!r}: not a function (targets, sources) -> costs")
 
     def forward(
         self,
@@ -63,7 +66,7 @@ class OptimalTransport(Normalizer):
         keys: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """As `Normalizer.forward`; `keys` (B, H, M, D) are needed (ValueError), `scale` is not."""
+        """As `Normalizer.forward`. `keys` (B, H, M, D) is required (ValueError), and `scale` is not used."""
         keys = templates("ot", keys, scores, mask)
         with torch.autocast(scores.device.type, enabled=False):
             s = masked_scores(scores, mask).to(keys.dtype)  # (B, H, N, A)
@@ -78,30 +81,30 @@ class OptimalTransport(Normalizer):
         return weights.to(scores.dtype)
 
     def costs(self, keys: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """C (B, H, A, A) of all pairs of keys; in `dtype`, by default that of the keys."""
+        """Returns the costs C (B, H, A, A) of all pairs of keys, in `dtype` or by default in the dtype of the keys."""
         if self.cost is squared_distance and dtype is not None:
-            keys = keys.to(dtype)  # the costs of others are taken as they give them
+            keys = keys.to(dtype)  # other cost functions choose their own precision
         costs = upcast(self.cost(keys, keys))
         size = keys.shape[-2]
         if costs.shape[-2:] != (size, size):
-            raise ValueError(f"cost: gave {tuple(costs.shape)} for {size} templates; expected (B, H, {size}, {size})")
+            raise ValueError(f"cost: got {tuple(costs.shape)} for {size} templates; expected (B, H, {size}, {size})")
         return costs.to(dtype or keys.dtype).expand(*keys.shape[:-2], size, size)
 
     def transport(self, s: Tensor, log_u: Tensor, costs: Tensor, beyond: Tensor | None) -> Tensor:
-        """The weights (B, H, N, A); the rows `beyond` (B, H, N, 1), where there are any, go through the log domain."""
+        """Returns the weights (B, H, N, A). Rows where `beyond` (B, H, N, 1) is True are computed in the log domain."""
         top = s.detach().amax(-1, keepdim=True)
         aside = top == -torch.inf if beyond is None else beyond | (top == -torch.inf)  # (B, H, N, 1)
         s = (s - top.masked_fill(top == -torch.inf, 0.0)) / self.gamma
-        costs = (costs - costs.detach().amin(-2, keepdim=True)) / self.gamma  # an amount per source cancels
+        costs = (costs - costs.detach().amin(-2, keepdim=True)) / self.gamma  # a constant per source cancels
         E = (s if beyond is None else s.masked_fill(aside, -torch.inf)).exp()
         K = (-costs).exp()
         Z = (E @ K).masked_fill(aside | (log_u == -torch.inf), 1.0)
-        # by logarithms: the gradient of a quotient holds 1 / Z^2, which overflows
+        # in logarithms, because the gradient of a quotient contains 1 / Z^2, which overflows
         weights = E * ((log_u - Z.log()).exp() @ K.transpose(-2, -1))
         if beyond is None:
             return weights
         rows = beyond.squeeze(-1)  # (B, H, N)
-        each = rows.flatten(0, 1).sum(-1).tolist()  # of the heads
+        each = rows.flatten(0, 1).sum(-1).tolist()  # the number of rows per head
         s, log_u, costs = s[rows], log_u.expand_as(s)[rows], costs.flatten(0, 1)
         few = max(1, BUFFER // s.shape[-1] ** 2)
         summed = [
@@ -114,18 +117,19 @@ class OptimalTransport(Normalizer):
 
 
 def in_log_domain(s: Tensor, log_u: Tensor, costs: Tensor) -> Tensor:
-    """The formula as it stands, for R rows of one head, gamma = 1: (R, A), (R, A), (A, A) -> (R, A)."""
+    """Evaluates the formula directly for R rows of one head, with gamma = 1: (R, A), (R, A), (A, A) -> (R, A)."""
     plans = (s[:, None, :] - costs.T).softmax(-1)  # (R, sources, targets)
     return (log_u.exp()[:, None, :] @ plans).squeeze(1)
 
 
 @torch.no_grad()
 def exponents(s: Tensor, log_u: Tensor, costs: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """How far exponents go: reach (B, H, N, 1) with Z_i >= exp(-reach) in its row, and the spread of the costs (0-dim).
+    """Bounds the exponents of Z. Returns `reach` (B, H, N, 1) and the spread of the costs (0-dim), divided by gamma.
 
-    The best target is within the spread of any source: Z_i >= exp((top - spread) / gamma). Every source is a target
-    too: Z_i >= exp((s_i - detour_i) / gamma) with detour_i = C_ii - min_t C_ti, 0 for distances. So one may be large
-    where the other is not; what underflows beside such a Z_i is negligible.
+    In each row, Z_i >= exp(-reach). The best target is within the spread of any source:
+    Z_i >= exp((top - spread) / gamma). Every source is also a target: Z_i >= exp((s_i - detour_i) / gamma) with
+    detour_i = C_ii - min_t C_ti, which is 0 for distances. The smaller of the two exponents is used. Terms that
+    underflow next to such a Z_i are negligible.
     """
     cheapest = costs.amin(-2, keepdim=True)
     spread = (costs - cheapest).max()

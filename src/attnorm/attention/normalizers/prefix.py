@@ -1,4 +1,4 @@
-"""DNAS and HNAS for autoregressive sites: the column step looks at earlier queries only. Ours, not in the paper."""
+"""DNAS and HNAS for autoregressive sites: the column step sums over earlier queries only. This is not in the paper."""
 
 import torch
 from torch import Tensor
@@ -9,10 +9,11 @@ from attnorm.attention.normalizers.hnas import HNAS
 
 
 class DNASPrefix(Normalizer):
-    """xi_ij = exp(s_ij) / sum_{i' <= i} exp(s_i'j), then normalized over the keys; no row depends on a later query.
+    """xi_ij = exp(s_ij) / sum_{i' <= i} exp(s_i'j), then normalized over the keys. No row depends on a later query.
 
     With c_ij = logcumsumexp over i, w = softmax_j(s_ij - c_ij + log u_j). In causal self-attention xi_ii = 1, so the
-    diagonal is each row's largest weight. `step` computes one row from a running c, equal to the full pass.
+    largest weight of each row is on the diagonal. `step` computes one row from a running c, with the same result as the
+    full pass.
     """
 
     couples_queries = "past"
@@ -31,7 +32,7 @@ class DNASPrefix(Normalizer):
         scale: float | None = None,
     ) -> Tensor:
         s = masked_scores(scores, mask)
-        # the smallest number adds nothing to a sum and, unlike -inf, has a gradient
+        # the smallest number does not change a sum and, unlike -inf, has a well-defined gradient
         c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
         return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
 
@@ -43,10 +44,11 @@ class DNASPrefix(Normalizer):
         *,
         log_prior: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """One more query: scores (B, H, 1, M) -> weights (B, H, 1, M) and the new state (B, H, 1, M').
+        """Adds one query: scores (B, H, 1, M) -> weights (B, H, 1, M) and the new state (B, H, 1, M').
 
-        `state` is the running logsumexp of each key over the queries so far, (B, H, 1, M' <= M); the keys that are
-        new enter at -inf. Pass the returned state to the next call, its rows reordered as the beams are.
+        `state` is the running logsumexp of each key over the previous queries, (B, H, 1, M' <= M). New keys start at
+        -inf. Pass the returned state to the next call. If the beams are reordered, reorder the rows of the state in the
+        same way.
         """
         s = masked_scores(scores, mask)
         if state is None:
@@ -65,7 +67,7 @@ class HNASPrefix(HNAS):
     couples_queries = "past"
     query_equivariant = False
     doubly_normalized = DNASPrefix
-    attend = Normalizer.attend  # dense: no (N, M) table less than this
+    attend = Normalizer.attend  # dense, because the column step needs the (N, M) scores
 
     def step(
         self,

@@ -1,4 +1,4 @@
-"""Sinkhorn attention: the double normalization of DNAS repeated ("Doubly-Normalized Attention", Sec. 4, Eq. 10)."""
+"""Sinkhorn attention: the double normalization of DNAS, repeated ("Doubly-Normalized Attention", Sec. 4, Eq. 10)."""
 
 import torch
 from torch import Tensor
@@ -10,13 +10,14 @@ from attnorm.attention.normalizers.base import add_log_prior, logsumexp_over_que
 
 
 class Sinkhorn(KeyBiased):
-    """n_iters times over the queries, then over the keys; n_iters = 1 is DNAS.
+    """Normalizes over the queries, then over the keys, `n_iters` times. n_iters = 1 is DNAS.
 
-    With potentials f = 0 at the start, and n_iters times
+    The potentials start at f = 0. Each of the n_iters iterations computes
         g_j = logsumexp_i(s_ij - f_i)             column step
         f_i = logsumexp_j(s_ij - g_j + log u_j)   row step
-    the weights are exp(s_ij - f_i - g_j + log u_j). The gradient goes through every step. A factor on a row of u moves
-    that row's f and with it the next column step: from n_iters = 2 on, a prior per pair has to be normalized.
+    and the weights are exp(s_ij - f_i - g_j + log u_j). The gradient flows through every step. A factor on a row of u
+    shifts f of that row and thereby the next column step. Therefore, if n_iters >= 2 and the prior differs between
+    queries, it must be normalized.
     """
 
     couples_queries = "all"
@@ -45,7 +46,7 @@ class Sinkhorn(KeyBiased):
             g = logsumexp_over_queries(s - f)
             f = logsumexp_over_keys(add_log_prior(s - g, log_prior))
         g = logsumexp_over_queries(s - f)
-        return softmax_over_keys(add_log_prior(s - g, log_prior)).to(scores.dtype)  # the last row step
+        return softmax_over_keys(add_log_prior(s - g, log_prior)).to(scores.dtype)  # the softmax is the last row step
 
     def key_bias(self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float) -> Tensor:
         without_f = queries
@@ -58,14 +59,15 @@ class Sinkhorn(KeyBiased):
 
 
 def logsumexp_over_keys(scores: Tensor) -> Tensor:
-    """f_i = log sum_j exp(s_ij), (B, H, N, 1); 0 for a query that may see no key."""
+    """f_i = log sum_j exp(s_ij), (B, H, N, 1). It is 0 for a query that may see no key."""
     return logsumexp_over_queries(scores.transpose(-2, -1)).transpose(-2, -1)
 
 
 def marginal_error(weights: Tensor, allowed: Tensor | None = None) -> Tensor:
     """max_j |sum_i w_ij - N / M| over the live queries and keys, (B, H): how far the columns are from equal mass.
 
-    weights (B, H, N, M) without a prior; allowed bool, broadcastable to them. Sinkhorn's iterations drive it to 0.
+    weights: (B, H, N, M), computed without a prior. allowed: bool, broadcastable to the weights. Sinkhorn's iterations
+    drive this error to 0.
     """
     allowed = torch.ones_like(weights, dtype=torch.bool) if allowed is None else allowed.expand(weights.shape)
     live_keys = allowed.any(-2)  # (B, H, M)

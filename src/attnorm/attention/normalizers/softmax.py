@@ -40,7 +40,7 @@ class Softmax(KeyBiased):
         log_prior: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """The same by torch's fused attention."""
+        """As `Normalizer.attend`, using torch's fused attention."""
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         if mask is None and log_prior is None:
             return F.scaled_dot_product_attention(q, k, v, scale=scale)
@@ -50,8 +50,9 @@ class Softmax(KeyBiased):
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         bias = dense_mask(mask, q.new_empty(()).expand(1, 1, n_queries, n_keys))
         if log_prior is not None:
-            log_prior = upcast(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits would round it
+            log_prior = upcast(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits are too coarse
             bias = log_prior if bias is None else log_prior.masked_fill(~bias, -torch.inf)
         if bias is not None:
-            bias = bias.expand(*bias.shape[:-2], n_queries, n_keys)  # torch keeps a copy in floats: not one a head
+            bias = bias.expand(*bias.shape[:-2], n_queries, n_keys)  # torch makes a float copy; avoid one copy per head
+
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)

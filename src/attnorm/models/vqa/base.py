@@ -1,4 +1,4 @@
-"""What the models that answer questions about images have in common."""
+"""Base class of the models that answer questions about images."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +13,9 @@ from attnorm.models.vqa.fusion import Fusion, View
 
 
 class QuestionEmbedding(nn.Module):
-    """A state for each word of a question: its embedding, then a GRU over the words so far ("gru"), or a Linear.
+    """A state for each word of a question: its embedding, followed by a GRU over the words so far ("gru") or a Linear.
 
-    It stands where `Embeddings` wants a table: `embedding_dim` is the width of the states.
+    It can replace the table of `Embeddings`: `embedding_dim` is the width of the states.
     """
 
     def __init__(self, vocab_size: int, shape: VqaModelConfig):
@@ -27,7 +27,7 @@ class QuestionEmbedding(nn.Module):
         self.linear = None if recurrent else nn.Linear(shape.word_width, shape.d_model)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids, int (B, T), padded at the end, where no word sees it -> (B, T, W)."""
+        """ids, int (B, T) -> (B, T, W). The ids are padded at the end, so the padding does not affect any word."""
         vectors = self.table(ids)
         if self.gru is not None:
             return self.gru(vectors)[0]
@@ -36,13 +36,18 @@ class QuestionEmbedding(nn.Module):
 
 
 class VqaModel(nn.Module):
-    """A question and the views of an image -> a score for each answer of a list. A subclass writes `build` and
-    `answer`.
+    """Computes a score for each answer of a list from a question and the views of an image.
 
-    sites: all that the class can have, none autoregressive; `sites_of` says which of them its settings use.
-    attention: resolved tables (`attnorm.attention.tables`), of these sites. answers: how many there are. view_widths,
-    view_boxes: of each view the width of the features and the most boxes. seed: of the initial parameters, see
-    `start`. ValueError for a fusion without the views that it needs.
+    A subclass implements `build` and `answer`.
+
+    sites:     all sites that the class can have; none is autoregressive. `sites_of` returns those used by given
+               settings.
+    attention: resolved tables (`attnorm.attention.tables`) of these sites.
+    answers:   the number of answers.
+    view_widths, view_boxes: for each view, the width of its features and its maximum number of boxes.
+    seed:      seed of the initial parameters, see `start`.
+
+    Raises ValueError if the fusion requires more views.
     """
 
     interface = "vqa"
@@ -68,12 +73,15 @@ class VqaModel(nn.Module):
         self.start(seed)
 
     def build(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
-        """Make the modules behind `words` and `fusion`; arguments as of the class."""
+        """Creates the modules after `words` and `fusion`. The arguments are those of the class."""
         raise NotImplementedError
 
     def start(self, seed: int) -> None:
-        """Initial parameters. Where the fusion is attention it adds nothing yet: training starts from the primary view
-        alone, to which all others are then added as far as they help."""
+        """Initializes the parameters.
+
+        If the fusion is attention, its output is initially zero. So training starts from the primary view alone, and
+        learns to add the other views as far as they help.
+        """
         initialize(self, seed)
         if self.fusion is not None and self.fusion.attention is not None:
             nn.init.zeros_(self.fusion.attention.output.weight)
@@ -85,38 +93,41 @@ class VqaModel(nn.Module):
 
     @classmethod
     def sites_of(cls, settings: dict) -> dict[str, bool]:
-        """The sites that a model with these settings (the keys of `VqaModelConfig`) has, as in `sites`.
+        """The sites of a model with these settings (the keys of `VqaModelConfig`), as in `sites`.
 
-        Nothing is raised for settings that are wrong or missing, so that a check can report them all.
+        It raises no error for wrong or missing settings, so that a check can report all of them.
         """
         used = cls.uses(settings)
         return {site: autoregressive for site, autoregressive in cls.sites.items() if site in used}
 
     @classmethod
     def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """The number of layers at each site that `sites_of` names: one that fuses, `layers` in every stack."""
+        """The number of layers at each site in `sites_of`: 1 for the fusion, and `layers` for all others."""
         return {site: 1 if site == "fusion" else settings.get("layers") for site in cls.sites_of(settings)}
 
     def answer(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
-        """Scores (B, answers), and the weights of the question over the fused boxes (B, M), None without boxes."""
+        """Scores (B, answers), and the weights of the question over the fused boxes, (B, M), or None without boxes."""
         raise NotImplementedError
 
     def forward(self, ids: Tensor, views: list[View]) -> Tensor:
         """Scores of the answers, (B, answers).
 
         ids:   int (B, T), the question, padded at the end.
-        views: a tuple for each view: features (B, M, D); present, bool (B, M); geometry (B, M, 4), x1 y1 x2 y2 as
-               shares of the image, or None. Those that the fusion does not use are not looked at.
+        views: one tuple per view: features (B, M, D); present, bool (B, M); geometry (B, M, 4), x1 y1 x2 y2 as
+               fractions of the image size, or None. Views that the fusion does not use are ignored.
         """
         return self.answer(ids, views)[0]
 
     @torch.no_grad()
     def attention_over_boxes(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
-        """What is looked at, for pictures: how much the question weighs each fused box, (B, M), and, where the fusion
-        is attention, how much each of the primary's boxes took from those of the other views, (B, H, M, M'), else None.
+        """Returns the attention weights that figures show, computed in evaluation mode.
 
-        M counts the most boxes of the primary view (of all views where the fusion is concat), M' those of the other
-        views, one after the other. In evaluation mode; ValueError for a model that sees no boxes.
+        The first tensor is the weight of each fused box, (B, M). If the fusion is attention, the second tensor holds
+        the weights with which each box of the primary view attends to the boxes of the other views, (B, H, M, M');
+        otherwise it is None.
+
+        M is the maximum number of boxes of the primary view (of all views if the fusion is concat). M' is that of the
+        other views, concatenated. Raises ValueError for a model without boxes.
         """
         if self.fusion is None:
             raise ValueError("fusion='none': this model sees no boxes")

@@ -1,4 +1,4 @@
-"""The shape of a model that answers questions about images: the options of conf/model/vqa_*.yaml and mcan_*.yaml."""
+"""The configuration of models that answer questions about images, with the options of conf/model/vqa_*.yaml."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -12,19 +12,21 @@ Question = Literal["gru", "transformer"]
 
 @dataclass(frozen=True)
 class VqaModelConfig:
-    """Sizes are counts; dropout is in [0, 1). ValueError for a fusion, a question or heads that cannot be.
+    """Options of the models. Raises ValueError for an invalid fusion, question or number of heads.
 
-    fusion:       what becomes of the views: "none" (the question alone), "single" (the first view, the primary one),
-                  "concat" (the boxes of all views), "attention" (the primary's boxes attend to those of the others).
+    fusion:       how the views are combined: "none" (the question alone), "single" (only the first view, the primary
+                  one), "concat" (the boxes of all views), "attention" (the primary's boxes attend to those of the other
+                  views).
     d_model:      width of the states of boxes and words, a multiple of `n_heads` and of `fusion_heads`.
-    word_width:   of the word embeddings.
-    hidden:       width where question and image are joined.
-    max_question: tokens of a question.
+    word_width:   width of the word embeddings.
+    hidden:       width of the layer in which question and image are joined.
+    max_question: maximum number of tokens of a question.
     question:     how words become states: "gru" (in MCAN before the self-attention) or "transformer".
-    layers, n_heads, ffn_dim, norm_first: of the transformers (pythia: of question="transformer"), as in
-                  `TransformerConfig`; MCAN has as
-                  many layers for the boxes as for the question.
-    fusion_heads: of the attention that fuses. geometry: where a box is counts, beside its features.
+    layers, n_heads, ffn_dim, norm_first: options of the transformers, as in `TransformerConfig`. In Pythia they apply
+                  to question="transformer". MCAN has as many layers for the boxes as for the question.
+    fusion_heads: number of heads of the fusion attention.
+    geometry:     whether the position and size of a box are used in addition to its features.
+    dropout:      in [0, 1).
     """
 
     fusion: Fusion
@@ -49,7 +51,7 @@ class VqaModelConfig:
         for option in ("n_heads", "fusion_heads"):
             value = getattr(self, option)
             if self.d_model % value:
-                raise ValueError(f"{option}={value!r}: has to divide d_model={self.d_model}")
+                raise ValueError(f"{option}={value!r}: must divide d_model={self.d_model}")
 
     def transformer(self) -> EncoderConfig:
         """The shape of the transformer layers."""

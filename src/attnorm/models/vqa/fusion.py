@@ -1,4 +1,4 @@
-"""Several views of an image, the boxes of one detector each, become one set of boxes."""
+"""Combines several views of an image, each with the boxes of one detector, into one set of boxes."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from attnorm.models.encoder import site_log_prior
 from attnorm.models.vqa.config import VqaModelConfig
 
 View = tuple[Tensor, Tensor, Tensor | None]  # features (B, M, D), present bool (B, M), geometry (B, M, 4)
-OCTAVES = 5  # waves that tell where a box is, each half as long as the one before
+OCTAVES = 5  # number of waves that encode the position of a box; each has half the wavelength of the previous one
 
 
 class Boxes(nn.Module):
-    """norm(A f + B w(g)) of a box with the features f at the place g; w are `waves`."""
+    """norm(A f + B w(g)) of a box with the features f and the geometry g, where w is `waves`."""
 
     def __init__(self, features: int, shape: VqaModelConfig):
         super().__init__()
@@ -29,19 +29,22 @@ class Boxes(nn.Module):
         self.norm, self.dropout = nn.LayerNorm(shape.d_model), nn.Dropout(shape.dropout)
 
     def forward(self, features: Tensor, geometry: Tensor | None) -> Tensor:
-        """features (B, M, D), geometry (B, M, 4) -> (B, M, W). ValueError where geometry counts and there is none."""
+        """features (B, M, D), geometry (B, M, 4) -> (B, M, W). Raises ValueError if geometry is used but missing."""
         x = self.features(features)
         if self.place is not None:
             if geometry is None:
-                raise DataError("geometry=True: this view does not say where its boxes are; use geometry=False")
+                raise DataError("geometry=True: this view has no box positions; use geometry=False")
             x = x + self.place(waves(geometry))
         return self.dropout(self.norm(x))
 
 
 def waves(geometry: Tensor) -> Tensor:
-    """Sines and cosines of a box's middle and size, (B, M, 4) as x1 y1 x2 y2 -> (B, M, 8 OCTAVES), the longest wave
-    four times the image. A product of queries and keys can so tell boxes at one place from others, as cos a cos b +
-    sin a sin b = cos(a - b); from the numbers themselves it cannot."""
+    """Sines and cosines of the centers and sizes of boxes, (B, M, 4) as x1 y1 x2 y2 -> (B, M, 8 OCTAVES).
+
+    The longest wavelength is four times the image size. With this encoding, a dot product of queries and keys can
+    compare the positions of boxes, because cos a cos b + sin a sin b = cos(a - b). With the coordinates themselves it
+    cannot.
+    """
     first, last = upcast(geometry).chunk(2, dim=-1)
     frequencies = math.pi / 2 * 2 ** torch.arange(OCTAVES, dtype=first.dtype, device=first.device)
     angles = (torch.cat([(first + last) / 2, last - first], -1).unsqueeze(-1) * frequencies).flatten(-2)
@@ -49,18 +52,23 @@ def waves(geometry: Tensor) -> Tensor:
 
 
 class Fusion(nn.Module):
-    """norm(x) of boxes x: "single": those of the first view, the primary one; "concat": those of all views; or, with
-    "attention" ("Doubly-Normalized Attention", its visual question answering),
+    """Combines the views and normalizes the result: norm(x) of boxes x.
 
-    norm(x_i + sum_j w_ij v_j) of the primary's boxes x_i, which attend to the boxes of all other views at once, at the
-    site "fusion": as many boxes come out as the primary view has, and a column step is over those that are present.
+    fusion="single" uses the boxes of the first view, the primary one. "concat" uses those of all views. "attention"
+    ("Doubly-Normalized Attention", section on visual question answering) returns
 
-    The three differ by this sum and by nothing else: every kind ends with the norm, and where no other box is present
-    the sum is exactly 0, also the bias that projects it. So attention without other views is "single", bit for bit.
+    norm(x_i + sum_j w_ij v_j) of the primary's boxes x_i, which attend to the boxes of all other views at the site
+    "fusion". The output has as many boxes as the primary view. A column step sums over the boxes that are present.
 
-    attention: the tables of conf/attention/*.yaml. view_widths: of each view's features; view_boxes: the most boxes
-    of each. ValueError where a kind has fewer views than it needs. The order of a view's boxes means nothing, except to
-    a prior that asks for places (t5, alibi, learned), which sees the other views one after the other.
+    The three variants differ only in this sum. All of them end with the norm. If no other box is present, the sum is
+    exactly 0, including the bias of its projection. So attention without other views equals "single" bit for bit.
+
+    attention:   the tables of conf/attention/*.yaml.
+    view_widths: the width of each view's features.
+    view_boxes:  the maximum number of boxes of each view.
+
+    Raises ValueError if the variant requires more views. The order of the boxes in a view has no effect, except for a
+    prior that depends on positions (t5, alibi, learned). Such a prior sees the other views concatenated.
     """
 
     def __init__(self, shape: VqaModelConfig, attention: dict, view_widths: Sequence[int], view_boxes: Sequence[int]):
@@ -70,7 +78,7 @@ class Fusion(nn.Module):
         least = 2 if kind == "attention" else 1
         if len(view_widths) < least:
             raise ValueError(
-                f"fusion={kind!r}: needs {least} views of an image or more, the data has {len(view_widths)}"
+                f"fusion={kind!r}: requires at least {least} views of an image, but the data has {len(view_widths)}"
             )
         used = 1 if kind == "single" else len(view_widths)
         self.kind, self.view_boxes = kind, list(view_boxes[:used])
@@ -89,14 +97,14 @@ class Fusion(nn.Module):
 
     @property
     def boxes(self) -> int:
-        """The most boxes that come out."""
+        """The maximum number of boxes of the output."""
         return sum(self.view_boxes) if self.kind == "concat" else self.view_boxes[0]
 
     def forward(self, views: list[View]) -> tuple[Tensor, Tensor]:
-        """The views, the primary one first -> states (B, M, W) and present, bool (B, M), M = `boxes`.
+        """The views, the primary one first -> states (B, M, W) and present, bool (B, M), with M = `boxes`.
 
-        A view may hold fewer boxes than its most: those that are not there are absent. Features and geometry have to be
-        finite also where a box is absent; what they are there does not count.
+        A view may hold fewer boxes than its maximum; the missing ones are absent. Features and geometry of absent boxes
+        must be finite, but their values have no effect.
         """
         states, present = self.read(views)
         if self.kind == "concat":
@@ -112,16 +120,18 @@ class Fusion(nn.Module):
         return self.norm(x), here
 
     def read(self, views: list[View]) -> tuple[list[Tensor], list[Tensor]]:
-        """States (B, most, W) and presence (B, most) of the boxes of each view that is used, padded to its most boxes:
-        so the place of a box among those of all views does not depend on what else is in its batch."""
+        """Returns the states (B, M, W) and presence (B, M) of each used view, padded to its maximum number of boxes M.
+
+        Because of the padding, the index of a box among those of all views does not depend on the rest of the batch.
+        """
         if len(views) < len(self.views):
-            raise DataError(f"fusion={self.kind!r}: expected {len(self.views)} views, got {len(views)}")
+            raise DataError(f"fusion={self.kind!r}: expected {len(self.views)} views, but got {len(views)}")
         states, present = [], []
         for number, (boxes, most) in enumerate(zip(self.views, self.view_boxes, strict=True)):
             features, here, geometry = views[number]
             missing = most - features.shape[1]
             if missing < 0:
-                raise DataError(f"view {number} has {features.shape[1]} boxes, the model was made for {most}")
+                raise DataError(f"view {number} has {features.shape[1]} boxes, but the model was built for {most}")
             states.append(F.pad(boxes(features, geometry), (0, 0, 0, missing)))
             present.append(F.pad(here, (0, missing)))
         return states, present

@@ -1,4 +1,4 @@
-"""MCAN: the question attends to itself; the boxes attend to one another and to the question, layer by layer."""
+"""MCAN: self-attention over the question, then layers in which boxes attend to each other and to the question."""
 
 from typing import Any
 
@@ -15,12 +15,13 @@ from attnorm.models.vqa.pooling import AttentionPooling
 
 
 class MCAN(VqaModel):
-    """scores = C norm(A q + B v): q pools the question's states, v those of the boxes that the question guided.
+    """scores = C norm(A q + B v): q pools the states of the question, v those of the boxes, guided by the question.
 
-    "Deep Modular Co-Attention Networks", Sec. 3-4, its encoder-decoder form: `layers` of self-attention over the
-    question (site "encoder"), then as many for the boxes of `Fusion`, each with self-attention and with attention to
-    the question's last states (both at the site "guided"). Ours has learned positions in the question, and a GRU where
-    the paper has an LSTM. Without boxes, B v is left out. The rest as in `VqaModel`.
+    "Deep Modular Co-Attention Networks", Sec. 3-4, encoder-decoder form: `layers` of self-attention over the question
+    (site "encoder"), then the same number of layers for the boxes of `Fusion`. Each of the latter has self-attention
+    and attention to the final states of the question (both at the site "guided"). Unlike in the paper, the question has
+    learned positions, and a GRU replaces the LSTM. Without boxes, the term B v is omitted. See `VqaModel` for the
+    arguments.
     """
 
     sites = {"fusion": False, "encoder": False, "guided": False}  # noqa: RUF012
@@ -42,7 +43,7 @@ class MCAN(VqaModel):
 
     @classmethod
     def uses(cls, settings: dict) -> set[str]:
-        """The encoder always, guided where there are boxes, fusion where it is attention."""
+        """The site "encoder" always, "guided" if there are boxes, and "fusion" if the fusion is attention."""
         fusion = settings.get("fusion")
         used = {"fusion": fusion == "attention", "encoder": True, "guided": fusion != "none"}
         return {site for site, yes in used.items() if yes}

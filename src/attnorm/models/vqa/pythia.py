@@ -1,4 +1,4 @@
-"""Pythia: one look of the question at the boxes, then both joined by a product."""
+"""Pythia: the question attends to the boxes once, then both are joined by a product."""
 
 from torch import Tensor, nn
 
@@ -10,11 +10,11 @@ from attnorm.models.vqa.pooling import AttentionPooling, TopDownAttention
 
 
 class Pythia(VqaModel):
-    """scores = D relu(C (relu(A q) * relu(B v))): q the question, v the boxes that it attends to.
+    """scores = D relu(C (relu(A q) * relu(B v))), where q is the question and v is the average of the attended boxes.
 
     "Pythia v0.1", Sec. 2, after "Bottom-Up and Top-Down Attention": q pools the states of a GRU (or of a transformer
-    encoder) and is normed, v is top-down attention over the boxes of `Fusion`. Without boxes, B v is left out; an image
-    whose boxes are all absent has v = 0. The rest as in `VqaModel`.
+    encoder) and is normalized; v is the output of top-down attention over the boxes of `Fusion`. Without boxes, B v is
+    omitted. If all boxes of an image are absent, v = 0. See `VqaModel` for the arguments.
     """
 
     sites = {"fusion": False, "encoder": False}  # noqa: RUF012
@@ -30,14 +30,15 @@ class Pythia(VqaModel):
 
     @classmethod
     def uses(cls, settings: dict) -> set[str]:
-        """Fusion where it is attention, the encoder where it reads the question."""
+        """The site "fusion" if the fusion is attention, and "encoder" if a transformer encodes the question."""
         used = {"fusion": settings.get("fusion") == "attention", "encoder": settings.get("question") == "transformer"}
         return {site for site, yes in used.items() if yes}
 
     def answer(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
         real = ids != self.pad_id
         states = self.words(ids) if self.encoder is None else self.encoder(ids, real)
-        question = self.norm(self.pool(states, real)[0])  # without it the two products below stay near 0 for long
+        question = self.norm(self.pool(states, real)[0])  # without it, the products below stay near 0 for long
+
         joint, weights = self.question(question).relu(), None
         if self.fusion is not None:
             image, weights = self.top_down(question, *self.fusion(views))

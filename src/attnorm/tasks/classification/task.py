@@ -30,12 +30,12 @@ class ClassificationTask(EncoderTask):
     def collator(self, split: Split) -> ClassificationCollator:
         return ClassificationCollator(split.rows, split.tokenizer.pad_id)
 
-    def score(self, task: ClassificationModule, split: Split) -> Results:
+    def score(self, module: ClassificationModule, split: Split) -> Results:
         """Loss and accuracy; the label given to each row."""
-        scores = super().score(task, split)
+        scores = super().score(module, split)
         label, count = Counter(split.texts["label"]).most_common(1)[0]
         scores.baselines = {f"always {label}": {"accuracy": 100.0 * count / scores.size}}
-        given = task.predictions()
+        given = module.predictions()
         texts, seconds, labels = (list(split.texts[column]) for column in ("text", "second", "label"))
         scores.predictions = Predictions(
             ids=list(given),
@@ -43,7 +43,7 @@ class ClassificationTask(EncoderTask):
             references=labels,
             outputs=list(given.values()),
             scores={"accuracy": [100.0 * (labels[row] == label) for row, label in given.items()]},
-            loss_sum=task.examples["loss_sum"],
+            loss_sum=module.examples["loss_sum"],
             n_tokens=[1] * len(given),
         )
         lines = [json.dumps({"row": row, "label": label}) for row, label in given.items()]

@@ -101,15 +101,15 @@ class HeadlineTask(Task):
                 message = f"must be at least {longest}, the tokens of the longest possible pair"
                 yield Problem("data.batch_tokens", message, data["batch_tokens"])
 
-    def score(self, task: HeadlineModule, split: Split) -> Results:
+    def score(self, module: HeadlineModule, split: Split) -> Results:
         """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
-        task.rouge_pairs = 0  # greedy headlines are for watching only
-        loss = self.evaluate(task, split)["loss"]
-        losses, n_tokens = task.examples["loss_sum"], task.examples["n_tokens"]
+        module.rouge_pairs = 0  # greedy headlines are for watching only
+        loss = self.evaluate(module, split)["loss"]
+        losses, n_tokens = module.examples["loss_sum"], module.examples["n_tokens"]
         decoding, rouge = self.decoding(), Rouge(self.config.stemmer)
         started = time.perf_counter()
         headlines = write_headlines(
-            task.model,
+            module.model,
             split.tokenizer,
             split.rows["source"],
             decoding,

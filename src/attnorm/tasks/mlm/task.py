@@ -52,9 +52,9 @@ class MaskedLMTask(EncoderTask):
     def collator(self, split: Split) -> MaskedLMCollator:
         return MaskedLMCollator(split.rows, split.tokenizer, self.masking(), self.cfg["seed"])
 
-    def score(self, task: MaskedLMModule, split: Split) -> Results:
+    def score(self, module: MaskedLMModule, split: Split) -> Results:
         """Loss, perplexity and accuracy at the masked tokens; the predictions have one row per block."""
-        scores, examples = super().score(task, split), task.examples
+        scores, examples = super().score(module, split), module.examples
         text = cache(lambda token: split.tokenizer.decode([token]))  # a split has few different tokens
         masked, filled = ([list(map(text, row)) for row in examples[name]] for name in ("reference", "output"))
         counts = list(zip(examples["correct"], examples["n_tokens"], strict=True))

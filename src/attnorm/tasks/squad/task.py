@@ -72,23 +72,23 @@ class SquadTask(EncoderTask):
             message = "does not tell where in a text a token is, which this task needs; use tokenizer=wordpiece"
             yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])
 
-    def score(self, task: SpanModule, split: Split) -> Results:
+    def score(self, module: SpanModule, split: Split) -> Results:
         """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format. Beside them the
         best spans, also where the odds are too high: what other thresholds are to be tried on. The baseline of 2.0 is
         to give no answer to any question."""
-        scores = super().score(task, split)
-        answers, odds = task.spans.answers(task.null_threshold)
+        scores = super().score(module, split)
+        answers, odds = module.spans.answers(module.null_threshold)
         scores.files = {".predictions.json": json.dumps(answers, ensure_ascii=False, indent=1) + "\n"}
-        if task.null_threshold is not None:
+        if module.null_threshold is not None:
             finite = {name: min(value, 1e9) for name, value in odds.items()}  # JSON has no infinity
             scores.files[".null_odds.json"] = json.dumps(finite, indent=1) + "\n"
-            spans, _ = task.spans.answers()
+            spans, _ = module.spans.answers()
             scores.files[".spans.json"] = json.dumps(spans, ensure_ascii=False, indent=1) + "\n"
             gold = squad_metric.references(split.texts)
             silent = squad_metric.score({name: "" for name, _ in gold}, gold)
             scores.baselines = {"never an answer": {name: silent[name] for name in ("f1", "exact")}}
-            scores.settings = {"null_threshold": task.null_threshold}
-        scores.predictions = self.predictions(task, split)
+            scores.settings = {"null_threshold": module.null_threshold}
+        scores.predictions = self.predictions(module, split)
         scores.note = "official rules: lower case, no punctuation, no articles; best of the gold answers"
         return scores
 

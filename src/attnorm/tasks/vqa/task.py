@@ -186,11 +186,11 @@ class VqaTask(Task):
             raise DataError(f"data: the views have so many features a box ({found}), the model was made for {made}")
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
-    def score(self, task: VqaModule, split: Split) -> Results:
+    def score(self, module: VqaModule, split: Split) -> Results:
         """The official accuracy, overall and by answer type, where the questions have annotations; the answers as the
         official evaluation takes them."""
-        scores = super().score(task, split)
-        predictions, gold = task.predictions(), references(split.texts)
+        scores = super().score(module, split)
+        predictions, gold = module.predictions(), references(split.texts)
         scores.files = {".results.json": results(predictions) + "\n"}
         annotated = any(reference.answers for reference in gold)
         if not annotated:
@@ -199,7 +199,7 @@ class VqaTask(Task):
             return scores
         found = score(predictions, gold)
         accuracies = [100.0 * accuracy(predictions[reference.id], reference.answers) for reference in gold]
-        scores.predictions = self.table(predictions, accuracies, task.examples["loss_sum"], split)
+        scores.predictions = self.table(predictions, accuracies, module.examples["loss_sum"], split)
         scores.metrics = {"accuracy": found["accuracy"], **found["answer_types"], "loss": scores.metrics["loss"]}
         common = AnswerList.build((reference.answers for reference in gold), min_count=1).texts[0]
         always = score(dict.fromkeys(predictions, common), gold)

@@ -10,6 +10,7 @@ from rich.markup import escape
 from attnorm.progress import bar, console
 from attnorm.schema import WholeNumber
 from attnorm.tasks.module import TaskModule
+from attnorm.training.loggers import Samples, samples_text, send_samples
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,8 @@ class Progress(pl.Callback):
     """A bar over all updates of the run, and one line per validation with a sample.
 
     bar:     whether to show the bar; on a terminal only.
-    samples: how many samples of each validation are kept in samples/step_*.txt; the first one is shown.
+    samples: how many samples of each validation are kept in samples/step_*.txt and sent to the loggers. The first
+             one is shown.
     """
 
     def __init__(self, run_folder: Path, bar: bool = True, samples: WholeNumber = 5):
@@ -44,13 +46,13 @@ class Progress(pl.Callback):
         found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         log.info("step %6s  val loss %.3f  %s", f"{trainer.global_step:,}", found["loss"], task.format_line(found))
         self._show_samples(trainer.global_step, task.samples[: self.samples])
+        send_samples(trainer.loggers, "validation", task.samples[: self.samples], trainer.global_step)
 
-    def _show_samples(self, step: int, samples: list) -> None:
+    def _show_samples(self, step: int, samples: Samples) -> None:
         if not samples:
             return
-        text = "\n\n".join("\n".join(f"{label:<10}{line}" for label, line in sample.items()) for sample in samples)
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / f"step_{step:06d}.txt").write_text(text + "\n")
+        (self.folder / f"step_{step:06d}.txt").write_text(samples_text(samples) + "\n")
         for label, line in list(samples[0].items())[1:]:
             console.print(f"[dim]{label:>18}[/] {escape(line)}")
 
