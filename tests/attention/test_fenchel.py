@@ -394,7 +394,7 @@ def test_missing_keys_and_scale_are_said(order):
     scores, keys = make_scores(MASKS["none"]), make_keys(5)
     with pytest.raises(ValueError, match="fenchel: the templates are the keys"):
         Fenchel(order)(scores, scale=1.0)
-    with pytest.raises(ValueError, match="give scale="):
+    with pytest.raises(ValueError, match="pass scale="):
         Fenchel(order)(scores, keys=keys)
     for scale in (0.0, -1.0, torch.tensor(-2.0), float("nan")):
         with pytest.raises(ValueError, match="alpha must be above 0"):

@@ -411,5 +411,5 @@ def test_missing_keys_and_costs_of_a_wrong_size_are_said():
         OptimalTransport()(scores)
     with pytest.raises(ValueError, match=r"keys of shape \(2, 2, 4, 3\) do not match scores \(2, 2, 4, 5\)"):
         OptimalTransport()(scores, keys=make_keys(4))
-    with pytest.raises(ValueError, match=r"cost: gave \(2, 2\) for 5 templates"):
+    with pytest.raises(ValueError, match=r"cost: got \(2, 2\) for 5 templates"):
         OptimalTransport(cost=too_small)(scores, keys=make_keys(5))

@@ -472,7 +472,7 @@ def test_bounds_that_are_no_bounds_are_refused(name):
     for bad in (-0.1, math.nan):
         upper = random_bounds()
         upper[1, 1, 0, 5] = bad
-        with pytest.raises(ValueError, match=rf"upper: {bad} at \(1, 1, 0, 5\)"):
+        with pytest.raises(ValueError, match=rf"upper: {bad} at index \(1, 1, 0, 5\)"):
             module(random_scores(), upper=upper)
     with pytest.raises(ValueError, match=r"upper: shape \(5,\) does not broadcast .*\(2, 2, 4, 6\)"):
         module(random_scores(), upper=torch.ones(5))

@@ -95,7 +95,7 @@ def test_a_default_is_used_where_one_site_has_it_or_none_is_left_to_it():
 def test_a_default_that_was_typed_where_every_site_is_set_is_refused():
     tables = {"_default_": "dnas", **dict.fromkeys(SITES, "softmax")}
     [problem] = check_attention(tables, SITES, typed={"attention._default_"})
-    assert problem.startswith("attention._default_=dnas: no effect") and "encoder, decoder, cross" in problem
+    assert problem.startswith("attention._default_=dnas: has no effect") and "encoder, decoder, cross" in problem
     assert check_attention(tables, SITES, typed={"attention.encoder"}) == []
 
 
@@ -205,10 +205,10 @@ def test_options_of_a_part_that_a_file_names_are_no_problem_unless_they_were_typ
     assert check_attention(tables, SITES, typed=()) == []
     for typed in ({"attention.options.hnas"}, {"attention.options.hnas.start"}):
         [problem] = check_attention(tables, SITES, typed=typed)
-        assert problem.startswith("attention.options.hnas: no site uses 'hnas'")
+        assert problem.startswith("attention.options.hnas: has no effect, because no site uses 'hnas'")
         assert problem.endswith("in use: scaled_dot, softmax.")
     [problem] = check_attention({**tables, "options": {"hnass": {}}}, SITES, typed=())
-    assert problem.startswith("attention.options.hnass: no site uses 'hnass'")  # a file may be wrong, too
+    assert problem.startswith("attention.options.hnass: has no effect, because no site uses 'hnass'")
 
 
 # names

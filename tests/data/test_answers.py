@@ -179,14 +179,14 @@ def test_a_list_is_read_from_every_form_and_written(tmp_path):
         ("a.json", "[]", r"a.json: no answers"),
         ("a.json", '["x", 3]', r"a.json: answer 1 is 3, not text"),
         ("a.json", '["x", null]', r"answer 1 is null, not text"),
-        ("a.json", '["x", "y", "x"]', r"a.json: there twice: 'x'"),
+        ("a.json", '["x", "y", "x"]', r"a.json: repeated answers: 'x'"),
         ("a.json", '{"x": 0, "y": 2}', r"a.json: the numbers of 2 answers must be 0 to 1"),
         ("a.json", '{"x": 0, "y": "1"}', r"the numbers of 2 answers must be 0 to 1"),
         ("a.json", '{"x": false, "y": true}', r"the numbers of 2 answers must be 0 to 1"),
-        ("a.json", '"x"', r"a.json: a list of answers, or an object"),
+        ("a.json", '"x"', r"a.json: expected a list of answers, or an object"),
         ("a.json", "x\ny", r"a.json:1: not JSON"),
         ("a.txt", "", r"the file is empty"),
-        ("a.txt", "x\ny\nx\n", r"there twice: 'x'"),
+        ("a.txt", "x\ny\nx\n", r"repeated answers: 'x'"),
     ],
 )
 def test_what_is_no_list_is_refused(tmp_path, name, content, message):
@@ -211,7 +211,7 @@ def test_a_list_is_built_from_the_most_frequent_answer_of_each_question():
     ]
     assert AnswerList.build(questions, 1).texts == ["2", "b", "cat", "two"]
     assert AnswerList.build(iter(questions), 2).texts == ["2", "b"]
-    with pytest.raises(ValueError, match=r"task\.min_count=3: no answer is that of so many questions"):
+    with pytest.raises(ValueError, match=r"task\.min_count=3: no answer of that many questions"):
         AnswerList.build(questions, 3)
 
 

@@ -138,11 +138,11 @@ def test_batches_of_short_and_long_rows_are_mixed_over_the_epoch():
 
 @pytest.mark.parametrize("pieces, ranks", [(1, 4), (4, 1), (2, 2)])
 def test_fewer_rows_than_parts_are_refused(pieces, ranks):
-    with pytest.raises(ValueError, match="3 rows cannot be shared by 4 parts"):
+    with pytest.raises(ValueError, match="3 rows cannot be split into 4 parts"):
         TokenBatches(random_lengths(3), BUDGET, pieces=pieces, ranks=ranks)
     TokenBatches(random_lengths(4), BUDGET, pieces=pieces, ranks=ranks)
     TokenBatches(random_lengths(ranks), BUDGET, shuffle=False, pieces=pieces, ranks=ranks)
-    with pytest.raises(ValueError, match="rows cannot be shared by"):
+    with pytest.raises(ValueError, match="rows cannot be split into"):
         TokenBatches(random_lengths(ranks - 1), BUDGET, shuffle=False, ranks=ranks)
 
 

@@ -129,9 +129,9 @@ def test_check_names_every_problem(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["a", "b", "a"], "data.labels: a is there twice"),
-        (["a"], "at least two labels"),
-        ([], "at least two labels"),
+        (["a", "b", "a"], "data.labels: repeated names: a"),
+        (["a"], "at least two names"),
+        ([], "at least two names"),
         ([0, 1], "data.labels: 0 is not a name; write numbers in quotes"),
         (["a", ""], 'data.labels: "" is not a name'),
         ("ab", "data.labels=ab: must be the list"),

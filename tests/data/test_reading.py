@@ -62,9 +62,7 @@ def test_an_encoding_that_is_none_is_a_problem(tmp_path, encoding):
     for source, _ in sources(tmp_path):
         source.encoding = encoding
         [problem] = source.check(["train"])
-        assert problem.startswith(
-            f"data.encoding={encoding}: not a text encoding that Python knows; allowed are utf-8,"
-        )
+        assert problem.startswith(f"data.encoding={encoding}: not a text encoding of Python; allowed are utf-8,")
     assert "Did you mean 'utf-8'?" in files.encoding_problem("utf-9")[0]
 
 
@@ -145,7 +143,7 @@ def test_bad_lines_stop_every_source_or_are_left_out_and_counted(tmp_path, caplo
         bad = 4 - len(found)
         assert found[:2] == [expected(rows[0]), expected(rows[2])] and bad in (1, 2)  # some do not read the last cell
         [message] = caplog.messages
-        assert message.startswith(f"{bad} bad row{'s' * (bad > 1)} beside {len(found)} good ones (left out):")
+        assert message.startswith(f"{bad} bad row{'s' * (bad > 1)} and {len(found)} good ones (skipped):")
         assert "is 0xe4" in message and str(tmp_path) in message
 
 
@@ -163,7 +161,7 @@ def test_a_line_with_a_nul_byte_is_bad(tmp_path, caplog):
     ("name", "content", "bad"),
     [
         ("x.jsonl", '{"article": "a", "title": "b"}\n{"article": 1, "title": "b"}\n', r"x.jsonl:2: article is 1, not"),
-        ("x.jsonl", '{"article": "a", "title": "b"}\n[]\n', r"x.jsonl:2: a JSON object is expected"),
+        ("x.jsonl", '{"article": "a", "title": "b"}\n[]\n', r"x.jsonl:2: expected a JSON object"),
         (
             "x.jsonl",
             '{"article": "a", "title": "b"}\n{"article": "a"}\n',
@@ -171,7 +169,7 @@ def test_a_line_with_a_nul_byte_is_bad(tmp_path, caplog):
         ),
         ("x.jsonl", '{"article": "a", "title": "b"}\n{"a":' + "[" * 100_000, r"x.jsonl:2: JSON nested too deeply"),
         ("x.jsonl", '{"article": "a", "title": "b"}\n{"a": ' + "1" * 5000 + "}", r"x.jsonl:2: cannot be read as JSON"),
-        ("x.csv", "article,title\na,b\na\n", r"x.csv:3: 1 fields where the header has 2"),
+        ("x.csv", "article,title\na,b\na\n", r"x.csv:3: 1 fields, but the header has 2"),
         ("x.csv", 'article,title\n"a"b,c\na,b\n', r"x.csv:2: ',' expected after '\"'"),
         (
             "x.csv",
@@ -186,7 +184,7 @@ def test_a_bad_row_is_located_or_left_out(tmp_path, caplog, name, content, bad):
     with pytest.raises(ValueError, match=bad):
         list(build_source("pair_files", train=path).rows("train"))
     assert list(build_source("pair_files", train=path, skip_bad=True).rows("train")) == [("a", "b")]
-    assert "1 bad row beside 1 good one (left out)" in caplog.text
+    assert "1 bad row and 1 good one (skipped)" in caplog.text
 
 
 def test_labels_and_hub_cells_that_are_bad_are_left_out(tmp_path, caplog):
@@ -194,7 +192,7 @@ def test_labels_and_hub_cells_that_are_bad_are_left_out(tmp_path, caplog):
     source = build_source("labelled", train=path, labels=["no", "yes"], skip_bad=True)
     assert [row[2] for row in source.rows("train")] == ["no", "yes"] and "x.csv:3: label is" in caplog.text
     parquet.write_table(pa.table({"article": ["a", "b"], "title": [1, 2]}), tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"train row 1: title is 1, not text .*would leave out all 2 rows"):
+    with pytest.raises(ValueError, match=r"train row 1: title is 1, not text .*would skip all 2 rows"):
         list(build_source("hub_pairs", path=str(tmp_path), skip_bad=True).rows("train"))
 
 
@@ -230,7 +228,7 @@ def test_columns_by_number_are_those_of_a_file_without_a_header(tmp_path, ending
     with pytest.raises(ValueError, match=r":1: data.title=3: no such column; there are 3, numbered from 0"):
         list(build_source("pair_files", train=path, article=1, title=3).rows("train"))
     write(tmp_path / f"x.{ending}", path and "a,b\nc\n".replace(",", "," if ending == "csv" else "\t"))
-    with pytest.raises(ValueError, match=r":2: 1 fields where the first row has 2"):
+    with pytest.raises(ValueError, match=r":2: 1 fields, but the first row has 2"):
         list(build_source("pair_files", train=path, article=0, title=1).rows("train"))
 
 

@@ -61,12 +61,12 @@ def test_texts_keep_every_character(tmp_path):
 BAD = [
     (
         question("b", answer("cat", 5)),
-        "b: the answer 'cat' is not at character 5 of the context, where it reads 'at '; it stands at 4, 15",
+        "b: the answer 'cat' is not at character 5 of the context, which has 'at ' there; it occurs at 4, 15",
     ),
-    (question("b", answer("dog", 4)), "where it reads 'cat'; it is nowhere in it"),
-    (question("b", answer("cat", 4000)), "at character 4000 of the context, where it reads ''; it stands at 4, 15"),
+    (question("b", answer("dog", 4)), "which has 'cat' there; it does not occur in it"),
+    (question("b", answer("cat", 4000)), "at character 4000 of the context, which has '' there; it occurs at 4, 15"),
     (question("b", answer("s.", -2)), "at character -2 of the context"),
-    (question("b", answer("Cat", 4)), "it is nowhere in it"),
+    (question("b", answer("Cat", 4)), "it does not occur in it"),
     (question("b", answer("cat", 4), answer("x", 0)), "b: the answer 'x' is not at"),
     (question("b", answer("", 4)), "b: data[0].paragraphs[0].qas[1].answers[0].text is empty"),
     (question("b", answer("cat", "4")), "b: data[0].paragraphs[0].qas[1].answers[0].answer_start is '4', not a whole"),
@@ -87,7 +87,7 @@ BAD = [
     (question("one", answer("cat", 4)), "one: data[0].paragraphs[0].qas[1] has the id of data[0].paragraphs[0].qas[0]"),
     ({"question": "x"}, "data[0].paragraphs[0].qas[1]: data[0].paragraphs[0].qas[1].id is missing, not text"),
     (question(12), "data[0].paragraphs[0].qas[1].id is 12, not text"),
-    (["b"], "data[0].paragraphs[0].qas[1]: an object is expected, not a list of 1"),
+    (["b"], "data[0].paragraphs[0].qas[1]: expected an object, got a list of 1"),
 ]
 
 
@@ -95,7 +95,7 @@ BAD = [
 def test_a_bad_record_is_named_with_the_reason_and_can_be_left_out(tmp_path, caplog, record, message):
     content = json.dumps(document(GOOD, record, question("last", answer("sat", 8))))
     said = problem(tmp_path, content)
-    assert message in said and "1 bad record beside 2 good ones" in said and "data.skip_bad=true" in said
+    assert message in said and "1 bad record and 2 good ones" in said and "data.skip_bad=true" in said
     assert str(tmp_path / "x.json") in said
     with caplog.at_level("WARNING"):
         rows = list(source(tmp_path, content, skip_bad=True).rows("train"))
@@ -105,16 +105,19 @@ def test_a_bad_record_is_named_with_the_reason_and_can_be_left_out(tmp_path, cap
 
 def test_bad_records_are_reported_together_ten_by_name(tmp_path):
     said = problem(tmp_path, document(GOOD, *(question(f"b{i}") for i in range(13))))
-    assert "13 bad records beside 1 good one (" in said and "and 3 more" in said
+    assert "13 bad records and 1 good one (" in said and "and 3 more" in said
     assert [f"b{i}: no answers" in said for i in range(13)] == [True] * 10 + [False] * 3
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["data"].append(3), 'data[1]: an object with a list "paragraphs" is expected, not 3'),
-        (lambda d: d["data"].append({"paragraphs": {}}), "data[1]: an object with a list"),
-        (lambda d: d["data"][0]["paragraphs"].append({"context": "x"}), "data[0].paragraphs[1]: an object with a list"),
+        (lambda d: d["data"].append(3), 'data[1]: expected an object with a list "paragraphs", got 3'),
+        (lambda d: d["data"].append({"paragraphs": {}}), "data[1]: expected an object with a list"),
+        (
+            lambda d: d["data"][0]["paragraphs"].append({"context": "x"}),
+            "data[0].paragraphs[1]: expected an object with a list",
+        ),
         (
             lambda d: d["data"][0]["paragraphs"].append({"qas": []}),
             "data[0].paragraphs[1].context is missing, not",
@@ -125,7 +128,7 @@ def test_a_wrong_shape_is_named_by_its_place_and_counts_as_one_record(tmp_path, 
     content = document(GOOD)
     change(content)
     said = problem(tmp_path, content)
-    assert message in said and "1 bad record beside 1 good" in said
+    assert message in said and "1 bad record and 1 good" in said
     assert len(list(source(tmp_path, content, skip_bad=True).rows("train"))) == 1
 
 
@@ -134,9 +137,9 @@ def test_a_wrong_shape_is_named_by_its_place_and_counts_as_one_record(tmp_path, 
     [
         ('{"data": [', r"x.json:1: not JSON \(.* at column 11\); a SQuAD file is one JSON object"),
         ('{"id": 1}\n{"id": 2}\n', r"x.json:2: not JSON"),
-        ("[]", r"not a SQuAD file, it holds a list of 0; a SQuAD file is one JSON object"),
-        ({"answers": 1}, r"it holds an object with 'answers'; a SQuAD file"),
-        ({"data": {}}, r"it holds an object with 'data'"),
+        ("[]", r"not a SQuAD file, it contains a list of 0; a SQuAD file is one JSON object"),
+        ({"answers": 1}, r"it contains an object with 'answers'; a SQuAD file"),
+        ({"data": {}}, r"it contains an object with 'data'"),
     ],
 )
 def test_what_is_no_squad_file_says_what_was_expected_even_when_bad_records_are_skipped(tmp_path, content, message):

@@ -152,7 +152,7 @@ def test_saved_and_pickled_tokenizers_are_the_same(kind, trained, wordpiece, tmp
 
 
 def test_loading_from_a_folder_without_a_tokenizer(tmp_path):
-    with pytest.raises(DataError, match=r"tokenizer.json: missing; it holds the tokenizer \(WordPiece\)"):
+    with pytest.raises(DataError, match=r"tokenizer.json: missing; it should contain the tokenizer \(WordPiece\)"):
         WordPiece.load(tmp_path)
     (tmp_path / "sentencepiece.model").write_text("no")
     with pytest.raises(DataError, match=r"sentencepiece.model: not a sentencepiece model"):
@@ -190,12 +190,14 @@ def test_wordpiece_special_ids_come_from_the_vocabulary_and_never_from_text(word
 
 
 def test_wordpiece_names_missing_special_tokens(tmp_path):
-    with pytest.raises(ValueError, match=r"tokenizer.file=.*vocab.txt: the vocabulary has no \[CLS\], \[SEP\]$"):
+    with pytest.raises(
+        ValueError, match=r"tokenizer.file=.*vocab.txt: the vocabulary does not contain \[CLS\], \[SEP\]$"
+    ):
         WordPiece.from_settings(file=vocabulary(tmp_path, ["[PAD]", "[UNK]", "a"]))
 
 
 def test_wordpiece_names_a_repeated_piece(tmp_path):
-    with pytest.raises(ValueError, match=r"vocab.txt:2: 'a' is in this vocabulary twice"):
+    with pytest.raises(ValueError, match=r"vocab.txt:2: 'a' is repeated in this vocabulary"):
         WordPiece.from_settings(file=vocabulary(tmp_path, ["x", "a", "b", "a", "", ""]))
 
 
@@ -470,7 +472,7 @@ def test_forgetting_offsets_changes_nothing(wordpiece, monkeypatch):
 
 
 def test_sentencepiece_cannot_tell_offsets(trained):
-    with pytest.raises(ValueError, match=r"a SentencePiece cannot say where its tokens lie; use tokenizer=wordpiece"):
+    with pytest.raises(ValueError, match=r"a SentencePiece has no character offsets; use tokenizer=wordpiece"):
         trained.encode_with_offsets("the")
 
 

@@ -78,7 +78,7 @@ BAD = [
     ([question(1), question(3)], [annotation(1)], "1 problem:\n  question 3 has no annotation"),
     ([question(1)], [annotation(1), annotation(3)], "the annotation of 3 has no question"),
     ([question(1, 70)], [annotation(1, 71)], "question 1 is on image 70, but its annotation on image 71"),
-    ([question(1)], [annotation(3)], "not a single question of .* is annotated in it; they belong to different"),
+    ([question(1)], [annotation(3)], "contains no annotation for any question of .*; they belong to different"),
     ([question(1), without(question(2), "image_id")], GOOD[1], r"questions\[1\] \(question 2\): no image_id"),
     ([without(question(1), "question_id")], GOOD[1], r"questions\[0\]: no question_id"),
     ([without(question(1), "question")], GOOD[1], r"\(question 1\): no question"),
@@ -88,24 +88,28 @@ BAD = [
     ([question(1.5)], GOOD[1], r"question_id is 1.5, not a number or text"),
     ([question(True)], GOOD[1], r"question_id is true, not a number or text"),
     ([question(1, image="")], GOOD[1], r'image_id is "", not a number or text'),
-    ([question(1), question("1")], GOOD[1], r"questions\[1\] \(question 1\): the id is there twice"),
-    (["what?"], GOOD[1], r'questions\[0\]: an object is expected, not "what\?"'),
-    (GOOD[0], [annotation(1), annotation(1)], r"annotations\[1\] \(question 1\): the id is there twice"),
-    (GOOD[0], [annotation(1, answers=9)], r"\(question 1\): 10 answers are expected, not 9"),
-    (GOOD[0], [annotation(1, answers=11)], r"\(question 1\): 10 answers are expected, not 11"),
-    (GOOD[0], [annotation(1) | {"answers": "yes"}], r'10 answers are expected, not "yes"'),
-    (GOOD[0], [annotation(1) | {"answers": ["yes"] * 10}], r'an object is expected, not "yes"'),
+    ([question(1), question("1")], GOOD[1], r"questions\[1\] \(question 1\): the id is repeated"),
+    (["what?"], GOOD[1], r'questions\[0\]: expected an object, got "what\?"'),
+    (GOOD[0], [annotation(1), annotation(1)], r"annotations\[1\] \(question 1\): the id is repeated"),
+    (GOOD[0], [annotation(1, answers=9)], r"\(question 1\): expected 10 answers, got 9"),
+    (GOOD[0], [annotation(1, answers=11)], r"\(question 1\): expected 10 answers, got 11"),
+    (GOOD[0], [annotation(1) | {"answers": "yes"}], r'expected 10 answers, got "yes"'),
+    (GOOD[0], [annotation(1) | {"answers": ["yes"] * 10}], r'expected an object, got "yes"'),
     (GOOD[0], [annotation(1) | {"answers": [{"answer": 3}] * 10}], r"answer is 3, not text"),
     (GOOD[0], [without(annotation(1), "answer_type")], r"no answer_type"),
     (GOOD[0], [without(annotation(1), "question_type")], r"no question_type"),
     (GOOD[0], [without(annotation(1), "image_id")], r"no image_id"),
-    ([], GOOD[1], r"questions.json: there are no questions in it"),
-    ({"data": []}, GOOD[1], r'questions.json: not an official VQA file: one JSON object {"questions": \[...\]}'),
+    ([], GOOD[1], r"questions.json: contains no questions"),
+    (
+        {"data": []},
+        GOOD[1],
+        r'questions.json: not an official VQA file: expected one JSON object {"questions": \[...\]}',
+    ),
     ("[]", GOOD[1], r"questions.json: not an official VQA file"),
     ({"questions": {}}, GOOD[1], r"questions.json: not an official VQA file"),
     ("{", GOOD[1], r"questions.json:1: not JSON"),
-    ({"annotations": []}, GOOD[1], r"questions.json: a file of questions is expected here, this one holds annotations"),
-    (GOOD[0], {"questions": []}, r"annotations.json: a file of annotations is expected here, this one holds questions"),
+    ({"annotations": []}, GOOD[1], r"questions.json: expected a file of questions, but this one contains annotations"),
+    (GOOD[0], {"questions": []}, r"annotations.json: expected a file of annotations, but this one contains questions"),
 ]
 
 
@@ -120,7 +124,7 @@ def test_ten_of_the_bad_records_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"13 problems:\n  questions\[0\]") as error:
         rows(tmp_path, [question(i, question="") for i in range(13)], GOOD[1])
     assert "questions[9]" in str(error.value) and "questions[10]" not in str(error.value)
-    assert "\n  and 3 more\n  (data.skip_bad=true leaves them out)" in str(error.value)
+    assert "\n  and 3 more\n  (data.skip_bad=true skips them)" in str(error.value)
     with pytest.raises(ValueError, match=r"11 problems:\n  question 2 has no annotation") as error:
         rows(tmp_path, [question(i) for i in range(1, 13)], [annotation(1)])
     assert "\n  and 1 more\n" in str(error.value)
@@ -156,7 +160,7 @@ def test_check_names_every_problem(tmp_path):
     assert "this is the file of the questions" in said and "name its file of annotations" in said
     assert "no .npz file in this folder" in said and "unknown format" in said and "no such file" in said
     (problem,) = VqaV2(**paths, features="a.h5").check(["train"])
-    assert problem == "data.features=a.h5: must be a list of paths, one a view: [a.h5,b.h5]"
+    assert problem == "data.features=a.h5: must be a list of paths, one per view: [a.h5,b.h5]"
     assert VqaV2(**paths, features=None).check(["train"]) == VqaV2(**paths, features=[]).check(["train"]) == []
 
 
@@ -209,14 +213,14 @@ def test_bad_records_and_those_that_do_not_fit_are_left_out_and_counted(tmp_path
     asked = [question(1), question(2, question=" "), question(3), question(4, 80), question(1), question(6)]
     annotated = [annotation(n) for n in (1, 2, 4, 5)] + [annotation(3, answers=9), annotation(6)]
     paths = files(tmp_path, asked, annotated)
-    with pytest.raises(ValueError, match=r"2 problems:(.|\n)*\(data.skip_bad=true leaves them out\)"):
+    with pytest.raises(ValueError, match=r"2 problems:(.|\n)*\(data.skip_bad=true skips them\)"):
         list(VqaV2(**paths).rows("train"))
     source = VqaV2(**paths, skip_bad=True)
     assert [row[0] for row in source.rows("train")] == ["1", "6"]
     assert [message.split(": ")[1].split(" (")[0] for message in caplog.messages] == [
-        "2 bad records beside 4 good ones",  # questions: one empty, an id twice
-        "1 bad record beside 5 good ones",  # annotations: nine answers
-        "4 bad records beside 2 good ones",  # 3 has no annotation, 2 and 5 no question, 4 is on another image
+        "2 bad records and 4 good ones",  # questions: one empty, an id twice
+        "1 bad record and 5 good ones",  # annotations: nine answers
+        "4 bad records and 2 good ones",  # 3 has no annotation, 2 and 5 no question, 4 is on another image
     ]
     assert source.fingerprint("train") != VqaV2(**paths).fingerprint("train")
     with pytest.raises(ValueError, match="the question is empty"):

@@ -237,7 +237,7 @@ def test_a_file_goes_through_the_cache(tmp_path):
     )
     first = split.rows[0]
     assert first["context_best"][:2] == [True, True] and first["start"] == first["end"] == 5
-    with pytest.raises(ValueError, match=r"without an answer \(none\)"):
+    with pytest.raises(ValueError, match=r"have no answer \(none\)"):
         prepare(
             source,
             settings,

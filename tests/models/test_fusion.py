@@ -309,7 +309,7 @@ def test_a_fusion_wants_its_views(kind, views, message):
 
 def test_views_that_do_not_fit_are_refused():
     views, fusion = image_views(), rough_fusion()
-    with pytest.raises(ValueError, match="fusion='attention': expected 3 views, got 2"):
+    with pytest.raises(ValueError, match="fusion='attention': expected 3 views, but got 2"):
         fusion(views[:2])
     doubled = [views[0], tuple(torch.cat([part, part], 1) for part in views[1]), views[2]]
     with pytest.raises(ValueError, match="view 1 has 6 boxes, but the model was built for 3"):

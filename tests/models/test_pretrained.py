@@ -612,7 +612,7 @@ def test_all_problems_of_a_config_come_at_once_and_a_missing_kind_says_what_to_w
         read_shape(tmp_path)
     del config["model_type"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match='write "model_type": "bert" into'):
+    with pytest.raises(ValueError, match='add "model_type": "bert" to'):
         read_shape(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json: cannot be read as JSON"):

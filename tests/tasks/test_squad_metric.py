@@ -124,7 +124,7 @@ def test_wrong_ids_are_named():
     assert score({}, gold)["missing"] == 2
     with pytest.raises(ValueError, match=r"1 question with a prediction but no null odds: b"):
         score({"a": "x", "b": "x", "c": "x"}, gold, {"a": 1.0})
-    with pytest.raises(ValueError, match=r"references have questions twice: a"):
+    with pytest.raises(ValueError, match=r"references repeat questions: a"):
         score({"a": "x"}, [*gold, ("a", ["z"])])
     with pytest.raises(ValueError, match=r"no questions to score"):
         score({}, [])
@@ -275,11 +275,11 @@ def test_files(tmp_path):
         (
             read_predictions,
             '["x"]',
-            r'p.json: one JSON object \{"question id": "answer", ...\} is expected, not a l',
+            r'p.json: expected one JSON object \{"question id": "answer", ...\}, got a l',
         ),
         (read_predictions, '{"a": "x", "b": 3}', r"p.json: b has 3, not text"),
         (read_predictions, '{"a": null}', r"p.json: a has null, not text"),
-        (read_null_odds, '{"a": "1"}', r'p.json: a has "1", not a number; \{"question id": 0.5'),
+        (read_null_odds, '{"a": "1"}', r'p.json: a has "1", not a number; expected \{"question id": 0.5'),
         (read_null_odds, '{"a": true}', r"a has true, not a number"),
         (read_null_odds, '{"a": NaN}', r"p.json: a has NaN, not a number"),
         (read_null_odds, f'{{"a": 1{"0" * 400}}}', r"p.json: a has 10+, not a number"),
@@ -287,11 +287,11 @@ def test_files(tmp_path):
         (
             read_predictions,
             '{"a": "x", "b": "y", "a": "z"}',
-            r'p.json: .*an object has the key "a" twice',
+            r'p.json: .*an object has a repeated key, "a"',
         ),
         (read_predictions, "[" * 100_000, r"p.json: JSON nested too deeply"),
         (read_predictions, "{}".encode("utf-16").decode("latin-1"), r"p.json:1: "),
-        (read_predictions, "7", r"p.json: one JSON object .* is expected, not 7"),
+        (read_predictions, "7", r"p.json: expected one JSON object .*, got 7"),
         (read_predictions, '{"a": ["x"]}', r'p.json: a has \["x"\], not text'),
         (read_references, "[" * 100_000, r"p.json: JSON nested too deeply.*a SQuAD file is one JSON object"),
         (read_references, '{"a": "x"}', r"not a SQuAD file"),

@@ -75,7 +75,7 @@ def test_predictions_for_other_questions_are_ignored_and_told(caplog):
         ({"1": 3}, GOLD, "the answer to question 1 is 3, not text"),
         ({"1": None}, GOLD, "the answer to question 1 is null, not text"),
         ({}, [], "no questions to score"),
-        ({}, [*GOLD, GOLD[1], GOLD[1]], "questions twice: 2$"),
+        ({}, [*GOLD, GOLD[1], GOLD[1]], "repeat questions: 2$"),
         ({}, [*GOLD, Reference("5", [])], "1 question without an annotator's answer: 5"),
         ({str(i): "x" for i in range(20, 40)}, GOLD, "the predictions are for 20, 21, .*, 29, ...$"),
     ],
@@ -112,8 +112,8 @@ def test_result_files_are_written_as_they_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"1": "yes"}', r'r.json: a JSON list \[\{"question_id": 1, .* is expected, not'),
-        ('[{"question_id": 1}]', r"r.json: record 0 is .*is expected"),
+        ('{"1": "yes"}', r'r.json: expected a JSON list \[\{"question_id": 1, .*, got'),
+        ('[{"question_id": 1}]', r"r.json: record 0 is .*expected"),
         ('[{"question_id": 1, "answer": "x"}, ["a"]]', r"r.json: record 1 is"),
         ('[{"question_id": 1.5, "answer": "x"}]', r"record 0: question_id is 1.5, not a number or text"),
         ('[{"question_id": true, "answer": "x"}]', r"question_id is true"),
@@ -130,7 +130,7 @@ def test_result_files_are_written_as_they_are_read(tmp_path):
         ),
         (
             '[{"question_id": 1, "answer": "x", "answer": "y"}]',
-            r'r.json: .*an object has the key "answer" twice',
+            r'r.json: .*an object has a repeated key, "answer"',
         ),
         ('[[{"question_id": 1, "answer": "x"}]]', r"r.json: record 0 is"),
     ],

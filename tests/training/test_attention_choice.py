@@ -247,7 +247,7 @@ def test_a_sweep_over_files_paths_and_lists_is_recorded_as_it_was_typed(mine, mo
         ("attention.encoder=[dnas,dnas,softmax]", "attention.encoder: 3 normalizers for 2 layers"),
         ("attention=[dnas,dnas,softmax]", "attention._default_: 3 normalizers for 2 layers at encoder"),
         ("attention=nowhere:Mine", "attention._default_=nowhere:Mine: normalizer 'nowhere:Mine': cannot import"),
-        ("attention.options.hnas.start=0.3", "attention.options.hnas: no site uses 'hnas'"),
+        ("attention.options.hnas.start=0.3", "attention.options.hnas: has no effect, because no site uses 'hnas'"),
         ("attention._default_=hnass", "attention._default_=hnass: normalizer 'hnass' is unknown"),
     ],
 )

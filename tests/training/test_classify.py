@@ -174,8 +174,8 @@ def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (("data.labels=[no]",), "data.labels=['no']: at least two labels are needed"),
-        (("data.labels=[no,no]",), "data.labels: no is there twice"),
+        (("data.labels=[no]",), "data.labels=['no']: must have at least two names"),
+        (("data.labels=[no,no]",), "data.labels: repeated names: no"),
         (("data.validation=null",), "data.validation=null"),
         (("data.train=nowhere.csv",), "data.train=nowhere.csv: "),
         (

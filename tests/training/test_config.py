@@ -507,7 +507,7 @@ def test_a_prior_that_is_not_a_list_is_refused_by_its_key(value):
 
 def test_an_option_that_no_site_uses_is_refused():
     [problem] = refused("attention=softmax", "+attention.options.hnas={start: 0.3}")
-    assert problem.startswith("attention.options.hnas: no site uses 'hnas'")
+    assert problem.startswith("attention.options.hnas: has no effect, because no site uses 'hnas'")
 
 
 def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit(monkeypatch):
@@ -597,7 +597,7 @@ def test_options_of_what_stands_only_where_other_models_have_a_site_are_left_out
     record = resolve.record_of(runs.plain(*alone))["attention"]
     assert record == {"prior": {}, "scorer": {}, "options": {}}
     [problem] = config.check(runs.plain(*alone, "+attention.options.entmax.alpha=1.2"))
-    assert problem.startswith("attention.options.entmax: no site uses 'entmax'")
+    assert problem.startswith("attention.options.entmax: has no effect, because no site uses 'entmax'")
 
 
 def test_a_site_that_only_other_models_have_is_refused_where_it_was_typed(monkeypatch, capsys):

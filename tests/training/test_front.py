@@ -370,7 +370,7 @@ def test_what_cannot_be_scored_is_said_all_at_once(monkeypatch, files, capsys, a
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"predictions": "list"}, r"list.json: one JSON object .* is expected, not a list"),
+        ({"predictions": "list"}, r"list.json: expected one JSON object .*, got a list"),
         ({"predictions": "number"}, r"number.json: q1 has 1, not text"),
         ({"predictions": "broken"}, r"broken.json"),
         ({"predictions": "others"}, r"others.json, .*dev.json: no prediction is for a question of .* are for q9"),
@@ -524,16 +524,16 @@ def test_questions_are_not_for_squad(monkeypatch, files, capsys):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"references": "asked"}, r"asked.json: a file of annotations is expected here, this one holds questions"),
-        ({"questions": "gold"}, r"gold.json: a file of questions is expected here, this one holds annotations"),
+        ({"references": "asked"}, r"asked.json: expected a file of annotations, but this one contains questions"),
+        ({"questions": "gold"}, r"gold.json: expected a file of questions, but this one contains annotations"),
         ({"references": "results"}, r"results.json: not an official VQA file"),
-        ({"predictions": "gold"}, r"gold.json: a JSON list \[.*\] is expected"),
-        ({"predictions": "object"}, r"object.json: a JSON list \[.*\] is expected"),
+        ({"predictions": "gold"}, r"gold.json: expected a JSON list \[.*\]"),
+        ({"predictions": "object"}, r"object.json: expected a JSON list \[.*\]"),
         ({"predictions": "other"}, r"other.json, .*gold.json: no prediction is for a question of .* are for 9"),
         ({"predictions": "number"}, r"number.json: record 0: the answer to question 1 is 1, not text"),
         ({"predictions": "twice"}, r"twice.json: record 1: question 1 is answered twice"),
         ({"questions": "fewer"}, r"the annotation of 3 has no question"),
-        ({"questions": "others"}, r"gold.json: not a single question of .*others.json is annotated in it"),
+        ({"questions": "others"}, r"gold.json: contains no annotation for any question of .*others.json"),
         ({"questions": "images"}, r"question 1 is on image 5, but its annotation on image 11"),
     ],
     ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",

@@ -226,7 +226,7 @@ def test_questions_without_an_answer_need_a_setting(monkeypatch, tmp_path, capsy
     monkeypatch.chdir(tmp_path)
     assert runs.call(monkeypatch, "train", *typed) == 1
     error = capsys.readouterr().err
-    assert "error: task.no_answer=false: there are questions without an answer (q0, q1, " in error
+    assert "error: task.no_answer=false: some questions have no answer (q0, q1, " in error
     assert "use task.no_answer=true" in error and "Traceback" not in error
 
 
@@ -348,7 +348,7 @@ def test_two_processes_judge_as_one(tmp_path, impossible):
     [
         (
             ("task.max_query=61",),
-            "task.max_query=61: with [CLS] and two [SEP] it leaves no token of model.max_source=64",
+            "task.max_query=61: with [CLS] and two [SEP], it leaves no token of model.max_source=64",
         ),
         (("task.stride=46",), "task.stride=46: must be at most 45 (model.max_source=64 - task.max_query=16 - 3)"),
         (("task.n_best=0",), "task.n_best=0: allowed are whole numbers from 1"),
@@ -356,7 +356,7 @@ def test_two_processes_judge_as_one(tmp_path, impossible):
         (("task.null_threshold=2",), "task.null_threshold=2: has no effect without task.no_answer=true"),
         (
             ("tokenizer=sentencepiece",),
-            f"tokenizer._target_={runs.SENTENCEPIECE}: does not tell where",
+            f"tokenizer._target_={runs.SENTENCEPIECE}: does not return the character offsets",
         ),
         (("data.validation=null",), "data.validation=null"),
         (("data.train=nowhere.json",), "data.train=nowhere.json: "),

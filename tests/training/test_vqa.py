@@ -139,7 +139,7 @@ def test_every_arm_trains_and_says_what_it_is(tmp_path, capsys, typed, label, la
     assert {row["step"] for row in watched} == ({"0", "2"} if layers else set())
     alone = "model.fusion=none" in typed
     used = 0 if alone else 1 if "model.fusion=single" in typed else 3
-    said = "the question alone (model.fusion=none)" if alone else f"boxes a view: {BOXES[:used]}"
+    said = "the question alone (model.fusion=none)" if alone else f"boxes per view: {BOXES[:used]}"
     kept = kept_of(tmp_path)
     idle = "" if layers else "; no site for a normalizer in this model"
     assert f"{len(kept['answers'])} answers; {said}{idle}\n" in capsys.readouterr().out.replace("\n ", " ")
@@ -382,7 +382,7 @@ def test_a_file_of_answers_that_is_not_there_is_said(tmp_path):
 
 
 def test_too_high_a_count_leaves_no_answer_and_is_said(tmp_path):
-    with pytest.raises(ValueError, match=r"task\.min_count=99: no answer is that of so many questions; lower it"):
+    with pytest.raises(ValueError, match=r"task\.min_count=99: no answer of that many questions; use a smaller value"):
         runs.tiny_run(tmp_path, "task.min_count=99", task="vqa_v2")
 
 
@@ -462,10 +462,10 @@ def test_eval_says_what_views_a_model_was_made_for(monkeypatch, tmp_path, capsys
     run = runs.copied_run(tmp_path, "vqa")
     keys = (f"run={run}", "data=vqa_v2", *runs.vqa_files())
     views = features(tmp_path)
-    widths = "(view0: 7, view1: 7, view2: 7), the model was made for 48, 64, 40"
+    widths = "(view0: 7, view1: 7, view2: 7) than the model (48, 64, 40)"
     for typed, said in (
         ((), "error: fusion='attention': expected 3 views, got 0\n"),
-        ((views, "data.max_boxes=50"), f"error: data: the views have so many features a box {widths}\n"),
+        ((views, "data.max_boxes=50"), f"error: data: the views have other numbers of features per box {widths}\n"),
     ):
         assert runs.call(monkeypatch, "eval", *keys, *typed) == 1
         assert capsys.readouterr().err.startswith(said)
@@ -491,11 +491,11 @@ def test_one_view_reads_and_wants_no_other(tmp_path):
 
 def test_views_that_cannot_be_used_are_said_at_once(tmp_path):
     nowhere = (features(tmp_path, 2, places=False), "data.max_boxes=3")
-    said = "model.geometry=true: view0 does not say where boxes are; use model.geometry=false"
+    said = "model.geometry=true: view0 has no box positions; use model.geometry=false"
     assert problems_of(*nowhere) == [said]
     assert runs.tiny(*nowhere, "model.geometry=false", task="vqa_v2")
     first = nowhere[0].partition(",")[0] + "]"
-    said = "model.fusion=attention: needs 2 views or more, but data.features has 1; use model.fusion=single"
+    said = "model.fusion=attention: requires at least 2 views, but data.features has 1; use model.fusion=single"
     assert problems_of(first, "data.max_boxes=3") == [said]
 
 

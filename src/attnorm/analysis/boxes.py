@@ -27,11 +27,11 @@ ROOMY = 0.2  # distance between two numbers at which they do not touch, in fract
 
 
 def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
-    """A picture for each of these validation questions, in the run's figures/: a panel a view, each box shaded by the
-    share of the question's attention that reaches it (`view_shares`).
+    """Draws a figure for each of these validation questions into the run's figures/.
 
-    Raises ValueError for a run of another task, one whose model sees no boxes, views that do not say where boxes are,
-    and questions that are not there.
+    There is one panel per view, with each box coloured by the share of the question's attention that reaches it
+    (`view_shares`). Raises ValueError for a run of another task or of a model without boxes, for views without box
+    positions, and for questions that do not exist.
     """
     cfg = read_run(run)
     if task_of(cfg).interface != "vqa":
@@ -46,7 +46,7 @@ def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
     ids, views = batch["ids"], views_of(batch)
     places = [geometry for *_, geometry in views if geometry is not None]
     if len(places) < len(views):
-        raise ValueError(f"{run}: its data does not say where the boxes are")
+        raise ValueError(f"{run}: its data has no box positions")
     sizes = [present.shape[1] for _, present, _ in views]
     over_boxes, fusion = model.attention_over_boxes(ids, views)
     shares = view_shares(over_boxes, fusion, sizes)
@@ -66,12 +66,13 @@ def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
 
 
 def view_shares(over_boxes: Tensor, fusion: Tensor | None, sizes: list[int]) -> list[Tensor]:
-    """The share of the question's attention that reaches each box of a view, a tensor (B, boxes) a view that is used.
+    """The share of the question's attention that reaches each box, as one tensor (B, boxes) per used view.
 
-    over_boxes (B, M): of the question over the fused boxes. fusion (B, H, M, M'): of the primary's boxes over those of
-    the other views, one view after the other; the weight of a primary box is passed on to them, its mean over heads, so
-    that the shares of the other views add up to 1 together as those of the primary do. None: what is not one view's
-    alone is cut into views, as they were put one after the other.
+    over_boxes: (B, M), the attention of the question over the fused boxes.
+    fusion: (B, H, M, M'), the attention of the primary's boxes over the concatenated boxes of the other views. The
+            weight of a primary box is passed on to these with the mean weights over heads. So the shares of all other
+            views sum to 1, like those of the primary view. None: the fused boxes are the concatenated boxes of several
+            views, which are split again, or those of one view.
     """
     if fusion is None:
         return list(over_boxes.split(sizes, dim=1)) if over_boxes.shape[1] == sum(sizes) else [over_boxes]
@@ -131,8 +132,10 @@ def draw_boxes_of_view(axes: "Axes", boxes: Tensor, shares: Tensor, colours: Any
 def free_place(
     box: list[float], taken: list[tuple[float, float]], painted_over: list[list[float]]
 ) -> tuple[float, float]:
-    """A place (x, y) for a number in a box: if possible not in a box that is painted over it, and far from the places
-    that are taken."""
+    """A position (x, y) for a number in a box.
+
+    If possible, it is not in a box that is painted over this one, and far from the positions that are taken.
+    """
     x1, y1, x2, y2 = (min(max(edge, 0.05), 0.95) for edge in box)
 
     def quality(place: tuple[float, float]) -> tuple[bool, float]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DECADES = 12  # of a logarithmic axis, at most: underflow would stretch it to 1e-45 and beyond
+DECADES = 12  # maximum range of a logarithmic axis; underflow would extend it to 1e-45 and below
 
 Rows = list[dict[str, str]]
 Curve = dict[int, float]  # step -> value
@@ -27,7 +27,7 @@ Stack = dict[str, dict[str, Curve]]  # layer number ("" in a stack of one unnumb
 
 
 def draw_run(run: Path) -> list[Path]:
-    """Draws what the run folder has data for; returns the files written."""
+    """Draws all figures for which the run folder has data. Returns the files written."""
     scalars, attention, folder = recorded_scalars(run), run / ATTENTION_FILE, run / "figures"
     cfg = read_config(run) if scalars or attention.exists() else {}
     drawn = [draw_learned_scalar(name, rows, cfg, folder / f"{name}.png") for name, rows in scalars.items()]
@@ -66,9 +66,9 @@ def draw_attention(rows: Rows, cfg: dict, target: Path) -> Path:
 def compare_column_mass(runs: dict[str, Path], target: Path, site: str | None = None) -> Path:
     """Draws the smallest column mass of several runs against the update number, on a logarithmic scale.
 
-    That of a run is the minimum over its heads and layers, or over those of one site, on the batch that was recorded
-    ("Doubly-Normalized Attention", Figure 1). runs: folders by the name to show. Raises ValueError for a run that has
-    recorded no such layer.
+    The value of a run is the minimum over its heads and layers, or over those of one site, on the recorded batch
+    ("Doubly-Normalized Attention", Figure 1). runs: name to show -> folder. Raises ValueError for a run without
+    recorded values of such a layer.
     """
     from matplotlib.figure import Figure
 
@@ -169,8 +169,11 @@ def line(axes: "Axes", curve: Curve, floor: float | None = None, **style: Any) -
 
 
 def log_floor(values: Iterable[float]) -> float:
-    """The bottom of a logarithmic axis: the smallest positive value, or a power of ten below it if there are zeros, but
-    at most DECADES below the largest."""
+    """The lower end of a logarithmic axis.
+
+    It is the smallest positive value, or a power of ten below it if there are zeros, but at most DECADES below the
+    largest value.
+    """
     values = [value for value in values if math.isfinite(value)]
     positive = [value for value in values if value > 0]
     if not positive:
@@ -180,7 +183,7 @@ def log_floor(values: Iterable[float]) -> float:
 
 
 def log_axis(axes: "Axes", floor: float, values: Iterable[float]) -> None:
-    """Makes the axis logarithmic from `floor` on, and says so if there are values below."""
+    """Makes the axis logarithmic, starting at `floor`, and adds a note if there are values below it."""
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.7 * floor)
     if any(value < floor for value in values):

@@ -1,4 +1,4 @@
-"""A run folder in Python: what was set, what was measured, and its model, ready to be used."""
+"""Opens a run folder in Python: its configuration, its metrics, and its model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class LayerAttention:
     """The attention of one layer over one text.
 
-    weights: float32 (heads, queries, keys) on the CPU; each row of a live query sums to what its normalizer promises.
+    weights: float32 (heads, queries, keys) on the CPU. The rows of live queries sum to what the normalizer guarantees.
     queries, keys: the tokens of the rows and of the columns.
     """
 
@@ -39,8 +39,8 @@ class LayerAttention:
 class Run:
     """A finished or interrupted run, opened from its folder by `load_run`.
 
-    folder: the run folder. config: the configuration that it was trained with, as plain values. checkpoint: "best" or
-    "last". Files are read, and the model is built, when they are first asked for.
+    folder: the run folder. config: the configuration with which it was trained, as plain values. checkpoint: "best" or
+    "last". Files are read, and the model is built, on first use.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], checkpoint: str):
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the run was trained with."""
+        """The tokenizer with which the run was trained."""
         return self._opened[0]
 
     @cached_property
@@ -94,15 +94,18 @@ class Run:
         return open_run(self.folder, self.config, self.checkpoint)
 
     def generate(self, texts: Sequence[str]) -> list[str]:
-        """What the model writes for each text, such as headlines. Raises UserError for a task that writes nothing."""
+        """Generates an output, such as a headline, for each text.
+
+        Raises UserError for a task that does not generate text.
+        """
         return self.task.generate(self.model, self.tokenizer, [self._clean(text) for text in texts])
 
     @torch.no_grad()
     def attention(self, text: str) -> dict[str, LayerAttention]:
-        """The attention weights of every layer while the model reads (and, if it writes, writes) a text.
+        """The attention weights of every layer while the model reads a text (and generates an output, if it does so).
 
         The keys name layers as in attention.csv, such as "encoder/0", "decoder/1" or "decoder/1/cross".
-        Raises UserError for a task whose input is not a text alone.
+        Raises UserError for a task whose input is not a single text.
         """
         batch, tokens = self.task.attended(self.model, self.tokenizer, self._clean(text))
         device = next(self.model.parameters()).device

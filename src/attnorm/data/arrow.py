@@ -1,4 +1,4 @@
-"""Arrow files of a split, written batch by batch so that memory does not grow with the corpus, and read by mapping."""
+"""Arrow files of a split. They are written batch by batch, with constant memory, and memory-mapped for reading."""
 
 import itertools
 import json
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from tqdm import tqdm
 
-BATCH = 4096  # rows of an Arrow record batch
+BATCH = 4096  # rows per Arrow record batch
 TABLE, COUNTS = "table.arrow", "counts.json"
 
 
 def progress(rows: Iterable, what: str, total: int | None = None) -> "tqdm":
-    """`rows` with a bar on standard error, at a terminal only and after two seconds only."""
+    """Wraps `rows` in a progress bar on standard error. It appears only in a terminal and after two seconds."""
     from tqdm import tqdm
 
     return tqdm(rows, desc=what, total=total, unit=" rows", unit_scale=True, delay=2, disable=None, leave=False)
@@ -40,9 +40,9 @@ def write_rows(
     what: str,
     cleaner: Source | None = None,
 ) -> dict[str, int]:
-    """Clean the raw rows and write those that have the texts that are needed, `limit` of them at most.
+    """Cleans the raw rows and writes up to `limit` rows in which no needed text is empty.
 
-    cleaner: the source whose `clean` comes first. Returns and writes the counts: rows read, empty ones skipped, kept.
+    cleaner: the source whose `clean` is applied first. Returns and writes the counts of rows read, empty and kept.
     """
     import pyarrow as pa
 
@@ -60,7 +60,7 @@ def write_rows(
 
 
 def cleaned(text: str, column: str, cleaner: Source | None, *, lowercase: bool, digits: bool) -> str:
-    """A text of this column after all cleaning: that of the source `cleaner`, then `text.clean`."""
+    """Applies all cleaning to a text of this column: `cleaner.clean` of a source, then `cleaning.clean`."""
     return clean(text if cleaner is None else cleaner.clean(text, column), lowercase=lowercase, digits=digits)
 
 
@@ -83,7 +83,7 @@ def _cleaned(
             continue
         counts["kept"] += 1
         yield row
-        if counts["kept"] == limit:  # before the next row is read
+        if counts["kept"] == limit:  # stop before the next row is read
             return
 
 
@@ -93,7 +93,7 @@ def _batches(rows: Iterator) -> Iterator[list]:
 
 
 def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featurizer, what: str) -> dict[str, int]:
-    """Encode the table in `rows` as the layout has it. Returns and writes the layout's counts."""
+    """Encodes the table in `rows` with the layout. Returns and writes the counts of the layout."""
     import pyarrow as pa
 
     schema = pa.schema(list(layout.columns().items()))
@@ -114,7 +114,7 @@ def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featuri
 
 
 def _column(values: Sequence, kind: "pa.DataType") -> "pa.Array":
-    """An Arrow column; lists go by way of one flat array, which is faster than list by list."""
+    """An Arrow column. Lists are converted through one flat array, which is faster than one by one."""
     import pyarrow as pa
 
     if not pa.types.is_list(kind):
@@ -126,14 +126,14 @@ def _column(values: Sequence, kind: "pa.DataType") -> "pa.Array":
 
 
 def read_batches(folder: Path) -> Any:
-    """The record batches of a table, mapped into memory; a context manager."""
+    """The record batches of a table, memory-mapped. Returns a context manager."""
     import pyarrow as pa
 
     return pa.ipc.open_stream(pa.memory_map(str(folder / TABLE)))
 
 
 def sample_sentences(rows: Path, words: tuple[str, ...], count: int | None) -> Iterator[str]:
-    """Texts in the columns `words` of the table in `rows`; at most `count`, evenly from all of it, always the same."""
+    """At most `count` texts of the columns `words` of the table in `rows`, sampled uniformly and reproducibly."""
     width = len(words)
     total = width * json.loads((rows / COUNTS).read_text())["kept"]
     wanted = np.ones(total, bool)

@@ -1,7 +1,7 @@
-"""Folders that are made once: built aside, renamed when whole, under a lock, and checked whenever they are used.
+"""Cached folders, built under a lock in a temporary place, renamed when complete, and verified on every use.
 
-A folder holds `manifest.json`, the size and the CRC-32 of each of its files. If a file differs from it, for example
-because it was truncated on a full disk, the folder is built again.
+`manifest.json` in the folder contains the size and the CRC-32 of each file. If a file differs, for example because it
+was truncated on a full disk, the folder is built again.
 """
 
 import json
@@ -18,10 +18,10 @@ _CHUNK = 1 << 20
 
 
 def cached(folder: Path, build: Callable[[Path], None]) -> Path:
-    """`folder`, made by `build(empty folder)` unless it is there and whole.
+    """Returns `folder`. If it does not exist or is damaged, it is built by `build(empty folder)` first.
 
-    A build that fails or is killed leaves no `folder`; of processes that want the same one at once, one builds and
-    the others wait. Raises what `build` raises.
+    A build that fails or is killed leaves no `folder`. If several processes need the same folder at the same time, one
+    of them builds it and the others wait. Raises what `build` raises.
     """
     if damage(folder) is None:
         return folder
@@ -35,7 +35,7 @@ def cached(folder: Path, build: Callable[[Path], None]) -> Path:
         log.info("waiting for another process that prepares %s", folder)
         lock.acquire()
     try:
-        if (found := damage(folder)) is not None:  # looked at again: another process may have built it meanwhile
+        if (found := damage(folder)) is not None:  # checked again, because another process may have built it
             if folder.exists():
                 log.warning("the cached %s is damaged (%s); building it again", folder, found)
             _build(folder, build)
@@ -45,14 +45,14 @@ def cached(folder: Path, build: Callable[[Path], None]) -> Path:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a folder that `cached` made, in a few words; None if it is whole.
+    """A short description of the damage of a folder made by `cached`. None if the folder is intact.
 
-    Reads all of it, at some 3 GB a second from memory.
+    All files are read, at about 3 GB per second from memory.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         sizes = {name: size for name, (size, _) in manifest.items()}
-        for name, size in sizes.items():  # of all files before any is read
+        for name, size in sizes.items():  # compare all sizes before reading any file
             if (found := (folder / name).stat().st_size) != size:
                 return f"{name} has {found:,} bytes instead of {size:,}"
         for name, (_, checksum) in manifest.items():
@@ -75,7 +75,7 @@ def _checksum(path: Path) -> int:
 
 def _build(folder: Path, build: Callable[[Path], None]) -> None:
     aside = folder.with_name(f"{folder.name}.part")
-    _remove(aside)  # left by a killed build: whoever holds the lock is the only builder
+    _remove(aside)  # left by a killed build; only the holder of the lock builds
     aside.mkdir()
     try:
         build(aside)

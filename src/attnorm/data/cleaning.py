@@ -1,4 +1,4 @@
-"""Cleaning: what is done to the words before any tokenizer sees them."""
+"""Cleaning of texts before they are tokenized."""
 
 import re
 
@@ -8,10 +8,10 @@ _UNKNOWN = re.compile(r"(?<!\S)UNK(?!\S)")
 
 
 def clean(text: str, *, lowercase: bool, digits: bool) -> str:
-    """One line of words separated by single spaces; lower-cased if `lowercase`; every digit a '#' if `digits`.
+    """Returns one line of words separated by single spaces, optionally lower-cased and with digits replaced by '#'.
 
-    These are the steps of the published Gigaword headlines, so that they leave those unchanged; cleaning twice is
-    cleaning once. White space is everything that Unicode calls so.
+    These are the steps of the published Gigaword headlines, which are therefore unchanged. Cleaning is idempotent.
+    White space is defined by Unicode.
     """
     text = " ".join(text.split())
     if lowercase:
@@ -22,6 +22,8 @@ def clean(text: str, *, lowercase: bool, digits: bool) -> str:
 
 
 def read_unknown(text: str) -> str:
-    """`text` with <unk> instead of the word UNK: the published headline files write an unknown word as <unk> in the
-    training files, but as UNK in the test files."""
+    """Replaces the word UNK by <unk>.
+
+    The published headline files contain <unk> for unknown words in the training files, but UNK in the test files.
+    """
     return _UNKNOWN.sub("<unk>", text) if "UNK" in text else text

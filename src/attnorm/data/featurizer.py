@@ -1,4 +1,4 @@
-"""From texts to rows of token ids: the interface that each task implements, and what implementations share."""
+"""The interface that converts texts to rows of token ids, implemented by each task, and shared helper functions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,36 +16,41 @@ Table = Any  # a datasets.Dataset: rows by number, columns by name
 
 
 class Featurizer(ABC):
-    """What a layout must offer. A batch of texts comes as columns by name, and so do the ids that it becomes; the rows
-    of one need not be those of the other."""
+    """Converts a batch of texts to a batch of rows of ids. Both are dicts of columns by name.
 
-    schema: "RowSchema"  # of the source's rows
+    The number of rows of ids may differ from the number of texts.
+    """
+
+    schema: "RowSchema"  # structure of the source's rows
 
     @abstractmethod
     def settings(self) -> list:
-        """JSON-able values that decide the ids, for the key of the cache."""
+        """JSON-serializable values that determine the ids, for the key of the cache."""
 
     @abstractmethod
     def columns(self) -> dict:
-        """Arrow's type of each column of ids."""
+        """The Arrow type of each column of ids."""
 
     @abstractmethod
     def encode(
         self, texts: dict[str, list[str]], first: int, tokenizer: "Tokenizer"
     ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
-        """Texts, the first of which is row `first` of the split -> ids, and counts that are added up over the split."""
+        """Converts texts to ids, and returns counts that are summed over the split.
+
+        first: the row number of the first text in the split.
+        """
 
     @abstractmethod
     def lengths(self, ids: Table) -> np.ndarray:
-        """int32 (rows, k): the tokens of each of a row's k sequences, special tokens included."""
+        """int32 (rows, k): the number of tokens of each of a row's k sequences, including special tokens."""
 
     @abstractmethod
     def weights(self, ids: Table) -> np.ndarray:
-        """int64 (rows,): how much each row adds to what the loss of an update is divided by."""
+        """int64 (rows,): the contribution of each row to the divisor of the loss of an update."""
 
     @abstractmethod
     def describe(self, counts: dict[str, int]) -> str:
-        """What a user should know of a split: "11,022 pairs (0 empty skipped)"."""
+        """A summary of a split for the user: "11,022 pairs (0 empty skipped)"."""
 
 
 def list_lengths(ids: Table, column: str) -> np.ndarray:
@@ -56,12 +61,12 @@ def list_lengths(ids: Table, column: str) -> np.ndarray:
 
 
 def cut(sequences: Sequence[Sequence[int]], limit: int) -> tuple[list[Sequence[int]], int]:
-    """Each sequence cut to `limit` tokens, and how many had to be."""
+    """Truncates each sequence to `limit` tokens. Returns the sequences and the number of truncated ones."""
     return [sequence[:limit] for sequence in sequences], sum(len(sequence) > limit for sequence in sequences)
 
 
 def pad(sequences: list[list[int]], pad_id: int) -> Tensor:
-    """Lists of ids as one int64 tensor (B, longest)."""
+    """Pads lists of ids to one int64 tensor (B, longest)."""
     table = np.full((len(sequences), max(map(len, sequences))), pad_id, dtype=np.int64)
     for row, ids in zip(table, sequences, strict=True):
         row[: len(ids)] = ids
@@ -69,7 +74,7 @@ def pad(sequences: list[list[int]], pad_id: int) -> Tensor:
 
 
 def second_part(first: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tensor:
-    """bool (B, N): the tokens behind the first part, whose lengths are `first`; padding is not among them."""
+    """bool (B, N): the tokens after the first part, which has the lengths `first`. Padding is False."""
     lengths = torch.tensor([len(sequence) for sequence in sequences])[:, None]
     places = torch.arange(int(lengths.max()))
     return (places >= torch.tensor(first)[:, None]) & (places < lengths)

@@ -1,7 +1,7 @@
-"""Views of images: what one or several object detectors give for each, boxes by features, read as they are needed.
+"""Views of images: the boxes and features that one or more object detectors return for each image, loaded on demand.
 
-A view has so many boxes of an image, padded to the most that there may be: features (M, width), which boxes are
-present (M,), and their geometry (M, 4), x1 y1 x2 y2 in shares of the image's width and height, where it is known.
+A view has a number of boxes per image, padded to a maximum: features (M, width), a mask of the present boxes (M,), and,
+if known, their geometry (M, 4), x1 y1 x2 y2 as fractions of the width and height of the image.
 """
 
 import json
@@ -18,15 +18,18 @@ from torch import Tensor
 from attnorm.data.sources.base import VISUAL, Source
 from attnorm.errors import DataError
 
-NAMED = 10  # images that a message names
+NAMED = 10  # maximum number of images in a message
 
 View = tuple[Tensor, Tensor, Tensor | None]
-Boxes = tuple[np.ndarray, np.ndarray | None]  # features (n, width) and geometry (n, 4) of the boxes that are there
+Boxes = tuple[np.ndarray, np.ndarray | None]  # features (n, width) and geometry (n, 4) of the present boxes
 
 
 class Views(ABC):
-    """The views of a set of images. names, widths, boxes, geometry: of each view, its name, the width of its features,
-    the most boxes that it has of an image, and whether it says where they are; the first view is the primary one."""
+    """The views of a set of images. The first view is the primary one.
+
+    names, widths, boxes, geometry: for each view, its name, the width of its features, its maximum number of boxes per
+    image, and whether it has the geometry of boxes.
+    """
 
     names: list[str]
     widths: list[int]
@@ -34,7 +37,7 @@ class Views(ABC):
     geometry: list[bool]
 
     def first(self, count: int) -> "Views":
-        """The first `count` views alone; the others are neither read nor checked."""
+        """The first `count` views. The others are neither read nor checked."""
         some = copy(self)
         some.names, some.widths = self.names[:count], self.widths[:count]
         some.boxes, some.geometry = self.boxes[:count], self.geometry[:count]
@@ -42,12 +45,18 @@ class Views(ABC):
 
     @abstractmethod
     def check(self, images: Iterable[str]) -> None:
-        """Raise ValueError, naming them and where they were looked for, if some of these images have no features."""
+        """Raises ValueError that names the images without features and the place where they should be."""
 
     @abstractmethod
     def read(self, images: Sequence[str]) -> list[View]:
-        """For each view: features, float32 (B, M, width), zeros where there is no box; present, bool (B, M); geometry,
-        float32 (B, M, 4) in [0, 1], or None. Raises ValueError, naming image and file, for what cannot be used."""
+        """Reads the features of images. Returns, for each view:
+
+        features: float32 (B, M, width), zeros for absent boxes.
+        present:  bool (B, M).
+        geometry: float32 (B, M, 4) in [0, 1], or None.
+
+        Raises ValueError that names image and file if the features cannot be used.
+        """
 
 
 class VisualSource(Source):
@@ -57,11 +66,11 @@ class VisualSource(Source):
 
     @abstractmethod
     def views(self, split: str, cache_dir: str | Path) -> Views | None:
-        """The views of a split's images, from the cache or made now; None: there are only questions."""
+        """The views of a split's images, from the cache or newly built. None if there are only questions."""
 
 
 def refuse_missing(where: object, missing: Sequence[str]) -> None:
-    """Raise ValueError if there are `missing` images."""
+    """Raises ValueError if there are `missing` images."""
     if missing:
         more = ", ..." if len(missing) > NAMED else ""
         count = f"{len(missing):,} image{'s' * (len(missing) != 1)}"
@@ -69,7 +78,7 @@ def refuse_missing(where: object, missing: Sequence[str]) -> None:
 
 
 def padded(images: Sequence[Boxes], boxes: int, width: int) -> View:
-    """The boxes of several images as one view. Either all of them have a geometry, or none."""
+    """Stacks the boxes of several images into one view. Either all images have a geometry, or none has."""
     features = np.zeros((len(images), boxes, width), np.float32)
     present = np.zeros((len(images), boxes), bool)
     geometry = np.zeros((len(images), boxes, 4), np.float32)
@@ -82,7 +91,7 @@ def padded(images: Sequence[Boxes], boxes: int, width: int) -> View:
 
 
 class Arrays(Views):
-    """Views in a folder that `write_arrays` made: arrays over all images, of which only the rows asked for are read."""
+    """Views in a folder written by `write_arrays`: arrays over all images. Only the requested rows are read."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
@@ -105,12 +114,12 @@ class Arrays(Views):
 
     @cached_property
     def arrays(self) -> list[list[np.ndarray]]:
-        """Features, presence and geometry of all images, for each view, mapped into memory on first use."""
+        """Features, presence and geometry of all images, for each view, memory-mapped on first use."""
         views = range(len(self.names))
         return [[np.load(self.folder / file, mmap_mode="r") for file in _files(view)] for view in views]
 
     def __getstate__(self) -> dict:
-        """Without the arrays: a process that is sent this maps them itself, instead of being sent them whole."""
+        """The state without the arrays. A process that receives it maps them itself, instead of receiving a copy."""
         return {name: value for name, value in self.__dict__.items() if name != "arrays"}
 
 
@@ -122,8 +131,10 @@ def write_arrays(
     images: Sequence[str],
     views: Iterable[Sequence[Boxes]],
 ) -> None:
-    """Write what `Arrays` reads. views: for each image in turn, the boxes that each view has of it, with their
-    geometry. Features are kept in half precision."""
+    """Writes the files that `Arrays` reads.
+
+    views: for each image, the boxes of each view with their geometry. Features are stored in half precision.
+    """
     about = {"names": list(names), "widths": list(widths), "boxes": list(boxes), "images": list(images)}
     arrays = [
         [

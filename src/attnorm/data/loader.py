@@ -1,4 +1,4 @@
-"""A DataLoader that knows how many batches it has handed out."""
+"""A DataLoader that counts the batches that it has returned."""
 
 import signal
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from attnorm.errors import DataError
 
 
 def _ignore_signals(worker: int) -> None:
-    """A signal to the whole process group is for the main process to handle: its update still needs these batches."""
+    """Ignores signals in a worker. The main process handles them, and its update still needs these batches."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 class ResumableLoader(DataLoader):
-    """A DataLoader that knows how many batches it has handed out.
+    """A DataLoader that counts the batches that it has returned.
 
     A run that was stopped in the middle of an epoch resumes with the next batch instead of the first one of the epoch.
     """
@@ -34,7 +34,7 @@ class ResumableLoader(DataLoader):
             persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_ignore_signals,
-            generator=torch.Generator(),  # of its own: making an iterator must not draw from the model's random stream
+            generator=torch.Generator(),  # creating an iterator must not affect the model's random stream
         )
         self.handed_out = 0
         self.resume: dict[str, int] | None = None
@@ -49,19 +49,19 @@ class ResumableLoader(DataLoader):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch and the batches handed out in it."""
-        if self.resume is not None:  # loaded, and nothing handed out since
+        """The epoch, and the number of batches returned in it."""
+        if self.resume is not None:  # the state was loaded, and no batch has been returned since
             return dict(self.resume)
         return {"epoch": self.sampler.epoch, "handed_out": self.handed_out, "pieces": self.sampler.pieces}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration, if it is of the same epoch, starts behind the batches handed out.
+        """Makes the next iteration start after the batches already returned, if it is in the same epoch.
 
-        Raises ValueError when an update was cut into another number of pieces.
+        Raises ValueError if updates were split into a different number of pieces.
         """
         if state["pieces"] != self.sampler.pieces:
             raise DataError(
-                f"trainer.accumulate_grad_batches={self.sampler.pieces}: the checkpoint's epoch was begun with "
+                f"trainer.accumulate_grad_batches={self.sampler.pieces}: the epoch of the checkpoint was started with "
                 f"{state['pieces']}; resume with that value"
             )
         self.resume = dict(state)

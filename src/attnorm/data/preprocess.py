@@ -1,8 +1,8 @@
-"""From a source to token ids: cleaned, tokenized once, kept on disk under a hash of everything that decides them.
+"""Converts a source to token ids, which are cached on disk under a hash of everything that determines them.
 
-The cache holds three kinds of folders: `rows-*`, the cleaned texts of a split; `tokenizer-*`, trained on the rows of
-the train split; `tokens-*`, the ids of one split under one tokenizer and layout. A change rebuilds only what depends on
-it.
+The cache has three kinds of folders: `rows-*` contains the cleaned texts of a split, `tokenizer-*` a tokenizer trained
+on the rows of the train split, and `tokens-*` the ids of one split for one tokenizer and layout. After a change, only
+what depends on it is rebuilt.
 """
 
 import json
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2  # of the cache; raise it when cleaning, tokenizing or the files change
+FORMAT = 2  # version of the cache; increase it when cleaning, tokenizing or the files change
 
 
 @dataclass(frozen=True)
 class Split:
     """One split, ready for batching.
 
-    `fingerprint` stands for everything that decides the rows: the source's content, cleaning, tokenizer and layout.
-    `texts` (the columns of the source's kind, cleaned) and `rows` (the columns of the layout) are memory-mapped;
-    `lengths` and `weights` are the layout's, one a row of `rows`. `counts` has read, empty and kept (texts) and what
-    the layout counts.
+    fingerprint: a hash of everything that determines the rows: the source's content, cleaning, tokenizer and layout.
+    texts, rows: memory-mapped tables with the (cleaned) columns of the source's schema, and the columns of the layout.
+    counts:      the numbers of texts that were read, empty and kept, and the counts of the layout.
+    lengths, weights: those of the layout, one per row of `rows`.
     """
 
     name: str
@@ -67,12 +67,14 @@ def prepare(
     splits: Sequence[str] = ("train", "validation"),
     cleaner: Source | None = None,
 ) -> dict[str, Split]:
-    """The splits of `source` as token ids, from the cache or made now.
+    """Returns the splits of `source` as token ids, from the cache or newly built.
 
-    `tokenizer` is a loaded one, or its settings ({"_target_": ..., ...}); what must be trained is trained on
-    the train split. `max_rows` keeps the first so many texts of a split. `cleaner` is the source whose `clean` texts go
-    through, if not `source` itself. Raises ValueError with all problems that show
-    before reading, one a line; then for data that cannot be read, and for a split without a usable text.
+    tokenizer: a tokenizer, or its settings ({"_target_": ..., ...}). If necessary, it is trained on the train split.
+    max_rows:  maximum number of texts of each split; the first ones are used.
+    cleaner:   the source whose `clean` is applied to the texts, if not `source` itself.
+
+    Raises ConfigError that lists all problems found before reading, and ValueError if data cannot be read or a split
+    has no usable text.
     """
     problems, asked = [], list(splits)
     if isinstance(tokenizer, Mapping):
@@ -97,7 +99,7 @@ def prepare(
 def _rows(
     source: Source, split: str, lowercase: bool, digits: bool, limit: int | None, cache_dir: Path, cleaner: Source
 ) -> Path:
-    """The folder with the cleaned texts of a split."""
+    """Returns the folder with the cleaned texts of a split."""
     schema = source.schema
 
     def build(folder: Path) -> None:
@@ -122,7 +124,7 @@ def _rows(
 
 
 def _foreign(cleaner: Source, source: Source) -> list[str]:
-    """What identifies the cleaning of another source than the one that is read, whose own is in its fingerprint."""
+    """Identifies the cleaning of another source. A source's own cleaning is part of its fingerprint."""
     if cleaner is source or type(cleaner).clean is type(source).clean is Source.clean:
         return []
     return [f"{type(cleaner).__module__}:{type(cleaner).__qualname__}", repr(sorted(vars(cleaner).items()))]
@@ -133,7 +135,7 @@ def _both(names: Sequence[str]) -> str:
 
 
 def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Path | None, cache_dir: Path) -> Tokenizer:
-    """The tokenizer of these settings, trained on the columns `words` of `rows` if it has to be trained."""
+    """Returns the tokenizer of these settings. If it must be trained, the columns `words` of `rows` are used."""
     options, cls = options_of(settings), tokenizer_class(settings)
     if not cls.needs_training(options):
         return cls.from_settings(None, **options)
@@ -164,5 +166,5 @@ def _split(name: str, rows: Path, tokenizer: Tokenizer, layout: Featurizer, cach
 
 
 def describe(splits: Mapping[str, Split], layout: Featurizer) -> str:
-    """One line a split: "train 11,022 pairs (0 empty skipped, 37 articles and 2 headlines truncated)"."""
+    """One line per split: "train 11,022 pairs (0 empty skipped, 37 articles and 2 headlines truncated)"."""
     return "\n".join(f"{name} {layout.describe(split.counts)}" for name, split in splits.items())

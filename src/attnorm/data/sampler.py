@@ -1,4 +1,4 @@
-"""Batches of rows: grouped by length, cut by a token budget, in an order that only (seed, epoch) decides."""
+"""Batches of rows of similar length, limited by a token budget, in an order that depends only on (seed, epoch)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from attnorm.errors import DataError
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One device's share of one update: row numbers, what the whole update's loss is divided by, and the epoch."""
+    """One device's share of an update: the row numbers, the divisor of the loss of the whole update, and the epoch."""
 
     rows: list[int]
     divisor: int
@@ -19,18 +19,21 @@ class MicroBatch:
 
 
 class TokenBatches(Sampler[MicroBatch]):
-    """The parts of one device, in order.
+    """The microbatches of one device, in order.
 
-    An update's batch holds rows of like lengths, as many as fit `batch_tokens` = rows * (the longest of each sequence,
-    added up: source and target of a pair), padding included. It is cut into `pieces * ranks` equal parts: gradient
-    accumulation and devices share an update's batch, they do not change it (one with fewer rows than parts is filled up
-    to one row each). Rows of equal lengths are shuffled among each other, then the batches are shuffled, by (seed,
-    epoch) alone; the number of batches is the same in every epoch.
+    The batch of an update contains rows of similar length, as many as fit into `batch_tokens` = rows * (the longest of
+    each sequence, summed over the sequences, such as source and target of a pair), including padding. It is split into
+    `pieces * ranks` equal parts. So gradient accumulation and devices share the batch of an update and do not change
+    it. (A batch with fewer rows than parts is enlarged to one row per part.) Rows of equal length are shuffled among
+    each other, and then the batches are shuffled, both depending only on (seed, epoch). The number of batches is the
+    same in every epoch.
 
-    lengths: int (rows, k), tokens of each of a row's k sequences. weights: int (rows,), what each row adds to an
-    update's divisor; without them the tokens of its last sequence. shuffle=False keeps one order, for validation, and
-    deals whole batches to the ranks, each of which gets one or more. Raises ValueError when there are fewer rows than
-    parts.
+    lengths: int (rows, k), the number of tokens of each of a row's k sequences.
+    weights: int (rows,), the contribution of each row to the divisor of an update; by default the number of tokens of
+             its last sequence.
+    shuffle: False keeps a fixed order, for validation, and distributes whole batches over the ranks, at least one each.
+
+    Raises ValueError if there are fewer rows than parts.
     """
 
     def __init__(
@@ -52,16 +55,16 @@ class TokenBatches(Sampler[MicroBatch]):
         parts = pieces * ranks if shuffle else ranks
         if len(lengths) < parts:
             raise DataError(
-                f"{len(lengths)} rows cannot be shared by {parts} parts (trainer.devices times "
+                f"{len(lengths)} rows cannot be split into {parts} parts (trainer.devices times "
                 f"trainer.accumulate_grad_batches={pieces}): every part of an update needs at least one row"
             )
         self.order = np.lexsort(lengths.T[::-1])
         self.cuts = cut_by_tokens(lengths[self.order], batch_tokens, at_least=parts if shuffle else 1)
-        if len(self.cuts) <= ranks and not shuffle:  # a device without any would stop the others
+        if len(self.cuts) <= ranks and not shuffle:  # a device without batches would block the others
             self.cuts = [len(lengths) * rank // ranks for rank in range(ranks + 1)]
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch whose order the next iteration gives; Lightning calls it."""
+        """Sets the epoch of the next iteration. Called by Lightning."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -92,7 +95,7 @@ class TokenBatches(Sampler[MicroBatch]):
         return MicroBatch(update[number::parts].tolist(), int(self.weights[update].sum()), epoch)
 
     def padding(self) -> float:
-        """The share of padding among the tokens of one epoch's batches, in [0, 1)."""
+        """The share of padding tokens in the batches of one epoch, in [0, 1)."""
         lengths = self.lengths[self.order]
         bounds = zip(self.cuts[:-1], self.cuts[1:], strict=True)
         padded = sum((stop - start) * int(lengths[start:stop].max(0).sum()) for start, stop in bounds)
@@ -102,14 +105,15 @@ class TokenBatches(Sampler[MicroBatch]):
 def cut_by_tokens(lengths: np.ndarray, batch_tokens: int, at_least: int = 1) -> list[int]:
     """Bounds [0, ..., rows] of consecutive batches with rows * (sum of the longest of each sequence) <= batch_tokens.
 
-    lengths: int (rows, k) in the order to be cut. A batch has `at_least` rows even above the budget, and a last one
-    with fewer joins the one before.
+    lengths: int (rows, k), in the order of the rows. A batch has at least `at_least` rows, even above the budget. A
+             last
+    batch with fewer rows is merged with the previous one.
     """
     cuts, total = [0], len(lengths)
     window = max(at_least, batch_tokens // max(1, int(lengths.sum(1).min()))) + 1  # no batch can hold more rows
     while cuts[-1] < total:
         ahead = lengths[cuts[-1] : cuts[-1] + window]
-        longest = np.maximum.accumulate(ahead, axis=0).sum(1)  # of the first 1, 2, ... rows
+        longest = np.maximum.accumulate(ahead, axis=0).sum(1)  # for the first 1, 2, ... rows
         fit = int((np.arange(1, len(ahead) + 1) * longest <= batch_tokens).sum())
         cuts.append(min(total, cuts[-1] + max(fit, at_least)))
     if len(cuts) > 2 and cuts[-1] - cuts[-2] < at_least:

@@ -1,4 +1,4 @@
-"""Problems with options, in words that open with the config key."""
+"""Checks of options. Each message starts with the config key."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -8,32 +8,32 @@ from attnorm.imports import nearest
 
 
 def unknown(what: str, name: object, allowed: Iterable[str]) -> str:
-    """The sentence for a name that is not among `allowed`: all of them, and the nearest."""
+    """The message for a name that is not in `allowed`, with all allowed names and the closest match."""
     names = sorted(allowed)
     return f"{what}; allowed: {', '.join(names) or 'none'}.{nearest(name, names)}"
 
 
 def whole_number(key: str, value: object, least: int = 1) -> list[str]:
-    """A problem if `value` is not an int of at least `least` (True is not a number here)."""
+    """A problem if `value` is not an int >= `least`. A bool is not a number here."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return []
     return [Problem(key, f"must be a whole number of at least {least}", value)]
 
 
 def non_empty_text(key: str, value: object) -> list[str]:
-    """A problem if `value` is not a string with something in it."""
+    """A problem if `value` is not a nonempty string."""
     return [] if isinstance(value, str) and value else [Problem(key, "must be a name, not empty", value)]
 
 
 def flag(key: str, value: object) -> list[str]:
-    """A problem if `value` is neither True nor False."""
+    """A problem if `value` is not a bool."""
     return [] if isinstance(value, bool) else [Problem(key, "must be true or false", value)]
 
 
 def split_files(
     paths: Mapping[str, object], splits: Iterable[str], problem: Callable[[str, Path], list[str]]
 ) -> list[str]:
-    """The problems with the files of these splits: one that has no path, or what `problem(key, path)` finds."""
+    """Problems with the files of these splits: a missing path, or the problems returned by `problem(key, path)`."""
     problems = []
     for split in splits:
         key = f"data.{split}={'null' if paths[split] is None else paths[split]}"

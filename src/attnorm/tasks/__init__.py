@@ -1,1 +1,1 @@
-"""The tasks: each folder has the features, the LightningModule, the metric and the task class of one task."""
+"""The tasks. Each subpackage contains the features, the LightningModule, the metric and the task class of one task."""

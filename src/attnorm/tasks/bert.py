@@ -1,4 +1,4 @@
-"""What the tasks that train a BERT-shaped encoder share: rows of one sequence of at most `max_source` tokens."""
+"""Base class of the tasks that train a BERT-shaped encoder on sequences of at most `max_source` tokens."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,10 @@ from attnorm.tasks.task import Task, Tokens
 
 
 class EncoderTask(Task):
-    """head: the class of the model around the configured encoder."""
+    """A task whose model is the configured encoder with a head.
+
+    head: the class of the model around the encoder.
+    """
 
     interface = "encoder"
     head: type[torch.nn.Module]
@@ -23,7 +26,7 @@ class EncoderTask(Task):
         return self.build_model(self.head, encoder=self.model_class(), **vocabulary, **self.extra())
 
     def extra(self) -> dict:
-        """What this head takes besides."""
+        """Further arguments of the head."""
         return {}
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:

@@ -1,4 +1,4 @@
-"""Predictions matched to reference questions by their ids: which ones count, and how many are missing or extra."""
+"""Matches predictions to reference questions by id, and counts missing and extra predictions."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -7,13 +7,15 @@ from attnorm.errors import DataError
 
 log = logging.getLogger(__name__)
 
-NAMED = 10  # ids that a message names
-LONGEST = 60  # characters of an id that a message shows
+NAMED = 10  # maximum number of ids in a message
+LONGEST = 60  # maximum number of characters of an id in a message
 
 
 def matched(predictions: Mapping[str, str], gold: Collection[str]) -> tuple[dict[str, str], dict[str, int]]:
-    """The predictions for questions of `gold`, and how many questions have none (`missing`) and how many predictions
-    are for other questions (`extra`). Both are logged as warnings with a few ids.
+    """Returns the predictions for the questions in `gold`, and the numbers of `missing` and `extra` predictions.
+
+    `missing` counts questions without a prediction, and `extra` counts predictions for other questions. Both are logged
+    as warnings with a few ids.
 
     Raises ValueError if there are predictions and questions, but no prediction is for any of the questions.
     """

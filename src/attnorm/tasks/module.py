@@ -15,14 +15,15 @@ REMEDY = "stopped before the update. Try a smaller optimizer.lr, or trainer.dete
 
 
 class NonFiniteLoss(UserError, RuntimeError):
-    """The loss is not a number or infinite; the update did not happen."""
+    """The loss or a gradient is NaN or infinite. The update has not been made."""
 
 
 class Loss(NamedTuple):
-    """The loss of a batch, summed over what it is counted in (tokens, examples).
+    """The loss of a batch, summed over its units (tokens or examples).
 
-    objective: what training minimizes. size: how many tokens or examples the batch has. plain: the loss that validation
-    reports, if the objective is another one (for example with label smoothing).
+    objective: the quantity that training minimizes. size: the number of tokens or examples in the batch. plain: the
+               loss
+    that validation reports, if it differs from the objective (for example because of label smoothing).
     """
 
     objective: Tensor
@@ -31,18 +32,19 @@ class Loss(NamedTuple):
 
 
 class TaskModule(pl.LightningModule):
-    """A model with its training and its validation. Subclasses implement `forward`, `loss`, `validation_step`,
-    `metrics` and `format_line`.
+    """A model with its training and validation steps.
 
-    A batch is a dict of tensors. Besides what the task reads, it has `rows` (row numbers of the split) and `divisor`
-    (what the loss of the whole update is divided by, over ranks and accumulation steps).
+    Subclasses implement `forward`, `loss`, `validation_step`, `metrics` and `format_line`.
 
-    monitor, mode: the validation metric that selects the best checkpoint, and whether "min" or "max" of it is best.
-    counters:      names of the sums of a validation.
-    sums:          their values; `validation_step` adds to them with `add`.
-    outputs:       what else `metrics` needs from a validation; gathered from all ranks.
+    A batch is a dict of tensors. In addition to the task's tensors, it contains `rows` (row numbers in the split) and
+    `divisor` (the divisor of the loss of the whole update, over all ranks and accumulation steps).
+
+    monitor, mode: the validation metric that selects the best checkpoint, and whether "min" or "max" is best.
+    counters:      names of the sums that a validation accumulates.
+    sums:          the values of these sums. `validation_step` adds to them with `add`.
+    outputs:       other results of a validation that `metrics` needs. They are gathered from all ranks.
     examples:      values of single examples by column, collected with `record` in the final evaluation only.
-    samples:       a few examples of the last validation to show, as dicts of texts by label.
+    samples:       a few examples of the last validation for display, as dicts of texts by label.
     """
 
     monitor, mode = "val/loss", "min"
@@ -51,7 +53,7 @@ class TaskModule(pl.LightningModule):
     def __init__(self, model: nn.Module, tokenizer: Any):
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
-        self.optimization: Optimization | None = None  # set before training; an evaluation needs none
+        self.optimization: Optimization | None = None  # set before training; not needed for evaluation
         self.sums: dict[str, float] = {}
         self.outputs: list = []
         self.samples: list[dict[str, str]] = []
@@ -59,7 +61,7 @@ class TaskModule(pl.LightningModule):
         self.keep_examples = False
 
     def begin_validation(self, keep_examples: bool = False) -> None:
-        """Discards the results of an earlier validation. keep_examples: whether to collect `examples`."""
+        """Discards the results of the previous validation. keep_examples: whether to collect `examples`."""
         self.sums, self.outputs, self.samples = dict.fromkeys(self.counters, 0.0), [], []
         self.examples, self.keep_examples = {}, keep_examples
 
@@ -76,7 +78,7 @@ class TaskModule(pl.LightningModule):
         raise NotImplementedError
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        """Evaluates a batch: adds to `sums`, and where needed to `outputs`, `examples` and `samples`."""
+        """Evaluates a batch: adds to `sums` and, if needed, to `outputs`, `examples` and `samples`."""
         raise NotImplementedError
 
     def add(self, **values: float) -> None:
@@ -90,17 +92,17 @@ class TaskModule(pl.LightningModule):
             self.examples.setdefault(name, []).extend(values.tolist() if isinstance(values, Tensor) else values)
 
     def sort_examples(self) -> None:
-        """Puts `examples` into the order of the rows, whatever order the batches came in."""
+        """Sorts `examples` by row, regardless of the order of the batches."""
         rows = self.examples.pop("rows", [])
         order = sorted(range(len(rows)), key=rows.__getitem__)
         self.examples = {name: [values[place] for place in order] for name, values in self.examples.items()}
 
     def metrics(self) -> dict[str, float]:
-        """The metrics (without "val/") of the whole split, from `sums` and `outputs`."""
+        """The metrics of the whole split (without the prefix "val/"), computed from `sums` and `outputs`."""
         raise NotImplementedError
 
     def format_line(self, metrics: dict[str, float]) -> str:
-        """The metrics of a validation as printed after "step 100  val loss 3.210"."""
+        """The metrics of a validation as text, printed after "step 100  val loss 3.210"."""
         raise NotImplementedError
 
     def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
@@ -117,18 +119,20 @@ class TaskModule(pl.LightningModule):
         self.log("train/loss", shown.detach() / max(1, size), prog_bar=True)
         if plain is not None:
             self.log("train/objective", summed.detach() / max(1, size))
-        self.log("step", self.trainer.global_step + 1.0)  # loggers then count updates, as checkpoints do
-        # Lightning divides by the accumulation steps and DDP by the ranks; the update's own divisor is its size
+        self.log("step", self.trainer.global_step + 1.0)  # loggers then count updates, like checkpoints
+        # Lightning divides by the accumulation steps and DDP by the ranks. Both are undone here, because `divisor`
+        # already counts the whole update.
         return summed / batch["divisor"] * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Logs the learning rate and the norm of the gradient before clipping.
 
-        A finite loss can have infinite gradients: clipping would turn them into NaN parameters.
+        Raises NonFiniteLoss for an infinite gradient, because a finite loss can have one and clipping would turn it
+        into NaN parameters.
         """
         self.log("train/lr", optimizer.param_groups[0]["lr"])
         if self.trainer.precision == "16-mixed":
-            return  # its scaler has not unscaled the gradients yet, and skips an update with infinite ones
+            return  # gradients are still scaled here, and the scaler skips updates with infinite gradients
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self.log("train/gradient_norm", norm)

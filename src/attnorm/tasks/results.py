@@ -16,19 +16,19 @@ NAMES = {"f1": "F1", "exact": "exact match"} | {
 }
 LOWER_IS_BETTER = {"loss", "perplexity"}
 PREDICTIONS = "predictions"  # the folder of a run that holds the tables of examples
-LONGEST_INPUT = 1_000  # characters: a split with a longer input has no column for inputs
+LONGEST_INPUT = 1_000  # characters; if an input of the split is longer, the table has no column for inputs
 
 
 @dataclass
 class Predictions:
-    """The examples of a split, one entry per example in every field.
+    """The examples of a split, with one entry per example in every field.
 
-    ids: of the source, or row numbers. groups: what examples have in common, such as an image; None: the ids.
-    inputs: what the model read; they are left out of the table if one has more than LONGEST_INPUT characters.
+    ids: from the source, or row numbers. groups: what examples have in common, such as an image; None: the ids.
+    inputs: what the model reads. They are omitted from the table if one has more than LONGEST_INPUT characters.
     references, outputs: a text or a list of texts for each example.
     scores: per-example values of the metrics, in percent; None if a metric is not defined for an example.
-    loss_sum: the loss in nats, and `n_tokens`, the number of tokens (or rows) of the example that it is counted in.
-    statistics: further values from which metrics of the whole split follow.
+    loss_sum: the loss in nats. n_tokens: the number of tokens (or rows) of the example over which the loss is summed.
+    statistics: further values from which metrics of the whole split can be computed.
     """
 
     ids: Sequence[object]
@@ -55,7 +55,7 @@ class Predictions:
         return pa.table(columns)
 
     def write(self, path: Path) -> None:
-        """Writes the table as a parquet file, the whole file or none; creates its folder."""
+        """Writes the table atomically as a parquet file. Creates its folder."""
         import pyarrow.parquet as parquet
 
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def _strings(values: Sequence[object]) -> "pa.Array":
 
 
 def _texts(values: Sequence) -> "pa.Array":
-    """An array of strings, or of lists of strings: with explicit types, as empty lists do not tell theirs."""
+    """An array of strings or of lists of strings, with an explicit type because empty lists do not define one."""
     import pyarrow as pa
 
     several = any(isinstance(value, list) for value in values)
@@ -82,13 +82,13 @@ def _texts(values: Sequence) -> "pa.Array":
 class Results:
     """Metrics of a model on a split, and of the baselines that it should beat.
 
-    unit:        what the split consists of ("pairs"), and `size`, how many.
-    metrics:     by name. Losses are in nats; accuracies, ROUGE, F1 and exact match in percent.
-    baselines:   metrics of simple methods on the same split, by the method's name; the task's main metric first.
-    note:        what a reader of the numbers has to know. settings: the settings they were computed with.
-    files:       what the model wrote, by file ending: {".txt": headlines}.
+    unit, size:  what the split consists of (for example "pairs"), and how many of them there are.
+    metrics:     metrics by name. Losses are in nats; accuracies, ROUGE, F1 and exact match are in percent.
+    baselines:   metrics of simple methods on the same split, by method name, with the task's main metric first.
+    note:        what a reader of the numbers needs to know. settings: the settings of the evaluation.
+    files:       the outputs of the model, by file ending: {".txt": headlines}.
     predictions: the examples of the split, if they were kept.
-    samples:     a few examples to show, as dicts of texts by label.
+    samples:     a few examples for display, as dicts of texts by label.
     extra:       further entries of the JSON file.
     """
 
@@ -105,19 +105,19 @@ class Results:
     extra: dict = field(default_factory=dict)
 
     def record(self) -> dict:
-        """Plain values for a JSON file, without what the model wrote."""
+        """Plain values for a JSON file, without the outputs of the model."""
         kept = ("split", "unit", "size", "metrics", "baselines", "note", "settings")
         return {name: getattr(self, name) for name in kept} | self.extra
 
     def write(self, folder: Path, stem: str) -> list[str]:
-        """Writes what the model wrote into `folder`; returns the names of the files."""
+        """Writes the outputs of the model into `folder` and returns the names of the files."""
         folder.mkdir(parents=True, exist_ok=True)
         for ending, content in self.files.items():
             (folder / f"{stem}{ending}").write_text(content, encoding="utf-8")
         return [f"{stem}{ending}" for ending in self.files]
 
     def write_predictions(self, run: Path, stem: str) -> list[str]:
-        """Writes predictions/<stem>.parquet into a run folder; returns its name, or nothing without predictions."""
+        """Writes predictions/<stem>.parquet into a run folder. Returns its name in a list, [] without predictions."""
         if self.predictions is None:
             return []
         name = f"{PREDICTIONS}/{stem}.parquet"

@@ -1,4 +1,4 @@
-"""The base class of every task: it builds the parts of a run (data, model, loss, scores) from a configuration."""
+"""The base class of all tasks. A task builds the parts of a run (data, model, loss, metrics) from a configuration."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -24,16 +24,16 @@ from attnorm.schema import Count, Text, WholeNumber, build
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.results import Results
 
-Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> tokens of its queries and of its keys
+Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the tokens of its queries and of its keys
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig:
     """Options that every task has.
 
-    name:        what its runs are filed under.
-    max_steps:   updates, if neither trainer.max_steps nor trainer.max_epochs is set.
-    validations: how often to validate, evenly over the run, the last time at its end.
+    name:        name of the folder that contains the task's runs.
+    max_steps:   number of updates, if neither trainer.max_steps nor trainer.max_epochs is set.
+    validations: number of validations, evenly spaced over the run, with the last one at its end.
     """
 
     name: Text
@@ -43,11 +43,11 @@ class TaskConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Keys of `data` that are read here, whatever the source.
+    """Keys of `data` that are used with every source.
 
-    max_train, max_valid, max_test: use only the first so many rows of a split; None: all.
-    batch_tokens: tokens (padding included) of one update, over all devices and accumulation steps.
-    num_workers:  processes that load batches beside the training one.
+    max_train, max_valid, max_test: maximum number of rows of a split; the first rows are used. None: all rows.
+    batch_tokens: number of tokens (padding included) per update, over all devices and accumulation steps.
+    num_workers:  number of worker processes that load batches; 0 loads them in the training process.
     """
 
     batch_tokens: Count
@@ -59,7 +59,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningConfig:
-    """Keys of `data` that are read if its source has texts that may be cleaned."""
+    """Keys of `data` that are used if the texts of its source may be cleaned."""
 
     lowercase: bool = False
     digits: bool = False
@@ -67,23 +67,26 @@ class CleaningConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig:
-    """Keys of `model` that are read here. init: a BERT model or a run folder whose weights the model starts from."""
+    """Keys of `model` that are used here.
+
+    init: a BERT model or a run folder whose weights initialize the model.
+    """
 
     init: Text | None = None
 
 
 class Task(ABC):
-    """One task: it builds the data, the model and the LightningModule of a run from a configuration.
+    """A task builds the data, the model and the LightningModule of a run from a configuration.
 
-    A task of your own is a subclass, named by `_target_` in a YAML file of the group `task`.
+    To add a task, write a subclass and name it with `_target_` in a YAML file of the group `task`.
 
-    Config:      a dataclass that extends TaskConfig; its fields are the keys of `task`.
+    Config:      a dataclass that extends TaskConfig. Its fields are the keys of `task`.
     groups:      further groups of keys at the top level, each with a dataclass: {"decoding": Decoding}.
-    interface:   of the models that it trains, see `attnorm.models`.
-    schema:      what the rows of its data source have to be.
+    interface:   the interface of the models that the task trains, see `attnorm.models`.
+    schema:      the row schema that its data source must have.
     unit:        what a split consists of, in the plural.
-    scoring:     keys that only decide how a model is scored: they can be changed when a finished run is evaluated.
-    monitoring:  keys that only decide what is shown while a model trains: they can be changed when a run is resumed.
+    scoring:     keys that only affect how a model is scored. They can be changed when a finished run is evaluated.
+    monitoring:  keys that only affect what is shown during training. They can be changed when a run is resumed.
     """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
@@ -108,57 +111,57 @@ class Task(ABC):
 
     @abstractmethod
     def featurizer(self) -> Featurizer:
-        """How texts become rows of ids."""
+        """The featurizer, which converts texts to rows of ids."""
 
     @abstractmethod
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
-        """The configured model with its initial parameters."""
+        """Builds the configured model with its initial parameters."""
 
     @abstractmethod
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TaskModule:
-        """The LightningModule around a model."""
+        """Builds the LightningModule of a model."""
 
     @abstractmethod
     def collator(self, split: Split) -> Dataset:
-        """`MicroBatch` -> the tensors that the task wants."""
+        """The dataset that maps a `MicroBatch` to the tensors of a batch."""
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        """What is wrong with keys taken together; `is_valid(*keys)` says whether each key or group is right alone."""
+        """Problems with combinations of keys. `is_valid(*keys)` says whether keys or groups are valid by themselves."""
         yield from ()
 
     def ignored_keys(self) -> dict[str, str]:
-        """Keys that have no effect with the other settings, and the setting with which each would have one."""
+        """Keys that have no effect with the current settings, each with the setting that would give it an effect."""
         return {}
 
     @staticmethod
     def completed(cfg: dict) -> dict:
-        """The configuration with what follows from it for this task."""
+        """Returns the configuration with the values that follow from it for this task."""
         return cfg
 
     def data_fingerprints(self, splits: dict[str, Split]) -> dict[str, str]:
-        """What stands for the content of each split, so that a resumed run can tell whether its data are the same."""
+        """A fingerprint of the content of each split, used to check that a resumed run has the same data."""
         return {name: split.fingerprint for name, split in splits.items()}
 
     def notes(self) -> str:
-        """A line on the data that a user should see; may be empty."""
+        """A line about the data for the user; may be empty."""
         return ""
 
-    def save(self, folder: Path) -> None:  # noqa: B027 - most have nothing
-        """Keeps in a run folder what the model has to know of its training data besides the tokenizer."""
+    def save(self, folder: Path) -> None:  # noqa: B027 - most tasks have nothing to save
+        """Saves, in a run folder, what the model needs to know about its training data in addition to the tokenizer."""
 
     def load(self, folder: Path) -> None:  # noqa: B027
-        """Takes it from there."""
+        """Restores what `save` has written."""
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
-        """What the model writes for each of these cleaned texts."""
-        raise UserError(f"task={self.cfg['task']['name']}: its models write no text")
+        """Generates one text for each of the given cleaned texts."""
+        raise UserError(f"task={self.cfg['task']['name']}: its models do not generate text")
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
-        """The tensors to call the model with so that it reads one cleaned text, and the tokens of its attention."""
-        raise UserError(f"task={self.cfg['task']['name']}: its models need more than a text")
+        """The input tensors with which the model reads one cleaned text, and the tokens of its attention."""
+        raise UserError(f"task={self.cfg['task']['name']}: its models need more input than a text")
 
     def cache(self) -> Path:
-        """Where prepared data is kept."""
+        """The folder for prepared data."""
         return Path(self.cfg["paths"]["cache_dir"])
 
     def source(self) -> Source:
@@ -171,8 +174,10 @@ class Task(ABC):
         names: tuple[str, ...] = ("train", "validation"),
         cleaner: Source | None = None,
     ) -> dict[str, Split]:
-        """The tokenized splits; without a tokenizer the configured one is trained or loaded. cleaner: the source that
-        cleans the texts, if not the configured one."""
+        """Returns the tokenized splits. If no tokenizer is given, the configured one is trained or loaded.
+
+        cleaner: the source whose `clean` is applied to the texts, if it is not the configured one.
+        """
         data = self.cfg["data"]
         return prepare(
             self.source(),
@@ -195,9 +200,10 @@ class Task(ABC):
         return build("model", self.model_class().Config, model_options(self.cfg["model"]))
 
     def build_model(self, cls: Any = None, **facts: Any) -> Any:
-        """The model, or `cls` with the model's configuration, with its initial parameters.
+        """Builds the configured model, or an instance of `cls` with the same configuration, with initial parameters.
 
-        facts: what only the task knows, such as vocab_size and pad_id; the model gets those that it has parameters for.
+        facts: values that only the task knows, such as vocab_size and pad_id. Only those that the model takes are
+               passed.
         """
         cls, model = cls or self.model_class(), self.model_class()
         facts = {"attention": self.cfg["attention"], "seed": self.cfg["seed"], **facts}
@@ -211,8 +217,10 @@ class Task(ABC):
 
     @torch.no_grad()
     def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:
-        """The metrics of a model on a whole split, in the precision of its parameters; keeps `module.examples`, in the
-        order of the rows."""
+        """Computes the metrics of a model on a whole split, in the precision of its parameters.
+
+        The values of single examples are stored in `module.examples`, in the order of the rows.
+        """
         module.eval()
         module.begin_validation(keep_examples=True)
         batches, device = self.collator(split), next(module.parameters()).device
@@ -223,12 +231,12 @@ class Task(ABC):
         return module.metrics()
 
     def score(self, module: Any, split: Split) -> Results:
-        """What `eval.py` and the end of training report: the validation metrics of the whole split."""
+        """The results that `eval.py` and the end of training report: the validation metrics of the whole split."""
         return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
 
 
 def build_source(settings: Mapping[str, Any]) -> Source:
-    """The data source that the keys of `data` describe. Raises ConfigError that names each wrong key."""
+    """Builds the data source that the keys of `data` describe. Raises ConfigError that names each invalid key."""
     return build("data", class_of("data", settings, Source), source_options(settings))
 
 
@@ -243,7 +251,7 @@ def model_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_of(cfg: dict, run: Path | None = None) -> Task:
-    """The configured task; of a run, with what its folder keeps of the training data."""
+    """Returns the configured task. If `run` is given, what its folder contains about the training data is restored."""
     task = class_of("task", cfg["task"], Task)(cfg)
     if run is not None:
         task.load(run)

@@ -1,4 +1,4 @@
-"""Rows, lines and records that cannot be used: an error that says where, or left out and counted."""
+"""Rows, lines and records that cannot be used: they raise an error that names the place, or are skipped and counted."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,23 +8,23 @@ from attnorm.errors import DataError
 
 log = logging.getLogger(__name__)
 
-SHOWN = 10  # bad rows that a message names
+SHOWN = 10  # maximum number of bad rows in a message
 Row = TypeVar("Row")
 Made = TypeVar("Made")
 
 
 class BadRow(DataError):
-    """One row, line or record that cannot be used, while the rest of its file can. The message says where it is.
+    """A row, line or record that cannot be used, although the rest of its file can. The message names its place.
 
-    Readers yield it in the place of the row, so that whoever reads can go on behind it.
+    Readers yield it in place of the row, so that the caller can continue with the next row.
     """
 
 
 def usable(rows: Iterable[Row | BadRow], make: Callable[[Row], Made], skip_bad: bool) -> Iterator[Made]:
-    """`make(row)` of each row; `make` may raise BadRow, too.
+    """Yields `make(row)` for each row. `make` may also raise BadRow.
 
-    skip_bad: leave bad rows out and log how many there were. Otherwise the first one is raised, and so it is if no row
-    is good: then it is the settings that are wrong, such as the name of a column.
+    skip_bad: skip bad rows and log their number. Otherwise, the first bad row is raised. It is also raised if no row is
+    good, because then the settings are probably wrong, for example the name of a column.
     """
     good, bad, first = 0, 0, []
     try:
@@ -35,21 +35,21 @@ def usable(rows: Iterable[Row | BadRow], make: Callable[[Row], Made], skip_bad: 
                 made = make(row)
             except BadRow as error:
                 if not skip_bad:
-                    raise BadRow(f"{error} (data.skip_bad=true leaves bad rows out)") from error
+                    raise BadRow(f"{error} (data.skip_bad=true skips bad rows)") from error
                 bad += 1
                 first += [str(error)] * (bad <= SHOWN)
             else:
                 good += 1
                 yield made
         if bad and not good:
-            raise DataError(f"{first[0]} (data.skip_bad=true would leave out all {bad:,} rows)")
+            raise DataError(f"{first[0]} (data.skip_bad=true would skip all {bad:,} rows)")
     finally:
         if bad and good:
-            log.warning("%s", summary("row", bad, good, "left out", first))
+            log.warning("%s", summary("row", bad, good, "skipped", first))
 
 
 def summary(what: str, bad: int, good: int, remark: str, first: Sequence[str]) -> str:
-    """How many are bad, and the first of them: "2 bad rows beside 7 good ones (left out): ..."."""
+    """The number of bad rows, and the first ones: "2 bad rows and 7 good ones (skipped): ..."."""
     more = [f"and {bad - SHOWN:,} more"] if bad > SHOWN else []
-    head = f"{bad:,} bad {what}{'s' * (bad != 1)} beside {good:,} good {'one' if good == 1 else 'ones'} ({remark}):"
+    head = f"{bad:,} bad {what}{'s' * (bad != 1)} and {good:,} good {'one' if good == 1 else 'ones'} ({remark}):"
     return "\n  ".join([head, *first[:SHOWN], *more])

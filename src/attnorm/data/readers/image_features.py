@@ -35,10 +35,10 @@ _NAMES = {
 
 
 class Files(Views):
-    """A view from each of `paths`, the primary one first; at most `max_boxes` boxes of an image, more are an error.
+    """One view from each of `paths`, the primary one first. More than `max_boxes` boxes of an image raise an error.
 
-    A view's width, and whether it has a geometry, are those of its first image. Only what is asked for is read. Raises
-    ValueError for a view that cannot be opened or has no images.
+    The first image of a view determines its width and whether it has a geometry. Only the requested features are read.
+    Raises ValueError for a view that cannot be opened or has no images.
     """
 
     def __init__(self, paths: Sequence[str | Path], max_boxes: int):
@@ -73,7 +73,7 @@ class Files(Views):
         refuse_missing(each.path, [image] if image not in each.images() else [])
         features, geometry = each.boxes(image)
         if features.shape[1] != width:
-            wrong = f"{features.shape[1]} features a box, where image {each.first} has {width}"
+            wrong = f"{features.shape[1]} features per box, but image {each.first} has {width}"
         elif len(features) > most:
             wrong = f"{len(features)} boxes, but data.max_boxes={most}"
         elif (geometry is not None) != self.geometry[view]:
@@ -88,7 +88,7 @@ class Files(Views):
 
 
 def view_problem(key: str, path: Path) -> list[str]:
-    """A problem if `path` is not a folder with .npz files, or a file of a known format with something in it."""
+    """A problem if `path` is not a folder with .npz files or a nonempty file of a known format."""
     if path.is_dir():
         return [] if any(path.glob("*.npz")) else [f"{key}: no .npz file in this folder"]
     if path.exists() and path.suffix not in ENDINGS:
@@ -97,7 +97,7 @@ def view_problem(key: str, path: Path) -> list[str]:
 
 
 def store(path: Path) -> "Store":
-    """The reader of one view's features. Raises ValueError for a path that is none."""
+    """The reader of the features of one view. Raises ValueError for an invalid path."""
     if problems := view_problem(f"features {path}", path):
         raise DataError(problems[0])
     return (Folder if path.is_dir() else Tensors if path.suffix == ".safetensors" else Groups)(path)
@@ -114,7 +114,7 @@ class Store(ABC):
         return self.__dict__ | {"_opened": (None, None)}
 
     def opened(self) -> Any:
-        """What `open` gave in this process: a loader's workers must not share one file with the main process."""
+        """The result of `open` in this process. The workers of a loader must not share a file with the main process."""
         if self._opened[0] != os.getpid():
             try:
                 self._opened = (os.getpid(), self.open())
@@ -124,7 +124,7 @@ class Store(ABC):
 
     @abstractmethod
     def open(self) -> Any:
-        """What reading needs: an open file, or an index."""
+        """Opens what is needed for reading: a file, or an index."""
 
     @abstractmethod
     def images(self) -> Collection[str]:
@@ -132,23 +132,25 @@ class Store(ABC):
 
     @property
     def first(self) -> str | None:
-        """The image that says what the others must be like; None where there is none."""
+        """The image that determines the properties of the view. None if there are no images."""
         return next(iter(self.images()), None)
 
     @abstractmethod
     def arrays(self, image: str) -> Mapping[str, np.ndarray]:
-        """The arrays that there are of an image, by the names of _NAMES."""
+        """The available arrays of an image, with the names of _NAMES."""
 
     def where(self, image: str) -> Path:
         """The file with the features of this image."""
         return self.path
 
     def boxes(self, image: str) -> Boxes:
-        """Features, float32 (n, width), and geometry in [0, 1]. Raises ValueError, naming image and file, for features
-        or boxes that are not such."""
+        """Returns features, float32 (n, width), and geometry in [0, 1].
+
+        Raises ValueError that names image and file if they are invalid.
+        """
         try:
             arrays = self.arrays(image)
-        except Exception as error:  # on a damaged file the libraries raise zlib.error, NotImplementedError and others
+        except Exception as error:  # for a damaged file, the libraries raise zlib.error, NotImplementedError and others
             raise DataError(f"{self.where(image)}: image {image}: cannot be read: {error}") from error
         try:
             return _boxes(arrays)
@@ -223,7 +225,7 @@ class Tensors(Store):
 
 
 class _Wrong(Exception):
-    """What is wrong with the features of an image."""
+    """A problem with the features of an image."""
 
 
 def _renamed(found: Mapping) -> dict[str, np.ndarray]:
@@ -233,7 +235,7 @@ def _renamed(found: Mapping) -> dict[str, np.ndarray]:
 def _boxes(arrays: Mapping[str, np.ndarray]) -> Boxes:
     if "features" not in arrays:
         raise _Wrong("no array 'features' or 'x'")
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # too large values become infinite and are rejected below
         features, places = arrays["features"].astype(np.float32), arrays.get("boxes")
     if features.ndim != 2:
         raise _Wrong(f"the features have the shape {features.shape}, not (boxes, width) of one image")
@@ -246,7 +248,7 @@ def _boxes(arrays: Mapping[str, np.ndarray]) -> Boxes:
             raise _Wrong(f"features of {len(features)} boxes, but places of {len(places)}")
     count = int(arrays.get("count", len(features)))
     if not 0 <= count <= len(features):
-        raise _Wrong(f"{count} boxes are said to be there, but features of {len(features)}")
+        raise _Wrong(f"the number of boxes is {count}, but there are features of {len(features)}")
     features = features[:count]
     if not np.isfinite(features).all():
         box = int((~np.isfinite(features)).any(1).argmax())
@@ -255,7 +257,7 @@ def _boxes(arrays: Mapping[str, np.ndarray]) -> Boxes:
 
 
 def _shares(places: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Boxes in shares of the image's width and height."""
+    """Boxes as fractions of the image's width and height."""
     if "width" in arrays and "height" in arrays:
         width, height = float(arrays["width"]), float(arrays["height"])
         if not (width > 0 and height > 0):

@@ -1,8 +1,8 @@
-"""Tables in files: JSON lines, CSV, TSV (each plain or gzipped) or parquet, read column by name and row by row.
+"""Tables in files: JSON lines, CSV, TSV (each plain or gzipped) or parquet. Rows of selected columns are streamed.
 
-The ending decides the format: .jsonl or .json (one object a line), .csv (comma, quotes as spreadsheets write them),
-.tsv (tab, quotes are ordinary characters), each also with .gz; .parquet. In .csv and .tsv files a column may also be
-named by its number, from 0: then the file has no header, and its first line is a row like the others.
+The file name extension determines the format: .jsonl or .json (one object per line), .csv (commas, quotes as in
+spreadsheets), .tsv (tabs, quotes are ordinary characters), each also with .gz; .parquet. In .csv and .tsv files, a
+column may also be given by its number, from 0. Then the file has no header, and its first line is an ordinary row.
 """
 
 import csv
@@ -20,18 +20,19 @@ Columns = Sequence[tuple[str, str | int]]  # (config key, name or number of the 
 Cells = tuple[str, tuple[object, ...]]  # ("file:line", cells)
 Rows = Iterator[Cells | BadRow]
 
-csv.field_size_limit(1 << 27)  # characters; a bound, so that a quote that is never closed cannot fill the memory
+csv.field_size_limit(1 << 27)  # characters; limits the memory that an unclosed quote can take
 
 
 def read(path: Path, columns: Columns, encoding: str = files.UTF8) -> Rows:
-    """Stream these columns; a row that cannot be used comes as a BadRow. Raises ValueError, naming file and line, for
-    a column that is not there and for a file that cannot be read."""
+    """Streams these columns. An unusable row is yielded as a BadRow.
+
+    Raises ValueError that names file and line if a column does not exist or the file cannot be read.
+    """
     return _reader(path)(path, columns, encoding)
 
 
 def problem(key: str, path: Path, encoding: str = files.UTF8, skip_bad: bool = False) -> list[str]:
-    """A problem if `path` has an unknown format, is not a file with something in it, or does not begin with text in
-    this encoding."""
+    """A problem if `path` has an unknown format, is missing or empty, or does not start with text in this encoding."""
     if _reader(path) is None:
         return [f"{key}: unknown format (allowed: {', '.join(READERS)}; text formats also with .gz)"]
     if suffix(path) == ".parquet":
@@ -40,8 +41,7 @@ def problem(key: str, path: Path, encoding: str = files.UTF8, skip_bad: bool = F
 
 
 def column_problems(columns: Columns, paths: Sequence[Path]) -> list[str]:
-    """Problems with how columns are named: with what is neither a name nor a number, with names and numbers mixed, with
-    numbers for files whose columns have names."""
+    """Problems with the columns: neither names nor numbers, names and numbers mixed, or numbers for named columns."""
     problems, numbered = [], [is_number(column) for _, column in columns]
     named = next((path for path in paths if suffix(path) in READERS and suffix(path) not in (".csv", ".tsv")), None)
     for (key, column), number in zip(columns, numbered, strict=True):
@@ -55,7 +55,7 @@ def column_problems(columns: Columns, paths: Sequence[Path]) -> list[str]:
 
 
 def encoding_problems(encoding: object, paths: Sequence[Path]) -> list[str]:
-    """A problem if `encoding` is none, or if it was changed although no file has an encoding to choose."""
+    """A problem if `encoding` is invalid, or if it was changed although no file has a selectable encoding."""
     if problems := files.encoding_problem(encoding):
         return problems
     if files.is_utf8(str(encoding)) or not paths or any(suffix(path) != ".parquet" for path in paths):
@@ -64,12 +64,12 @@ def encoding_problems(encoding: object, paths: Sequence[Path]) -> list[str]:
 
 
 def is_number(column: object) -> bool:
-    """Whether this is the number of a column."""
+    """Whether this is a valid column number."""
     return isinstance(column, int) and not isinstance(column, bool) and column >= 0
 
 
 def suffix(path: Path) -> str:
-    """The ending that decides the format, without .gz."""
+    """The file name extension that determines the format, without .gz."""
     return path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
 
 
@@ -79,27 +79,27 @@ def _reader(path: Path) -> Any:
 
 
 def text_cell(where: str, column: str | int, cell: object) -> str:
-    """The text of a cell, empty for null. Raises BadRow, opening with `where`, for anything that is not text."""
+    """The text of a cell, empty for null. Raises BadRow, starting with `where`, if the cell is not text."""
     if cell is None:
         return ""
     if not isinstance(cell, str):
         raise BadRow(f"{where}: {column} is {json.dumps(cell, default=str)[:80]}, not text")
     if not cell.isascii():
         try:
-            cell.encode("utf-8")  # JSON can spell half a character ("\ud83d"), which no file can hold
+            cell.encode("utf-8")  # JSON can contain half a character ("\ud83d"), which cannot be written to a file
         except UnicodeEncodeError as error:
             raise BadRow(f"{where}: {column} holds half of a surrogate pair, which is not text") from error
     return cell
 
 
 def missing_columns(where: str, wanted: Columns, there: Sequence[str]) -> None:
-    """Raise ValueError if a column of `wanted` is not in `there`, naming those that are."""
+    """Raises ValueError if a column of `wanted` is not in `there`. The message lists the existing columns."""
     if problem := no_column(where, wanted, there):
         raise DataError(problem)
 
 
 def no_column(where: str, wanted: Columns, there: Sequence[str]) -> str:
-    """The sentence for the first column of `wanted` that is not in `there`; "" if all are."""
+    """The message for the first column of `wanted` that is not in `there`; "" if all columns exist."""
     for key, name in wanted:
         if name not in there:
             return checks.unknown(f"{where}: {key}={name}: no such column", name, map(str, there))
@@ -125,7 +125,7 @@ def _json_rows(path: Path, columns: Columns, encoding: str) -> Rows:
 def _json_object(line: str, name: str, number: int) -> dict:
     row = files.parse_json(line, name, number)
     if not isinstance(row, dict):
-        raise BadRow(f"{name}:{number}: a JSON object is expected on each line, not {type(row).__name__}")
+        raise BadRow(f"{name}:{number}: expected a JSON object on each line, got {type(row).__name__}")
     return row
 
 
@@ -138,7 +138,7 @@ def _tsv_rows(path: Path, columns: Columns, encoding: str) -> Rows:
 
 
 class _Lines:
-    """The lines of a file for a csv.reader. A bad line is raised; the lines behind it can be read all the same."""
+    """The lines of a file for a csv.reader. A bad line is raised, but the lines after it can still be read."""
 
     def __init__(self, path: Path, encoding: str):
         self.lines, self.number = files.path_lines(path, encoding), 0
@@ -178,15 +178,15 @@ def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> 
             places = _places(where, columns, row)
             if not is_number(columns[0][1]):
                 continue  # the header
-        if len(row) != width:  # too many, too: an unquoted comma would shift the columns silently
+        if len(row) != width:  # also if there are too many: an unquoted comma would silently shift the columns
             there = "the first row" if is_number(columns[0][1]) else "the header"
-            yield BadRow(f"{where}: {len(row)} fields where {there} has {width}")
+            yield BadRow(f"{where}: {len(row)} fields, but {there} has {width}")
         else:
             yield where, tuple(row[place] for place in places)
 
 
 def _places(where: str, columns: Columns, first: list[str]) -> list[int]:
-    """Where the columns are in a row, of which `first` is the header or, if they are numbered, the first one."""
+    """The indices of the columns in a row. `first` is the header or, if columns are given by number, the first row."""
     if not is_number(columns[0][1]):
         missing_columns(where, columns, first)
         return [first.index(str(name)) for _, name in columns]
@@ -197,7 +197,7 @@ def _places(where: str, columns: Columns, first: list[str]) -> list[int]:
 
 
 def _parquet_rows(path: Path, columns: Columns, encoding: str) -> Rows:
-    """`encoding` is not for parquet, whose text is UTF-8."""
+    """`encoding` is ignored, because text in parquet files is UTF-8."""
     import pyarrow
     from pyarrow import parquet
 

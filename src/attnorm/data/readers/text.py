@@ -1,4 +1,4 @@
-"""Reading text files line by line: plain or gzipped, in any encoding, split at '\\n' and nothing else."""
+"""Reads text files line by line: plain or gzipped, in any encoding. Lines are separated by '\\n' only."""
 
 import codecs
 import gzip
@@ -21,9 +21,9 @@ from attnorm.imports import nearest
 
 UTF8 = "utf-8"
 _CHUNK = 1 << 20
-_HEAD = 8192  # bytes of a file that are looked at before anything is read
+_HEAD = 8192  # bytes of a file that are checked in advance
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading damaged gzip data raises
-_BAD = re.compile("\udcff(\\d+),(..)\udcff")  # what stands in the place of bytes that cannot be decoded
+_BAD = re.compile("\udcff(\\d+),(..)\udcff")  # replaces bytes that cannot be decoded
 _WIDE = (  # the byte order marks, the longer ones first
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -43,29 +43,32 @@ codecs.register_error("attnorm.mark", _mark)
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Open for reading, through gzip if the content is gzipped, whatever the name."""
+    """Opens a file for reading. Gzipped content is decompressed, regardless of the file's name."""
     with path.open("rb") as file:
         yield unpacked(file)
 
 
 def unpacked(file: io.BufferedReader) -> io.BufferedIOBase:
-    """An open file, read through gzip if its content is gzipped."""
+    """An open file, decompressed if its content is gzipped."""
     return gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
 
 
 def lines(
     file: io.BufferedIOBase, name: str, encoding: str | None = None, whole: bool = True
 ) -> Iterator[str | BadRow]:
-    """The lines of an open file, each with its '\\n', as soon as they are there; a byte order mark is dropped. A line
-    with bytes that are not text comes as a BadRow.
+    """Yields the lines of an open file, each with its '\\n', as soon as they are available.
 
-    str.splitlines would also split at \\x85 and \\u2028, which real headlines contain, and shift every later pair.
+    A byte order mark is dropped. A line with bytes that are not text is yielded as a BadRow. str.splitlines would also
+    split at \\x85 and \\u2028, which real headlines contain, and shift all later pairs.
 
-    name: of the file, for messages. encoding: None for UTF-8 that the user cannot change. whole: False for the
-    beginning of a file, which may end inside a character. Raises ValueError for a file that is not text in lines:
-    UTF-16 where something else is expected, lines that end in '\\r' alone, damaged gzip data.
+    name:     the file's name, for messages.
+    encoding: None means UTF-8 that the user cannot change.
+    whole:    False for the beginning of a file, which may end inside a character.
+
+    Raises ValueError for a file that is not text in lines: UTF-16 if another encoding is expected, lines that end in
+    '\\r' only, and damaged gzip data.
     """
-    number, begun = 0, []  # the pieces of a line whose end has not come yet
+    number, begun = 0, []  # the parts of a line whose end has not been read yet
     try:
         for text in _decoded(file, name, encoding, whole):
             if "\n" not in text:
@@ -88,11 +91,11 @@ def lines(
 
 
 def _decoded(file: io.BufferedIOBase, name: str, encoding: str | None, whole: bool) -> Iterator[str]:
-    """The text, piece by piece; for bytes that cannot be decoded `_BAD` with their place in the file."""
+    """The text, in chunks. Bytes that cannot be decoded are replaced by `_BAD` with their position in the file."""
     decoder = codecs.getincrementaldecoder(encoding or UTF8)("attnorm.mark")
     read, more, begun = 0, True, False
     while more:
-        chunk = file.read1(_CHUNK)  # what is there: lines from a pipe are not held back
+        chunk = file.read1(_CHUNK)  # returns available data, so that lines from a pipe are not delayed
         more = bool(chunk)
         if not read:
             _refuse_wide(chunk, name, encoding)
@@ -117,7 +120,7 @@ def _checked(line: str, where: str, encoding: str | None) -> str | BadRow:
 
 
 def _refuse_wide(head: bytes, name: str, encoding: str | None) -> None:
-    """Raises ValueError for a file that begins as UTF-16 or UTF-32 does, unless that is the encoding."""
+    """Raises ValueError if a file starts like UTF-16 or UTF-32, unless that is the encoding."""
     if codecs.lookup(encoding or UTF8).name.startswith(("utf-16", "utf-32")):
         return
     found = next((wide for mark, wide in _WIDE if head.startswith(mark)), None)
@@ -151,12 +154,12 @@ def encoding_problem(encoding: object) -> list[str]:
     from encodings.aliases import aliases
 
     names = sorted({name.replace("_", "-") for name in aliases.values()} - {"hex-codec", "base64-codec"})
-    said = f"data.encoding={encoding}: not a text encoding that Python knows"
+    said = f"data.encoding={encoding}: not a text encoding of Python"
     return [f"{said}; allowed are utf-8, utf-16, latin-1, cp1252, ...{nearest(encoding, names)}"]
 
 
 def read_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
-    """Stream the lines of a file, as `lines` does. Raises ValueError for one that is not text, too."""
+    """Streams the lines of a file, like `lines`. Also raises ValueError for a line that is not text."""
     for line in path_lines(path, encoding):
         if isinstance(line, BadRow):
             raise line
@@ -170,7 +173,7 @@ def path_lines(path: Path, encoding: str | None = None) -> Iterator[str | BadRow
 
 
 def count_lines(path: Path, encoding: str | None = None) -> int:
-    """How many lines `path_lines` gives. Raises ValueError for damaged gzip data and for UTF-16 in the wrong place."""
+    """The number of lines of `path_lines`. Raises ValueError for damaged gzip data and for unexpected UTF-16."""
     number, last = 0, ""
     try:
         with open_bytes(path) as file:
@@ -225,12 +228,12 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     content = dict(pairs)
     if len(content) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise DataError(f"an object has the key {json.dumps(twice)[:60]} twice")
+        raise DataError(f"an object has a repeated key, {json.dumps(twice)[:60]}")
     return content
 
 
 def file_problem(key: str, path: Path) -> list[str]:
-    """A problem if `path` is not a file with something in it that may be read."""
+    """A problem if `path` is not a readable, nonempty file."""
     try:
         if not path.exists():
             return [f"{key}: no such file: {path}"]
@@ -238,17 +241,17 @@ def file_problem(key: str, path: Path) -> list[str]:
             return [f"{key}: not a file: {path}"]
         if path.stat().st_size == 0:
             return [f"{key}: the file is empty: {path}"]
-    except OSError as error:  # of a folder that may not be searched, of a name that is too long
+    except OSError as error:  # for example no permission for the folder, or a name that is too long
         return [f"{key}: {error.strerror}: {path}"]
     return [] if os.access(path, os.R_OK) else [f"{key}: no permission to read: {path}"]
 
 
 def text_problem(key: str, path: Path, encoding: str, skip_bad: bool) -> list[str]:
-    """A problem if the file cannot be read, or if it does not begin with text in this encoding."""
+    """A problem if the file cannot be read, or does not start with text in this encoding."""
     if problems := file_problem(key, path):
         return problems
     if encoding_problem(encoding):
-        return []  # a problem of another key
+        return []  # reported for data.encoding
     try:
         with open_bytes(path) as file:
             head = file.read(_HEAD)
@@ -263,7 +266,7 @@ def text_problem(key: str, path: Path, encoding: str, skip_bad: bool) -> list[st
 
 
 def digest(settings: object, *paths: Path) -> str:
-    """A hash of JSON-able settings and of the contents of files; their names do not count, so that data may move."""
+    """A hash of JSON-serializable settings and file contents. Paths are not part of it, so that data may be moved."""
     hashed = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
     for path in paths:
         with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""Where the rows come from: one class per source, named by `_target_` in conf/data/<name>.yaml.
+"""Data sources: one class per source, named by `_target_` in conf/data/<name>.yaml.
 
-A source reads and checks; `preprocess.prepare` cleans and tokenizes. To add one, write a subclass of `Source` and name
-it in a YAML file. Put any changes that it makes to its texts into `clean` instead of `rows`, so that `generate.py`
-makes the same changes to its input.
+A source reads and checks its data; `preprocess.prepare` cleans and tokenizes it. To add a source, write a subclass of
+`Source` and name it in a YAML file. If the source changes its texts, do so in `clean` instead of `rows`, so that
+`generate.py` applies the same changes to its input.
 """
 
 from abc import ABC, abstractmethod
@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import ClassVar
 
 SPLITS = ("train", "validation", "test")
-# The config says data.valid_size and data.max_valid: the short name of each split, for keys in messages.
+# The name of each split in config keys such as data.valid_size and data.max_valid.
 SHORT = {"train": "train", "validation": "valid", "test": "test"}
 
 
 @dataclass(frozen=True)
 class RowSchema:
-    """What a row of a source is.
+    """The structure of the rows of a source.
 
-    name:    of the schema, for messages.
+    name:    name of the schema, for messages.
     unit:    what one row is called, in the singular.
-    columns: the names of its texts, in order.
-    needed:  a row is used only if none of these is empty.
-    cleaned: the texts that cleaning may change.
-    words:   the texts that a tokenizer is trained on.
+    columns: the names of the texts of a row, in order.
+    needed:  a row is used only if none of these columns is empty.
+    cleaned: the columns that cleaning may change.
+    words:   the columns on which a tokenizer is trained.
     """
 
     name: str
@@ -38,14 +38,14 @@ class RowSchema:
 
 PAIRS = RowSchema("pairs", "pair", *[("article", "title")] * 4)
 DOCUMENTS = RowSchema("documents", "document", *[("text",)] * 4)
-# answers: JSON {"texts": [...], "starts": [...]}, without texts if there is no answer; starts count characters
+# answers: JSON {"texts": [...], "starts": [...]}, with empty lists if there is no answer; starts are in characters
 QUESTIONS = RowSchema(
     "questions", "question", ("id", "context", "question", "answers"), ("context",), (), ("question", "context")
 )
 # second: "" if there is none
 LABELLED = RowSchema("labelled", "row", ("text", "second", "label"), ("text",), *[("text", "second")] * 2)
-# answers: JSON list of the annotators' answers, one or ten; kind: of the answer, "yes/no", "number", "other", or "" if
-# unknown. The source also has `views`, see `image_features.VisualSource`
+# answers: JSON list of the annotators' answers, one or ten. kind: the type of the answer, "yes/no", "number", "other",
+# or "" if unknown. The source also has `views`, see `image_features.VisualSource`.
 VISUAL = RowSchema(
     "visual", "question", ("id", "image", "question", "answers", "kind"), ("question",), (), ("question",)
 )
@@ -59,9 +59,9 @@ def path_of(paths: Mapping[str, str | None], split: str) -> Path:
 
 
 class Source(ABC):
-    """What a source must offer. Its options are keyword-only arguments of its constructor, which reads no files.
+    """The interface of a data source. Its options are keyword-only arguments of the constructor, which reads no files.
 
-    schema: what a row is; one of the schemas above, or a source's own.
+    schema: the structure of a row; one of the schemas above, or one defined by the source.
     """
 
     schema: ClassVar[RowSchema] = PAIRS
@@ -69,25 +69,24 @@ class Source(ABC):
     @property
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
-        """The splits it can give, of "train", "validation", "test"."""
+        """The available splits, out of "train", "validation" and "test"."""
 
     @abstractmethod
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """All problems with these splits that show without reading the data, each starting with its config key."""
+        """All problems with these splits that are found without reading the data. Each starts with its config key."""
 
     @abstractmethod
     def fingerprint(self, split: str) -> str:
-        """A hash of everything that decides the results of `rows(split)` and `clean`: file contents and settings, not
-        paths."""
+        """A hash of all contents and settings (not paths) that determine the results of `rows(split)` and `clean`."""
 
     @abstractmethod
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
-        """Stream the raw rows. Raises ValueError, naming file and line, for unreadable data."""
+        """Streams the raw rows. Raises ValueError that names file and line if data cannot be read."""
 
     def clean(self, text: str, column: str) -> str:
-        """Cleans a raw text of this column (of `schema.cleaned`), before white space, case and digits are normalized.
+        """Cleans a raw text of this column (one of `schema.cleaned`), before white space, case and digits.
 
-        A run keeps the cleaning of the source that it was trained on: `generate.py` applies it to its input, and
+        A run keeps the cleaning of the source on which it was trained: `generate.py` applies it to its input, and
         `eval.py` applies it to the data of any other source.
         """
         return text

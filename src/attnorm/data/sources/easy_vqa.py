@@ -1,10 +1,11 @@
-"""easy-VQA (package easy-vqa): questions on images of one coloured shape, 64 x 64; and three views made of the pixels.
+"""easy-VQA (package easy-vqa): questions about 64 x 64 images of one coloured shape, with three views of the pixels.
 
-Each view cuts an image into 6 x 6 cells, which are its boxes, and describes a cell by
+Each view divides an image into 6 x 6 cells, which are its boxes. The features of a cell are
 
 colours    the shares of its pixels in each of 4 x 4 x 4 colours (64)
-edges      how strong the brightness changes in each of 9 directions, in each of its 2 x 2 quarters (36), scaled to
-           norm 1 as in "Histograms of Oriented Gradients for Human Detection", Sec. 6.4, so that it weighs like colours
+edges      the strength of the brightness gradient in each of 9 directions, in each of its 2 x 2 quarters (36), scaled
+           to norm 1 as in "Histograms of Oriented Gradients for Human Detection", Sec. 6.4, so that its scale matches
+           that of the colours
 patches    its brightness, averaged over 4 x 4 patches (16)
 """
 
@@ -21,19 +22,19 @@ from attnorm.data.image_features import Arrays, VisualSource, write_arrays
 from attnorm.data.readers import text as files
 from attnorm.errors import DataError
 
-GRID = 6  # cells a side
+GRID = 6  # cells per side
 COLOURS, DIRECTIONS, QUARTERS, PATCHES = 4, 9, 2, 4
-FLAT = 0.01  # change of brightness a pixel, far below which a cell has no edge
-_PART = {"train": "train", "validation": "test"}  # of the package
+FLAT = 0.01  # change of brightness per pixel; a cell with much smaller changes has no edge
+_PART = {"train": "train", "validation": "test"}  # our split -> the package's
 
 
 class EasyVqa(VisualSource):
-    """The questions of the installed package; its test part is the validation split."""
+    """The questions of the installed package. Its test part is the validation split."""
 
     splits = tuple(_PART)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """A split that there is none of; packages that are not installed."""
+        """Splits that do not exist, and packages that are not installed."""
         problems = [
             f"data=easy_vqa: there is no {split} split (its test part is the validation split)"
             for split in splits
@@ -49,7 +50,7 @@ class EasyVqa(VisualSource):
         return files.digest(["easy_vqa", 1], _folder(split) / "questions.json")
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
-        """Stream (id, image, question, answers, kind)."""
+        """Streams (id, image, question, answers, kind)."""
         for number, (question, answer, image) in enumerate(_questions(split)):
             kind = "yes/no" if answer in ("yes", "no") else "other"
             yield f"{_PART[split]}-{number}", f"{_PART[split]}-{image}", question, json.dumps([answer]), kind
@@ -92,14 +93,16 @@ def _pixels(path: Path) -> np.ndarray:
 
 
 def cells() -> np.ndarray:
-    """float (36, 4): the cells' boxes, row by row."""
+    """float (36, 4): the boxes of the cells, row by row."""
     y, x = (axis.ravel() / GRID for axis in np.mgrid[:GRID, :GRID])
     return np.stack([x, y, x + 1 / GRID, y + 1 / GRID], axis=1)
 
 
 def _blocks(values: np.ndarray, count: int) -> np.ndarray:
-    """The means over count x count equal parts: (height, width, ...) -> (count, count, ...). A part's pixels are those
-    whose middle lies in it; there must be as many pixels a side as parts."""
+    """The means over count x count equal parts: (height, width, ...) -> (count, count, ...).
+
+    A part contains the pixels whose centers lie in it. There must be at least as many pixels per side as parts.
+    """
     for axis in range(2):
         size = values.shape[axis]
         starts = np.ceil(np.arange(count) * size / count - 0.5).astype(int).clip(0)
@@ -110,7 +113,7 @@ def _blocks(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _by_cell(parts: np.ndarray, side: int) -> np.ndarray:
-    """(6 side, 6 side, k) -> (36, side * side * k): what belongs to a cell."""
+    """(6 side, 6 side, k) -> (36, side * side * k): groups the values by cell."""
     return parts.reshape(GRID, side, GRID, side, -1).swapaxes(1, 2).reshape(GRID**2, -1)
 
 

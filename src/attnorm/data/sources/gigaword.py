@@ -1,4 +1,4 @@
-"""The Gigaword headline files of Rush et al. (2015): line i of the article file pairs with line i of the title file."""
+"""The Gigaword headline files of Rush et al. (2015). Line i of the article file belongs to line i of the title file."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,11 +19,13 @@ FILES = {
 
 
 class Gigaword(Source):
-    """Pairs from a folder `dir` of these files, each plain or .gz (the plain one is read where both are there).
+    """Pairs from a folder `dir` with these files, each plain or .gz (if both exist, the plain one is read).
 
-    The test files are needed only when the test split is asked for. The word UNK, which they have where the training
-    files have <unk>, is read as <unk>. encoding: of all files. skip_bad: leave out pairs with a line that is not text,
-    and log how many, instead of stopping.
+    The test files are required only if the test split is used. The test files contain the word UNK where the training
+    files contain <unk>; it is read as <unk>.
+    encoding: the encoding of all files. skip_bad: skip pairs with a line that is not text and log their number, instead
+              of
+    raising an error.
     """
 
     splits = SPLITS
@@ -32,7 +34,7 @@ class Gigaword(Source):
         self.dir, self.encoding, self.skip_bad = dir, encoding, skip_bad
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """The folder or all files that are missing or empty."""
+        """Missing or empty files, or a missing folder."""
         return [
             *files.encoding_problem(self.encoding),
             *checks.flag("data.skip_bad", self.skip_bad),
@@ -53,15 +55,15 @@ class Gigaword(Source):
         ]
 
     def clean(self, text: str, column: str) -> str:
-        """The word UNK is <unk>."""
+        """Replaces the word UNK by <unk>."""
         return read_unknown(text)
 
     def fingerprint(self, split: str) -> str:
-        """A hash of the two files as they lie on disk, and of all settings that decide their rows."""
+        """A hash of the two files as stored on disk, and of all settings that determine their rows."""
         return files.digest(["rush", 2, *reading_settings(self.encoding, self.skip_bad)], *self._paths(split))
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
-        """Stream the pairs. Raises ValueError before the first one if the two files differ in length."""
+        """Streams the pairs. Raises ValueError before the first one if the two files differ in length."""
         articles, titles = self._paths(split)
         counts = [files.count_lines(path, self.encoding) for path in (articles, titles)]
         if counts[0] != counts[1]:
@@ -75,7 +77,7 @@ class Gigaword(Source):
         yield from usable(lines, _pair, self.skip_bad)
 
     def _paths(self, split: str) -> tuple[Path, Path]:
-        """The two files of a split: the plain one, or its .gz where only that is there."""
+        """The two files of a split: the plain one, or its .gz if only that exists."""
         plain = [Path(self.dir) / name for name in FILES[split]]
         packed = [path.with_name(f"{path.name}.gz") for path in plain]
         first, second = (p if p.exists() or not z.exists() else z for p, z in zip(plain, packed, strict=True))

@@ -1,4 +1,4 @@
-"""A validation split held out of the rows of train: every so many rows, always the same ones."""
+"""Holds a validation split out of the rows of train: evenly spaced rows, always the same ones."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -9,8 +9,11 @@ Row = TypeVar("Row")
 
 
 def problems(share: object, needed: bool, files: str) -> list[str]:
-    """What is wrong with `data.holdout`. needed: whether the validation split is asked for and has no file of its own;
-    files: what to name instead, for the message."""
+    """Problems with `data.holdout`.
+
+    needed: whether the validation split is needed and has no file of its own. files: what the message suggests to set
+    instead.
+    """
     if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 <= share < 1:
         return [f"data.holdout={share}: must be a share, at least 0 and below 1"]
     if needed and not share:
@@ -21,19 +24,19 @@ def problems(share: object, needed: bool, files: str) -> list[str]:
 
 
 def part(rows: Iterable[Row], split: str, share: float, key: str) -> Iterator[Row]:
-    """The rows of "validation", the share `share` of all, evenly spread; or those of "train", the others.
+    """The rows of one split: "validation" has the share `share` of all rows, evenly spaced, and "train" has the others.
 
-    key: of the files that hold both, for messages. Raises ValueError if there are rows, but none of this split.
+    key: the config key of the files, for messages. Raises ValueError if there are rows, but none in this split.
     """
     number = found = 0
     for number, row in enumerate(rows, start=1):
-        # the running sum of the shares passes a half: 1 of 20 rows is number 10, 30, 50, ...
+        # the running sum of the shares passes k + 1/2: with a share of 1/20 these are rows 10, 30, 50, ...
         held_out = int(number * share + 0.5) > int((number - 1) * share + 0.5)
         if held_out == (split == "validation"):
             found += 1
             yield row
     if number and not found:
         raise DataError(
-            f"data.holdout={share}: no row is left for the {split} split, {key} has {number}; "
+            f"data.holdout={share}: no row is left for the {split} split, because {key} has {number}; "
             "change the share or name the file of data.validation"
         )

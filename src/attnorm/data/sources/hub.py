@@ -1,4 +1,4 @@
-"""Datasets on the Hugging Face hub, or local folders of parquet files laid out like one; pairs from two columns."""
+"""Datasets on the Hugging Face hub, or local folders of parquet files with the same layout; pairs from two columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,11 +14,14 @@ from attnorm.errors import DataError
 
 
 class HubSource(Source):
-    """Rows of some columns of texts of the dataset `path`, a name ("owner/name") or a folder.
+    """Rows of some text columns of the dataset `path`, which is a name ("owner/name") or a folder.
 
-    `config_name` picks one of its configurations; `names` are its names for our splits (None: it has none); `columns`
-    are [(config key, column name)]. A folder is streamed from its files; a dataset from the hub is downloaded once and
-    memory-mapped. skip_bad: leave out rows with a cell that is not text, and log how many, instead of stopping.
+    config_name: the configuration of the dataset to use.
+    names:       the dataset's names of our splits; None if it does not have a split.
+    columns:     [(config key, column name)].
+    skip_bad:    skip rows with a cell that is not text and log their number, instead of raising an error.
+
+    A folder is streamed from its files. A dataset from the hub is downloaded once and memory-mapped.
     """
 
     def __init__(
@@ -38,7 +41,7 @@ class HubSource(Source):
         return tuple(split for split, name in self.names.items() if name is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Names that are not names; a folder that is not there or holds no parquet file."""
+        """Invalid names, and a folder that does not exist or does not contain a parquet file."""
         problems = checks.non_empty_text("data.path", self.path)
         for key, name in self.columns:
             problems += checks.non_empty_text(key, name)
@@ -56,17 +59,17 @@ class HubSource(Source):
         return problems
 
     def fingerprint(self, split: str) -> str:
-        """A hash of the settings and of the folder's files, or of the revision that the hub gave."""
+        """A hash of the settings and of the folder's files, or of the dataset's revision on the hub."""
         settings = ["hub", 1, self.config_name, self.names[split], *(name for _, name in self.columns)]
         settings += reading_settings(files.UTF8, self.skip_bad)
         if Path(self.path).is_dir():
-            # A file's name decides its split here, so names count.
+            # The name of a file determines its split here, so names are part of the hash.
             names = [str(file.relative_to(self.path)) for file in self._files()]
             return files.digest([*settings, names], *self._files())
         return files.digest([*settings, self.path, self._load(split)._fingerprint])
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
-        """Stream the rows. Raises ValueError for a split or column that is not there, or a hub out of reach."""
+        """Streams the rows. Raises ValueError if a split or column does not exist, or if the hub cannot be reached."""
         yield from usable(self._cells(split), self._texts, self.skip_bad)
 
     def _cells(self, split: str) -> Iterator[Cells]:
@@ -116,7 +119,7 @@ class HubSource(Source):
 
 
 class HubPairs(HubSource):
-    """Pairs: `article` and `title` name the columns; `train_split`, `valid_split` and `test_split` the splits."""
+    """Pairs: `article` and `title` name the columns; `train_split`, `valid_split` and `test_split` name the splits."""
 
     def __init__(
         self,

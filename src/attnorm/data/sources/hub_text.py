@@ -5,7 +5,7 @@ from attnorm.data.sources.hub import HubSource
 
 
 class TextHub(HubSource):
-    """One document a row: `column` names it; `train_split`, `valid_split` and `test_split` name the splits."""
+    """One document per row, in the column `column`. `train_split`, `valid_split` and `test_split` name the splits."""
 
     schema = DOCUMENTS
 

@@ -1,4 +1,4 @@
-"""Labelled texts, or pairs of texts, from one file a split: columns of a table, and the names that labels may have."""
+"""Labelled texts, or pairs of texts, from one file per split, with the columns of a table and the labels' names."""
 
 import json
 from collections.abc import Sequence
@@ -14,12 +14,13 @@ from attnorm.data.sources.table_source import TableSource
 
 
 class LabelledFiles(TableSource):
-    """`train`, `validation` and `test` are paths or None, in the formats of `table_files`.
+    """`train`, `validation` and `test` are paths or None, in the formats of `readers.tables`.
 
-    text, second, label: names of columns; `second` None: single texts. labels: the names of the labels, in the order of
-    their numbers. A cell holds a label's name, or its number (from 0) where no name is itself a number. holdout: the
-    share of the rows of train that is the validation split where `validation` is None. encoding, skip_bad: those of
-    `TableSource`.
+    text, second, label: names of columns. `second` is None for single texts.
+    labels:  the names of the labels, in the order of their numbers. A cell contains the name of a label, or its number
+             (from 0) if no name is itself a number.
+    holdout: the share of the rows of train that becomes the validation split if `validation` is None.
+    encoding, skip_bad: as in `TableSource`.
     """
 
     schema = LABELLED
@@ -46,14 +47,14 @@ class LabelledFiles(TableSource):
         self.labels = labels
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """What is wrong with the labels, with other options, and with the files."""
+        """Problems with the labels, with other options, and with the files."""
         return label_problems(self.labels) + super().check(splits)
 
     def settings(self, path: Path) -> list:
         return ["labelled", 1, table_files.suffix(path), [name for _, name in self.columns], list(self.labels)]
 
     def row(self, where: str, cells: tuple) -> tuple[str, str, str]:
-        """(text, second, label), second "" where texts are single. A label that is not one of `labels` is bad, too."""
+        """(text, second, label), with second "" for single texts. Raises BadRow if the label is not one of `labels`."""
         *words, label = cells
         texts = self.texts(where, tuple(words))
         found = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
@@ -64,13 +65,13 @@ class LabelledFiles(TableSource):
 
     @cached_property
     def known(self) -> dict[str, str]:
-        """What a cell may hold: the label that it means."""
+        """Allowed contents of a cell -> name of the label."""
         numbers = {} if any(map(_is_number, self.labels)) else {str(i): name for i, name in enumerate(self.labels)}
         return numbers | {name: name for name in self.labels}
 
 
 def label_problems(labels: object) -> list[str]:
-    """What is wrong with the names of the labels: not texts, fewer than two, one twice."""
+    """Problems with the names of the labels: not texts, fewer than two, or repeated."""
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Sequence):
         return [f"data.labels={labels}: must be the list of the labels' names, [negative,positive]"]
     if not all(isinstance(name, str) and name for name in labels):
@@ -78,8 +79,8 @@ def label_problems(labels: object) -> list[str]:
         return [f"data.labels: {json.dumps(wrong, default=str)} is not a name; write numbers in quotes"]
     if len(set(labels)) < len(labels):
         twice = sorted({name for name in labels if list(labels).count(name) > 1})
-        return [f"data.labels: {', '.join(twice)} is there twice"]
-    return [] if len(labels) > 1 else [f"data.labels={list(labels)}: at least two labels are needed"]
+        return [f"data.labels: repeated names: {', '.join(twice)}"]
+    return [] if len(labels) > 1 else [f"data.labels={list(labels)}: must have at least two names"]
 
 
 def _is_number(name: str) -> bool:
@@ -87,7 +88,7 @@ def _is_number(name: str) -> bool:
 
 
 def _unknown(label: object, labels: Sequence[str], numbered: bool) -> str:
-    """The sentence for a label that is not one of `labels`: all of them, and the nearest."""
+    """The message for a label that is not one of `labels`, with all allowed ones and the closest match."""
     said = "empty" if label in (None, "") else json.dumps(label, default=str)[:80]
     also = f", or their numbers 0 to {len(labels) - 1}" if numbered else ""
     return checks.unknown(f"{said}, which is not in data.labels{also}", label, labels)

@@ -1,4 +1,4 @@
-"""The built-in corpus `newswire` as a source: generated, so that everything runs before any data is at hand."""
+"""The built-in corpus `newswire` as a source. It is generated, so that everything can run without other data."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from attnorm.data.synthetic import newswire
 
 
 class Newswire(Source):
-    """`train_size`, `valid_size` and `test_size` pairs; `corpus_seed` draws another corpus of the same kind."""
+    """`train_size`, `valid_size` and `test_size` pairs. `corpus_seed` selects another corpus of the same kind."""
 
     splits = SPLITS
 
@@ -29,16 +29,16 @@ class Newswire(Source):
         return problems
 
     def clean(self, text: str, column: str) -> str:
-        """The word UNK is <unk>: this corpus has neither, but the published headlines that its runs can read do."""
+        """Replaces the word UNK by <unk>. It only occurs in published headlines, which a run may read."""
         return read_unknown(text)
 
     def fingerprint(self, split: str) -> str:
-        """A hash of the parameters and of the first pairs, which change when the generator does."""
+        """A hash of the parameters and of the first pairs, which change if the generator changes."""
         first = [newswire.pair(split, i, self.corpus_seed) for i in range(min(200, self.sizes[split]))]
         settings = json.dumps(["newswire", 1, split, self.sizes[split], self.corpus_seed, first])
         return hashlib.blake2b(settings.encode(), digest_size=16).hexdigest()
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
-        """Generate the pairs one by one."""
+        """Generates the pairs one by one."""
         for index in range(self.sizes[split]):
             yield newswire.pair(split, index, self.corpus_seed)

@@ -1,4 +1,4 @@
-"""The built-in corpus as documents: generated round-ups of the news, for pretraining before any data is at hand."""
+"""The built-in corpus as documents: generated collections of news stories, so that pretraining needs no other data."""
 
 from collections.abc import Iterator
 
@@ -7,26 +7,28 @@ from attnorm.data.sources.base import DOCUMENTS, Source
 from attnorm.data.sources.newswire import Newswire
 from attnorm.data.synthetic import newswire
 
-STORIES = 3  # of a document
-_WINDOW = 20  # documents whose stories are drawn together and sorted by event, so that like ones share a document
+STORIES = 3  # stories per document
+_WINDOW = 20  # number of documents whose stories are sorted by event, so that a document has similar stories
 
 
 class NewswireText(Newswire):
-    """`train_size`, `valid_size` and `test_size` documents of a few stories each, headline and lead sentence;
-    `corpus_seed` draws another corpus of the same kind. The stories are those of `newswire`, split by split."""
+    """`train_size`, `valid_size` and `test_size` documents of a few stories each, with headline and lead sentence.
+
+    `corpus_seed` selects another corpus of the same kind. The stories are those of `newswire`, split by split.
+    """
 
     schema = DOCUMENTS
-    clean = Source.clean  # UNK is a convention of headlines
+    clean = Source.clean  # UNK only occurs in headline files
 
     def __init__(self, *, train_size: int = 20_000, valid_size: int = 500, test_size: int = 500, corpus_seed: int = 0):
         super().__init__(train_size=train_size, valid_size=valid_size, test_size=test_size, corpus_seed=corpus_seed)
 
     def fingerprint(self, split: str) -> str:
-        """A hash of the parameters and of the first stories, which change when the generator does."""
+        """A hash of the parameters and of the first stories, which change if the generator changes."""
         return files.digest(["newswire_text", 1, STORIES, _WINDOW, super().fingerprint(split)])
 
     def rows(self, split: str) -> Iterator[tuple[str]]:
-        """Generate the documents one by one."""
+        """Generates the documents one by one."""
         for index in range(self.sizes[split]):
             if index % _WINDOW == 0:
                 first = index * STORIES

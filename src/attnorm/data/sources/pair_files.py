@@ -1,4 +1,4 @@
-"""Pairs from one file a split: JSON lines, CSV, TSV (each plain or gzipped) or parquet, with two columns."""
+"""Pairs from one file per split: JSON lines, CSV, TSV (each plain or gzipped) or parquet, with two columns."""
 
 from pathlib import Path
 
@@ -8,10 +8,11 @@ from attnorm.data.sources.table_source import TableSource
 
 
 class PairFiles(TableSource):
-    """`train`, `validation` and `test` are paths or None; `article` and `title` name the columns.
+    """`train`, `validation` and `test` are paths or None. `article` and `title` name the columns.
 
-    holdout: the share of the rows of train that is the validation split where `validation` is None. The formats are
-    those of `table_files`, encoding and skip_bad those of `TableSource`. A null cell counts as empty text.
+    holdout: the share of the rows of train that becomes the validation split if `validation` is None. The formats are
+             those
+    of `readers.tables`; encoding and skip_bad are as in `TableSource`. A null cell counts as empty text.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The built-in corpus `scenes` as a source: generated, so that everything runs before any data is at hand."""
+"""The built-in corpus `scenes` as a source. It is generated, so that everything can run without other data."""
 
 import hashlib
 import json
@@ -16,8 +16,10 @@ from attnorm.data.synthetic.scenes.questions import PER_SCENE, questions
 
 
 class Scenes(VisualSource):
-    """`train_size`, `valid_size` and `test_size` questions, four on a scene; `corpus_seed` draws another corpus of the
-    same kind."""
+    """`train_size`, `valid_size` and `test_size` questions, four per scene.
+
+    `corpus_seed` selects another corpus of the same kind.
+    """
 
     splits = SPLITS
 
@@ -35,16 +37,16 @@ class Scenes(VisualSource):
         return problems
 
     def scenes(self, split: str) -> int:
-        """How many scenes the questions of a split need."""
+        """The number of scenes for the questions of a split."""
         return -(-self.sizes[split] // PER_SCENE)
 
     def fingerprint(self, split: str) -> str:
-        """A hash of the parameters and of the first questions, which change when the generator does."""
+        """A hash of the parameters and of the first questions, which change if the generator changes."""
         first = [questions(split, index, self.corpus_seed) for index in range(min(50, self.scenes(split)))]
         return files.digest(["scenes", 1, split, self.sizes[split], self.corpus_seed, first])
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
-        """Generate (id, image, question, answers, kind) one by one."""
+        """Generates (id, image, question, answers, kind) one by one."""
         for number in range(self.sizes[split]):
             index, place = divmod(number, PER_SCENE)
             if place == 0:
@@ -53,7 +55,7 @@ class Scenes(VisualSource):
             yield f"{split}-{number}", _image(split, index), it.text, json.dumps([it.answer]), it.kind
 
     def views(self, split: str, cache_dir: str | Path) -> Arrays:
-        """What the detectors give for the scenes of a split."""
+        """The outputs of the detectors for the scenes of a split."""
         scenes = self.scenes(split)
 
         def build(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016, 2018): questions on paragraphs, the answer being a piece of the paragraph.
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016, 2018): questions about paragraphs, answered by a span of the paragraph.
 
 {"data": [{"paragraphs": [{"context": str, "qas": [{"id": str, "question": str, "is_impossible": bool,
                                                     "answers": [{"text": str, "answer_start": int}]}]}]}]}
@@ -23,8 +23,12 @@ EXPECTED = 'a SQuAD file is one JSON object {"data": [{"paragraphs": [{"context"
 
 @dataclass(frozen=True)
 class Question:
-    """A record of the file. `starts` count characters of the context (none where only the texts were asked for); no
-    texts: SQuAD 2.0's impossible question."""
+    """A record of the file.
+
+    starts: the character positions of the answers in the context (empty if only the texts were requested). texts: empty
+            for
+    the impossible questions of SQuAD 2.0.
+    """
 
     id: str
     context: str
@@ -35,7 +39,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Bad:
-    """A record that cannot be used: its id, or its path in the JSON where it has none; and the reason."""
+    """An unusable record: its id (or its path in the JSON if it has no id), and the reason."""
 
     name: str
     reason: str
@@ -47,7 +51,7 @@ class Bad:
 class Squad(Source):
     """`train`, `validation` and `test` are official SQuAD files (.json, also with .gz), or None.
 
-    skip_bad: leave bad records out and say how many, instead of refusing the file. Plausible answers to impossible
+    skip_bad: skip bad records and report their number, instead of raising an error. Plausible answers to impossible
     questions are ignored.
     """
 
@@ -79,14 +83,16 @@ class Squad(Source):
         return files.digest(["squad", 1, self.skip_bad], path_of(self.paths, split))
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str]]:
-        """Stream (id, context, question, answers as JSON). Raises ValueError, naming the bad records, before the first
-        one unless they are to be skipped."""
+        """Streams (id, context, question, answers as JSON).
+
+        Raises ValueError that names the bad records before the first row, unless they are skipped.
+        """
         path = path_of(self.paths, split)
         questions, bad = read_questions(path)
         if bad and not self.skip_bad:
-            raise DataError(f"{path}: {_bad_records(bad, len(questions), 'data.skip_bad=true leaves them out')}")
+            raise DataError(f"{path}: {_bad_records(bad, len(questions), 'data.skip_bad=true skips them')}")
         if bad:
-            log.warning("%s: %s", path, _bad_records(bad, len(questions), "left out"))
+            log.warning("%s: %s", path, _bad_records(bad, len(questions), "skipped"))
         for it in questions:
             answers = json.dumps({"texts": it.texts, "starts": it.starts}, ensure_ascii=False)
             yield it.id, it.context, it.question, answers
@@ -97,17 +103,17 @@ def _bad_records(bad: list[Bad], good: int, remark: str) -> str:
 
 
 def read_questions(path: Path, answers_in_context: bool = True) -> tuple[list[Question], list[Bad]]:
-    """The good and the bad records of a file, in order; a bad article or paragraph counts as one record.
+    """Returns the good and the bad records of a file, in order. A bad article or paragraph counts as one record.
 
-    answers_in_context: whether an answer has to stand in the context at its start, and is_impossible has to agree with
-    the answers; scoring needs neither. Raises ValueError for what is not a SQuAD file at all.
+    answers_in_context: whether an answer must occur in the context at its start, and is_impossible must agree with the
+    answers. Scoring requires neither. Raises ValueError if the file is not a SQuAD file at all.
     """
     try:
         document = files.read_json(path)
     except ValueError as error:
         raise DataError(f"{error}; {EXPECTED}") from error
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise DataError(f"{path}: not a SQuAD file, it holds {_shape(document)}; {EXPECTED}")
+        raise DataError(f"{path}: not a SQuAD file, it contains {_shape(document)}; {EXPECTED}")
     good, bad = [], []
     places: dict[str, str] = {}
     for place, context, record in _records(document):
@@ -126,20 +132,20 @@ def read_questions(path: Path, answers_in_context: bool = True) -> tuple[list[Qu
 
 
 class _Wrong(Exception):
-    """Arguments: the name of a record, and what is wrong with it."""
+    """The arguments are the name of a record and the problem with it."""
 
 
 def _records(document: dict) -> Iterator[tuple[str, str | None, object]]:
-    """(path in the JSON, context, record) of each question; (path, None, reason) of what has not the right shape."""
+    """Yields (path in the JSON, context, record) for each question, and (path, None, reason) for malformed parts."""
     for a, article in enumerate(document["data"]):
         place = f"data[{a}]"
         if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
-            yield place, None, f'an object with a list "paragraphs" is expected, not {_shape(article)}'
+            yield place, None, f'expected an object with a list "paragraphs", got {_shape(article)}'
             continue
         for p, paragraph in enumerate(article["paragraphs"]):
             inner = f"{place}.paragraphs[{p}]"
             if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
-                yield inner, None, f'an object with a list "qas" is expected, not {_shape(paragraph)}'
+                yield inner, None, f'expected an object with a list "qas", got {_shape(paragraph)}'
                 continue
             try:
                 context = _text(inner, paragraph, "context", inner)
@@ -152,13 +158,13 @@ def _records(document: dict) -> Iterator[tuple[str, str | None, object]]:
 
 def _question(place: str, context: str, record: object, in_context: bool) -> Question:
     if not isinstance(record, dict):
-        raise _Wrong(place, f"an object is expected, not {_shape(record)}")
+        raise _Wrong(place, f"expected an object, got {_shape(record)}")
     name = _text(place, record, "id", place)
     question = _text(name, record, "question", place)
     if not question.strip():
         raise _Wrong(name, "the question is empty")
     answers, impossible = record.get("answers", []), record.get("is_impossible", False)
-    if in_context and not isinstance(impossible, bool):  # the official scorers look at the answers alone
+    if in_context and not isinstance(impossible, bool):  # the official scorers only use the answers
         raise _Wrong(name, f"{place}.is_impossible is {_shape(impossible)}, not true or false")
     if not isinstance(answers, list):
         raise _Wrong(name, f"{place}.answers is {_shape(answers)}, not a list")
@@ -178,7 +184,7 @@ def _question(place: str, context: str, record: object, in_context: bool) -> Que
 
 
 def _start(name: str, answer: dict, place: str, context: str) -> int:
-    """Where the answer begins. Raises _Wrong where its text does not stand there."""
+    """The start of the answer. Raises _Wrong if its text does not occur there."""
     text, start = answer["text"], answer.get("answer_start")
     if not isinstance(start, int) or isinstance(start, bool):
         raise _Wrong(name, f"{place}.answer_start is {_shape(start)}, not a whole number")
@@ -189,8 +195,8 @@ def _start(name: str, answer: dict, place: str, context: str) -> int:
         elsewhere = _occurrences(text, context)
         raise _Wrong(
             name,
-            f"the answer {_short(text)} is not at character {start} of the context, where it reads {_short(there)}; "
-            + (f"it stands at {', '.join(map(str, elsewhere))}" if elsewhere else "it is nowhere in it"),
+            f"the answer {_short(text)} is not at character {start} of the context, which has {_short(there)} there; "
+            + (f"it occurs at {', '.join(map(str, elsewhere))}" if elsewhere else "it does not occur in it"),
         )
     return start
 
@@ -203,7 +209,7 @@ def _occurrences(text: str, context: str) -> list[int]:
 
 
 def _text(name: str, record: dict, key: str, place: str) -> str:
-    """A text of a record. Raises _Wrong where it is missing or none."""
+    """A text of a record. Raises _Wrong if it is missing or is not text."""
     value = record.get(key)
     if not isinstance(value, str):
         raise _Wrong(name, f"{place}.{key} is {_shape(value) if key in record else 'missing'}, not text")
@@ -220,7 +226,7 @@ def _short(text: str) -> str:
 
 
 def _shape(value: object) -> str:
-    """What a JSON value is, for messages."""
+    """A description of a JSON value, for messages."""
     if isinstance(value, dict):
         return f"an object with {', '.join(map(repr, list(value)[:5])) or 'nothing in it'}"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What the sources share whose splits are one table file each."""
+"""Base class of the sources that read one table file per split."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +13,13 @@ from attnorm.data.sources.base import Source, path_of
 
 
 class TableSource(Source):
-    """paths: the file of each split, or None, in the formats of `table_files`; columns: [(config key, column)].
+    """Rows of tables, one file per split.
 
-    Without a file for the validation split the share `share` of the rows of train, evenly spread, is held out for it.
-    encoding: of text formats. skip_bad: leave out rows that cannot be read, and log how many, instead of stopping.
+    paths:    the file of each split, or None, in the formats of `readers.tables`.
+    columns:  [(config key, column)].
+    share:    if the validation split has no file, this share of the rows of train, evenly spaced, is held out for it.
+    encoding: the encoding of text formats.
+    skip_bad: skip unreadable rows and log their number, instead of raising an error.
     """
 
     def __init__(
@@ -32,24 +35,24 @@ class TableSource(Source):
 
     @abstractmethod
     def settings(self, path: Path) -> list:
-        """JSON-able values that decide the rows of a file, besides those that all of these sources have."""
+        """JSON-serializable values that determine the rows of a file, in addition to those of all table sources."""
 
     @abstractmethod
     def row(self, where: str, cells: tuple) -> tuple[str, ...]:
-        """The texts of a row. Raises BadRow, opening with `where`, for a cell that is not right."""
+        """The texts of a row. Raises BadRow, starting with `where`, for an invalid cell."""
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that have a path, or a share of the one of train."""
+        """The splits that have a path, or are held out of train."""
         files = self._files() | ({} if self.share else {"validation": self.paths["validation"]})
         return tuple(split for split, path in files.items() if path is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Impossible options; missing or empty files, unknown formats, what is not text."""
+        """Invalid options; missing or empty files, unknown formats, and content that is not text."""
         held_out = self._held_out("validation")
         own = [split for split in splits if split != "validation" or not held_out]
         if len(own) < len(splits) and "train" not in own:
-            own.append("train")  # the validation split lies in its file
+            own.append("train")  # its file contains the validation split
         paths = [Path(path) for split in own if isinstance(path := self.paths[split], str)]
         return [
             *table_files.column_problems(self.columns, paths),
@@ -60,14 +63,14 @@ class TableSource(Source):
         ]
 
     def fingerprint(self, split: str) -> str:
-        """A hash of the file and of all settings that decide its rows."""
+        """A hash of the file and of all settings that determine its rows."""
         path = path_of(self._files(), split)
         held_out = [["holdout", split, self.share]] if self._held_out(split) and self.share else []
         reading = reading_settings(self.encoding, self.skip_bad)
         return files.digest([*self.settings(path), *held_out, *reading], path)
 
     def rows(self, split: str) -> Iterator[tuple[str, ...]]:
-        """Stream the rows. Raises ValueError, naming file and line, for a column or row that is not right."""
+        """Streams the rows. Raises ValueError that names file and line for an invalid column or row."""
         read = table_files.read(path_of(self._files(), split), self.columns, self.encoding)
         rows = usable(read, lambda cells: self.row(*cells), self.skip_bad)
         return holdout.part(rows, split, self.share, "data.train") if self._held_out(split) else rows
@@ -81,14 +84,14 @@ class TableSource(Source):
         return table_files.problem(key, path, self.encoding, self.skip_bad)
 
     def _held_out(self, split: str) -> bool:
-        """Whether the split is a part of the rows of train's file."""
+        """Whether the split is taken from the rows of the train file."""
         return self.paths["validation"] is None and split != "test"
 
     def _files(self) -> dict[str, str | None]:
-        """The file in which each split lies."""
+        """The file that contains each split."""
         return {split: self.paths["train"] if self._held_out(split) else path for split, path in self.paths.items()}
 
 
 def reading_settings(encoding: str, skip_bad: bool) -> list:
-    """What of these settings differs from the defaults and decides rows, for a fingerprint."""
+    """Those of these settings that differ from the defaults and affect the rows, for a fingerprint."""
     return [["encoding", encoding]] * (not files.is_utf8(encoding)) + ["skip_bad"] * skip_bad

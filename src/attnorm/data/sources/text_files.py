@@ -1,4 +1,4 @@
-"""Documents from text files: a line, a paragraph or a file each, or a column of a table of texts."""
+"""Documents from text files: each line, paragraph or file is a document, or each row of a table."""
 
 import glob
 from collections.abc import Iterator, Sequence
@@ -14,18 +14,21 @@ from attnorm.data.sources.base import DOCUMENTS, Source
 from attnorm.data.sources.table_source import reading_settings
 
 UNITS = ("line", "paragraph", "file")
-OPTIONS = {"train": "files", "validation": "validation", "test": "test"}  # the option that names a split's files
-_NAMED = 10  # problems with files that are listed for an entry; the others are counted
+OPTIONS = {"train": "files", "validation": "validation", "test": "test"}  # the option with the files of a split
+_NAMED = 10  # maximum number of listed problems per entry; the others are only counted
 
 
 class TextFiles(Source):
-    """`files`, `validation` and `test` are a path or a list of them: files (plain or gzipped), folders (all files in
-    them, hidden ones not, sorted) and globs. A .jsonl, .json, .csv, .tsv or .parquet file has a document in each row,
-    in `column`; in other files each `document` is a "line", a "paragraph" (blank lines separate them) or the "file".
+    """`files`, `validation` and `test` are a path or a list of paths: files, folders and globs.
 
-    Where `validation` is None, the share `holdout` of the documents of `files`, evenly spread, is the validation
-    split, and train is the others. encoding: of all but parquet files. skip_bad: leave out lines and rows that cannot
-    be read, and log how many, instead of stopping.
+    Files may be plain or gzipped. A folder stands for all files in it except hidden ones, sorted. A .jsonl, .json,
+    .csv, .tsv or .parquet file has one document per row, in `column`. In other files, each `document` is a "line", a
+    "paragraph" (separated by blank lines) or the whole "file".
+
+    If `validation` is None, the share `holdout` of the documents of `files`, evenly spaced, is the validation split,
+    and the others are the train split.
+    encoding: the encoding of all files except parquet files.
+    skip_bad: skip unreadable lines and rows and log their number, instead of raising an error.
     """
 
     schema = DOCUMENTS
@@ -48,13 +51,16 @@ class TextFiles(Source):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that have files, or a share of them."""
+        """The splits that have files, or are held out of train."""
         given = [split for split, entries in self.entries.items() if entries is not None]
         return tuple(split for split in OPTIONS if split in given or (split == "validation" and self.holdout))
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Impossible options; files that are missing, empty or not text; what nothing matches; a split without files;
-        files of one split that are also in train."""
+        """Problems with the options and the files.
+
+        These are invalid options; files that are missing, empty or not text; entries that match nothing; splits without
+        files; and files of other splits that are also in train.
+        """
         problems: list[str] = []
         if self.document not in UNITS:
             what = f"data.document={self.document}: no such kind of document"
@@ -67,26 +73,26 @@ class TextFiles(Source):
         problems += table_files.encoding_problems(self.encoding, paths) + checks.flag("data.skip_bad", self.skip_bad)
         own = [split for split in splits if split != "validation" or not self._held_out(split)]
         if len(own) < len(splits) and "train" not in own:
-            own.append("train")  # the validation split lies in its files
+            own.append("train")  # its files contain the validation split
         for split in own:
             problems += self._file_problems(split)
         return problems
 
     def fingerprint(self, split: str) -> str:
-        """A hash of the files, of their formats and of what cuts them into documents."""
+        """A hash of the files, of their formats, and of the settings that divide them into documents."""
         paths = self._paths(split)
         share = [split, self.holdout] if self._held_out(split) else None
         settings = ["text", 1, self.document, self.column, share, [_format(path) for path in paths]]
         return files.digest([*settings, *reading_settings(self.encoding, self.skip_bad)], *paths)
 
     def rows(self, split: str) -> Iterator[tuple[str]]:
-        """Stream the documents. Raises ValueError, naming file and line, for what cannot be read."""
+        """Streams the documents. Raises ValueError that names file and line if something cannot be read."""
         documents: Iterator[Any] = (document for path in self._paths(split) for document in self._read(path))
         rows = usable(documents, self._row, self.skip_bad)
         return holdout.part(rows, split, self.holdout, "data.files") if self._held_out(split) else rows
 
     def _held_out(self, split: str) -> bool:
-        """Whether the split is a part of the documents of `files`."""
+        """Whether the split is taken from the documents of `files`."""
         return self.entries["validation"] is None and split != "test"
 
     def _read(self, path: Path) -> Iterator[str | table_files.Cells | BadRow]:
@@ -101,7 +107,7 @@ class TextFiles(Source):
         return (table_files.text_cell(where, self.column, cell),)
 
     def _documents(self, lines: Iterator[str | BadRow]) -> Iterator[str | BadRow]:
-        """The documents of a text file; of one with a bad line, what is left of it."""
+        """The documents of a text file. Bad lines are yielded separately and are missing from their document."""
         document = []
         for line in lines:
             if isinstance(line, BadRow):
@@ -117,12 +123,12 @@ class TextFiles(Source):
             yield "".join(document)
 
     def _entries(self, split: str) -> list:
-        """What the option of the split names, one by one."""
+        """The entries of the option that names the files of the split."""
         entries = self.entries["train" if self._held_out(split) else split]
         return list(entries) if isinstance(entries, (list, tuple)) else [entries]
 
     def _paths(self, split: str) -> list[Path]:
-        """The files of the split, each once, in the order in which they are named."""
+        """The distinct files of the split, in the order in which they are named."""
         return list(dict.fromkeys(path for entry in self._entries(split) for path in _matching(entry)))
 
     def _problem(self, key: str, path: Path) -> list[str]:
@@ -156,7 +162,7 @@ def _usable(entries: list) -> bool:
 
 
 def _matching(entry: str) -> list[Path]:
-    """The files that an entry stands for, sorted."""
+    """The files that match an entry, sorted."""
     path = Path(entry)
     if path.is_dir():
         inside = (found.relative_to(path) for found in path.rglob("*") if found.is_file())
@@ -173,6 +179,6 @@ def _nothing(entry: str) -> str:
 
 
 def _format(path: Path) -> str:
-    """The ending of a table's format, or "text"."""
+    """The file name extension of a table's format, or "text"."""
     suffix = table_files.suffix(path)
     return suffix if suffix in table_files.READERS else "text"

@@ -1,4 +1,4 @@
-"""VQA v2 (Goyal et al., 2017): the official question and annotation files, and features of the images in files.
+"""VQA v2 (Goyal et al., 2017): the official question and annotation files, and files with features of the images.
 
 {"questions": [{"question_id": int, "image_id": int, "question": str}]}
 {"annotations": [{"question_id": int, "image_id": int, "question_type": str, "answer_type": str,
@@ -34,7 +34,10 @@ class Asked(NamedTuple):
 
 
 class Annotated(NamedTuple):
-    """A record of an annotation file. answer_type: "yes/no", "number" or "other"; question_type: its first words."""
+    """A record of an annotation file.
+
+    answer_type: "yes/no", "number" or "other". question_type: the first words of the question.
+    """
 
     id: str
     image: str
@@ -44,11 +47,13 @@ class Annotated(NamedTuple):
 
 
 class VqaV2(VisualSource):
-    """Official files (.json, plain or gzipped), or None; a test split may come without annotations.
+    """Official files (.json, plain or gzipped), or None. A test split may have no annotations.
 
-    features: the primary view's path and those of further views, as `view_files` reads them, the same for all splits;
-    none: the questions alone. max_boxes: of an image in a view, more are an error. skip_bad: leave out records that
-    cannot be used, and questions without an annotation, and log how many, instead of stopping.
+    features:  the paths of the views, the primary one first, in the formats of `readers.image_features`. They are the
+               same for all splits. None: the questions alone.
+    max_boxes: the maximum number of boxes of an image in a view; more raise an error.
+    skip_bad:  skip unusable records and questions without an annotation, and log their number, instead of raising an
+               error.
     """
 
     def __init__(
@@ -79,10 +84,10 @@ class VqaV2(VisualSource):
         return tuple(split for split, path in self.questions.items() if path is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Missing or empty files, one file named twice, features that are no list of paths that can be read."""
+        """Missing or empty files, a file that is used twice, and features that are not a list of readable paths."""
         problems = checks.whole_number("data.max_boxes", self.max_boxes) + checks.flag("data.skip_bad", self.skip_bad)
         if isinstance(self.features, str) or not isinstance(self.features, Sequence):
-            problems.append(f"data.features={self.features}: must be a list of paths, one a view: [a.h5,b.h5]")
+            problems.append(f"data.features={self.features}: must be a list of paths, one per view: [a.h5,b.h5]")
         else:
             for number, path in enumerate(self.features):
                 problems += view_problem(f"data.features[{number}]={path}", Path(str(path)))
@@ -104,8 +109,10 @@ class VqaV2(VisualSource):
         return files.digest(["vqa_v2", 1, len(named), *["skip_bad"] * self.skip_bad], *map(Path, named))
 
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
-        """Stream (id, image, question, answers as JSON, answer type), no answers where there are no annotations. Raises
-        ValueError for files that do not belong together and, unless they are left out, for bad records, naming them."""
+        """Streams (id, image, question, answers as JSON, answer type), with empty answers if there are no annotations.
+
+        Raises ValueError if the files do not belong together, and for bad records unless they are skipped.
+        """
         path = path_of(self.questions, split)
         asked = read_questions(path, self.skip_bad)
         if self.annotations[split] is None:
@@ -117,20 +124,23 @@ class VqaV2(VisualSource):
             yield *it, json.dumps(found.answers, ensure_ascii=False), found.answer_type
 
     def views(self, split: str, cache_dir: str | Path) -> Files | None:
-        """The views of `features`, read where they are."""
+        """The views of `features`, which are read in place."""
         return Files(self.features, self.max_boxes) if self.features else None
 
 
 def joined(
     asked: list[Asked], questions: Path, annotations: Path, skip_bad: bool | None = None
 ) -> dict[str, Annotated]:
-    """The annotations by id. Raises ValueError unless there is exactly one for each question, on the same image; with
-    skip_bad the others are left out."""
+    """The annotations by question id.
+
+    Raises ValueError unless there is exactly one annotation for each question, for the same image. With skip_bad, the
+    others are skipped.
+    """
     annotated = {it.id: it for it in read_annotations(annotations, skip_bad)}
     ids = {it.id for it in asked}
     if not ids & annotated.keys():
         raise DataError(
-            f"{annotations}: not a single question of {questions} is annotated in it; they belong to different splits"
+            f"{annotations}: contains no annotation for any question of {questions}; they belong to different splits"
         )
     without = [f"question {it.id} has no annotation" for it in asked if it.id not in annotated]
     unasked = [f"the annotation of {name} has no question" for name in annotated if name not in ids]
@@ -150,13 +160,15 @@ def joined(
 
 
 def read_questions(path: Path, skip_bad: bool | None = None) -> list[Asked]:
-    """The records of a question file. Raises ValueError naming the bad ones, unless they are left out (skip_bad; None
-    where the user has no such option)."""
+    """The records of a question file.
+
+    Raises ValueError that names the bad ones, unless they are skipped (skip_bad; None if the user has no such option).
+    """
     return _read(path, "questions", "annotations", _asked, skip_bad)
 
 
 def read_annotations(path: Path, skip_bad: bool | None = None) -> list[Annotated]:
-    """The records of an annotation file, read like those of a question file."""
+    """The records of an annotation file, with the same errors as `read_questions`."""
     return _read(path, "annotations", "questions", _annotated, skip_bad)
 
 
@@ -165,15 +177,15 @@ def _read(path: Path, part: str, other: str, make: Callable[[dict], Any], skip_b
     records = document.get(part) if isinstance(document, dict) else None
     if not isinstance(records, list):
         if isinstance(document, dict) and other in document:
-            raise DataError(f"{path}: a file of {part} is expected here, this one holds {other}: are the two swapped?")
-        raise DataError(f'{path}: not an official VQA file: one JSON object {{"{part}": [...]}} is expected')
+            raise DataError(f"{path}: expected a file of {part}, but this one contains {other}; are the two swapped?")
+        raise DataError(f'{path}: not an official VQA file: expected one JSON object {{"{part}": [...]}}')
     found, wrong = {}, []
     for number, record in enumerate(records):
         place = f"{part}[{number}]"
         try:
             made = make(record)
             if made.id in found:
-                raise _Wrong("the id is there twice")
+                raise _Wrong("the id is repeated")
             found[made.id] = made
         except _Wrong as error:
             name = record.get("question_id") if isinstance(record, dict) else None
@@ -181,13 +193,13 @@ def _read(path: Path, part: str, other: str, make: Callable[[dict], Any], skip_b
     if not skip_bad or not found:
         _refuse(str(path), wrong, skip_bad)
     if not found:
-        raise DataError(f"{path}: there are no {part} in it")
+        raise DataError(f"{path}: contains no {part}")
     _report(str(path), wrong, len(found))
     return list(found.values())
 
 
 class _Wrong(Exception):
-    """What is wrong with a record."""
+    """A problem with a record."""
 
 
 def _asked(record: object) -> Asked:
@@ -201,7 +213,7 @@ def _annotated(record: object) -> Annotated:
     answers = _field(record, "answers")
     if not isinstance(answers, list) or len(answers) != ANNOTATORS:
         count = len(answers) if isinstance(answers, list) else json.dumps(answers)[:40]
-        raise _Wrong(f"{ANNOTATORS} answers are expected, not {count}")
+        raise _Wrong(f"expected {ANNOTATORS} answers, got {count}")
     texts = [_text(answer, "answer") for answer in answers]
     types = (_text(record, name) for name in ("answer_type", "question_type"))
     return Annotated(_id(record, "question_id"), _id(record, "image_id"), texts, *types)
@@ -209,7 +221,7 @@ def _annotated(record: object) -> Annotated:
 
 def _field(record: object, name: str) -> object:
     if not isinstance(record, dict):
-        raise _Wrong(f"an object is expected, not {json.dumps(record)[:40]}")
+        raise _Wrong(f"expected an object, got {json.dumps(record)[:40]}")
     if name not in record:
         raise _Wrong(f"no {name}")
     return record[name]
@@ -235,15 +247,15 @@ def _text(record: object, name: str) -> str:
 
 
 def _refuse(where: str, wrong: list[str], skip_bad: bool | None) -> None:
-    """Raises ValueError if something is wrong."""
+    """Raises ValueError if there are problems."""
     if wrong:
         more = [f"and {len(wrong) - SHOWN:,} more"] if len(wrong) > SHOWN else []
-        remark = ["(data.skip_bad=true leaves them out)"] if skip_bad is False else []
+        remark = ["(data.skip_bad=true skips them)"] if skip_bad is False else []
         head = f"{where}: {len(wrong):,} problem{'s' * (len(wrong) != 1)}:"
         raise DataError("\n  ".join([head, *wrong[:SHOWN], *more, *remark]))
 
 
 def _report(where: str, wrong: list[str], good: int) -> None:
-    """Logs what is left out, if anything is."""
+    """Logs the skipped records, if there are any."""
     if wrong:
-        log.warning("%s: %s", where, summary("record", len(wrong), good, "left out", wrong))
+        log.warning("%s: %s", where, summary("record", len(wrong), good, "skipped", wrong))

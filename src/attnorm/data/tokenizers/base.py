@@ -1,7 +1,7 @@
-"""Tokenizers: one interface over sentencepiece, WordPiece and your own, named by `_target_` in conf/tokenizer/*.yaml.
+"""Tokenizers: a common interface of sentencepiece, WordPiece and your own, named by `_target_` in conf/tokenizer/.
 
-Text is cleaned before it comes here. The word `<unk>`, which published headline files contain, is one token, the same
-as the one that stands for what the vocabulary cannot spell, and is printed as `<unk>`.
+Texts are cleaned before they are tokenized. The word `<unk>`, which published headline files contain, is the same token
+as the one for words that the vocabulary cannot represent. It is decoded as `<unk>`.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from attnorm.parts import class_of, options_of
 from attnorm.schema import option_problems
 
 UNK = "<unk>"
-REMEMBERED = 1 << 18  # words; about 100 MB
+REMEMBERED = 1 << 18  # cached words; about 100 MB
 
 
 class Tokenizer(ABC):
-    """Texts to token ids and back. Tokenizers with equal bytes (`to_bytes`) encode equally."""
+    """Converts texts to token ids and back. Tokenizers with equal bytes (`to_bytes`) give equal results."""
 
     FILE: str  # the file that `save` writes into a folder
     has_mask = False  # whether it has a mask token
@@ -37,16 +37,16 @@ class Tokenizer(ABC):
     @classmethod
     @abstractmethod
     def needs_training(cls, options: dict) -> bool:
-        """Whether `from_settings` with these options makes it from the train split."""
+        """Whether `from_settings` with these options trains the tokenizer on the train split."""
 
     def __init__(self) -> None:
         self._words: dict[str, list[int]] = {}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text; no pad, bos or eos is added, and none is ever read from the text.
+        """The ids of each text. No special tokens are added, and none are parsed from the text.
 
-        A text is encoded word by word (white space separates words), so each word is looked up rather than computed
-        when it comes again: several times faster on a corpus.
+        A text is encoded word by word (words are separated by white space), and the ids of words are cached. This makes
+        encoding a corpus several times faster.
         """
         if isinstance(texts, str):
             raise TypeError("encode takes a list of texts, not one text")
@@ -61,26 +61,26 @@ class Tokenizer(ABC):
         return [list(chain.from_iterable(map(ids, words))) for words in split]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of one text, as `encode` gives them, and (start, end) of each in the characters of `text`.
+        """The ids of one text, as in `encode`, and the character range (start, end) of each in `text`.
 
-        Raises ValueError for a kind of tokenizer that cannot tell.
+        Raises ValueError if the tokenizer does not support this.
         """
-        raise DataError(f"tokenizer: a {type(self).__name__} cannot say where its tokens lie; use tokenizer=wordpiece")
+        raise DataError(f"tokenizer: a {type(self).__name__} has no character offsets; use tokenizer=wordpiece")
 
     @abstractmethod
     def starts_word(self, ids: np.ndarray) -> np.ndarray:
-        """bool, in the shape of `ids`: False for pieces that continue a word, True for all else."""
+        """bool, same shape as `ids`: False for pieces that continue a word, True for all others."""
 
     @abstractmethod
     def _encode_words(self, words: list[str]) -> list[list[int]]:
-        """The ids of single words, each for itself."""
+        """The ids of each single word."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids: words separated by single spaces, pad, bos and eos dropped, unk written <unk>."""
+        """The text of the ids: words separated by single spaces, without pad, bos and eos, and with unk as <unk>."""
 
     def token(self, number: int) -> str:
-        """One token in a form that can be read: [pad], [bos], [eos] and [mask] for the special ones."""
+        """A token in readable form: [pad], [bos], [eos] and [mask] for the special ones."""
         special = {self.pad_id: "[pad]", self.bos_id: "[bos]", self.eos_id: "[eos]", self.mask_id: "[mask]"}
         return special.get(number) or self.decode([number])
 
@@ -91,33 +91,35 @@ class Tokenizer(ABC):
     @classmethod
     @abstractmethod
     def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "Tokenizer":
-        """The tokenizer whose `to_bytes` this is. Raises ValueError, opening with `name`, if it is none."""
+        """The tokenizer with these `to_bytes`. Raises ValueError, starting with `name`, for invalid content."""
 
     @classmethod
     @abstractmethod
     def from_settings(cls, draw: Callable[[int | None], Iterable[str]] | None, **options: Any) -> "Tokenizer":
-        """The tokenizer that the settings describe. `draw(n)` gives at most n cleaned sentences of the train split,
-        the same ones at each call."""
+        """Builds the tokenizer from settings.
+
+        `draw(n)` returns at most n cleaned sentences of the train split, the same ones in each call.
+        """
 
     @classmethod
     def check(cls, options: dict) -> list[str]:
-        """Problems with options of `from_settings` that show before data is read, such as a file that is missing.
+        """Problems with options of `from_settings` that can be found before data is read, such as a missing file.
 
-        options: those that `from_settings` has, with values that its annotations allow.
+        options: options that `from_settings` has, with values that its annotations allow.
         """
         return []
 
     def save(self, folder: str | Path) -> None:
-        """Write `FILE` into the folder, which is made if need be."""
+        """Writes `FILE` into the folder, which is created if necessary."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         (Path(folder) / self.FILE).write_bytes(self.to_bytes())
 
     @classmethod
     def load(cls, folder: str | Path) -> "Tokenizer":
-        """The tokenizer of this class that was saved into `folder`. Raises DataError if there is none."""
+        """The tokenizer of this class that was saved in `folder`. Raises DataError if there is none."""
         path = Path(folder) / cls.FILE
         if not path.is_file():
-            raise DataError(f"{path}: missing; it holds the tokenizer ({cls.__name__})")
+            raise DataError(f"{path}: missing; it should contain the tokenizer ({cls.__name__})")
         if not (content := path.read_bytes()):
             raise DataError(f"{path}: the file is empty")
         return cls.from_bytes(content, str(path))

@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 _SPACE = "▁"
 _PAD, _BOS, _EOS, _UNK = range(4)
-# sentencepiece keeps ▁ ▅ and NUL for itself: a word that holds one of them cannot be spelled.
+# sentencepiece reserves ▁ ▅ and NUL: a word that contains one of them cannot be represented.
 _RESERVED = re.compile("[▁▅\0]")
-_THREADS = 4  # the sums of the training depend on it, so it is fixed rather than the machine's
-_LONGEST = 1 << 24  # bytes of a sentence; sentencepiece leaves longer ones out without a word
+_THREADS = 4  # fixed, because the result of the training depends on it
+_LONGEST = 1 << 24  # bytes of a sentence; sentencepiece silently skips longer ones
 
 
 class SentencePiece(Tokenizer):
@@ -44,10 +44,10 @@ class SentencePiece(Tokenizer):
 
     @classmethod
     def train(cls, sentences: Iterable[str], *, model_type: str, vocab_size: int) -> "SentencePiece":
-        """Train on cleaned sentences; the same sentences in the same order give the same bytes.
+        """Trains on cleaned sentences. The same sentences in the same order give the same bytes.
 
-        Raises ValueError for a vocabulary that cannot hold every character; one larger than the sentences can fill
-        comes out smaller, which is logged.
+        Raises ValueError if the vocabulary is too small for all characters. If the sentences have too few pieces, the
+        vocabulary is smaller, which is logged.
         """
         import sentencepiece
 
@@ -66,7 +66,7 @@ class SentencePiece(Tokenizer):
                 pad_piece="<pad>",
                 unk_piece=UNK,
                 character_coverage=1.0,
-                normalization_rule_name="identity",  # the default rewrites characters, which no decoder can undo
+                normalization_rule_name="identity",  # the default normalizes characters, which cannot be undone
                 hard_vocab_limit=False,
                 shuffle_input_sentence=False,
                 max_sentence_length=_LONGEST,
@@ -97,7 +97,7 @@ class SentencePiece(Tokenizer):
         vocab_size: Count = 4000,
         sample: Count | None = 500_000,
     ) -> "SentencePiece":
-        """Train on `sample` sentences (None: on all). Raises as `train` does."""
+        """Trains on `sample` sentences (None: on all). Raises the same errors as `train`."""
         return cls.train(draw(sample), model_type=model_type, vocab_size=vocab_size)
 
     @classmethod
@@ -131,7 +131,7 @@ class SentencePiece(Tokenizer):
 
 
 def _without_unknown(sentences: Iterable[str], characters: set[str]) -> Iterator[str]:
-    """The sentences without the words that are encoded as <unk>; fills `characters` with what is left."""
+    """Removes the words that are encoded as <unk>, and adds the remaining characters to `characters`."""
     for sentence in sentences:
         if UNK in sentence or _RESERVED.search(sentence):
             sentence = " ".join(word for word in sentence.split() if word != UNK and not _RESERVED.search(word))

@@ -1,4 +1,4 @@
-"""BERT's WordPiece (Devlin et al., 2019): from an existing vocabulary, or trained on the training split."""
+"""BERT's WordPiece (Devlin et al., 2019), with an existing vocabulary or one trained on the train split."""
 
 import re
 import unicodedata
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 SPECIAL = {"pad_id": "[PAD]", "bos_id": "[CLS]", "eos_id": "[SEP]", "unk_id": "[UNK]"}
 MASK = "[MASK]"
-_NAMES = ("vocab.txt", "tokenizer.json")  # what is looked for in a folder, in this order
+_NAMES = ("vocab.txt", "tokenizer.json")  # the file names to look for in a folder, in this order
 
-# BERT splits at every punctuation mark and forgets where the spaces were. These put words together again the way the
-# published headlines write them: ##.# / u.s. / -lrb- / ca n't / the state 's / vice-president / --.
+# BERT splits at every punctuation mark, and the positions of spaces are lost. These patterns join words again as in the
+# published headlines: ##.# / u.s. / -lrb- / ca n't / the state 's / vice-president / --.
 _JOINS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<=#) (?=#)"), ""),
     (re.compile(r"(?<=#) ([.:/-]) (?=#)"), r"\1"),
@@ -39,7 +39,7 @@ _JOINS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
 
 
 class WordPiece(Tokenizer):
-    """[CLS] and [SEP] serve as bos and eos. Decoding is for people and for scores: spacing is restored by rule."""
+    """[CLS] and [SEP] are used as bos and eos. Decoding, for display and for metrics, restores spaces by rules."""
 
     FILE = "tokenizer.json"
     has_mask = has_offsets = True
@@ -49,14 +49,14 @@ class WordPiece(Tokenizer):
         super().__init__()
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        tokenizer.encode_special_tokens = True  # [SEP] in a text is ordinary letters, not the end of it
+        tokenizer.encode_special_tokens = True  # [SEP] in a text is ordinary text, not a special token
         if missing := [token for token in SPECIAL.values() if tokenizer.token_to_id(token) is None]:
-            raise DataError(f"{name}: the vocabulary has no {', '.join(missing)}")
+            raise DataError(f"{name}: the vocabulary does not contain {', '.join(missing)}")
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = (vocabulary[token] for token in SPECIAL.values())
         self.mask_id = vocabulary.get(MASK)
-        self.vocab_size = 1 + max(vocabulary.values())  # some files leave gaps between their ids
+        self.vocab_size = 1 + max(vocabulary.values())  # some files have gaps between their ids
         self._starts = np.ones(self.vocab_size, bool)
         self._starts[[i for piece, i in vocabulary.items() if _continues(piece)]] = False
         self._placed: dict[str, list[tuple[int, int, int]]] = {}  # word: (id, start, end) of its pieces
@@ -91,7 +91,7 @@ class WordPiece(Tokenizer):
 
     @classmethod
     def check(cls, options: dict) -> list[str]:
-        """A file that is missing, empty or of neither kind."""
+        """A file that is missing or empty, or has neither format."""
         if (file := options.get("file")) is None:
             return []
         key = f"tokenizer.file={file}"
@@ -114,7 +114,7 @@ class WordPiece(Tokenizer):
         return self._tokenizer.to_str().encode()
 
     def _encode_words(self, words: list[str]) -> list[list[int]]:
-        # One by one: encode_batch starts threads, which do not survive the fork of a data worker.
+        # One by one, because encode_batch starts threads, which do not survive the fork of a data worker.
         return [self._tokenizer.encode(word, add_special_tokens=False).ids for word in words]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -136,7 +136,7 @@ class WordPiece(Tokenizer):
         limits = [*(start for start, _ in encoded.offsets), len(word)][1:]  # where the next piece starts
         placed = []
         for piece, (start, end), limit in zip(encoded.ids, encoded.offsets, limits, strict=True):
-            while end < limit and unicodedata.combining(word[end]):  # a dropped accent belongs to its letter
+            while end < limit and unicodedata.combining(word[end]):  # a removed accent belongs to its letter
                 end += 1
             placed.append((piece, start, end))
         return placed
@@ -159,7 +159,7 @@ def _continues(piece: str) -> bool:
 
 
 def _resolve(file: str) -> Path:
-    """The file itself, or the one in the folder; the folder if it holds none."""
+    """The file itself, or the one in the folder. Returns the folder if it contains none."""
     path = Path(file)
     return next((path / name for name in _NAMES if (path / name).is_file()), path)
 
@@ -171,7 +171,7 @@ def _from_vocabulary(file: Path, lowercase: bool | None) -> "Pipeline":
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     if len(vocabulary) < len(pieces):
         twice = next(i for i, piece in enumerate(pieces) if vocabulary[piece] != i)
-        raise DataError(f"{file}:{twice + 1}: {pieces[twice]!r} is in this vocabulary twice")
+        raise DataError(f"{file}:{twice + 1}: {pieces[twice]!r} is repeated in this vocabulary")
     if lowercase is None:
         lowercase = not any(p != p.lower() for p in vocabulary if not re.fullmatch(r"\[\w+\]", p))
     return pipeline(vocabulary, lowercase)

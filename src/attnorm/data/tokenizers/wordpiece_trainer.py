@@ -1,4 +1,4 @@
-"""A WordPiece vocabulary trained on text, the same for the same text, and BERT's pipeline around a vocabulary."""
+"""Trains a WordPiece vocabulary deterministically, and builds BERT's tokenization pipeline for a vocabulary."""
 
 import logging
 from collections import Counter
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # at ids 0 to 4
-_CHARACTERS = 1000  # the most frequent ones are spelled; words with others are [UNK]
-_LEAST_COUNT = 2  # of a piece of several characters
+_CHARACTERS = 1000  # number of characters in the vocabulary; words with rarer ones become [UNK]
+_LEAST_COUNT = 2  # minimum count of a piece with several characters
 
 
 def pipeline(vocabulary: Mapping[str, int], lowercase: bool) -> "Pipeline":
-    """A tokenizers.Tokenizer as BERT has it: `lowercase` also drops accents."""
+    """A tokenizers.Tokenizer with the pipeline of BERT. `lowercase` also removes accents."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     made = Tokenizer(models.WordPiece(dict(vocabulary), unk_token="[UNK]"))
@@ -29,10 +29,10 @@ def pipeline(vocabulary: Mapping[str, int], lowercase: bool) -> "Pipeline":
 
 
 def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool) -> "Pipeline":
-    """The pipeline with a vocabulary of `vocab_size` pieces for `sentences()`, which is read twice.
+    """The pipeline with a vocabulary of `vocab_size` pieces, trained on `sentences()`, which is called twice.
 
-    Raises ValueError for a vocabulary that cannot hold every character; one larger than the sentences can fill comes
-    out smaller, which is logged.
+    Raises ValueError if the vocabulary is too small for all characters. If the sentences have too few pieces, the
+    vocabulary is smaller, which is logged.
     """
     from tokenizers import trainers
 
@@ -59,11 +59,11 @@ def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase:
     vocabulary = trained.get_vocab()
     if len(vocabulary) < vocab_size:
         log.warning("tokenizer.vocab_size=%d: the training text fills no more than %d", vocab_size, len(vocabulary))
-    return pipeline(vocabulary, lowercase)  # in the trained one, each listed character is a special token
+    return pipeline(vocabulary, lowercase)  # in the trained pipeline, each listed character is a special token
 
 
 def _characters(sentences: Iterable[str], pipeline: "Pipeline") -> tuple[list[str], list[str]]:
-    """The characters of the words, sorted; and "##" with each one that continues a word."""
+    """The characters of the words, sorted, and "##" followed by each character that continues a word."""
     words: Counter[str] = Counter()
     for sentence in sentences:
         words.update(sentence.split())

@@ -1,4 +1,7 @@
-"""Labelled texts as BERT reads them (Devlin et al., 2019, figure 4): [CLS] text [SEP], and of a pair: second [SEP]."""
+"""Labelled texts in the input format of BERT: [CLS] text [SEP], or for a pair [CLS] text [SEP] second text [SEP].
+
+Source: Devlin et al., 2019, figure 4.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,9 +21,12 @@ from attnorm.errors import DataError
 
 
 class ClassificationFeaturizer(Featurizer):
-    """One row a text or pair. What is longer than `max_length` tokens, specials included, is cut: of a pair the longer
-    text first, of equal ones the second. labels: the names, whose order gives the numbers. Raises ValueError for a
-    length that leaves no room for both texts, and for labels that are none."""
+    """One row per text or pair, truncated to `max_length` tokens, including special tokens.
+
+    In a pair, the longer text is truncated first; if both have the same length, the second one. labels: the names of
+    the labels, whose order defines their numbers. Raises ValueError if `max_length` is too small for two texts, and for
+    invalid labels.
+    """
 
     schema = LABELLED
 
@@ -33,7 +39,7 @@ class ClassificationFeaturizer(Featurizer):
         return ["labelled", 1, self.max_length, self.labels]
 
     def columns(self) -> dict:
-        """ids; `first`, the tokens of the first part with [CLS] and [SEP]; label, its number."""
+        """ids; `first`, the number of tokens of the first part, including [CLS] and [SEP]; label, its number."""
         import pyarrow as pa
 
         return {"ids": pa.list_(pa.int32()), "first": pa.int32(), "label": pa.int32()}
@@ -71,20 +77,24 @@ class ClassificationFeaturizer(Featurizer):
 
 
 def keep(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two sequences fit `room` when the longer one, of equal ones the second, loses its last."""
+    """How many tokens of two sequences fit into `room` if the longer one (in a tie, the second) is truncated first."""
     kept = min(second, max(room // 2, room - first))
     return min(first, room - kept), kept
 
 
 class ClassificationCollator(Dataset):
-    """`MicroBatch` -> tensors, padded to the longest of the part. rows: a table of `Labelled`."""
+    """`MicroBatch` -> tensors, padded to the longest row of the batch. rows: a table of `ClassificationFeaturizer`."""
 
     def __init__(self, rows: Table, pad_id: int):
         self.rows, self.pad_id = rows, pad_id
 
     def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """ids, int64 (B, N); types (B, N), 1 in the second text; labels (B,); rows (B,); divisor () rows of the
-        update."""
+        """Returns the tensors of a batch.
+
+        ids: int64 (B, N). types: (B, N), 1 in the second text. labels: (B,). rows: (B,). divisor: (), the number of
+             rows of
+        the update.
+        """
         table = self.rows[part.rows]
         return {
             "ids": pad(table["ids"], self.pad_id),

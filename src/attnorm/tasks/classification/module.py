@@ -12,9 +12,9 @@ SHOWN = 5  # samples
 
 
 class ClassificationModule(TaskModule):
-    """Cross-entropy over labels; accuracy.
+    """Cross-entropy over the labels; accuracy.
 
-    texts: of the validation split, with the columns text, second and label; labels: their names, by number.
+    texts: the validation split, with the columns text, second and label. labels: the names of the labels, by number.
     """
 
     monitor, mode = "val/accuracy", "max"

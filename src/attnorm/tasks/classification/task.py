@@ -1,4 +1,4 @@
-"""Classification of texts or pairs of texts, beside always giving the most frequent label."""
+"""Classification of texts or pairs of texts. The baseline always predicts the most frequent label."""
 
 import json
 from collections import Counter
@@ -31,7 +31,7 @@ class ClassificationTask(EncoderTask):
         return ClassificationCollator(split.rows, split.tokenizer.pad_id)
 
     def score(self, module: ClassificationModule, split: Split) -> Results:
-        """Loss and accuracy; the label given to each row."""
+        """Loss and accuracy, and the predicted label of each row."""
         scores = super().score(module, split)
         label, count = Counter(split.texts["label"]).most_common(1)[0]
         scores.baselines = {f"always {label}": {"accuracy": 100.0 * count / scores.size}}

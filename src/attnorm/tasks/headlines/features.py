@@ -1,4 +1,4 @@
-"""Pairs of texts as rows of token ids, and rows as padded batches."""
+"""Converts pairs of texts to rows of token ids, and rows to padded batches."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,17 +14,21 @@ from attnorm.data.tokenizers.base import Tokenizer
 
 
 class PairCollator(Dataset):
-    """`MicroBatch` -> tensors, padded to the longest of the part.
+    """`MicroBatch` -> tensors, padded to the longest sequence of the batch.
 
-    rows: a table with columns source and target, lists of token ids without special tokens.
+    rows: a table with the columns source and target, lists of token ids without special tokens.
     """
 
     def __init__(self, rows: Table, pad_id: int, bos_id: int, eos_id: int):
         self.rows, self.pad_id, self.bos_id, self.eos_id = rows, pad_id, bos_id, eos_id
 
     def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """source, int64 (B, N), ends with the end token; target (B, T + 1) begins and ends; rows (B,) row numbers;
-        divisor () target tokens of the whole update."""
+        """Returns the tensors of a batch.
+
+        source: int64 (B, N), with the end token. target: (B, T + 1), with the begin and end tokens. rows: (B,), row
+                numbers.
+        divisor: (), the number of target tokens of the whole update.
+        """
         table = self.rows[part.rows]
         return {
             "source": pad([[*ids, self.eos_id] for ids in table["source"]], self.pad_id),
@@ -35,9 +39,9 @@ class PairCollator(Dataset):
 
 
 class PairFeaturizer(Featurizer):
-    """One row a pair: source and target without special tokens, cut so that the one that each gets still fits.
+    """One row per pair: source and target without special tokens, truncated so that one special token still fits.
 
-    max_source, max_target: in tokens, specials included.
+    max_source, max_target: maximum lengths in tokens, including special tokens.
     """
 
     schema = PAIRS

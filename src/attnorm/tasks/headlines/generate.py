@@ -1,4 +1,4 @@
-"""From articles to headlines: what training, `eval.py` and `generate.py` share."""
+"""Generates headlines from articles. Training, `eval.py` and `generate.py` share this code."""
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -14,24 +14,24 @@ from attnorm.models.seq2seq import Seq2Seq
 
 
 def special_tokens(tokenizer: Any) -> SpecialTokens:
-    """The special ids of a tokenizer, as decoding wants them."""
+    """The special ids of a tokenizer, in the form that decoding expects."""
     return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
 
 def target_logits(model: Seq2Seq, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Scores (tokens, V) of a batch's real target tokens, and those tokens: padding costs no vocabulary row."""
+    """Scores (tokens, V) of a batch's real target tokens, and these tokens. No scores are computed for padding."""
     labels, real = batch["target"][:, 1:], real_targets(model, batch)  # (B, T)
     states = model(batch["source"], batch["target"][:, :-1])  # (B, T, W)
     return model.logits(states[real]), labels[real]
 
 
 def real_targets(model: Seq2Seq, batch: dict[str, Tensor]) -> Tensor:
-    """bool (B, T): where a batch has target tokens to predict, not padding."""
+    """bool (B, T): True at the target tokens to be predicted, False at padding."""
     return batch["target"][:, 1:] != model.pad_id
 
 
 def cut(encoded: list[list[int]], positions: int) -> list[list[int]]:
-    """Token ids without special tokens, cut so that the end token still has one of the model's positions."""
+    """Token ids without special tokens, truncated so that the end token still fits into the model's positions."""
     return [ids[: positions - 1] for ids in encoded]
 
 
@@ -43,10 +43,10 @@ def write_headlines(
     batch_tokens: int,
     progress: Callable[[list], Iterable] = iter,
 ) -> list[str]:
-    """One headline for each article, in their order.
+    """Generates one headline for each article, in the order of the articles.
 
-    sources: token ids without special tokens. Articles are decoded in batches of like lengths that hold about
-    `batch_tokens` tokens over all beams; the result does not depend on it. `progress` wraps the list of batches.
+    sources: token ids without special tokens. Articles of similar length are decoded in batches of about `batch_tokens`
+    tokens over all beams. The results do not depend on the batches. `progress` wraps the list of batches.
     """
     if not sources:
         return []

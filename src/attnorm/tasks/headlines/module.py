@@ -1,4 +1,4 @@
-"""Headline generation: article in, headline out, trained by teacher forcing, evaluated by ROUGE."""
+"""Headline generation: maps articles to headlines, trained with teacher forcing and evaluated with ROUGE."""
 
 import math
 
@@ -15,14 +15,14 @@ from attnorm.tasks.module import Loss, TaskModule, sums_per_row
 
 
 def sample(article: str, title: str, headline: str) -> dict[str, str]:
-    """An article, its title, and what the model writes, to be shown."""
+    """An article, its title and the generated headline, for display."""
     return {"article": article, "title": title, "headline": headline}
 
 
 class HeadlineModule(TaskModule):
     """Loss, validation loss, and ROUGE of greedy headlines on the first `rouge_pairs` validation pairs.
 
-    validation: table with columns article and title, row i being row i of the validation batches.
+    validation: a table with the columns article and title. Row i corresponds to row i of the validation batches.
     """
 
     counters = ("loss", "tokens", "pairs", *METRICS)
@@ -51,13 +51,13 @@ class HeadlineModule(TaskModule):
         return self.model(batch["source"], batch["target"][:, :-1])
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
-        """Cross-entropy summed over target tokens; the objective has label smoothing."""
+        """Cross-entropy summed over target tokens. The objective includes label smoothing."""
         logits, labels = target_logits(self.model, batch)
         plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
         return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        """Source tokens and those target tokens that are predicted."""
+        """Number of source tokens and predicted target tokens."""
         pad = self.special.pad
         return (batch["source"] != pad).sum() + (batch["target"][:, 1:] != pad).sum()
 
@@ -93,8 +93,9 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
 
         (1 - smoothing) * sum_i -log p_i(y_i) + smoothing * sum_i mean_v -log p_i(v)
 
-    Both come from the same log-probabilities. The second one equals `F.cross_entropy(..., label_smoothing=smoothing)`
-    bit for bit, as it takes the same steps. logits: (tokens, V). labels: int64 (tokens,).
+    Both are computed from the same log-probabilities. The second one equals
+    `F.cross_entropy(..., label_smoothing=smoothing)` bit for bit, because it uses the same operations.
+    logits: (tokens, V). labels: int64 (tokens,).
     """
     log_p = logits.log_softmax(-1)
     plain = F.nll_loss(log_p, labels, reduction="sum")

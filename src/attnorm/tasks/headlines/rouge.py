@@ -1,4 +1,4 @@
-"""ROUGE by the package rouge-score, and the lead-8 baseline."""
+"""ROUGE, computed by the package rouge-score, and the lead-8 baseline."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,11 +8,15 @@ from attnorm.errors import DataError
 
 METRICS = ("rouge1", "rouge2", "rougeL")
 NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
-PARTS = {"": "fmeasure", "_recall": "recall", "_precision": "precision"}  # by the ending of a metric's name
+PARTS = {
+    "": "fmeasure",
+    "_recall": "recall",
+    "_precision": "precision",
+}  # ending of a metric's name -> attribute
 
 
 class Rouge:
-    """Mean ROUGE-1, -2 and -L in percent, by rouge-score, with or without its Porter stemmer."""
+    """Mean ROUGE-1, -2 and -L in percent, computed by rouge-score with or without its Porter stemmer."""
 
     def __init__(self, stemmer: bool):
         from rouge_score.rouge_scorer import RougeScorer
@@ -26,18 +30,18 @@ class Rouge:
         return {metric: [score[metric] for score in scores] for metric in METRICS}
 
     def sums(self, headlines: Iterable[str], titles: Iterable[str]) -> dict[str, float]:
-        """The F1 of each headline against its title, summed: divide by their number for the mean."""
+        """The sums of the F1 of each headline against its title. Divide by the number of headlines for the mean."""
         return {metric: sum(values) for metric, values in self.each(headlines, titles).items()}
 
     def __call__(self, headlines: list[str], titles: list[str]) -> dict[str, float]:
-        """Mean F1 in percent; raises ValueError when the numbers of headlines and titles differ."""
+        """Mean F1 in percent. Raises ValueError if the numbers of headlines and titles differ."""
         return means(self.each(headlines, titles))
 
     def detailed(self, texts: Iterable[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Mean F1, recall and precision of texts that may have several references each: rouge1, rouge1_recall, ...
+        """Mean F1, recall and precision of texts with one or more references each: rouge1, rouge1_recall, ...
 
-        Of several references, the one with the best F1 counts, for each of ROUGE-1, -2 and -L by itself, as rouge-score
-        does it. Raises ValueError when the numbers of texts and references differ.
+        If a text has several references, the one with the best F1 counts, separately for each of ROUGE-1, -2 and -L, as
+        in rouge-score. Raises ValueError if the numbers of texts and references differ.
         """
         scores = list(self._each(texts, references))
         names = [f"{metric}{ending}" for ending in PARTS for metric in METRICS]
@@ -53,7 +57,7 @@ class Rouge:
             }
 
     def describe(self) -> str:
-        """What a reader of the numbers has to know."""
+        """What a reader of the numbers needs to know."""
         stemmer = "with Porter stemmer" if self.stemmer else "without stemmer"
         kept = "it keeps letters and digits only: '#' is dropped, 'UNK' matches '<unk>'"
         return f"ROUGE F1 by rouge-score, {stemmer}; {kept}"
@@ -65,13 +69,15 @@ def means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def read_texts(path: str | Path) -> list[str]:
-    """The lines of a file, plain or gzipped, without their line ends. Raises ValueError for what is not UTF-8."""
+    """The lines of a file, plain or gzipped, without their line ends. Raises ValueError if the file is not UTF-8."""
     return [line.rstrip("\r\n") for line in read_lines(Path(path))]
 
 
 def read_references(paths: Sequence[str | Path], predictions: str | Path, count: int) -> list[tuple[str, ...]]:
-    """The references of each line, one from each file. Raises ValueError for a file that has not `count` lines, which
-    is what the file `predictions` has."""
+    """The references of each line, one from each file.
+
+    Raises ValueError for a file that does not have `count` lines, the number of lines of the file `predictions`.
+    """
     files = [read_texts(path) for path in paths]
     for path, lines in zip(paths, files, strict=True):
         if len(lines) != count:
@@ -85,5 +91,5 @@ def rouge_line(scores: dict[str, float]) -> str:
 
 
 def lead(article: str, words: int = 8) -> str:
-    """The first words of the article: the baseline that a headline has to beat."""
+    """The first words of the article. This is the baseline that a headline should beat."""
     return " ".join(article.split()[:words])

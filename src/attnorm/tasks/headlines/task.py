@@ -1,4 +1,4 @@
-"""Headline generation: articles and headlines, the encoder-decoder, ROUGE beside the lead-8 baseline."""
+"""Headline generation: articles and headlines, the encoder-decoder, and ROUGE compared to the lead-8 baseline."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ class HeadlineTask(Task):
         return PairCollator(split.rows, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
     def decoding(self) -> Decoding:
-        """How final headlines are generated."""
+        """The decoding options of the final headlines."""
         return self.group("decoding")
 
     def generate(self, model: Seq2Seq, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
@@ -72,7 +72,7 @@ class HeadlineTask(Task):
         return write_headlines(model, tokenizer, sources, self.decoding(), self.cfg["data"]["batch_tokens"])
 
     def attended(self, model: Seq2Seq, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
-        """The model reads the article and, as it wrote it, the headline."""
+        """The model reads the article and the headline that it has generated."""
         [source] = cut(tokenizer.encode([text]), self.cfg["model"]["max_source"])
         source, special = [*source, tokenizer.eos_id], special_tokens(tokenizer)
         device = next(model.parameters()).device
@@ -90,7 +90,7 @@ class HeadlineTask(Task):
         model = {"max_target": TransformerConfig.max_target, **self.cfg["model"]}
         decoding, data = self.cfg["decoding"], self.cfg["data"]
         if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
-            message = f"must be below model.max_target={model['max_target']}, since the begin token takes a position"
+            message = f"must be below model.max_target={model['max_target']}, because the begin token takes a position"
             yield Problem("decoding.max_length", message, decoding["max_length"])
         if is_valid("decoding.min_length", "decoding.max_length") and decoding["min_length"] > decoding["max_length"]:
             message = f"must be at most decoding.max_length={decoding['max_length']}"
@@ -102,8 +102,8 @@ class HeadlineTask(Task):
                 yield Problem("data.batch_tokens", message, data["batch_tokens"])
 
     def score(self, module: HeadlineModule, split: Split) -> Results:
-        """Loss and ROUGE of beam-searched headlines on the whole split, beside the lead-8 baseline."""
-        module.rouge_pairs = 0  # greedy headlines are for watching only
+        """Loss and ROUGE of beam-searched headlines on the whole split, and the lead-8 baseline."""
+        module.rouge_pairs = 0  # greedy headlines are for monitoring only
         loss = self.evaluate(module, split)["loss"]
         losses, n_tokens = module.examples["loss_sum"], module.examples["n_tokens"]
         decoding, rouge = self.decoding(), Rouge(self.config.stemmer)

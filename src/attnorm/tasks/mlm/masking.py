@@ -1,8 +1,10 @@
-"""Masked language modelling: what a row of tokens hides, drawn anew in each epoch.
+"""Masked language modelling: which tokens of a row are masked. The masks are drawn anew in each epoch.
 
-BERT (Devlin et al., 2019): hide 15% of the tokens; 80% of them become [MASK], 10% another token, 10% stay.
-n-gram masking (SpanBERT, Joshi et al., 2020; ALBERT, Lan et al., 2020): hide spans of n units next to each other,
-P(n) = w_n / (w_1 + ... + w_L), each as likely anywhere as it fits; ALBERT has w_n = 1/n, L = 3.
+BERT (Devlin et al., 2019): 15% of the tokens are masked. 80% of them become [MASK], 10% become another token, and 10%
+stay unchanged.
+n-gram masking (SpanBERT, Joshi et al., 2020; ALBERT, Lan et al., 2020): spans of n adjacent units are masked. The
+length has the distribution P(n) = w_n / (w_1 + ... + w_L), and all positions where the span fits are equally likely.
+ALBERT uses w_n = 1/n and L = 3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,21 +22,22 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, Problem
 
-_TRIES = 16  # places that are tried for a span before all that are left are listed
+_TRIES = 16  # random positions tried for a span before all remaining positions are listed
 
 
 def masked_count(tokens: int | np.ndarray, share: float) -> np.ndarray:
-    """How many of so many tokens are masked: max(1, round(share * tokens)); int64, in the shape of `tokens`."""
+    """The number of masked tokens among `tokens` tokens: max(1, round(share * tokens)), int64, same shape."""
     return np.maximum(1, np.rint(share * np.asarray(tokens))).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Masking:
-    """What is masked, and what stands in its place. Raises ValueError for impossible values, all at once.
+    """Which tokens are masked, and what replaces them. Raises ValueError that lists all invalid values.
 
-    mask_prob: share of the tokens that are masked. span_weights: of spans of 1, 2, ... units. whole_words: units are
-    words, not tokens. keep_prob, random_prob: the shares of the masked tokens that keep their token and that become
-    any other token.
+    mask_prob:    share of the tokens that are masked.
+    span_weights: relative frequencies of spans of 1, 2, ... units.
+    whole_words:  units are words instead of tokens.
+    keep_prob, random_prob: shares of the masked tokens that stay unchanged, and that become any other token.
     """
 
     mask_prob: float = 0.15
@@ -50,7 +53,7 @@ class Masking:
 
     @classmethod
     def check(cls, options: Mapping[str, object], key: str = "masking") -> list[str]:
-        """Problems with the values of these options, each opening with `key`.option."""
+        """Problems with the values of these options, each starting with `key`.option."""
         values: dict[str, Any] = {name: options.get(name, getattr(cls, name)) for name in cls.__dataclass_fields__}
         problems = []
         for name in ("mask_prob", "keep_prob", "random_prob"):
@@ -67,16 +70,17 @@ class Masking:
             and all(_is_number(weight) and 0 <= weight < float("inf") for weight in weights)
             and sum(weights) > 0
         ):
-            problems.append(f"{key}.span_weights={weights}: must be a list of numbers of at least 0, one above 0")
+            problems.append(f"{key}.span_weights={weights}: must be a list of numbers >= 0 with at least one above 0")
         if not isinstance(values["whole_words"], bool):
             problems.append(f"{key}.whole_words={values['whole_words']}: must be true or false")
         return problems
 
     def draw(self, maskable: np.ndarray, starts_word: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Where tokens are masked, bool (N,): spans without overlap, none across a place that is not `maskable`.
+        """Draws the masked tokens, bool (N,), in spans that neither overlap nor contain tokens that are not `maskable`.
 
-        maskable, starts_word: bool (N,). Exactly masked_count(maskable places) tokens; with whole words fewer, where
-        no word that is left is small enough for the rest (none at all in a row with only longer words).
+        maskable, starts_word: bool (N,). Exactly masked_count(number of maskable tokens) tokens are masked. With whole
+                               words,
+        the number is smaller if all remaining words are too long (0 if the row has only longer words).
         """
         budget = int(masked_count(maskable.sum(), self.mask_prob)) if maskable.any() else 0
         if not self.whole_words:
@@ -89,11 +93,11 @@ class Masking:
         return np.repeat(hidden, np.diff(bounds))
 
     def _spans(self, maskable: np.ndarray, bounds: Sequence[int], budget: int, rng: np.random.Generator) -> np.ndarray:
-        """Hide spans of units, bool (units,), until `budget` tokens are masked or no unit fits.
+        """Masks spans of units, bool (units,), until `budget` tokens are masked or no unit fits.
 
-        bounds: the first token of each unit, and of what would follow the last.
+        bounds: the index of the first token of each unit, and the index after the last unit.
         """
-        taken = bytearray((~maskable).tobytes() + b"\1")  # 1: hidden, cannot be, or beyond the end
+        taken = bytearray((~maskable).tobytes() + b"\1")  # 1: already masked, not maskable, or beyond the end
 
         def fits(start: int, size: int) -> bool:
             return taken.find(1, start, start + size) < 0 and bounds[start + size] - bounds[start] <= budget
@@ -106,7 +110,7 @@ class Masking:
             for start in islice(places, _TRIES):
                 if fits(start, size):
                     break
-            else:  # places are rare: list them all, and those of shorter spans if there are none
+            else:  # few positions are left: list all of them, for shorter spans if necessary
                 while size and not (left := [start for start in range(len(maskable)) if fits(start, size)]):
                     size -= 1
                 if not size:
@@ -119,12 +123,15 @@ class Masking:
         return np.frombuffer(taken, bool)[:-1] & maskable
 
     def replace(self, ids: np.ndarray, mask_id: int, ordinary: np.ndarray, fate: np.ndarray) -> np.ndarray:
-        """What stands in the place of masked tokens `ids`: mask_id, one of `ordinary`, or the token itself, as `fate`
-        decides, uniform in [0, 1): below keep_prob, the token; in the next `random_prob`, all of `ordinary` evenly."""
+        """Returns the replacements of the masked tokens `ids`: mask_id, one of `ordinary`, or the token itself.
+
+        `fate`, uniform in [0, 1), decides: a value below keep_prob keeps the token, and the next `random_prob` of the
+        range is divided evenly among `ordinary`.
+        """
         shown = np.where(fate < self.keep_prob, ids, mask_id)
         changed = (fate >= self.keep_prob) & (fate < self.keep_prob + self.random_prob)
         which = ((fate[changed] - self.keep_prob) / self.random_prob * len(ordinary)).astype(np.int64)
-        shown[changed] = ordinary[which % len(ordinary)]  # rounding can give the number after the last
+        shown[changed] = ordinary[which % len(ordinary)]  # rounding can give len(ordinary)
         return shown
 
 
@@ -133,18 +140,20 @@ def _is_number(value: object) -> bool:
 
 
 class MaskedLMCollator(Dataset):
-    """`MicroBatch` -> tensors with masked tokens, padded to the longest row. What is masked depends on `seed`, the
-    epoch and the row's number alone.
+    """`MicroBatch` -> tensors with masked tokens, padded to the longest row.
+
+    The masks depend only on `seed`, the epoch and the row number.
 
     rows: a table with the columns `ids`, special tokens included, and `documents`, the lengths of the documents in a
-    row. Raises ValueError for a tokenizer without a mask token.
+          row.
+    Raises ValueError for a tokenizer without a mask token.
     """
 
     def __init__(self, rows: Table, tokenizer: Tokenizer, masking: Masking, seed: int):
         if tokenizer.mask_id is None:
             raise DataError(
-                "tokenizer: it has no [MASK], which masked language modelling needs; use tokenizer=wordpiece, trained "
-                "or with the vocabulary of a BERT model"
+                "tokenizer: it has no [MASK], which masked language modelling needs; use tokenizer=wordpiece, either "
+                "trained or with the vocabulary of a BERT model"
             )
         self.mask_id = tokenizer.mask_id
         self.rows, self.tokenizer, self.masking, self.seed = rows, tokenizer, masking, seed
@@ -155,9 +164,15 @@ class MaskedLMCollator(Dataset):
         self.ordinary = np.setdiff1d(everything, [*outer, tokenizer.unk_id, tokenizer.mask_id])
 
     def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """ids, int64 (B, N), what is shown; labels, int64 (K,), the masked tokens, row after row; places, bool (B, N),
-        where they are; segments, int64 (B, N), the number of the document within its row, one more for padding;
-        rows (B,) row numbers; divisor () the update's."""
+        """Returns a batch:
+
+        ids:              int64 (B, N), with masked tokens replaced.
+        labels:           int64 (K,), the original tokens at the masked positions, row by row.
+        masked_positions: bool (B, N).
+        segments:         int64 (B, N), the index of the document in its row, plus one more index for padding.
+        rows:             (B,), row numbers.
+        divisor:          (), the divisor of the update.
+        """
         table = self.rows[part.rows]
         ids = pad(table["ids"], self.tokenizer.pad_id)
         shown = ids.numpy()
@@ -181,8 +196,10 @@ class MaskedLMCollator(Dataset):
 
 
 def segments(documents: list[list[int]], shape: tuple[int, int]) -> Tensor:
-    """int64, of this shape: 0 for the first document of a row, whose lengths these are, 1 for the next, ..., and one
-    more for the padding behind them."""
+    """Document indices, int64 of this shape: 0 for the first document of a row, 1 for the second, and so on.
+
+    `documents` holds the lengths of the documents in each row. Padding gets the next index.
+    """
     numbers = [number for lengths in documents for number in range(len(lengths) + 1)]
     sizes = [size for lengths in documents for size in (*lengths, shape[1] - sum(lengths))]
     return torch.from_numpy(np.repeat(numbers, sizes).reshape(shape))

@@ -1,4 +1,4 @@
-"""Masked language modelling ("BERT", Sec. 3.1): what stands behind the masked tokens, computed at these places only."""
+"""Masked language modelling ("BERT", Sec. 3.1): predicts the masked tokens, with scores at masked positions only."""
 
 import math
 
@@ -9,11 +9,11 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.bert import MaskedLM
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
 
-SHOWN_ROWS, SHOWN_TOKENS = 5, 24  # samples: the first tokens of the first rows
+SHOWN_ROWS, SHOWN_TOKENS = 5, 24  # samples show the first tokens of the first rows
 
 
 class MaskedLMModule(TaskModule):
-    """Cross-entropy at the masked tokens; validation loss, perplexity and accuracy there."""
+    """Cross-entropy at the masked tokens. Validation reports loss, perplexity and accuracy."""
 
     counters = ("loss", "masked", "correct")
 
@@ -40,7 +40,7 @@ class MaskedLMModule(TaskModule):
             self._record(batch, F.cross_entropy(scores, labels, reduction="none"), guesses)
 
     def _record(self, batch: dict[str, Tensor], losses: Tensor, guesses: Tensor) -> None:
-        """Keeps the sums of each row, and its masked tokens with the predicted ones."""
+        """Records the sums of each row, and its masked tokens with the predicted ones."""
         mask, labels = batch["masked_positions"], batch["labels"]
         counts = mask.sum(1).tolist()
         reference, output = ([part.tolist() for part in tokens.split(counts)] for tokens in (labels, guesses))
@@ -51,7 +51,7 @@ class MaskedLMModule(TaskModule):
         )
 
     def _show(self, batch: dict[str, Tensor], guesses: Tensor) -> None:
-        """The first rows of the split: as the model sees them, as they were, as it fills them."""
+        """Shows the first rows of the split: the model's input, the original text, and the model's completion."""
         masked = batch["ids"], batch["masked_positions"]
         truth, filled = (masked[0].masked_scatter(masked[1], tokens) for tokens in (batch["labels"], guesses))
         for place in (batch["rows"] < SHOWN_ROWS).nonzero().flatten().tolist():
@@ -59,7 +59,7 @@ class MaskedLMModule(TaskModule):
             self.samples.append(dict(zip(("shown", "text", "filled"), texts, strict=True)))
 
     def metrics(self) -> dict[str, float]:
-        """loss (nats per hidden token), perplexity, and accuracy in percent."""
+        """loss (nats per masked token), perplexity, and accuracy in percent."""
         loss = self.sums["loss"] / self.sums["masked"]
         accuracy = 100.0 * self.sums["correct"] / self.sums["masked"]
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}

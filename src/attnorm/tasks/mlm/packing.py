@@ -1,4 +1,4 @@
-"""Documents as blocks of token ids: each in [CLS] ... [SEP], cut to what the model can read, several to a block."""
+"""Packs documents into blocks of token ids. Each document becomes [CLS] ... [SEP], split if it is too long."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,15 @@ from attnorm.tasks.mlm.masking import masked_count
 
 
 class PackedFeaturizer(Featurizer):
-    """Rows of at most `max_length` tokens, special ones included; a longer document is cut into pieces.
+    """Blocks of at most `max_length` tokens, including special tokens. A longer document is split into pieces.
 
-    packed: pieces share a block, each of them whole, as many as fit (best fit decreasing among the documents that are
-    encoded together). mask_prob: of the tokens that are masked, for the weights of rows; it does not change the ids.
+    packed:    put several whole pieces into a block, by best fit decreasing among the documents that are encoded
+               together.
+               False: one piece per block.
+    mask_prob: share of the tokens that are masked. It affects the weights of rows, but not the ids.
 
-    Columns: ids, and documents, the lengths of the pieces in the block. Raises ValueError for a length in which no
-    token fits.
+    Columns: ids, and documents, the lengths of the pieces in the block. Raises ValueError if no token fits into
+    `max_length`.
     """
 
     schema = DOCUMENTS
@@ -78,10 +80,13 @@ class PackedFeaturizer(Featurizer):
 
 
 def best_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
-    """Numbers 0, 1, ... of things of these lengths in bins of size `room`: the longest first, each into the fullest bin
-    that still has room for it. Bins and what is in them keep the order of the numbers. No length exceeds `room`."""
+    """Packs items of the given lengths into bins of size `room` and returns the item indices of each bin.
+
+    The items are placed in order of decreasing length, each into the fullest bin that has room for it. Bins and their
+    items are sorted by index. No length may exceed `room`.
+    """
     bins: list[list[int]] = []
-    by_space: dict[int, list[int]] = {}  # what is left: bins
+    by_space: dict[int, list[int]] = {}  # free space -> bins
     spaces: list[int] = []  # the keys of by_space, in order
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         place = bisect_left(spaces, lengths[number])

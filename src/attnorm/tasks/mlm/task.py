@@ -1,4 +1,4 @@
-"""Masked language modelling: documents in blocks, a BERT-shaped encoder, scores at the masked tokens only."""
+"""Masked language modelling: documents in blocks, a BERT-shaped encoder, and scores at the masked tokens only."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from attnorm.tasks.task import TaskConfig
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLMTaskConfig(TaskConfig):
-    """The keys of `task`, as in conf/task/mlm.yaml; those of `Masking`, and packed: several documents to a block."""
+    """The keys of `task`, as in conf/task/mlm.yaml: those of `Masking`, and packed (several documents per block)."""
 
     packed: bool = True
     mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15
@@ -43,7 +43,7 @@ class MaskedLMTask(EncoderTask):
         return PackedFeaturizer(self.cfg["model"]["max_source"], self.config.packed, self.config.mask_prob)
 
     def masking(self) -> Masking:
-        """Which tokens are masked, and what stands in their place."""
+        """Which tokens are masked, and what replaces them."""
         return Masking(**{name: getattr(self.config, name) for name in names_of(Masking)})
 
     def module(self, model: MaskedLM, tokenizer: Tokenizer, validation: Split) -> MaskedLMModule:
@@ -53,9 +53,9 @@ class MaskedLMTask(EncoderTask):
         return MaskedLMCollator(split.rows, split.tokenizer, self.masking(), self.cfg["seed"])
 
     def score(self, module: MaskedLMModule, split: Split) -> Results:
-        """Loss, perplexity and accuracy at the masked tokens; the predictions have one row per block."""
+        """Loss, perplexity and accuracy at the masked tokens. The predictions have one row per block."""
         scores, examples = super().score(module, split), module.examples
-        text = cache(lambda token: split.tokenizer.decode([token]))  # a split has few different tokens
+        text = cache(lambda token: split.tokenizer.decode([token]))  # few distinct tokens, so decoding is cached
         masked, filled = ([list(map(text, row)) for row in examples[name]] for name in ("reference", "output"))
         counts = list(zip(examples["correct"], examples["n_tokens"], strict=True))
         scores.predictions = Predictions(

@@ -1,16 +1,17 @@
 """Exact match and F1 of answers, by the rules of SQuAD 1.1 (Rajpurkar et al., 2016) and 2.0 (2018).
 
-Answers are compared normalized: lower case, without the marks of `string.punctuation`, without the words a, an, the,
-single spaces. For the tokens P of the prediction and G of a gold answer, as bags,
+Answers are normalized before they are compared: lower case, no characters of `string.punctuation`, no words a, an, the,
+and single spaces. For the tokens P of the prediction and G of a gold answer, as bags,
 
     F1 = 2 |P n G| / (|P| + |G|)
 
-The best over the gold answers counts. The two official scripts differ in answers that are empty when normalized:
+The best value over the gold answers counts. The two official scripts differ for answers that are empty after
+normalization:
 
-    1.1 (every question has an answer, and there are no odds): such a gold answer counts as any other. F1 is 0 if P or G
-        is empty.
-    2.0 (some questions have none): such a gold answer does not count. A question without gold answers has the empty
-        one. F1 is 1 if P and G are both empty.
+    1.1 (every question has an answer, and there are no odds): such a gold answer counts like any other. F1 is 0 if P or
+        G is empty.
+    2.0 (some questions have no answer): such a gold answer is ignored. A question without gold answers has the empty
+        answer. F1 is 1 if P and G are both empty.
 
 As in the 2.0 script, a question has an answer if its list of answers is not empty. If the odds of no answer exceed a
 threshold, the prediction counts as empty.
@@ -29,14 +30,14 @@ from attnorm.data.sources.squad import read_questions
 from attnorm.errors import DataError
 from attnorm.tasks.matching import NAMED, counted, listed, matched
 
-Reference = tuple[str, Sequence[str]]  # (id, gold answers), no answers: impossible
+Reference = tuple[str, Sequence[str]]  # (id, gold answers); without answers the question is impossible
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(answer: str) -> str:
-    """What is compared of an answer."""
+    """Normalizes an answer for the comparison."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
@@ -60,21 +61,25 @@ def score(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """`exact` and `f1` in percent of the `total` questions. Of these, `missing` have no prediction and score 0, as in
-    the 1.1 script (the 2.0 script fails). `extra` predictions and odds, for other questions, are ignored as in both.
+    """Returns `exact` and `f1` in percent of the `total` questions.
 
-    If some questions are impossible, also HasAns_ and NoAns_ exact, f1, total of the questions with and without an
-    answer. With `null_odds` (id -> odds or probability of no answer), answers whose odds are above `threshold` count as
-    empty, and best_exact, best_exact_thresh, best_f1, best_f1_thresh say what the best threshold would have given; give
-    answers there that are not yet emptied by a threshold. Raises ValueError, naming them, for predicted questions
-    without odds, and for predictions of which none is for a question of the references.
+    `missing` questions have no prediction and score 0, as in the 1.1 script (the 2.0 script fails). `extra` predictions
+    and odds, for other questions, are ignored, as in both scripts.
+
+    If some questions are impossible, the result also contains HasAns_ and NoAns_ exact, f1 and total, for the questions
+    with and without an answer. With `null_odds` (id -> odds or probability of no answer), an answer whose odds exceed
+    `threshold` counts as empty, and best_exact, best_exact_thresh, best_f1 and best_f1_thresh are the results and
+    values of the best threshold. In that case, pass answers that no threshold has emptied.
+
+    Raises ValueError, naming the questions, for predictions without odds, and if no prediction is for a question of the
+    references.
     """
     gold = dict(references)
     if not gold:
         raise DataError("there are no questions to score")
     if len(gold) < len(references):
         twice = [name for name, count in Counter(name for name, _ in references).items() if count > 1]
-        raise DataError(f"the references have questions twice: {listed(twice)}")
+        raise DataError(f"the references repeat questions: {listed(twice)}")
     predictions, counts = matched(predictions, gold)
     exact, f1 = _scores(predictions, gold, null_odds)
     if null_odds is None:
@@ -96,9 +101,9 @@ def question_scores(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, list[float]]:
-    """`exact` and `f1` of each question in percent, in the order of the references: their means are those of `score`.
+    """`exact` and `f1` of each question in percent, in the order of the references. Their means are those of `score`.
 
-    There must be a prediction for every question, not yet emptied by a threshold, and odds for every prediction.
+    Every question must have a prediction that no threshold has emptied, and every prediction must have odds.
     """
     gold = dict(references)
     exact, f1 = _scores(predictions, gold, null_odds)
@@ -110,7 +115,7 @@ def question_scores(
 def _scores(
     predictions: Mapping[str, str], gold: Mapping[str, Sequence[str]], null_odds: Mapping[str, float] | None
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Exact match and F1 in [0, 1] of each question, as predicted; 0 for questions without a prediction."""
+    """Exact match and F1 in [0, 1] of each predicted answer. Questions without a prediction score 0."""
     exact, f1 = (dict.fromkeys(gold, 0.0) for _ in range(2))
     compare = _compare_1 if all(gold.values()) and null_odds is None else _compare_2
     for name, prediction in predictions.items():
@@ -132,7 +137,7 @@ def _compare_2(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
 
 
 def _emptied(scores: dict[str, float], gold: dict, odds: Mapping[str, float], threshold: float) -> dict[str, float]:
-    """The scores when answers whose odds of none are above the threshold are empty."""
+    """The scores if answers whose odds of no answer exceed the threshold are empty."""
     return scores | {name: float(not gold[name]) for name, value in odds.items() if value > threshold}
 
 
@@ -156,10 +161,11 @@ def best_threshold(
     gold: Mapping[str, Sequence[str]],
     odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """The best mean score (percent) over thresholds on the odds, and the smallest one that gives it.
+    """The best mean score (percent) over thresholds on the odds, and the smallest threshold that attains it.
 
-    As the official script does it: from "no question is answered" (threshold 0.0), answers are let in one by one in
-    the order of their odds. scores: id -> score of its answer; all of `gold` are counted, those without odds as wrong.
+    As in the official script, the search starts with no question answered (threshold 0.0) and accepts the answers one
+    by one in the order of their odds. scores: id -> score of its answer. All questions of `gold` count; those without
+    odds count as wrong.
     """
     current = best = float(sum(not gold[name] for name in odds))
     threshold = 0.0
@@ -171,13 +177,13 @@ def best_threshold(
 
 
 def references(texts: Table) -> list[tuple[str, list[str]]]:
-    """(id, gold answers) of each row of a table of questions, as `data.corpus.prepare` makes it."""
+    """(id, gold answers) of each row of a table of questions, as `preprocess.prepare` returns it."""
     table = texts.select_columns(["id", "answers"])[:]
     return [(name, json.loads(cell)["texts"]) for name, cell in zip(table["id"], table["answers"], strict=True)]
 
 
 def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
-    """(id, gold answers) of each question of an official file. Raises ValueError naming the bad records."""
+    """(id, gold answers) of each question of an official file. Raises ValueError that names the bad records."""
     questions, bad = read_questions(Path(path), answers_in_context=False)
     if bad:
         listed = "; ".join(map(str, bad[:NAMED]))
@@ -186,13 +192,15 @@ def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
 
 
 def read_predictions(path: str | Path) -> dict[str, str]:
-    """id -> answer, from a JSON object. Raises ValueError for what is none, or holds what is not text."""
+    """Reads id -> answer from a JSON object. Raises ValueError for other content and for values that are not text."""
     return _read_mapping(Path(path), _text, "text", '{"question id": "answer", ...}')
 
 
 def read_null_odds(path: str | Path) -> dict[str, float]:
-    """id -> odds (or probability) of no answer, from a JSON object. Raises ValueError as `read_predictions` does, also
-    for NaN and for numbers that are too large for a float."""
+    """Reads id -> odds (or probability) of no answer from a JSON object.
+
+    Raises ValueError as `read_predictions` does, and also for NaN and for numbers that are too large for a float.
+    """
     return _read_mapping(Path(path), _number, "a number", '{"question id": 0.5, ...}')
 
 
@@ -210,15 +218,15 @@ def _number(value: object) -> float | None:
 
 
 def _read_mapping(path: Path, convert: Callable[[object], object], called: str, form: str) -> dict:
-    """The JSON object in a file with each value converted; `convert` gives None for what is not `called` so."""
+    """The JSON object in a file with converted values. `convert` returns None for a value that is not `called`."""
     content = read_json(path, unique_keys=True)
     if not isinstance(content, dict):
-        raise DataError(f"{path}: one JSON object {form} is expected, not {_called(content)}")
+        raise DataError(f"{path}: expected one JSON object {form}, got {_called(content)}")
     converted = {name: convert(value) for name, value in content.items()}
     for name, value in converted.items():
         if value is None:
             raise DataError(
-                f"{path}: {listed([name])} has {json.dumps(content[name])[:60]}, not {called}; {form} is expected"
+                f"{path}: {listed([name])} has {json.dumps(content[name])[:60]}, not {called}; expected {form}"
             )
     return converted
 

@@ -1,4 +1,4 @@
-"""Reading comprehension ("BERT", Sec. 4.2, 4.3): where in a text the answer to a question starts and ends."""
+"""Reading comprehension ("BERT", Sec. 4.2, 4.3): predicts where in a text the answer to a question starts and ends."""
 
 from itertools import islice
 
@@ -17,10 +17,10 @@ SHOWN = 5  # samples
 
 
 class SpanModule(TaskModule):
-    """Mean of the cross-entropies of start and end over windows; exact match and F1 of the answers.
+    """The mean of the cross-entropies of start and end over windows; exact match and F1 of the answers.
 
-    rows, texts: the validation windows and the questions they were made from. null_threshold: how much better the score
-    of no answer has to be for an empty one; None: there always is an answer.
+    rows, texts: the validation windows, and the questions from which they were made.
+    null_threshold: an answer is empty if the score of no answer exceeds its score by more than this. None: never.
     """
 
     monitor, mode = "val/f1", "max"
@@ -50,7 +50,7 @@ class SpanModule(TaskModule):
         return Loss(self._loss(self(batch), batch), len(batch["rows"]))
 
     def _loss(self, scores: Tensor, batch: dict[str, Tensor], reduction: str = "sum") -> Tensor:
-        targets = torch.stack([batch["starts"], batch["ends"]], dim=1)  # (B, 2); 0, [CLS], if there is no answer
+        targets = torch.stack([batch["starts"], batch["ends"]], dim=1)  # (B, 2); 0, that is [CLS], without an answer
         return F.cross_entropy(scores, targets, reduction=reduction) / 2
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
@@ -69,9 +69,9 @@ class SpanModule(TaskModule):
             self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
 
     def metrics(self) -> dict[str, float]:
-        """loss (nats), exact and f1 in percent, over the questions of which a window was evaluated."""
+        """loss (nats), exact and f1 in percent, over the questions with at least one evaluated window."""
         everywhere = Spans(self.rows, self.texts, **self.search)
-        for found in self.outputs:  # one per rank: several may have evaluated windows of the same question
+        for found in self.outputs:  # one per rank; several ranks may have evaluated windows of the same question
             everywhere.merge(found)
         self.spans = everywhere
         answers, odds = everywhere.answers()

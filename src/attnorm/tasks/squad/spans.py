@@ -1,11 +1,11 @@
-"""Answers from the scores of their first and last tokens (Devlin et al., 2019, sections 4.2 and 4.3).
+"""Finds answers from the scores of their first and last tokens (Devlin et al., 2019, sections 4.2 and 4.3).
 
     answer = argmax over windows, i <= j < i + max_answer of   start_i + end_j
     null   = min over windows of                               start_[CLS] + end_[CLS]
-    no answer where                                            null - max > threshold
+    no answer if                                               null - max > threshold
 
-i and j are tokens of the context, i one that has the most context in this window. The `n_best` best i of a window are
-tried with its `n_best` best j.
+i and j are tokens of the context, and token i must have the most context in this window. The search combines the
+`n_best` best i of a window with its `n_best` best j.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,10 @@ from attnorm.errors import DataError
 
 
 class Found(NamedTuple):
-    """The best answer to a question so far. score -inf: no window had a valid one. start, end: its characters."""
+    """The best answer to a question so far.
+
+    score: -inf if no window has a valid answer. start, end: the characters of the answer.
+    """
 
     score: float
     null: float
@@ -30,10 +33,10 @@ class Found(NamedTuple):
 
 
 class Spans:
-    """Collects the scores of windows, in any order, and gives an answer to each question that had one among them.
+    """Collects the scores of windows, in any order, and returns an answer for each question with an evaluated window.
 
-    windows: the table of ids of `SquadFeaturizer`; texts: the table of texts it was made from; max_answer: the longest
-    possible answer in tokens. Raises ValueError for numbers below 1.
+    windows: the table of ids of `SquadFeaturizer`. texts: the table of texts from which it was made. max_answer: the
+    maximum length of an answer in tokens. Raises ValueError for numbers below 1.
     """
 
     def __init__(self, windows: Table, texts: Table, *, n_best: int = 20, max_answer: int = 30):
@@ -41,10 +44,10 @@ class Spans:
             raise DataError("\n".join(problems))
         self.windows = windows.select_columns(["question", "example", "starts", "ends", "context_best"])
         self.texts, self.n_best, self.max_answer = texts, n_best, max_answer
-        self.found: dict[int, Found] = {}  # by row of the texts
+        self.found: dict[int, Found] = {}  # row of the texts -> answer
 
     def add(self, rows: Sequence[int], start: Tensor, end: Tensor) -> None:
-        """The scores (B, N) of the windows in these rows. Raises ValueError where they are not finite."""
+        """Adds the scores (B, N) of the windows in these rows. Raises ValueError if they are not finite."""
         table = self.windows[list(rows)]
         start, end = start.detach().float().cpu(), end.detach().float().cpu()
         may_start, may_end = _places(table, start.shape[1])
@@ -61,20 +64,20 @@ class Spans:
             self._keep(table["example"][at], Found(score, nulls[at], int(rows[at]), begin, stop))
 
     def merge(self, found: Mapping[int, Found]) -> None:
-        """Add what another one has `found` in other windows of the same tables: on another device, say."""
+        """Adds the answers that another instance, for example on another device, has `found` in other windows."""
         for example, other in found.items():
             self._keep(example, Found(*other))
 
     def _keep(self, example: int, new: Found) -> None:
         old = self.found.get(example, new)
-        better = max(old, new, key=lambda one: (one.score, -one.window))  # whatever order they came in
+        better = max(old, new, key=lambda one: (one.score, -one.window))  # independent of the order
         self.found[example] = better._replace(null=min(old.null, new.null))
 
     def answers(self, null_threshold: float | None = None) -> tuple[dict[str, str], dict[str, float]]:
-        """id -> answer, and id -> null odds: the score of no answer minus the answer's.
+        """Returns id -> answer, and id -> null odds, the score of no answer minus the score of the answer.
 
-        The answer is a piece of the context as it is written. It is empty where the odds are above `null_threshold`
-        (None: never), and where no window had a valid one (odds inf).
+        The answer is an exact substring of the context. It is empty if the odds exceed `null_threshold` (None: never),
+        or if no window has a valid answer (odds inf).
         """
         examples = sorted(self.found)
         rows = self.texts.select_columns(["id", "context"])[examples]
@@ -90,10 +93,10 @@ class Spans:
 def best_spans(
     start: Tensor, end: Tensor, may_start: Tensor, may_end: Tensor, n_best: int, max_answer: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best span of each row: its score (B,), -inf where there is none, its first and its last place (B,).
+    """The best span of each row: its score (B,), and the indices of its first and last tokens (B,).
 
-    start, end: scores (B, N); may_start, may_end: bool (B, N), where a span may begin and end. Of equal ones, the one
-    with the better start, then the earlier.
+    The score is -inf if there is no span. start, end: scores (B, N). may_start, may_end: bool (B, N), where a span may
+    start and end. Of several spans with the same score, the one with the better start is chosen, then the earlier one.
     """
     kept = min(n_best, start.shape[1])
     starts, first = _best(start, may_start, kept)  # (B, K)
@@ -106,7 +109,7 @@ def best_spans(
 
 
 def _best(scores: Tensor, allowed: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """The best scores and their places, (B, kept) each; sorted, for topk does not say which of equals it takes."""
+    """The best scores and their indices, (B, kept) each. It sorts, because the order of ties in topk is not defined."""
     values, places = scores.masked_fill(~allowed, -torch.inf).sort(dim=1, descending=True, stable=True)
     return values[:, :kept], places[:, :kept]
 

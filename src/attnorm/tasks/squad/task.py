@@ -1,4 +1,4 @@
-"""Reading comprehension on SQuAD: windows over the texts, answers and their official scores."""
+"""Reading comprehension on SQuAD: windows over the texts, answers, and their official scores."""
 
 import json
 import math
@@ -69,13 +69,15 @@ class SquadTask(EncoderTask):
         if is_valid("task.no_answer", "task.null_threshold") and task["null_threshold"] and not task["no_answer"]:
             yield Problem("task.null_threshold", "has no effect without task.no_answer=true", task["null_threshold"])
         if is_valid("tokenizer") and not tokenizer_class(self.cfg["tokenizer"]).has_offsets:
-            message = "does not tell where in a text a token is, which this task needs; use tokenizer=wordpiece"
+            message = "does not return the character offsets of tokens, which this task needs; use tokenizer=wordpiece"
             yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])
 
     def score(self, module: SpanModule, split: Split) -> Results:
-        """The official scores; answers, and for SQuAD 2.0 the odds of none, in the official format. Beside them the
-        best spans, also where the odds are too high: what other thresholds are to be tried on. The baseline of 2.0 is
-        to give no answer to any question."""
+        """The official scores, with the answers and, for SQuAD 2.0, the odds of no answer in the official format.
+
+        For SQuAD 2.0, the best spans are also written, even if the odds of no answer exceed the threshold, so that
+        other thresholds can be tried. The baseline of 2.0 gives no answer to any question.
+        """
         scores = super().score(module, split)
         answers, odds = module.spans.answers(module.null_threshold)
         scores.files = {".predictions.json": json.dumps(answers, ensure_ascii=False, indent=1) + "\n"}
@@ -93,8 +95,11 @@ class SquadTask(EncoderTask):
         return scores
 
     def predictions(self, task: SpanModule, split: Split) -> Predictions:
-        """One row per question. With task.no_answer=true also what the best thresholds follow from: the odds of no
-        answer, the best span, and its scores."""
+        """One row per question.
+
+        With task.no_answer=true, the table also contains the values from which the best thresholds can be computed: the
+        odds of no answer, the best span, and its scores.
+        """
         gold = squad_metric.references(split.texts)
         spans, odds = task.spans.answers()
         answers, _ = task.spans.answers(task.null_threshold)

@@ -1,8 +1,8 @@
-"""Questions as BERT reads them (Devlin et al., 2019, section 4.2): [CLS] question [SEP] part of the context [SEP].
+"""The input format of BERT (Devlin et al., 2019, section 4.2): [CLS] question [SEP] part of the context [SEP].
 
-As in the code published with it, a context that is too long for one row is read through windows that start `stride`
-tokens apart, and a token in several of them is judged in the one where it has the most context, max over windows of
-    min(tokens to its left, tokens to its right) + length / 100,        the first of equals.
+As in BERT's published code, a context that is too long for one row is read through windows that start `stride` tokens
+apart. A token that is in several windows is scored in the one that maximizes
+    min(tokens to its left, tokens to its right) + length / 100,        the first one in a tie.
 """
 
 import json
@@ -21,15 +21,18 @@ from attnorm.data.sources.base import QUESTIONS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem
 
-NAMED = 10  # impossible questions that a message names
+NAMED = 10  # maximum number of impossible questions in a message
 
 
 class SquadFeaturizer(Featurizer):
-    """A row for each window of each question.
+    """One row per window of each question.
 
-    max_length: tokens of a row, specials included; max_query: of a question, what is longer is cut; stride: from the
-    start of a window to that of the next. no_answer: whether questions may be impossible. Raises ValueError where these
-    leave tokens out.
+    max_length: number of tokens of a row, including special tokens.
+    max_query:  maximum number of tokens of a question; longer questions are truncated.
+    stride:     number of tokens from the start of one window to the start of the next.
+    no_answer:  whether questions may be impossible.
+
+    Raises ConfigError if some tokens would not be in any window.
     """
 
     schema = QUESTIONS
@@ -38,7 +41,7 @@ class SquadFeaturizer(Featurizer):
         problems = checks.whole_number("model.max_source", max_length, least=5)
         problems += checks.whole_number("task.max_query", max_query) + checks.whole_number("task.stride", stride)
         if not problems and max_query + 4 > max_length:
-            message = f"with [CLS] and two [SEP] it leaves no token of model.max_source={max_length} to the context"
+            message = f"with [CLS] and two [SEP], it leaves no token of model.max_source={max_length} for the context"
             problems.append(Problem("task.max_query", message, max_query))
         elif not problems and stride > (room := max_length - max_query - 3):
             message = (
@@ -54,10 +57,16 @@ class SquadFeaturizer(Featurizer):
         return ["windows", 1, self.max_length, self.max_query, self.stride, self.no_answer]
 
     def columns(self) -> dict:
-        """ids, and where what is: `question`, tokens of the first part with [CLS] and [SEP]; `example`, the row of the
-        texts; `first`, the number of the window's first token in its context; `starts` and `ends`, the characters of
-        the context that each of the window's context tokens covers; `start` and `end`, the answer's first and last
-        token in the window, 0 where the window does not hold all of it; `context_best`, one bool a context token."""
+        """The columns of the table of windows.
+
+        ids:          the tokens of the row.
+        question:     number of tokens of the first part, including [CLS] and [SEP].
+        example:      row number in the table of texts.
+        first:        index of the window's first token in its context.
+        starts, ends: the characters of the context that each context token of the window covers.
+        start, end:   the first and last token of the answer in the window; 0 if the window does not contain all of it.
+        context_best: one bool per context token, whether it has the most context in this window.
+        """
         import pyarrow as pa
 
         number, numbers = pa.int32(), pa.list_(pa.int32())
@@ -114,7 +123,7 @@ class SquadFeaturizer(Featurizer):
         if impossible:
             more = f" and {len(impossible) - NAMED:,} or more others" if len(impossible) > NAMED else ""
             raise DataError(
-                f"task.no_answer=false: there are questions without an answer ({', '.join(impossible[:NAMED])}{more}); "
+                f"task.no_answer=false: some questions have no answer ({', '.join(impossible[:NAMED])}{more}); "
                 "use task.no_answer=true"
             )
 
@@ -133,7 +142,7 @@ class SquadFeaturizer(Featurizer):
 
 
 def window_starts(tokens: int, room: int, stride: int) -> list[int]:
-    """The first token of each window: one every `stride` until one reaches the end. There is always one."""
+    """The first token of each window, every `stride` tokens until a window reaches the end. There is at least one."""
     starts = [0]
     while starts[-1] + room < tokens:
         starts.append(starts[-1] + stride)
@@ -146,19 +155,19 @@ def most_context(firsts: Sequence[int], room: int, tokens: int) -> np.ndarray:
     length = np.minimum(room, tokens - first)
     left = np.arange(tokens) - first  # (windows, tokens)
     context = np.minimum(left, length - 1 - left)
-    context = np.where(context >= 0, 100 * context + length, -1)  # a hundred times the formula: whole numbers
+    context = np.where(context >= 0, 100 * context + length, -1)  # a hundred times the formula, to use integers
     return context.argmax(0) == np.arange(len(firsts))[:, None]
 
 
 def _tokens(context: str, tokenizer: Tokenizer) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Ids of a context, and the characters [start, end) of each."""
+    """The ids of a context, and the character range [start, end) of each token."""
     ids, offsets = tokenizer.encode_with_offsets(context)
     starts, ends = np.array(offsets, np.int32).reshape(-1, 2).T
     return ids, starts, ends
 
 
 def _answer_tokens(answers: dict, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
-    """First and last context token that overlaps the first answer; None where there is none."""
+    """The first and the last context token that overlap the first answer. None if there is no answer."""
     if not answers["texts"]:
         return None
     begin = answers["starts"][0]
@@ -168,21 +177,26 @@ def _answer_tokens(answers: dict, starts: np.ndarray, ends: np.ndarray) -> tuple
 
 
 def _inside(answer: tuple[int, int] | None, window: slice, question: int) -> tuple[int, int]:
-    """The answer's tokens counted in the row, if the window holds all of them; else [CLS] twice."""
+    """The answer's first and last token in the row, or (0, 0) for [CLS] if the window does not contain all of it."""
     if answer is None or answer[0] < window.start or answer[1] >= window.stop:
         return 0, 0
     return answer[0] - window.start + question, answer[1] - window.start + question
 
 
 class SquadCollator(Dataset):
-    """`MicroBatch` -> tensors, padded to the longest of the part. rows: a table of `Windows`."""
+    """`MicroBatch` -> tensors, padded to the longest row of the batch. rows: a table of `SquadFeaturizer`."""
 
     def __init__(self, rows: Table, pad_id: int):
         self.rows, self.pad_id = rows.select_columns(["ids", "question", "start", "end"]), pad_id
 
     def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """ids, int64 (B, N); types (B, N), 1 in the second part; real_context, bool (B, N), the context's tokens;
-        starts, ends (B,), the answer's first and last token, 0 for [CLS]; rows (B,); divisor () rows of the update."""
+        """Returns the tensors of a batch.
+
+        ids: int64 (B, N). types: (B, N), 1 in the second part. real_context: bool (B, N), True at the context tokens.
+        starts, ends: (B,), the answer's first and last token, 0 for [CLS]. rows: (B,). divisor: (), the number of rows
+                      of the
+        update.
+        """
         table = self.rows[part.rows]
         ids, types = pad(table["ids"], self.pad_id), second_part(table["question"], table["ids"])
         last = torch.tensor([len(row) - 1 for row in table["ids"]])[:, None]  # the closing [SEP]

@@ -1,13 +1,13 @@
-"""Answers to questions on images: how the official VQA evaluation compares them, and the list a model chooses from.
+"""Answers to questions on images: the official comparison of answers, and the list from which a model chooses.
 
-Accuracy of an answer (Antol et al., 2015, section 4), where m of the ten annotators gave it: the mean over the ten
-subsets that leave one annotator out of
+The accuracy of an answer (Antol et al., 2015, section 4) that m of the ten annotators gave is the mean, over the ten
+subsets that omit one annotator, of
 
     min(1, annotators of the subset who gave the answer / 3)      = 0, 0.3, 0.6, 0.9, 1, ... for m = 0, 1, 2, 3, 4, ...
 
-Where the ten agree, an answer has to be theirs, character by character. Where they do not, theirs and the given one are
-normalized first, as the evaluation server does it. (The older script beside the data set normalizes the given answer
-always, and of the annotators' the punctuation only.)
+If all ten annotators agree, an answer must equal theirs character by character. Otherwise, both are normalized first,
+as on the evaluation server. (The older script published with the data set always normalizes the given answer, but only
+the punctuation of the annotators' answers.)
 """
 
 import json
@@ -30,7 +30,7 @@ NUMBERS = {"none": "0"} | {
         ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"],
     )
 }
-# A word is restored when it is one of these with just one apostrophe missing.
+# A word is restored if it is one of these with exactly one apostrophe missing.
 _CONTRACTIONS = """
     ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't haven't he'd he'd've
     he's how'd how'll how's isn't it'd it'd've it'll ma'am mightn't mightn't've might've mustn't must've needn't not've
@@ -42,7 +42,7 @@ _CONTRACTIONS = """
 """
 RESTORED = (
     {"somebody'd": "somebodyd"}
-    | {  # the first as the official list has it
+    | {  # the first entry follows the official list
         word[:place] + word[place + 1 :]: word
         for word in _CONTRACTIONS.split()
         for place, mark in enumerate(word)
@@ -51,21 +51,22 @@ RESTORED = (
 )
 _DIGITS_COMMA = re.compile(r"\d,\d")
 _PERIOD = re.compile(r"\.(?!\d)")
-_MOST_PERIODS = 32  # the official script passes re.UNICODE, which is 32, where the count goes
+_MOST_PERIODS = 32  # the official script passes re.UNICODE, which is 32, as the count
 
 
 def strip(answer: str) -> str:
-    """The answer without line ends, tabs and outer blanks, which is what is compared where the annotators agree."""
+    """Removes line ends, tabs and surrounding spaces. The result is compared if the annotators agree."""
     return answer.replace("\n", " ").replace("\t", " ").strip()
 
 
-@lru_cache(maxsize=1 << 16)  # few answers make up most of a data set
+@lru_cache(maxsize=1 << 16)  # a few answers make up most of a data set
 def normalize(answer: str) -> str:
-    """What is compared of an answer where the annotators do not agree.
+    """Normalizes an answer for the comparison if the annotators do not agree.
 
-    Each of `MARKS` vanishes where the answer has it next to a blank somewhere, and every one of them vanishes where it
-    has a comma between digits; otherwise a blank takes its place. Periods vanish but before a digit. Then, in lower
-    case and word by word: number words up to ten become digits, articles go, contractions get their apostrophe back.
+    Each of `MARKS` is removed if the answer contains it next to a space anywhere. All of them are removed if the answer
+    contains a comma between digits. Otherwise, a mark is replaced by a space. Periods are removed, except before a
+    digit. Then the answer is lower-cased and processed word by word: number words up to ten become digits, articles are
+    removed, and missing apostrophes of contractions are restored.
     """
     text = strip(answer)
     joined, bare = text, _DIGITS_COMMA.search(text)
@@ -78,7 +79,7 @@ def normalize(answer: str) -> str:
 
 
 def compared(answers: Sequence[str]) -> tuple[list[str], bool]:
-    """The annotators' answers as they are compared, and whether they were normalized, as a given one must be then."""
+    """The annotators' answers as they are compared, and whether they (and thus the given answer) are normalized."""
     stripped = [strip(answer) for answer in answers]
     if len(set(stripped)) == 1:
         return stripped, False
@@ -86,7 +87,7 @@ def compared(answers: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def credit(matches: int, annotators: int) -> float:
-    """The accuracy of an answer that `matches` of the annotators gave. A single annotator is simply right."""
+    """The accuracy of an answer that `matches` of the annotators gave. With a single annotator, it is 0 or 1."""
     if annotators == 1:
         return float(matches)
     thirds = matches * min(3, matches - 1) + (annotators - matches) * min(3, matches)
@@ -94,31 +95,34 @@ def credit(matches: int, annotators: int) -> float:
 
 
 def accuracy(answer: str, answers: Sequence[str]) -> float:
-    """The accuracy, in [0, 1], of an answer where the annotators gave `answers`."""
+    """The accuracy, in [0, 1], of an answer if the annotators gave `answers`."""
     given, normalized = compared(answers)
     return credit(given.count(normalize(answer) if normalized else strip(answer)), len(given))
 
 
 def tally(answers: Sequence[str]) -> str:
-    """'yes (8), no (2)', the most frequent first; one annotator's answer as it stands."""
+    """'yes (8), no (2)', the most frequent first. The answer of a single annotator is returned unchanged."""
     counts = Counter(answers).most_common()
     return answers[0] if len(answers) == 1 else ", ".join(f"{text} ({count})" for text, count in counts)
 
 
 class AnswerList:
-    """The answers that a model chooses from; their order gives the numbers. Raises ValueError, opening with `where`,
-    for an empty list, an answer that is no text, and one that is there twice."""
+    """The answers from which a model chooses. Their order defines their numbers.
+
+    Raises ValueError, starting with `where`, for an empty list, an answer that is not text, and a repeated answer.
+    """
 
     def __init__(self, texts: Sequence[str], where: str = "answer list"):
         if not texts:
             raise DataError(f"{where}: no answers")
         for number, text in enumerate(texts):
-            if not isinstance(text, str):  # "" may be one: the widespread list of 3,129 has it
+            if not isinstance(text, str):  # "" is allowed, because the widely used list of 3,129 answers contains it
                 raise DataError(f"{where}: answer {number} is {json.dumps(text, default=str)[:60]}, not text")
         if twice := [text for text, count in Counter(texts).items() if count > 1]:
-            raise DataError(f"{where}: there twice: {', '.join(map(repr, twice[:10]))}")
+            raise DataError(f"{where}: repeated answers: {', '.join(map(repr, twice[:10]))}")
         self.texts = list(texts)
-        # Where the annotators agree an answer counts as it stands, elsewhere normalized: several may then be the same.
+        # Answers are compared unchanged if the annotators agree, and normalized otherwise. Several answers may have the
+        # same normalized form.
         self._plain, self._normalized = defaultdict(list), defaultdict(list)
         for number, text in enumerate(texts):
             self._plain[strip(text)].append(number)
@@ -129,7 +133,10 @@ class AnswerList:
 
     @classmethod
     def read(cls, path: str | Path) -> "AnswerList":
-        """From a file: .json (also .gz), a list of answers or an object answer -> number from 0; or one a line."""
+        """Reads a JSON list of answers, a JSON object answer -> number from 0, or a text file with one answer per line.
+
+        JSON files may be gzipped.
+        """
         path = Path(path)
         if problems := files.file_problem("answer list", path):
             raise DataError(problems[0])
@@ -142,25 +149,28 @@ class AnswerList:
                 raise DataError(f"{path}: the numbers of {len(numbers):,} answers must be 0 to {len(numbers) - 1}")
             content = sorted(content, key=content.__getitem__)
         if not isinstance(content, list):
-            raise DataError(f"{path}: a list of answers, or an object answer -> number, is expected")
+            raise DataError(f"{path}: expected a list of answers, or an object answer -> number")
         return cls(content, str(path))
 
     @classmethod
     def build(cls, questions: Iterable[Sequence[str]], min_count: int) -> "AnswerList":
-        """Of each question's annotators the most frequent answer, as it is compared; those of at least `min_count`
-        questions, the most frequent first. Raises ValueError where there is none."""
+        """Builds the list from the most frequent answer of each question's annotators, in its compared form.
+
+        Answers of fewer than `min_count` questions are omitted. The most frequent answer comes first. Raises ValueError
+        if no answer is left.
+        """
         counts = Counter(Counter(compared(answers)[0]).most_common(1)[0][0] for answers in questions if answers)
         kept = sorted((-count, text) for text, count in counts.items() if count >= min_count and text)
         if not kept:
-            raise DataError(f"task.min_count={min_count}: no answer is that of so many questions; lower it")
+            raise DataError(f"task.min_count={min_count}: no answer of that many questions; use a smaller value")
         return cls([text for _, text in kept])
 
     def write(self, path: str | Path) -> None:
-        """A JSON list, which `read` reads."""
+        """Writes a JSON list that `read` can read."""
         Path(path).write_text(json.dumps(self.texts, ensure_ascii=False), encoding="utf-8")
 
     def targets(self, answers: Sequence[str]) -> tuple[list[int], list[float]]:
-        """The numbers of the answers that are not wrong where the annotators gave `answers`, and their accuracies."""
+        """The numbers of the answers with a nonzero accuracy if the annotators gave `answers`, and their accuracies."""
         if not answers:
             return [], []
         given, normalized = compared(answers)

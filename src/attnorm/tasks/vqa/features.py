@@ -1,4 +1,4 @@
-"""Questions on images as rows of ids: the question, and how good each answer of a list is for it."""
+"""Questions on images as rows of ids: the question, and the accuracy of each answer of a list."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,14 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.tasks.vqa.answers import AnswerList
 
-TENTHS = 10  # accuracies are whole tenths, or 1 of a single annotator: counts stay whole numbers
+TENTHS = 10  # accuracies are multiples of 1/10, so counts in tenths are whole numbers
 
 
 class VqaFeaturizer(Featurizer):
-    """A row a question: its tokens and the end token, at most `max_question` of them, what is longer being cut; the
-    answers of the list that are not wrong, with their accuracies."""
+    """One row per question: its tokens, the end token, and the answers with nonzero accuracy.
+
+    Questions are truncated to `max_question` tokens, including the end token.
+    """
 
     schema = VISUAL
 
@@ -35,7 +37,7 @@ class VqaFeaturizer(Featurizer):
         return ["visual", 1, self.max_question, self.answers.texts]
 
     def columns(self) -> dict:
-        """ids; answers, their numbers in the list; scores, their accuracies in (0, 1]."""
+        """ids; answers, their numbers in the list; scores, the accuracies of these answers in (0, 1]."""
         import pyarrow as pa
 
         return {"ids": pa.list_(pa.int32()), "answers": pa.list_(pa.int32()), "scores": pa.list_(pa.float32())}
@@ -74,10 +76,11 @@ class VqaFeaturizer(Featurizer):
 
 
 class VqaCollator(Dataset):
-    """`MicroBatch` -> tensors, padded to the longest question of the part.
+    """`MicroBatch` -> tensors, padded to the longest question of the batch.
 
-    rows: a table of `Visual`; texts: the split's texts, row by row; views: of their images, or None for the questions
-    alone. Raises ValueError, naming them, for images that the views do not have.
+    rows: a table of `VqaFeaturizer`. texts: the split's texts, row by row. views: the views of their images, or None
+          for
+    the questions alone. Raises ValueError that names the images that the views do not contain.
     """
 
     def __init__(self, rows: Table, texts: Table, views: Views | None, pad_id: int, n_answers: int):
@@ -87,8 +90,13 @@ class VqaCollator(Dataset):
             views.check(_unique(self.images))
 
     def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """ids, int64 (B, T); targets, float (B, n_answers), the accuracy of each answer; rows (B,); divisor () rows of
-        the update. Of view i: view{i} (B, M, width), present{i} bool (B, M), geometry{i} (B, M, 4) where it has one."""
+        """Returns the tensors of a batch.
+
+        ids: int64 (B, T). targets: float (B, n_answers), the accuracy of each answer. rows: (B,). divisor: (), the
+             number of
+        rows of the update. For view i: view{i} (B, M, width), present{i}, bool (B, M), and geometry{i} (B, M, 4) if the
+        view has geometry.
+        """
         table = self.rows[part.rows]
         targets = torch.zeros(len(part.rows), self.n_answers)
         for row, numbers, scores in zip(targets, table["answers"], table["scores"], strict=True):
@@ -103,5 +111,5 @@ class VqaCollator(Dataset):
 
 
 def _unique(images: Table) -> Iterable[str]:
-    """The images of a table, each once, in order; batch by batch, as there may be hundreds of thousands of rows."""
+    """The distinct images of a table, in order. Reads batch by batch, as there may be hundreds of thousands of rows."""
     return dict.fromkeys(name for batch in images.iter(10_000) for name in batch["image"])

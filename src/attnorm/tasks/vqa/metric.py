@@ -2,9 +2,9 @@
 
     accuracy = mean over questions of the accuracy of the answer, in percent,        see `attnorm.tasks.vqa.answers`
 
-over all questions, over those of each answer type ("yes/no", "number", "other") and of each question type (the first
-words, "what color is the"), each rounded to two digits. Results are files as the official evaluation takes them:
-[{"question_id": 1, "answer": "yes"}, ...].
+It is computed over all questions, over those of each answer type ("yes/no", "number", "other"), and over those of each
+question type (the first words, such as "what color is the"). Each value is rounded to two digits. Result files have the
+format of the official evaluation: [{"question_id": 1, "answer": "yes"}, ...].
 """
 
 import json
@@ -25,7 +25,7 @@ FORM = '[{"question_id": 1, "answer": "yes"}, ...]'
 
 
 class Reference(NamedTuple):
-    """A question to be scored: answers are the annotators'; a type is "" where it is not known."""
+    """A question to be scored, with the annotators' answers. A type is "" if it is unknown."""
 
     id: str
     answers: Sequence[str]
@@ -34,20 +34,21 @@ class Reference(NamedTuple):
 
 
 def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> dict:
-    """`accuracy` in percent of the `total` questions; `answer_types` and `question_types`: the accuracy of each type
-    that is known. `missing` questions have no prediction and score 0, and `extra` predictions, for other questions, are
-    ignored; the official evaluation refuses results with any of either.
+    """Returns `accuracy` in percent of the `total` questions, and the accuracy of each known answer and question type.
 
-    predictions: id -> answer. Raises ValueError, naming them, for ids that are twice among the references, for
-    references without an annotator's answer, for a prediction that is not text, and for predictions of which none is
-    for a question of the references.
+    `missing` is the number of questions without a prediction, which score 0. `extra` is the number of predictions for
+    other questions, which are ignored. The official evaluation rejects results with missing or extra predictions.
+
+    predictions: id -> answer. Raises ValueError, naming the ids, for repeated ids in the references, for references
+                 without
+    an annotator's answer, for a prediction that is not text, and if no prediction is for a question of the references.
     """
     gold = {it.id: it for it in references}
     if not gold:
         raise DataError("there are no questions to score")
     if len(gold) < len(references):
         ids = [it.id for it in references]
-        raise DataError(f"the references have questions twice: {listed(sorted({i for i in ids if ids.count(i) > 1}))}")
+        raise DataError(f"the references repeat questions: {listed(sorted({i for i in ids if ids.count(i) > 1}))}")
     if without := [it.id for it in references if not it.answers]:
         raise DataError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")
     for name, given in predictions.items():
@@ -77,26 +78,26 @@ def _percent(scores: Iterable[float]) -> float:
 
 
 def references(texts: Table) -> list[Reference]:
-    """Of a table of questions on images, as `data.corpus.prepare` makes it; it knows no question types."""
+    """The references in a table of questions on images, as `preprocess.prepare` returns it, without question types."""
     table = texts.select_columns(["id", "answers", "kind"])[:]
     return [Reference(*row) for row in zip(table["id"], map(json.loads, table["answers"]), table["kind"], strict=True)]
 
 
 def read_references(path: str | Path) -> list[Reference]:
-    """Of an official annotation file. Raises ValueError naming the bad records."""
+    """Reads the references from an official annotation file. Raises ValueError that names the bad records."""
     return [Reference(it.id, it.answers, it.answer_type, it.question_type) for it in read_annotations(Path(path))]
 
 
 def read_predictions(path: str | Path) -> dict[str, str]:
-    """id -> answer, from a result file. Raises ValueError, naming the record, for anything else."""
+    """Reads id -> answer from a result file. Raises ValueError, naming the record, for invalid content."""
     content = read_json(Path(path), unique_keys=True)
     if not isinstance(content, list):
-        raise DataError(f"{path}: a JSON list {FORM} is expected, not {_shown(content)}")
+        raise DataError(f"{path}: expected a JSON list {FORM}, got {_shown(content)}")
     predictions = {}
     for number, record in enumerate(content):
         where = f"{path}: record {number}"
         if not isinstance(record, dict) or not {"question_id", "answer"} <= record.keys():
-            raise DataError(f"{where} is {_shown(record)}; {FORM} is expected")
+            raise DataError(f"{where} is {_shown(record)}; expected {FORM}")
         name, given = record["question_id"], record["answer"]
         if isinstance(name, bool) or not isinstance(name, (int, str)):
             raise DataError(f"{where}: question_id is {_shown(name)}, not a number or text")
@@ -109,7 +110,7 @@ def read_predictions(path: str | Path) -> dict[str, str]:
 
 
 def results(predictions: Mapping[str, str]) -> str:
-    """The result file of predictions, id -> answer. Ids that are whole numbers are written as such."""
+    """The content of a result file for predictions, id -> answer. Ids that are whole numbers are written as numbers."""
     records = [{"question_id": _number(name), "answer": given} for name, given in predictions.items()]
     return json.dumps(records, ensure_ascii=False)
 

@@ -1,4 +1,4 @@
-"""Visual question answering: the answer of a list that most annotators gave, from an image in several views."""
+"""Visual question answering: predicts the answer that most annotators gave, from an image in several views."""
 
 import json
 from typing import Any
@@ -15,10 +15,12 @@ SHOWN = 5  # samples
 
 
 class VqaModule(TaskModule):
-    """Binary cross-entropy with soft targets, summed over the answers of the list ("Bottom-Up and Top-Down Attention",
-    Sec. 3.3); accuracy: the target of the answer with the highest score.
+    """Binary cross-entropy with soft targets, summed over the answers ("Bottom-Up and Top-Down Attention", Sec. 3.3).
 
-    texts: of the validation questions, with the columns id, image, question and answers; answers: the list.
+    The accuracy is the target of the answer with the highest score.
+
+    texts:   the validation questions, with the columns id, image, question and answers.
+    answers: the answer list.
     """
 
     monitor, mode = "val/accuracy", "max"
@@ -72,8 +74,11 @@ class VqaModule(TaskModule):
 def views_of(
     batch: dict[str, Tensor], dtype: torch.dtype = torch.float32
 ) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    """The views in a batch: features (B, M, D), present (B, M), geometry (B, M, 4) or None of each; numbers in `dtype`,
-    for they are read in float32 whatever the precision of the model."""
+    """The views in a batch, each with features (B, M, D), present (B, M), and geometry (B, M, 4) or None.
+
+    Features and geometry are converted to `dtype`, because they are loaded as float32 regardless of the model's
+    precision.
+    """
 
     def geometry(n: int) -> Tensor | None:
         return batch[f"geometry{n}"].to(dtype) if f"geometry{n}" in batch else None

@@ -1,4 +1,4 @@
-"""Visual question answering: questions, views of images, an answer of a list, the official accuracy."""
+"""Visual question answering: questions, views of images, a list of answers, and the official accuracy."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -36,8 +36,10 @@ class VqaTaskConfig(TaskConfig):
 
 
 class VqaTask(Task):
-    """task=vqa. The answer list, and the sizes of the views, are facts of the training data: a run folder keeps them in
-    answers.json."""
+    """task=vqa.
+
+    The answer list and the sizes of the views are facts of the training data. A run folder keeps them in answers.json.
+    """
 
     Config, interface, schema, unit = VqaTaskConfig, "vqa", VISUAL, "questions"
 
@@ -48,20 +50,20 @@ class VqaTask(Task):
 
     @staticmethod
     def completed(cfg: dict) -> dict:
-        """Without features there is nothing to fuse."""
+        """Without features, there is nothing to fuse, so model.fusion is set to none."""
         if "features" in cfg["data"] and not cfg["data"]["features"]:
             return {**cfg, "model": {**cfg["model"], "fusion": "none"}}
         return cfg
 
     def notes(self) -> str:
         alone = self.cfg["model"]["fusion"] == "none"
-        views = "the question alone (model.fusion=none)" if alone else f"boxes a view: {self.sizes()[1]}"
+        views = "the question alone (model.fusion=none)" if alone else f"boxes per view: {self.sizes()[1]}"
         sites = self.model_class().sites_of(self.cfg["model"])
         idle = "" if sites else "; no site for a normalizer in this model"
         return f"{len(self.answers()):,} answers; {views}{idle}"
 
     def data_fingerprints(self, splits: dict[str, Split]) -> dict[str, str]:
-        """The questions, the views of their images and the answers to choose from."""
+        """Fingerprints of the questions, the views of their images, and the answer list."""
         questions, views = super().data_fingerprints(splits), self.views("train")
         named = [] if views is None else [views.names, views.widths, views.boxes]
         return {name: digest([of_split, named, self.answers().texts]) for name, of_split in questions.items()}
@@ -85,8 +87,11 @@ class VqaTask(Task):
             raise RunError(str(error)) from error
 
     def answers(self) -> AnswerList:
-        """Those in the file task.answers, or those that most annotators gave to at least task.min_count questions of
-        the training split. Raises ValueError, naming the key, where there are none."""
+        """The answers in the file task.answers, or the frequent answers of the training split.
+
+        The latter are the answers that most annotators gave to at least task.min_count questions. Raises ValueError
+        that names the key if there are none.
+        """
         if self._answers is None:
             given = self.config.answers
             try:
@@ -96,7 +101,7 @@ class VqaTask(Task):
         return self._answers
 
     def _frequent_answers(self) -> Path:
-        """The file in the cache with the answers of the training split."""
+        """The cached file with the frequent answers of the training split."""
         source, limit, least = self.source(), self.cfg["data"]["max_train"], self.config.min_count
 
         def build(folder: Path) -> None:
@@ -107,7 +112,7 @@ class VqaTask(Task):
         return cached(self.cache() / name, build) / FILE
 
     def views(self, split: str) -> Views | None:
-        """Those views of a split's images that are used; None for the question alone."""
+        """The views of a split's images that the model uses. None if it uses the question alone."""
         fusion = self.cfg["model"]["fusion"]
         if fusion == "none":
             return None
@@ -116,13 +121,15 @@ class VqaTask(Task):
         return views.first(1) if fusion == "single" else views
 
     def sizes(self) -> tuple[list[int], list[int]]:
-        """Widths and most boxes of the views that are used. Raises ValueError for views that do not say where their
-        boxes are, where that counts."""
+        """The feature widths and the maximum numbers of boxes of the used views.
+
+        Raises ConfigError if the model uses box geometry and a view does not have it.
+        """
         if self._sizes is None:
             views = self.views("train")
             if views is not None and self.model_config().geometry and not all(views.geometry):
                 name = views.names[views.geometry.index(False)]
-                message = f"{name} does not say where boxes are; use model.geometry=false"
+                message = f"{name} has no box positions; use model.geometry=false"
                 raise ConfigError([Problem("model.geometry", message, True)])
             self._sizes = ([], []) if views is None else (list(views.widths), list(views.boxes))
         return self._sizes
@@ -139,12 +146,12 @@ class VqaTask(Task):
             try:
                 self.model_config()
             except ValueError as error:
-                if not str(error).startswith("n_heads="):  # every model is checked for that
+                if not str(error).startswith("n_heads="):  # this is checked for every model
                     yield Problem.about(f"model.{str(error).partition('=')[0]}", f"model.{error}")
         given = data["features"] if isinstance(data.get("features"), list) else []
         if given and is_valid("model", "data"):
             if self.cfg["model"]["fusion"] == "attention" and len(given) < 2:
-                message = "needs 2 views or more, but data.features has 1; use model.fusion=single"
+                message = "requires at least 2 views, but data.features has 1; use model.fusion=single"
                 yield Problem("model.fusion", message, "attention")
                 return
             try:
@@ -183,18 +190,23 @@ class VqaTask(Task):
         if views is not None and views.widths != self.sizes()[0]:
             found = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
             made = ", ".join(map(str, self.sizes()[0]))
-            raise DataError(f"data: the views have so many features a box ({found}), the model was made for {made}")
+            raise DataError(f"data: the views have other numbers of features per box ({found}) than the model ({made})")
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
     def score(self, module: VqaModule, split: Split) -> Results:
-        """The official accuracy, overall and by answer type, where the questions have annotations; the answers as the
-        official evaluation takes them."""
+        """The official accuracy, overall and by answer type, if the questions have annotations.
+
+        The answers are written in the format of the official evaluation.
+        """
         scores = super().score(module, split)
         predictions, gold = module.predictions(), references(split.texts)
         scores.files = {".results.json": results(predictions) + "\n"}
         annotated = any(reference.answers for reference in gold)
         if not annotated:
-            scores.metrics, scores.note = {}, "the questions have no annotations: answers are written, not scored"
+            scores.metrics, scores.note = (
+                {},
+                "the questions have no annotations: answers are written but not scored",
+            )
             scores.predictions = self.table(predictions, [None] * len(gold), [None] * len(gold), split)
             return scores
         found = score(predictions, gold)
