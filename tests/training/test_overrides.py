@@ -180,3 +180,14 @@ def test_settings_of_a_door_are_text_where_they_name_files():
     command = rerun.read_command(["run=2024", "null_threshold=2", "input=1e5"], defaults)
     assert command.settings == {"run": "2024", "null_threshold": 2, "input": "1e5"}
     assert command.asked == {"run", "null_threshold", "input"}
+
+
+def test_typed_values_replace_those_of_a_sweep_file(tmp_path):
+    typed = ["hparams_search=attention", "seed=1,2", "optimizer.lr=1e-3"]
+    assert readable(typed, multirun=True) == ["hparams_search=attention", "seed=1,2", "++optimizer.lr=1e-3"]
+    (tmp_path / "hparams_search").mkdir()
+    own = {"hydra": {"sweeper": {"params": {"+optimizer.lr": "1e-3,1e-4"}}}}
+    (tmp_path / "hparams_search" / "mine.yaml").write_text(json.dumps(own))
+    for option in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
+        found = readable([*option, "hparams_search=mine", "optimizer.lr=1", "seed=1,2"], multirun=True)
+        assert found == [*option, "hparams_search=mine", "optimizer.lr=1", "++seed=1,2"]

@@ -104,7 +104,7 @@ class Run:
     def attention(self, text: str) -> dict[str, LayerAttention]:
         """The attention weights of every layer while the model reads a text (and generates an output, if it does so).
 
-        The keys name layers as in attention.csv, such as "encoder/0", "decoder/1/attention" or "decoder/1/cross".
+        The keys name layers as in attention.csv, such as "encoder/0", "decoder/1" or "decoder/1/cross".
         Raises UserError for a task whose input is not a single text.
         """
         batch, tokens = self.task.attended(self.model, self.tokenizer, self._clean(text))

@@ -14,7 +14,9 @@ Two more things are rewritten:
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -40,10 +42,22 @@ _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 def readable(arguments: Sequence[str], multirun: bool = False) -> list[str]:
     """The arguments with values that Hydra parses as what was typed; `multirun` says that commas separate runs."""
-    return [_readable(argument, multirun) for argument in arguments]
+    swept = swept_keys(arguments)
+    return [_readable(argument, multirun, swept) for argument in arguments]
 
 
-def _readable(argument: str, multirun: bool) -> str:
+def swept_keys(arguments: Sequence[str]) -> set[str]:
+    """The keys that the file of `hparams_search=` sweeps over. A typed value replaces the sweep only if Hydra sees the
+    same key, so `++` must not be added."""
+    chosen = [argument.partition("=")[2] for argument in arguments if argument.startswith("hparams_search=")]
+    folders = [CONF, *(Path(it.partition("=")[2]) for it in arguments if it.startswith("--config-dir="))]
+    folders += [Path(after) for option, after in pairwise(arguments) if option in ("--config-dir", "-cd")]
+    files = [folder / "hparams_search" / f"{name}.yaml" for folder in folders for name in chosen]
+    contents = [OmegaConf.to_container(OmegaConf.load(file)) for file in files if file.is_file()]
+    return {key.lstrip("+") for it in contents for key in it.get("hydra", {}).get("sweeper", {}).get("params", {})}
+
+
+def _readable(argument: str, multirun: bool, swept: Collection[str] = ()) -> str:
     if not (found := _ARGUMENT.fullmatch(argument)):
         return argument
     key, value = found.groups()
@@ -53,7 +67,7 @@ def _readable(argument: str, multirun: bool) -> str:
     if name == "attention":
         return f"{key}={_choices_quoted(value)}"
     is_group = "." not in name and (argument.startswith("+") or (CONF / name).is_dir())
-    is_key = not is_group and "/" not in name and not name.startswith("hydra.")
+    is_key = not is_group and "/" not in name and not name.startswith("hydra.") and name not in swept
     return f"++{name}={value}" if is_key else f"{key}={value}"
 
 

@@ -40,7 +40,7 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> EvalCommand:
     settings, asked, typed = dict(defaults), set(), []
     problems: list[str] = []
     for override in OverridesParser.create().parse_overrides(readable(arguments)):
-        key, value, [line] = override.key_or_group, override.value(), as_typed([override.input_line])
+        key, value, [line] = override.key_or_group, override.value(), as_typed([override.input_line or ""])
         if override.is_sweep_override():
             problems.append(f"{line}: one value at a time here")
         elif key in defaults:  # a folder may be called 1

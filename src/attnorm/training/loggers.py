@@ -150,9 +150,9 @@ class TensorBoard(TensorBoardLogger):
                 shutil.copy(events, self.log_dir)
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any], *_: Any) -> None:
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """The configuration, as text and as hyperparameters named like the keys on the command line."""
-        self.hparams = dict(leaves(params))
+        self.hparams: dict[str, Any] = dict(leaves(params))
         text = yaml.safe_dump(params, sort_keys=False, allow_unicode=True)
         self.experiment.add_text("config", code_block(text), self.first_step)
         _, start, _ = self._hparams_summaries()
