@@ -26,7 +26,7 @@ from attnorm.cli import train as front
 from attnorm.config.arguments import as_typed, readable
 from attnorm.errors import Interrupted
 from attnorm.training.callbacks import throughput as callbacks
-from attnorm.training.loggers import read_csv
+from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnorm.analysis.figures import DECADES, compare_column_mass, draw_run, line, log_floor, normalizer_of, split_label
-from attnorm.training.loggers import CsvTable
+from attnorm.training.csv_table import CsvTable
 
 CONFIG = {
     "task": {"name": "gigaword"},

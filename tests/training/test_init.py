@@ -21,7 +21,7 @@ from attnorm.errors import ConfigError
 from attnorm.models.load_weights import read_weights
 from attnorm.tasks.task import task_of
 from attnorm.training import warm_start
-from attnorm.training.loggers import read_csv
+from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", ",", "the", "a"]

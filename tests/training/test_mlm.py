@@ -314,7 +314,7 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
         ),
         (
             ("task.span_weights=[0,0]",),
-            "task.span_weights=[0, 0]: must be a list of numbers of at least 0",
+            "task.span_weights=[0, 0]: must be a list of numbers >= 0",
         ),
         (
             ("model.max_source=2000",),

@@ -13,7 +13,7 @@ import runs
 from attnorm.errors import ConfigError
 from attnorm.tasks.task import Task
 from attnorm.training import run_folder
-from attnorm.training.loggers import read_csv
+from attnorm.training.csv_table import read_csv
 
 TASKS = ("gigaword", "mlm", "squad", "classify", "vqa")
 SHORT = ("attention=hnas", "data.train_size=60")  # 6 updates per epoch

@@ -21,7 +21,7 @@ from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.module import NonFiniteLoss
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
-from attnorm.training.loggers import read_csv
+from attnorm.training.csv_table import read_csv
 
 EPOCHS = (
     "attention=hnas",

@@ -18,7 +18,7 @@ from attnorm.data.sampler import MicroBatch, TokenBatches
 from attnorm.tasks.squad.module import SpanModule
 from attnorm.tasks.task import task_of
 from attnorm.training import console
-from attnorm.training.loggers import read_csv
+from attnorm.training.csv_table import read_csv
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 

@@ -19,7 +19,8 @@ from attnorm.config.resolve import leaves
 from attnorm.training import loggers as tracking
 from attnorm.training import train as training
 from attnorm.training.callbacks.throughput import Throughput
-from attnorm.training.loggers import CsvTable, MetricsFile, continue_history, has_wandb_key, read_csv
+from attnorm.training.csv_table import CsvTable, continue_history, read_csv
+from attnorm.training.loggers import MetricsFile, has_wandb_key
 from attnorm.training.train import train
 
 WANDB = importlib.util.find_spec("wandb") is not None

@@ -19,7 +19,7 @@ from attnorm.data.sources.scenes import Scenes
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.module import VqaModule, views_of
 from attnorm.training import console
-from attnorm.training.loggers import read_csv
+from attnorm.training.csv_table import read_csv
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
@@ -464,7 +464,7 @@ def test_eval_says_what_views_a_model_was_made_for(monkeypatch, tmp_path, capsys
     views = features(tmp_path)
     widths = "(view0: 7, view1: 7, view2: 7) than the model (48, 64, 40)"
     for typed, said in (
-        ((), "error: fusion='attention': expected 3 views, got 0\n"),
+        ((), "error: fusion='attention': expected 3 views, but got 0\n"),
         ((views, "data.max_boxes=50"), f"error: data: the views have other numbers of features per box {widths}\n"),
     ):
         assert runs.call(monkeypatch, "eval", *keys, *typed) == 1

@@ -19,7 +19,7 @@ from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks.attention_stats import AttentionStats, layer_label
 from attnorm.training.callbacks.learned_scalars import learned_scalars, recorded_scalars
-from attnorm.training.loggers import read_csv
+from attnorm.training.csv_table import read_csv
 from attnorm.training.run_folder import load_weights
 
 TWO = ("model.encoder_layers=2", "callbacks.attention_stats.every_n_steps=1", "task.max_steps=3")

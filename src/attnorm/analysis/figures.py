@@ -13,7 +13,7 @@ from attnorm.attention.build import short_name
 from attnorm.config.run_config import read_config
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
-from attnorm.training.loggers import read_csv
+from attnorm.training.csv_table import read_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
@@ -53,7 +54,7 @@ def swept_keys(arguments: Sequence[str]) -> set[str]:
     folders = [CONF, *(Path(it.partition("=")[2]) for it in arguments if it.startswith("--config-dir="))]
     folders += [Path(after) for option, after in pairwise(arguments) if option in ("--config-dir", "-cd")]
     files = [folder / "hparams_search" / f"{name}.yaml" for folder in folders for name in chosen]
-    contents = [OmegaConf.to_container(OmegaConf.load(file)) for file in files if file.is_file()]
+    contents = [yaml.safe_load(file.read_text()) or {} for file in files if file.is_file()]
     return {key.lstrip("+") for it in contents for key in it.get("hydra", {}).get("sweeper", {}).get("params", {})}
 
 

@@ -11,8 +11,8 @@ from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace
 from attnorm.config.integrity import check_fit, parameters_of
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.learned_scalars import file_of, learned_scalars
+from attnorm.training.csv_table import continue_history
 from attnorm.training.environment import describe_environment, is_first_rank, write_json
-from attnorm.training.loggers import continue_history
 
 CONFIG = "config.yaml"
 CSV_FILES = ("metrics.csv", ATTENTION_FILE)  # beside those of learned scalars

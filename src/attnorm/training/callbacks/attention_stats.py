@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
 from attnorm.schema import WholeNumber
 from attnorm.tasks.module import TaskModule
-from attnorm.training.loggers import CsvTable, read_csv
+from attnorm.training.csv_table import CsvTable, read_csv
 
 ATTENTION_FILE = "attention.csv"
 

@@ -10,7 +10,7 @@ from attnorm.attention.multihead import attention_layers
 from attnorm.schema import Count
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
-from attnorm.training.loggers import CsvTable, read_csv
+from attnorm.training.csv_table import CsvTable, read_csv
 
 COLUMNS = ("step", "layer", "head", "value")
 RESERVED = ("attention", "metrics")  # CSV files of a run folder that hold something else
