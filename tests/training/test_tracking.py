@@ -17,6 +17,7 @@ from pytorch_lightning.loggers import Logger
 from attnorm.analysis.figures import draw_run
 from attnorm.config.resolve import leaves
 from attnorm.training import loggers as tracking
+from attnorm.training import run_loggers
 from attnorm.training import train as training
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.csv_table import CsvTable, continue_history, read_csv
@@ -172,12 +173,12 @@ def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, asked,
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
     cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={asked}", "tags=[a]", "seed=3")
-    tracking.RunLoggers(cfg, nobody, "hnas", group="sweep").open()
+    run_loggers.RunLoggers(cfg, nobody, "hnas", group="sweep").open()
     assert made["mode"] == made_with
     assert made["name"] == "gigaword hnas seed 3"
     assert (made["tags"], made["group"], made["project"]) == (["a"], "sweep", "attnorm")
     first = made["id"]
-    tracking.RunLoggers(cfg, nobody, "hnas").open()
+    run_loggers.RunLoggers(cfg, nobody, "hnas").open()
     assert made["id"] == first == (nobody / "wandb_id.txt").read_text().strip()  # a resumed run goes on there
 
 

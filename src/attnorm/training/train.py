@@ -24,9 +24,9 @@ from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.environment import is_first_rank
-from attnorm.training.loggers import RunLoggers
 from attnorm.training.run_folder import load_weights, resume_history, start_record
 from attnorm.training.run_log import RunLog
+from attnorm.training.run_loggers import RunLoggers
 from attnorm.training.summary import RunSummary
 from attnorm.training.trainer import best_value, build_trainer, ending, set_length
 

@@ -1,0 +1,109 @@
+"""The loggers of a run: started before training, closed once everything has been sent to them."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers import Logger
+
+from attnorm.config.checkpoint_files import read_checkpoint
+from attnorm.config.components import build_components, entries
+from attnorm.training.environment import is_first_rank
+from attnorm.training.loggers import MetricsFile, Samples, send_samples
+
+log = logging.getLogger(__name__)
+
+
+class RunLoggers(pl.Callback):
+    """metrics.csv and the loggers of the group `logger`, closed when this context ends.
+
+    Before that the figures of the run are drawn and sent, whether the run ended well or not. What fails after training
+    (drawing, sending, closing) is a warning: it neither hides the exception that ended the run nor makes a finished run
+    a failed one.
+
+    It is also a callback of the trainer, because Lightning would close the loggers at the end of training, before the
+    final scores, samples and figures have been sent.
+    """
+
+    def __init__(
+        self,
+        cfg: dict[str, Any],
+        run_folder: Path,
+        label: str,
+        group: str | None = None,
+        draw: Callable[[Path], list[Path]] | None = None,
+    ):
+        self.cfg, self.run_folder, self.label, self.group, self.draw = cfg, run_folder, label, group, draw
+        self.metrics_file = MetricsFile(run_folder / "metrics.csv")
+        self.others: list[Logger] = []
+
+    def open(self) -> list[Logger]:
+        """Starts the loggers, on the first rank; the other ranks have none."""
+        if not is_first_rank():
+            return []
+        facts = {
+            "run_folder": self.run_folder,
+            "save_dir": self.run_folder,
+            "run_name": f"{self.cfg['task']['name']} {self.label} seed {self.cfg['seed']}",
+            "tags": self.cfg["tags"],
+            "config": self.cfg,
+            "group": self.group,
+        }
+        self.others = build_components(self.cfg, "logger", **facts, **self._resumed())
+        for logger in self.others:
+            logger.log_hyperparams(self.cfg)
+        return [self.metrics_file, *self.others]
+
+    def _resumed(self) -> dict[str, Any]:
+        """The folder of the run that is being resumed, and the first update that this run makes."""
+        if not self.cfg["ckpt_path"] or not entries(self.cfg, "logger"):
+            return {"resumed_run": None, "first_step": 0}
+        checkpoint = Path(self.cfg["ckpt_path"])
+        return {
+            "resumed_run": checkpoint.parent.parent,
+            "first_step": read_checkpoint(checkpoint)["global_step"] + 1,
+        }
+
+    def teardown(self, trainer: pl.Trainer, task: pl.LightningModule, stage: str) -> None:
+        self._detach(trainer)
+
+    def on_exception(self, trainer: pl.Trainer, task: pl.LightningModule, error: BaseException) -> None:
+        self._detach(trainer)
+
+    def _detach(self, trainer: pl.Trainer) -> None:
+        """Keeps Lightning from closing the loggers. They are saved, as this may be a process forked for training."""
+        for logger in self.others:
+            attempt("save", logger, logger.save)
+        trainer.loggers = []
+
+    def log_final(self, scores: Mapping[str, float], samples: Samples, step: int) -> None:
+        """Sends the scores and samples of the best model to every logger; metrics.csv keeps its columns."""
+        self.metrics_file.last_step = step
+        named = {f"final/{name}": value for name, value in scores.items()}
+        for logger in self.others:
+            attempt("log the final scores", logger, getattr(logger, "log_final", logger.log_metrics), named, step)
+            attempt("log the samples", logger, send_samples, [logger], "final", samples, step)
+
+    def __enter__(self) -> "RunLoggers":
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if not is_first_rank():
+            return
+        figures = attempt("draw the figures", self, self.draw, self.run_folder) if self.draw else None
+        for logger in self.others:
+            for path in figures or []:
+                if hasattr(logger, "log_figure"):
+                    attempt(f"log {path.name}", logger, logger.log_figure, path, self.metrics_file.last_step)
+            attempt("close", logger, logger.finalize, "success" if kind is None else "failed")
+
+
+def attempt(what: str, owner: object, action: Callable, *arguments: Any) -> Any:
+    """The result of `action(*arguments)`; None and a warning if it fails."""
+    try:
+        return action(*arguments)
+    except Exception as error:
+        log.warning("%s could not %s: %s: %s", type(owner).__name__, what, type(error).__name__, error)
+        return None
