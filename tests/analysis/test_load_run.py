@@ -1,0 +1,92 @@
+"""Runs in Python: what `attnorm.load_run` reads, and that the model it opens is the one of the run."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import runs
+import torch
+
+import attnorm
+from attnorm.attention.multihead import observe
+from attnorm.errors import ConfigError, RunError, UserError
+
+ARTICLE = "The French president visited 3 cities in Germany on Monday ."
+pytestmark = pytest.mark.training
+
+
+@pytest.fixture(scope="module")
+def run():
+    return attnorm.load_run(runs.finished_run())
+
+
+def test_the_records_of_a_run_are_read(run):
+    assert run.config["task"]["name"] == "gigaword" and run.summary["finished"]
+    assert {"step", "train/loss", "val/loss"} <= set(run.metrics.columns)
+    assert run.metrics["step"].max() == run.summary["steps"]
+    assert list(run.table("hybrid_weights.csv").columns) == ["step", "layer", "head", "value"]
+    assert len(run.predictions) == run.summary["validation"]["size"]
+    mean = run.predictions["rouge1"].mean()
+    assert mean == pytest.approx(run.summary["validation"]["metrics"]["rouge1"], rel=1e-12)
+
+
+def test_the_model_writes_what_the_command_writes(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "articles.txt").write_text(f"{ARTICLE}\n")
+    assert runs.call(monkeypatch, "generate", f"run={run.folder}", f"input={tmp_path}/articles.txt") == 0
+    assert run.generate([ARTICLE]) == capsys.readouterr().out.splitlines()
+
+
+def test_attention_is_that_of_the_model_by_layer_and_head_with_its_tokens(run):
+    found = run.attention(ARTICLE)
+    assert list(found) == ["encoder/0", "decoder/0", "decoder/0/cross"]
+    read, wrote = found["encoder/0"].keys, found["decoder/0"].queries
+    assert "".join(read[:-1]).replace("▁", " ").strip() == ARTICLE.lower().replace("3", "#") and read[-1] == "[eos]"
+    assert wrote[0] == "[bos]" and found["decoder/0/cross"].keys == read and found["decoder/0/cross"].queries == wrote
+    for layer in found.values():
+        assert layer.weights.shape == (2, len(layer.queries), len(layer.keys))
+        sums = layer.weights.sum(-1)
+        torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=len(layer.keys) * 2**-23)
+    assert found["decoder/0"].weights.triu(1).abs().max() == 0  # no weight on the future
+    ids = run.tokenizer.encode([ARTICLE.lower().replace("3", "#")])[0]
+    seen = []
+    with torch.no_grad(), observe(run.model, lambda name, weights, _: seen.append(weights)):
+        run.model.encode(torch.tensor([[*ids, run.tokenizer.eos_id]]))
+    torch.testing.assert_close(found["encoder/0"].weights, seen[0][0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("task", ["mlm", "classify"])
+def test_an_encoder_reads_one_text(task):
+    found = attnorm.load_run(runs.finished_run(task)).attention("the cat of paris")
+    assert list(found) == ["encoder/0"]
+    assert found["encoder/0"].keys[0] == "[CLS]" and found["encoder/0"].keys[-1] == "[SEP]"
+
+
+def test_what_a_task_cannot_do_is_said():
+    run = attnorm.load_run(runs.finished_run("vqa"))
+    with pytest.raises(UserError, match="task=vqa: its models do not generate text"):
+        run.generate(["what is this ?"])
+    with pytest.raises(UserError, match="task=vqa: its models need more input than a text"):
+        run.attention("what is this ?")
+
+
+def test_a_folder_that_is_no_run_or_names_foreign_code_is_refused(tmp_path):
+    with pytest.raises(RunError, match="no such folder"):
+        attnorm.load_run(tmp_path / "nowhere")
+    folder = runs.copied_run(tmp_path)
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("attnorm.models.seq2seq.Seq2Seq", "elsewhere.Model"))
+    with pytest.raises(ConfigError, match="names code outside attnorm"):
+        attnorm.load_run(folder)
+    with pytest.raises(RunError, match=r"validation\.parquet: missing"):
+        (folder / "predictions" / "validation.parquet").unlink()
+        _ = attnorm.load_run(folder, trust_code=True).predictions
+
+
+def test_importing_the_package_loads_nothing_until_it_is_asked():
+    heavy = {"pytorch_lightning", "hydra", "pandas"}
+    code = "import json, sys, attnorm, attnorm.attention; print(json.dumps(list(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not heavy & set(json.loads(ended.stdout))
+    with pytest.raises(AttributeError, match="no attribute 'lode_run'"):
+        _ = attnorm.lode_run
