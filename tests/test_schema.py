@@ -67,13 +67,13 @@ def test_a_part_without_options_says_so():
 def test_keys_at_the_top_level_have_no_group():
     problems = option_problems("", Part, {"rate": 2.0})
     assert [problem.key for problem in problems] == ["rate", "size"]
-    assert problems[1] == "size: has to be given, as size=<value>"
+    assert problems[1] == "size: must be given, as in size=<value>"
 
 
 def test_every_problem_is_found_and_a_missing_option_is_one():
     problems = option_problems("model", Part, {"rate": 1, "sise": 3, "span": "x"})
     assert [problem.key for problem in problems] == ["model.rate", "model.sise", "model.span", "model.size"]
-    assert problems[-1] == "model.size: has to be given, as model.size=<value>"
+    assert problems[-1] == "model.size: must be given, as in model.size=<value>"
     assert option_problems("model", Part, {"size": 3}) == []
 
 
@@ -171,13 +171,13 @@ def test_values_that_an_annotation_allows(annotation, values):
 def test_values_that_an_annotation_does_not_allow(annotation, values):
     for value in values:
         (problem,) = value_problems("key", value, annotation)
-        assert problem.startswith("key=") and problem.endswith(f": allowed are {allowed(annotation)}")
+        assert problem.startswith("key=") and problem.endswith(f": allowed: {allowed(annotation)}")
 
 
 def test_a_refused_value_is_shown_as_in_yaml():
-    assert value_problems("key", None, schema.Count) == ["key=null: allowed are whole numbers from 1"]
-    assert value_problems("key", True, schema.Count) == ["key=true: allowed are whole numbers from 1"]
-    assert value_problems("key", "1", schema.Count | None) == ["key=1: allowed are whole numbers from 1 or null"]
+    assert value_problems("key", None, schema.Count) == ["key=null: allowed: whole numbers from 1"]
+    assert value_problems("key", True, schema.Count) == ["key=true: allowed: whole numbers from 1"]
+    assert value_problems("key", "1", schema.Count | None) == ["key=1: allowed: whole numbers from 1 or null"]
 
 
 def test_an_annotation_that_cannot_be_checked_allows_everything():
@@ -196,8 +196,8 @@ def test_values_of_user_dataclasses_and_of_attnorm_are_checked():
         pass
 
     assert option_problems("model", function, {"size": 0}) == []
-    assert option_problems("model", own(function), {"size": 0}) == ["model.size=0: allowed are whole numbers from 1"]
-    assert option_problems("model", Part, {"size": 0}) == ["model.size=0: allowed are whole numbers from 1"]
+    assert option_problems("model", own(function), {"size": 0}) == ["model.size=0: allowed: whole numbers from 1"]
+    assert option_problems("model", Part, {"size": 0}) == ["model.size=0: allowed: whole numbers from 1"]
 
 
 def test_a_parameter_without_annotation_takes_any_value():

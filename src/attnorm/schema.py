@@ -77,7 +77,7 @@ def option_problems(
             problems += value_problems(key, value, known[name].annotation)
     needed = (name for name, it in known.items() if it.default is EMPTY and name not in options)
     keys = (f"{group}.{name}" if group else name for name in needed)
-    return problems + [Problem(key, f"has to be given, as {key}=<value>") for key in keys]
+    return problems + [Problem(key, f"must be given, as in {key}=<value>") for key in keys]
 
 
 def is_checked(maker: Callable) -> bool:
@@ -90,7 +90,7 @@ def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
     try:
         convert(value, annotation)
     except ValidationError:
-        return [Problem(key, f"allowed are {allowed(annotation)}", value)]
+        return [Problem(key, f"allowed: {allowed(annotation)}", value)]
     except (PydanticSchemaGenerationError, PydanticUserError):
         return []
     return []

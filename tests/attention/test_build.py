@@ -179,9 +179,9 @@ def test_tables_with_any_prior_and_scorer_are_sound(scorer):
 @pytest.mark.parametrize(
     "attention, words",
     [
-        (tables(priors=["content"], content={"hidden": 0}), "hidden=0: allowed are whole numbers from 1"),
+        (tables(priors=["content"], content={"hidden": 0}), "hidden=0: allowed: whole numbers from 1"),
         (tables(priors=["content"], content={"hiden": 3}), "Did you mean 'hidden'?"),
-        (tables(priors=["t5"], t5={"buckets": "x"}), "buckets='x': allowed are whole numbers from 4"),
+        (tables(priors=["t5"], t5={"buckets": "x"}), "buckets='x': allowed: whole numbers from 4"),
         (tables(priors=["learnt"]), "Did you mean 'learned'?"),
         (tables(scorer="gausian"), "Did you mean 'gaussian'?"),
         (tables(scorer="gaussian", gaussian={"sigma": 2}), "has no option 'sigma'"),

@@ -372,14 +372,11 @@ def test_narrow_inputs_give_the_weights_of_wide_ones_and_autocast_changes_nothin
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(
-            ({"order": order}, f"order={order!r}: allowed are 1, 2 and 'exact'")
-            for order in (3, 0, "2", True, 1.0, None)
-        ),
+        *(({"order": order}, f"order={order!r}: allowed: 1, 2 and 'exact'") for order in (3, 0, "2", True, 1.0, None)),
         ({"order": [1]}, "order="),
-        ({"tolerance": 0}, "tolerance=0: allowed are numbers between 0 and 1"),
+        ({"tolerance": 0}, "tolerance=0: allowed: numbers between 0 and 1"),
         ({"tolerance": "small"}, "tolerance='small'"),
-        ({"max_steps": 0}, "max_steps=0: allowed are whole numbers from 1"),
+        ({"max_steps": 0}, "max_steps=0: allowed: whole numbers from 1"),
         ({"max_steps": 2.5}, "max_steps=2.5"),
         ({"ordr": 2}, "no option 'ordr'.*order, tolerance, max_steps.*Did you mean 'order'"),
     ],

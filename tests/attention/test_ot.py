@@ -386,7 +386,7 @@ def test_a_cost_may_be_a_trained_module():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gamma": 0}, "gamma=0: allowed are numbers above 0"),
+        ({"gamma": 0}, "gamma=0: allowed: numbers above 0"),
         ({"gamma": -1.0}, "gamma=-1.0"),
         ({"gamma": float("nan")}, "gamma=nan"),
         ({"gamma": float("inf")}, "gamma=inf"),

@@ -531,7 +531,11 @@ FAULTS = [  # the fault, the property that is about it, what its failing case sa
     (DeclaredPastButAll, "no_leak_in_causal_use", r"from position \d on changed\nattend\["),
     (StricterThanNeeded, "couples_queries_as_declared", r"stricter than needed; declare 'none'"),
     (PastButNone, "couples_queries_as_declared", r"stricter than needed; declare 'none'"),
-    (MisspeltCoupling, "couples_queries_as_declared", r"couples_queries='future': allowed are 'none', 'past', 'all'"),
+    (
+        MisspeltCoupling,
+        "couples_queries_as_declared",
+        r"couples_queries='future': allowed: 'none', 'past', 'all'",
+    ),
     (LeakingPrefix, "couples_queries_as_declared", r"changing query 1 moved a weight in row 0"),
     (LeakingPrefix, "no_leak_in_causal_use", r"causal \(Mask\), no prior"),
     (LeakingPrefix, "step_equals_full_pass", r"step for query 0\nweights of one step\["),
@@ -717,7 +721,7 @@ def test_results_say_which_property_and_why():
 
 @pytest.mark.parametrize("properties", [["rows_sum_to_totl"], "rows_sum_to_totl"])
 def test_an_unknown_property_is_refused_with_the_right_ones(properties):
-    with pytest.raises(ValueError, match=r"'rows_sum_to_totl': allowed are rows_sum.*Did you mean 'rows_sum_to_total'"):
+    with pytest.raises(ValueError, match=r"'rows_sum_to_totl': allowed: rows_sum.*Did you mean 'rows_sum_to_total'"):
         check_normalizer(Softmax, properties=properties)
 
 

@@ -145,14 +145,14 @@ def test_a_pair_depends_on_its_arguments_only():
 
 @pytest.mark.parametrize("split", ["valid", "", "Train", None])
 def test_a_wrong_split_lists_the_right_ones(split):
-    with pytest.raises(ValueError, match=r"allowed are train, validation, test"):
+    with pytest.raises(ValueError, match=r"allowed: train, validation, test"):
         pair(split, 0)
     assert SPLITS == ("train", "validation", "test")
 
 
 @pytest.mark.parametrize("bad", [{"index": -1}, {"index": 1.0}, {"seed": -1}, {"seed": "0"}, {"seed": True}])
 def test_a_wrong_index_or_seed_is_refused(bad):
-    with pytest.raises(ValueError, match=rf"{next(iter(bad))}=.*allowed are integers >= 0"):
+    with pytest.raises(ValueError, match=rf"{next(iter(bad))}=.*allowed: integers >= 0"):
         pair("train", **{"index": 0, **bad})
 
 

@@ -62,7 +62,7 @@ def test_an_encoding_that_is_none_is_a_problem(tmp_path, encoding):
     for source, _ in sources(tmp_path):
         source.encoding = encoding
         [problem] = source.check(["train"])
-        assert problem.startswith(f"data.encoding={encoding}: not a text encoding of Python; allowed are utf-8,")
+        assert problem.startswith(f"data.encoding={encoding}: not a text encoding of Python; allowed: utf-8,")
     assert "Did you mean 'utf-8'?" in files.encoding_problem("utf-9")[0]
 
 

@@ -242,17 +242,17 @@ def test_check_tokenizer_names_every_problem(tmp_path):
     assert "Did you mean 'vocab_size'?" in problems_of("sentencepiece", vocabsize=3)[0]
     problems = problems_of("sentencepiece", model_type="unigramm", vocab_size=0, sample=1.5)
     assert problems == [
-        "tokenizer.model_type=unigramm: allowed are unigram, bpe",
-        "tokenizer.vocab_size=0: allowed are whole numbers from 1",
-        "tokenizer.sample=1.5: allowed are whole numbers from 1 or null",
+        "tokenizer.model_type=unigramm: allowed: unigram, bpe",
+        "tokenizer.vocab_size=0: allowed: whole numbers from 1",
+        "tokenizer.sample=1.5: allowed: whole numbers from 1 or null",
     ]
     problems = problems_of("wordpiece", file=str(tmp_path / "vocab.txt"), lowercase="yes")
-    assert problems[0] == "tokenizer.lowercase=yes: allowed are true, false or null"
+    assert problems[0] == "tokenizer.lowercase=yes: allowed: true, false or null"
     assert "no such file" in problems[1] and len(problems) == 2
     assert "no vocab.txt or tokenizer.json in this folder" in problems_of("wordpiece", file=str(tmp_path))[0]
     assert "must be a vocab.txt or a tokenizer.json" in problems_of("wordpiece", file="vocab.bin")[0]
     assert "null trains one" in problems_of("wordpiece", file="")[0]
-    assert problems_of("wordpiece", file=3) == ["tokenizer.file=3: allowed are text or null"]
+    assert problems_of("wordpiece", file=3) == ["tokenizer.file=3: allowed: text or null"]
     problems = problems_of("wordpiece", vocab_size=0, sample=-1, lowercase=3)
     assert [p.key for p in problems] == [f"tokenizer.{k}" for k in ("vocab_size", "sample", "lowercase")]
     assert problems_of("wordpiece") == problems_of("wordpiece", sample=None) == []

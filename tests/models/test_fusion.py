@@ -319,8 +319,8 @@ def test_views_that_do_not_fit_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fusion": "atention"}, "fusion='atention': allowed are none, single, concat, attention"),
-        ({"question": "lstm"}, "question='lstm': allowed are gru, transformer"),
+        ({"fusion": "atention"}, "fusion='atention': allowed: none, single, concat, attention"),
+        ({"question": "lstm"}, "question='lstm': allowed: gru, transformer"),
         ({"n_heads": 3}, "n_heads=3: must divide d_model=8"),
         ({"fusion_heads": 5}, "fusion_heads=5: must divide d_model=8"),
     ],

@@ -496,17 +496,17 @@ def test_what_a_bert_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, be
     with pytest.raises(ValueError) as error:
         export(model, tmp_path / "none")
     for problem in (
-        "model.positions=sinusoidal: allowed is learned",
-        "model.norm_first=true: allowed is false",
-        "model.embedding_norm=false: allowed is true",
-        "encoder.layers.0.attention: normalizer HNAS: allowed is Softmax",
-        "encoder.layers.1.attention: normalizer HNAS: allowed is Softmax",
-        "encoder.layers.1.attention: scorer Dot: allowed is ScaledDot",
-        "attention.prior.encoder=['t5']: allowed is []",
+        "model.positions=sinusoidal: allowed: learned",
+        "model.norm_first=true: allowed: false",
+        "model.embedding_norm=false: allowed: true",
+        "encoder.layers.0.attention: normalizer HNAS: allowed: Softmax",
+        "encoder.layers.1.attention: normalizer HNAS: allowed: Softmax",
+        "encoder.layers.1.attention: scorer Dot: allowed: ScaledDot",
+        "attention.prior.encoder=['t5']: allowed: []",
     ):
         assert problem in str(error.value)
     assert not (tmp_path / "none").exists()
-    with pytest.raises(ValueError, match="Seq2Seq cannot be exported as BERT: allowed are MaskedLM, SpanModel, Class"):
+    with pytest.raises(ValueError, match="Seq2Seq cannot be exported as BERT: allowed: MaskedLM, SpanModel, Class"):
         export(ours(Seq2Seq, bert[1], decoder_layers=1, max_target=4), tmp_path)
 
 
@@ -591,9 +591,12 @@ def test_a_decoder_with_more_layers_than_the_weights_is_refused(bert):
     [
         ({"model_type": "roberta"}, "model_type='roberta': only 'bert'"),
         ({"model_type": None}, "model_type=None: only 'bert'"),
-        ({"hidden_act": "silu"}, "hidden_act='silu': allowed are gelu, relu"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key': allowed is 'absolute'"),
-        ({"is_decoder": True}, "is_decoder=True: allowed is False"),
+        ({"hidden_act": "silu"}, "hidden_act='silu': allowed: gelu, relu"),
+        (
+            {"position_embedding_type": "relative_key"},
+            "position_embedding_type='relative_key': allowed: 'absolute'",
+        ),
+        ({"is_decoder": True}, "is_decoder=True: allowed: False"),
         ({"num_attention_heads": 5}, "hidden_size=24: not a multiple of num_attention_heads=5"),
     ],
 )

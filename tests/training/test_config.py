@@ -145,7 +145,7 @@ def test_keys_that_have_to_be_given_are_asked_for(file):
     assert missing
     with pytest.raises(ConfigError) as caught:
         front.check_composed(runs.composed(chosen(file)))
-    assert caught.value.problems == sorted(f"{key}: has to be given, as {key}=<value>" for key in missing)
+    assert caught.value.problems == sorted(f"{key}: must be given, as in {key}=<value>" for key in missing)
 
 
 @pytest.mark.parametrize("file", YAML_FILES, ids=name_of)
@@ -355,7 +355,7 @@ def test_values_that_are_allowed_are_accepted(change):
 @pytest.mark.parametrize("mode", ["of", "3"])
 def test_a_wrong_option_of_a_logger_is_refused(mode):
     [problem] = refused("logger=wandb", f"logger.wandb.mode={mode}")
-    assert problem == f"logger.wandb.mode={mode}: allowed are online, offline or null"
+    assert problem == f"logger.wandb.mode={mode}: allowed: online, offline or null"
 
 
 @pytest.mark.parametrize(

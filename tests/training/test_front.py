@@ -80,12 +80,12 @@ def test_doors_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys, 
         (("task=vqa", "data.dir=x"), "data.dir is a key of data=gigaword."),
         (("attention.options.hnas.strat=0.4", "attention=hnas"), "start"),
         (("attention.decoder=dnas",), "error: attention.decoder=dnas: dnas couples queries"),
-        (("data=gigaword",), "error: data.dir: has to be given, as data.dir=<value>"),
+        (("data=gigaword",), "error: data.dir: must be given, as in data.dir=<value>"),
         (("data=base",), "error: "),
-        (("seed=x",), "error: seed=x: allowed are whole numbers"),
+        (("seed=x",), "error: seed=x: allowed: whole numbers"),
         (("trainer.max_steps=0", "seed=x"), "error: trainer.max_steps=0"),
         (("seed=1=2",), "error: "),
-        (("~optimizer.lr",), "error: optimizer.lr: has to be given, as optimizer.lr=<value>"),
+        (("~optimizer.lr",), "error: optimizer.lr: must be given, as in optimizer.lr=<value>"),
         (("~optimizer",), "error: optimizer._target_: is not set"),
         (("~decoding", "~attention.options", "~tokenizer"), "error: tokenizer._target_: is not set"),
         (("+trainer.benchmark=3",), "error: trainer.benchmark=3: "),
@@ -175,7 +175,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
     [
         (("run=nowhere",), "run=nowhere: no such folder"),
         (("run={empty}",), "no config.yaml there, so it is not a run folder"),
-        (("run={run}", "ckpt=bets"), "ckpt=bets: allowed are best, last"),
+        (("run={run}", "ckpt=bets"), "ckpt=bets: allowed: best, last"),
         (("run={run}", "ckpt=last"), "no checkpoint last.ckpt there (there is: ['best.ckpt'])"),
         (("run={run}", "rnu=x"), "Did you mean 'run'?"),
         (("run={run}", "decoding.beam_sise=3"), "Did you mean 'decoding.beam_size'?"),
@@ -185,7 +185,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
         (("run={run}", "~decoding.beam_size"), "decoding.beam_size"),
         (("run={run}", "decoding.beam_size=1,2"), "decoding.beam_size"),
         (("run={run}", "data=newswires"), "newswire"),
-        (("split=test", "input=-"), "run: has to be given, as run=<"),
+        (("split=test", "input=-"), "run: must be given, as in run=<"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -206,7 +206,7 @@ def test_a_door_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, door, a
 
 @pytest.mark.parametrize("split", ["train", "valid", "1"])
 def test_eval_refuses_other_splits(monkeypatch, tmp_path, capsys, split):
-    assert "allowed are validation, test" in refused(
+    assert "allowed: validation, test" in refused(
         monkeypatch, capsys, "eval", f"run={runs.finished_run()}", f"split={split}"
     )
 
@@ -334,15 +334,15 @@ def test_the_table_of_scores_is_shown(monkeypatch, files, capsys):
 @pytest.mark.parametrize(
     ("arguments", "problems"),
     [
-        (["metric=squad"], ["predictions: has to be given, as predictions=<file>", "references: has to be given"]),
-        (["metric=squad", "predictions={files}/answers.json"], ["references: has to be given, as references=<file>"]),
-        (["metric=bleu"], ["metric=bleu: allowed are squad, vqa, rouge"]),
+        (["metric=squad"], ["predictions: must be given, as in predictions=<file>", "references: has to be given"]),
+        (["metric=squad", "predictions={files}/answers.json"], ["references: must be given, as in references=<file>"]),
+        (["metric=bleu"], ["metric=bleu: allowed: squad, vqa, rouge"]),
         (["references=[{files}/dev.json,{files}/dev.json]"], ["references=["]),
         (["stemmer=true"], ["stemmer: metric=squad does not read it"]),
         (["predictions={files}/nowhere.json"], ["predictions={files}/nowhere.json: no such file"]),
         (["predictions={files}"], ["predictions={files}: no such file"]),
         (["references=nowhere.json", "null_odds=nowhere"], ["references=nowhere.json: no", "null_odds=nowhere: no"]),
-        (["null_odds={files}/odds.json", "null_threshold=x"], ["null_threshold=x: allowed are numbers"]),
+        (["null_odds={files}/odds.json", "null_threshold=x"], ["null_threshold=x: allowed: numbers"]),
         (
             ["null_threshold=0.5"],
             ["null_threshold=0.5: it says which null_odds are too high; type null_odds=<file> too"],
@@ -396,7 +396,7 @@ def test_a_run_is_not_scored_with_what_belongs_to_a_file(monkeypatch, capsys, ke
 
 def test_eval_wants_a_run_or_a_metric(monkeypatch, capsys):
     assert refused(monkeypatch, capsys, "eval", "split=test") == (
-        "error: run: has to be given, as run=<run folder>, or metric=squad|vqa|rouge with files to score\n"
+        "error: run: must be given, as in run=<run folder>, or metric=squad|vqa|rouge with files to score\n"
     )
 
 
@@ -501,7 +501,7 @@ def test_the_table_of_accuracies_is_shown(monkeypatch, answered, capsys):
             ["null_threshold=x", "null_odds=x"],
             ["null_odds: metric=vqa does not read it", "null_threshold: metric=vqa does not read it"],
         ),
-        ({"references": None}, [], ["references: has to be given, as references=<file>"]),
+        ({"references": None}, [], ["references: must be given, as in references=<file>"]),
         ({"questions": "nowhere"}, [], ["questions={files}/nowhere.json: no such file"]),
         ({}, ["run=x", "task.n_best=2"], ["run: metric scores a file", "task.n_best: a file has no run to change"]),
     ],

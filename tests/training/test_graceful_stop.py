@@ -187,7 +187,7 @@ def test_a_job_that_fails_does_not_stop_the_others(monkeypatch, tmp_path, capsys
     assert sweep(monkeypatch, tmp_path, "seed=1,x,3", "task.max_steps=1") == 2
     assert [summary["seed"] for summary in summaries(tmp_path)] == [1, 3]
     printed = capsys.readouterr()
-    assert "error: seed=x: allowed are whole numbers" in printed.err
+    assert "error: seed=x: allowed: whole numbers" in printed.err
     assert "failed jobs: 2" in printed.err
 
 

@@ -351,13 +351,13 @@ def test_a_typed_lowercase_is_kept(bert):
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (("model.max_source=many",), "model.max_source=many: allowed are whole numbers"),
-        (("model.max_source=null",), "model.max_source=null: allowed are whole numbers"),
-        (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: allowed are true, false or null"),
+        (("model.max_source=many",), "model.max_source=many: allowed: whole numbers"),
+        (("model.max_source=null",), "model.max_source=null: allowed: whole numbers"),
+        (("tokenizer.lowercase=maybe",), "tokenizer.lowercase=maybe: allowed: true, false or null"),
         (("tokenizer.file=nowhere.txt",), "tokenizer.file=nowhere.txt: "),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt: no such file"),
-        (("ckpt_path=[5]",), "ckpt_path=[5]: allowed are text that is not empty or null"),
-        (("model.init=[5]",), "model.init=[5]: allowed are text that is not empty or null"),
+        (("ckpt_path=[5]",), "ckpt_path=[5]: allowed: text that is not empty or null"),
+        (("model.init=[5]",), "model.init=[5]: allowed: text that is not empty or null"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -436,7 +436,7 @@ def test_a_run_with_values_of_another_kind_is_refused(tmp_path, key, value):
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     [problem] = refused(f"model.init={run}")
     shown = "null" if value is None else value
-    assert problem.startswith(f"model.init={run}: config.yaml: model.{key}={shown}: allowed are ")
+    assert problem.startswith(f"model.init={run}: config.yaml: model.{key}={shown}: allowed: ")
 
 
 def test_a_shape_that_was_typed_is_not_passed_over(copy):

@@ -307,7 +307,7 @@ def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
             ("tokenizer=sentencepiece",),
             f"tokenizer._target_={runs.SENTENCEPIECE}: has no mask token",
         ),
-        (("task.mask_prob=0",), "task.mask_prob=0: allowed are numbers above 0"),
+        (("task.mask_prob=0",), "task.mask_prob=0: allowed: numbers above 0"),
         (
             ("task.keep_prob=0.6", "task.random_prob=0.6"),
             "task.keep_prob=0.6, task.random_prob=0.6: more than 1 together",

@@ -100,9 +100,9 @@ def test_the_table_of_scores_is_shown(monkeypatch, tmp_path, capsys):
     ("keys", "problems"),
     [
         (["null_odds=x", "questions=x"], ["questions: metric=rouge does not", "null_odds: metric=rouge does not"]),
-        (["stemmer=maybe"], ["stemmer=maybe: allowed are true, false"]),
+        (["stemmer=maybe"], ["stemmer=maybe: allowed: true, false"]),
         (["references=[{folder}/first,{folder}/none]"], ["references={folder}/none: no such file"]),
-        (["references=[]"], ["references: has to be given, as references=<file>"]),
+        (["references=[]"], ["references: must be given, as in references=<file>"]),
         (["predictions=[{folder}/texts]"], ["predictions=[{folder}/texts]: expected a single value"]),
         (["task.stemmer=false", "ckpt=last"], ["ckpt: metric scores a file", "task.stemmer: a file has no run"]),
     ],

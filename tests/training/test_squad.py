@@ -351,8 +351,8 @@ def test_two_processes_judge_as_one(tmp_path, impossible):
             "task.max_query=61: with [CLS] and two [SEP], it leaves no token of model.max_source=64",
         ),
         (("task.stride=46",), "task.stride=46: must be at most 45 (model.max_source=64 - task.max_query=16 - 3)"),
-        (("task.n_best=0",), "task.n_best=0: allowed are whole numbers from 1"),
-        (("task.null_threshold=null",), "task.null_threshold=null: allowed are numbers"),
+        (("task.n_best=0",), "task.n_best=0: allowed: whole numbers from 1"),
+        (("task.null_threshold=null",), "task.null_threshold=null: allowed: numbers"),
         (("task.null_threshold=2",), "task.null_threshold=2: has no effect without task.no_answer=true"),
         (
             ("tokenizer=sentencepiece",),

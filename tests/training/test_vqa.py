@@ -590,8 +590,8 @@ def test_every_parameter_is_trained():
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [
-        (("model.fusion=all",), "model.fusion=all: allowed are none, single, concat, attention"),
-        (("model.question=lstm",), "model.question=lstm: allowed are gru, transformer"),
+        (("model.fusion=all",), "model.fusion=all: allowed: none, single, concat, attention"),
+        (("model.question=lstm",), "model.question=lstm: allowed: gru, transformer"),
         (("model.fusion_heads=3",), "model.fusion_heads=3: must divide d_model=16"),
         (
             ("data.batch_tokens=15",),

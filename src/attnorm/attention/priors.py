@@ -143,7 +143,7 @@ class Content(nn.Module):
         super().__init__()
         hidden = width if hidden is None else whole("hidden", hidden, 1)
         if not isinstance(activation, str) or activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r}: allowed are {', '.join(ACTIVATIONS)}")
+            raise ValueError(f"activation={activation!r}: allowed: {', '.join(ACTIVATIONS)}")
         last = nn.Linear(hidden, heads, bias=False)  # normalizing would cancel a bias
         self.network = nn.Sequential(nn.Linear(width, hidden), ACTIVATIONS[activation](), last)
 
@@ -197,5 +197,5 @@ class Sum(nn.Module):
 def whole(option: str, value: int, least: int) -> int:
     """Returns the value of an option that must be a whole number >= `least`. Raises ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{option}={value!r}: allowed are whole numbers from {least}")
+        raise ValueError(f"{option}={value!r}: allowed: whole numbers from {least}")
     return value

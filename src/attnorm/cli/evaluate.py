@@ -29,12 +29,12 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
         return score_file(command, OF_RUNS)
     metrics = f"metric={'|'.join(METRICS)}"
     if command.settings["run"] in (None, ""):
-        raise ConfigError([f"run: has to be given, as run=<run folder>, or {metrics} with files to score"])
+        raise ConfigError([f"run: must be given, as in run=<run folder>, or {metrics} with files to score"])
     if others := [key for key in OF_FILES if key in command.asked]:
         raise ConfigError([f"{key}: it is for {metrics}, which score a file, not a run" for key in others])
     run, split = Path(command.settings["run"]), command.settings["split"]
     if split not in SPLITS:
-        raise ConfigError([f"split={split}: allowed are {', '.join(SPLITS)}"])
+        raise ConfigError([f"split={split}: allowed: {', '.join(SPLITS)}"])
     trained, cfg = configurations(run, command, conf)
     check(cfg, (split,))
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])

@@ -22,7 +22,7 @@ def main() -> int:
         print(f"usage: attnorm <verb> [key=value ...]\n\n{listed}\n\nattnorm <verb> --help shows the keys of a verb.")
         return 0
     if verb not in VERBS:
-        print(f"error: {verb}: no such verb; allowed are {', '.join(VERBS)}.{nearest(verb, VERBS)}", file=sys.stderr)
+        print(f"error: {verb}: no such verb; allowed: {', '.join(VERBS)}.{nearest(verb, VERBS)}", file=sys.stderr)
         return 2
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # an installed command does not find modules of the user's otherwise

@@ -93,7 +93,7 @@ def score_file(command: EvalCommand, of_runs: tuple[str, ...]) -> None:
     problems = [f"{key}: metric scores a file, not a run; type one of them" for key in of_runs if key in command.asked]
     problems += [f"{key}: a file has no run to change" for key, _ in command.typed]
     if name not in METRICS:
-        raise ConfigError([*problems, f"metric={name}: allowed are {', '.join(METRICS)}"])
+        raise ConfigError([*problems, f"metric={name}: allowed: {', '.join(METRICS)}"])
     metric = METRICS[name]
     problems += [f"{key}: metric={name} does not read it" for key in OF_FILES if key in command.asked - {*metric.reads}]
     for key in metric.reads:
@@ -113,7 +113,7 @@ def file_problems(key: str, value: object, metric: str, several: bool) -> list[s
     if isinstance(value, list) and value and not several:
         return [f"{key}={value}: metric={metric} reads one file"]
     if value in (None, "", []):
-        return [f"{key}: has to be given, as {key}=<file>"] if key in NEEDED else []
+        return [f"{key}: must be given, as in {key}=<file>"] if key in NEEDED else []
     paths = value if isinstance(value, list) else [value]
     return [f"{key}={path}: no such file" for path in paths if not Path(str(path)).is_file()]
 

@@ -123,7 +123,7 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
     """The checked configuration; raises ConfigError with all its problems. overrides: what was typed."""
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
-        raise ConfigError([Problem(key, f"has to be given, as {key}=<value>") for key in missing])
+        raise ConfigError([Problem(key, f"must be given, as in {key}=<value>") for key in missing])
     from attnorm.config.resolve import resolve, with_defaults
     from attnorm.config.validate import check
     from attnorm.config.warm_start import complete

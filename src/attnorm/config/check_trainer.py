@@ -71,18 +71,18 @@ def check_limits(trainer: Mapping[str, Any]) -> Iterator[Problem]:
     for key in LIMITS:
         value = trainer.get(key)
         if value is not None and (not _is_integer(value) or (value < 1 and value != -1)):
-            yield Problem(f"trainer.{key}", "allowed are whole numbers from 1, null or -1 (no limit)", value)
+            yield Problem(f"trainer.{key}", "allowed: whole numbers from 1, null or -1 (no limit)", value)
     for key in NOT_ZERO:
         if not _is_amount(trainer.get(key)):
-            message = "allowed are whole numbers from 1 (batches), numbers above 0.0 to 1.0 (a share of them) or null"
+            message = "allowed: whole numbers from 1 (batches), numbers above 0.0 to 1.0 (a share of them) or null"
             yield Problem(f"trainer.{key}", message, trainer[key])
     if not _is_duration(trainer.get("max_time")):
-        yield Problem("trainer.max_time", "allowed are durations DD:HH:MM:SS above 0 or null", trainer["max_time"])
+        yield Problem("trainer.max_time", "allowed: durations DD:HH:MM:SS above 0 or null", trainer["max_time"])
     pieces = trainer.get("accumulate_grad_batches", 1)
     if not _is_integer(pieces) or pieces < 1:
-        yield Problem("trainer.accumulate_grad_batches", "allowed are whole numbers from 1", pieces)
+        yield Problem("trainer.accumulate_grad_batches", "allowed: whole numbers from 1", pieces)
     if trainer.get("deterministic") not in (None, True, False, "warn"):
-        yield Problem("trainer.deterministic", "allowed are true, false, warn, null", trainer["deterministic"])
+        yield Problem("trainer.deterministic", "allowed: true, false, warn, null", trainer["deterministic"])
 
 
 def refused_by_lightning(trainer: Mapping[str, Any]) -> list[Problem]:

@@ -55,9 +55,9 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> EvalCommand:
             problems.append(cannot_be_set(key, [*defaults, *OVERRIDABLE]))
     for key, value in settings.items():
         if value == "???" or (value in (None, "") and defaults[key] == "???"):
-            problems.append(f"{key}: has to be given, as {key}=<value>")
+            problems.append(f"{key}: must be given, as in {key}=<value>")
     if not isinstance(settings.get("trust_code", False), bool):
-        problems.append(f"trust_code={settings['trust_code']}: allowed are true, false")
+        problems.append(f"trust_code={settings['trust_code']}: allowed: true, false")
     if problems:
         raise ConfigError(problems)
     return EvalCommand(plain(OmegaConf.create(settings)), asked, typed)
@@ -97,7 +97,7 @@ def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Rec
             problems.append(f"{key}: the run's config has no such key." + nearest(key, dict(leaves(plain(cfg)))))
         else:
             OmegaConf.update(cfg, key, value)
-    missing = [f"{key}: has to be given, as {key}=<value>" for key in OmegaConf.missing_keys(cfg)]
+    missing = [f"{key}: must be given, as in {key}=<value>" for key in OmegaConf.missing_keys(cfg)]
     if problems or missing:
         raise ConfigError(problems + missing)
     return Recorded({**plain(cfg), "ckpt_path": None}, recorded.path)  # nothing is resumed here
@@ -125,7 +125,7 @@ def open_run(run: Path, cfg: dict, checkpoint: str) -> tuple[Tokenizer, Any, int
     is one; and the update they are from. Raises ConfigError if one of them is missing or does not fit the others."""
     path = run / "checkpoints" / f"{checkpoint}.ckpt"
     if checkpoint not in (BEST, LAST):
-        raise ConfigError([f"ckpt={checkpoint}: allowed are {BEST}, {LAST}"])
+        raise ConfigError([f"ckpt={checkpoint}: allowed: {BEST}, {LAST}"])
     if not path.is_file():
         there = sorted(file.name for file in (run / "checkpoints").glob("*.ckpt")) or "none"
         raise RunError(f"run={run}: no checkpoint {path.name} there (there is: {there})")

@@ -85,12 +85,12 @@ def read_shape(folder: str | Path) -> dict:
     values = {name: config.get(key, default) for name, (key, default) in (SETTINGS | SIZES).items()}
     problems = []
     if values["activation"] not in ACTIVATIONS:
-        problems.append(f"hidden_act={values['activation']!r}: allowed are {', '.join(ACTIVATIONS)}")
+        problems.append(f"hidden_act={values['activation']!r}: allowed: {', '.join(ACTIVATIONS)}")
     if values["d_model"] % values["n_heads"]:
         problems.append(f"hidden_size={values['d_model']}: not a multiple of num_attention_heads={values['n_heads']}")
     for key, only in (("position_embedding_type", "absolute"), ("is_decoder", False), ("add_cross_attention", False)):
         if config.get(key, only) != only:
-            problems.append(f"{key}={config[key]!r}: allowed is {only!r}")
+            problems.append(f"{key}={config[key]!r}: allowed: {only!r}")
     if problems:
         raise DataError("\n  ".join([f"{path}: a BERT model that our encoder does not support:", *problems]))
     return values | ALWAYS
@@ -193,7 +193,7 @@ def export(model: MaskedLM | SpanModel | Classifier, folder: str | Path) -> None
     architecture = ARCHITECTURES.get(type(model))
     if architecture is None:
         allowed = ", ".join(cls.__name__ for cls in ARCHITECTURES)
-        raise DataError(f"{type(model).__name__} cannot be exported as BERT: allowed are {allowed}")
+        raise DataError(f"{type(model).__name__} cannot be exported as BERT: allowed: {allowed}")
     if problems := unlike_bert(model):
         raise DataError("\n  ".join(["this model cannot be written as a BERT:", *problems]))
     tensors: dict[str, Tensor] = {}
@@ -239,14 +239,14 @@ def their_name(name: str) -> str:
 def unlike_bert(model: MaskedLM | SpanModel | Classifier) -> list[str]:
     """The properties of a model that BERT does not have."""
     problems: list[str] = [
-        Problem(f"model.{key}", f"allowed is {in_yaml(value)}", getattr(model.shape, key))
+        Problem(f"model.{key}", f"allowed: {in_yaml(value)}", getattr(model.shape, key))
         for key, value in ALWAYS.items()
         if getattr(model.shape, key) != value
     ]
     for name, layer in attention_layers(model).items():
         for kind, part, allowed in (("normalizer", layer.normalizer, Softmax), ("scorer", layer.scorer, ScaledDot)):
             if type(part) is not allowed:
-                problems.append(f"{name}: {kind} {type(part).__name__}: allowed is {allowed.__name__}")
+                problems.append(f"{name}: {kind} {type(part).__name__}: allowed: {allowed.__name__}")
     if model.encoder.prior is not None:
-        problems.append(f"attention.prior.encoder={list(model.encoder.prior.priors)}: allowed is []")
+        problems.append(f"attention.prior.encoder={list(model.encoder.prior.priors)}: allowed: []")
     return problems

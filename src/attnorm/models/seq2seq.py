@@ -59,7 +59,7 @@ class Seq2Seq(nn.Module):
         if not (shape.decoder_layers and shape.max_target):
             raise ValueError(
                 f"model.decoder_layers={shape.decoder_layers}, model.max_target={shape.max_target}: "
-                "a decoder requires both; allowed are whole numbers from 1"
+                "a decoder requires both; allowed: whole numbers from 1"
             )
         self.shape, self.pad_id = shape, pad_id
         self.tokens = nn.Embedding(vocab_size, shape.d_model)

@@ -128,7 +128,7 @@ class ConstrainedSparsemax(Constrained):
 def check_number(upper: float) -> float:
     """Returns `upper` as a float. Raises ValueError if it is not a finite number or is negative."""
     if not finite_number(upper) or upper < 0:
-        raise ValueError(f"upper={upper!r}: allowed are finite numbers >= 0, or a tensor of them (1.0 means no bound)")
+        raise ValueError(f"upper={upper!r}: allowed: finite numbers >= 0, or a tensor of them (1.0 means no bound)")
     return float(upper)
 
 
@@ -152,7 +152,7 @@ def bounds(upper: float | Tensor, scores: Tensor, forbidden: Tensor) -> Tensor:
     wrong = ~(spread >= 0) & ~forbidden
     if wrong.any():
         place = tuple(wrong.nonzero()[0].tolist())
-        raise ValueError(f"upper: {spread[place].item()} at index {place}: allowed are numbers >= 0")
+        raise ValueError(f"upper: {spread[place].item()} at index {place}: allowed: numbers >= 0")
     bound = spread.to(scores.dtype).clamp(max=1).masked_fill(forbidden, 0.0)
     sums = bound.detach().sum(-1, dtype=torch.float64)
     short = (sums < 1 - rounding(upper.dtype)) & ~dead.squeeze(-1)

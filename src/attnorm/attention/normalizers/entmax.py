@@ -31,7 +31,7 @@ class Entmax(RowMap):
     def __init__(self, alpha: float = 1.5):
         super().__init__()
         if not finite_number(alpha) or alpha <= 1:
-            raise ValueError(f"alpha={alpha!r}: allowed are numbers > 1 (2 is sparsemax, and the limit 1 is softmax)")
+            raise ValueError(f"alpha={alpha!r}: allowed: numbers > 1 (2 is sparsemax, and the limit 1 is softmax)")
         self.alpha = float(alpha)
 
     def row_weights(self, scores: Tensor) -> Tensor:

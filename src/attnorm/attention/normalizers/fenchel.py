@@ -41,11 +41,11 @@ class Fenchel(Normalizer):
     def __init__(self, order: int | str = 2, tolerance: float = 1e-10, max_steps: int = 100):
         super().__init__()
         if type(order) not in (int, str) or order not in ORDERS:  # True == 1
-            raise ValueError(f"order={order!r}: allowed are 1, 2 and 'exact'")
+            raise ValueError(f"order={order!r}: allowed: 1, 2 and 'exact'")
         if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
-            raise ValueError(f"tolerance={tolerance!r}: allowed are numbers between 0 and 1")
+            raise ValueError(f"tolerance={tolerance!r}: allowed: numbers between 0 and 1")
         if type(max_steps) is not int or max_steps < 1:
-            raise ValueError(f"max_steps={max_steps!r}: allowed are whole numbers from 1")
+            raise ValueError(f"max_steps={max_steps!r}: allowed: whole numbers from 1")
         self.order, self.tolerance, self.max_steps = order, float(tolerance), max_steps
         self.needs_keys, self.proportional_to_prior = order != 1, order == 1
         self.softmax = Softmax()

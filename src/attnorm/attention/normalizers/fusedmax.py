@@ -27,7 +27,7 @@ class Fusedmax(RowMap):
     def __init__(self, lam: float = 0.1):
         super().__init__()
         if not finite_number(lam) or lam < 0:
-            raise ValueError(f"lam={lam!r}: allowed are finite numbers >= 0")
+            raise ValueError(f"lam={lam!r}: allowed: finite numbers >= 0")
         self.lam = float(lam)
 
     def row_weights(self, scores: Tensor) -> Tensor:

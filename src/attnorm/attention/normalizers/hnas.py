@@ -31,11 +31,11 @@ class HNAS(Normalizer):
     def __init__(self, start: float = 0.5, form: str = "sigmoid", per: str = "layer", heads: int | None = None):
         super().__init__()
         if form not in FORMS:
-            raise ValueError(f"form={form!r}: allowed are {', '.join(FORMS)}")
+            raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
         if per not in SHARES:
-            raise ValueError(f"per={per!r}: allowed are {', '.join(SHARES)}")
+            raise ValueError(f"per={per!r}: allowed: {', '.join(SHARES)}")
         if isinstance(start, bool) or not isinstance(start, (int, float)) or not 0 <= start <= 1:
-            raise ValueError(f"start={start!r}: allowed are numbers from 0 to 1")
+            raise ValueError(f"start={start!r}: allowed: numbers from 0 to 1")
         if form == "sigmoid" and start in (0, 1):
             raise ValueError(f"start={start!r}: a saturated sigmoid has no gradient; use form='clamp'")
         shares = heads if per == "head" else 1

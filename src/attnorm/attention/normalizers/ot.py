@@ -51,7 +51,7 @@ class OptimalTransport(Normalizer):
     def __init__(self, gamma: float = 1.0, cost: str | Callable[[Tensor, Tensor], Tensor] = "squared_distance"):
         super().__init__()
         if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 < gamma < math.inf:
-            raise ValueError(f"gamma={gamma!r}: allowed are numbers above 0")
+            raise ValueError(f"gamma={gamma!r}: allowed: numbers above 0")
         self.gamma = float(gamma)
         self.cost = cost if callable(cost) else find("cost", cost, COSTS)
         if not callable(self.cost):

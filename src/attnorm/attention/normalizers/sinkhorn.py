@@ -27,7 +27,7 @@ class Sinkhorn(KeyBiased):
     def __init__(self, n_iters: int = 3):
         super().__init__()
         if isinstance(n_iters, bool) or not isinstance(n_iters, int) or n_iters < 1:
-            raise ValueError(f"n_iters={n_iters!r}: allowed are whole numbers from 1")
+            raise ValueError(f"n_iters={n_iters!r}: allowed: whole numbers from 1")
         self.n_iters = n_iters
         self.proportional_to_prior = self.prior_scale_invariant = n_iters == 1
 

@@ -49,7 +49,7 @@ def check_normalizer(
     for name in chosen:
         if name not in PROPERTIES:
             allowed = ", ".join(PROPERTIES)
-            raise ValueError(f"properties={name!r}: allowed are {allowed}.{nearest(name, PROPERTIES)}")
+            raise ValueError(f"properties={name!r}: allowed: {allowed}.{nearest(name, PROPERTIES)}")
     say = print if print_report else lambda *_, **__: None
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)

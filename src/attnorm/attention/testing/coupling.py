@@ -48,7 +48,7 @@ def couples_queries_as_declared(subject: Subject) -> None:
     """a row of weights depends on other queries exactly as `couples_queries` declares"""
     declared = subject.normalizer.couples_queries
     if declared not in COUPLINGS:
-        raise Failure(f"couples_queries={declared!r}: allowed are {', '.join(map(repr, COUPLINGS))}")
+        raise Failure(f"couples_queries={declared!r}: allowed: {', '.join(map(repr, COUPLINGS))}")
     on_later, on_earlier = False, False  # whether some row depends on a later, an earlier query
     for problem in subject.problems(("no", "pairwise")):
         n, before = problem.shape[2], subject.weights(problem)

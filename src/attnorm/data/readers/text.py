@@ -155,7 +155,7 @@ def encoding_problem(encoding: object) -> list[str]:
 
     names = sorted({name.replace("_", "-") for name in aliases.values()} - {"hex-codec", "base64-codec"})
     said = f"data.encoding={encoding}: not a text encoding of Python"
-    return [f"{said}; allowed are utf-8, utf-16, latin-1, cp1252, ...{nearest(encoding, names)}"]
+    return [f"{said}; allowed: utf-8, utf-16, latin-1, cp1252, ...{nearest(encoding, names)}"]
 
 
 def read_lines(path: Path, encoding: str | None = None) -> Iterator[str]:

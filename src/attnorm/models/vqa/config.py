@@ -47,7 +47,7 @@ class VqaModelConfig:
         for option, allowed in (("fusion", get_args(Fusion)), ("question", get_args(Question))):
             value = getattr(self, option)
             if value not in allowed:
-                raise ValueError(f"{option}={value!r}: allowed are {', '.join(allowed)}")
+                raise ValueError(f"{option}={value!r}: allowed: {', '.join(allowed)}")
         for option in ("n_heads", "fusion_heads"):
             value = getattr(self, option)
             if self.d_model % value:

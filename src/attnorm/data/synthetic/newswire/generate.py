@@ -85,10 +85,10 @@ def story(split: str, index: int, seed: int = 0) -> Story:
     Raises ValueError for a split that is not in SPLITS, or an index or seed that is not an integer >= 0.
     """
     if split not in SPLITS:
-        raise ValueError(f"newswire split={split!r}: allowed are {', '.join(SPLITS)}")
+        raise ValueError(f"newswire split={split!r}: allowed: {', '.join(SPLITS)}")
     for name, value in (("index", index), ("seed", seed)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ValueError(f"newswire {name}={value!r}: allowed are integers >= 0")
+            raise ValueError(f"newswire {name}={value!r}: allowed: integers >= 0")
     random = Random(f"newswire {seed} {split} {index}").random
     while True:
         event = _pick(random, _EVENTS)
