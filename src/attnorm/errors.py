@@ -79,7 +79,7 @@ class CheckpointError(RunError):
 class Interrupted(BaseException):
     """A signal stopped the run.
 
-    Like KeyboardInterrupt it is no Exception: code that handles failures must not handle it, and a sweep ends with it.
+    Like KeyboardInterrupt it is not an Exception: code that handles failures must not catch it, and it ends a sweep.
 
     checkpoint: the file from which the run can be resumed; None if it has saved none.
     """

@@ -16,7 +16,7 @@ def nearest(name: object, allowed: Iterable[object], cutoff: float = 0.5) -> str
 def find(kind: str, name: str, table: Mapping[str, str], base: type | None = None) -> type:
     """The class behind a name of `table`, or behind a dotted path "package.module:Class".
 
-    base: the class that it has to extend, checked before anybody can call it; None accepts any object.
+    base: the class that it must extend, checked before it is called; None accepts any object.
 
     Raises ValueError for an unknown name (the right ones listed, the nearest suggested), for a path that does not
     import (its real error kept), and for anything that is not a concrete subclass of `base`.

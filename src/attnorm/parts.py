@@ -20,14 +20,14 @@ RESERVED = (TARGET, "_partial_")  # keys that Hydra's users know; both are read 
 
 
 def class_of(group: str, settings: Mapping[str, Any], base: type | None = None) -> Any:
-    """The class (or function) that a group names. base: what the class has to extend; None accepts any callable.
+    """The class (or function) that a group names. base: the class that it must extend; None accepts any callable.
 
     Raises ConfigError for a group without `_target_`, for a path that cannot be imported, and for anything that is
     not a concrete subclass of `base`.
     """
     key, path = f"{group}.{TARGET}", settings.get(TARGET)
     if path is None:
-        message = f"is not set, so this file is no {group} to use; choose another {group}=<file>"
+        message = f"is not set, so this file cannot be used on its own; choose another {group}=<file>"
         raise ConfigError([Problem(key, message)])
     try:
         found = locate(path) if isinstance(path, str) else None
@@ -46,5 +46,5 @@ def options_of(settings: Mapping[str, Any], shared: Collection[str] = ()) -> dic
 
 
 def names_of(dataclass: type) -> tuple[str, ...]:
-    """The field names of a dataclass: the keys that it stands for."""
+    """The field names of a dataclass, which are the keys of a group."""
     return tuple(field.name for field in fields(dataclass))

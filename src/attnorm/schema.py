@@ -99,7 +99,7 @@ def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
 def convert(value: Any, annotation: Any) -> Any:
     """A value of a YAML file as its annotation says: a list becomes a tuple, text a path, a whole number a float.
 
-    Raises ValidationError for anything else that is not of the annotated type: text is no number, and a number no text.
+    Raises ValidationError for a value of another type: text is not a number, and a number is not text.
     """
     try:
         text = json.dumps(value)

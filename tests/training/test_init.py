@@ -388,7 +388,7 @@ def test_runs_without_checkpoint_or_wordpiece_are_said(tmp_path, pretrained):
     assert refused(f"model.init={run}") == [f"model.init={run}: no checkpoint {run}/checkpoints/best.ckpt"]
     other = runs.finished_run()
     assert refused(f"model.init={other}") == [
-        f"model.init={other}: the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece"
+        f"model.init={other}: the tokenizer of this run is not WordPiece; start from a run with tokenizer=wordpiece"
     ]
 
 

@@ -85,7 +85,7 @@ def chunks(items: Iterator[str], size: int) -> Iterator[list[str]]:
 
 
 def count_lines(path: Path) -> int | None:
-    """How many lines the progress bar has to expect; None where that shows only as they are read."""
+    """The number of lines, for the progress bar; None if it is only known once they have been read."""
     try:
         return files.count_lines(path)
     except ValueError:

@@ -119,7 +119,7 @@ def file_problems(key: str, value: object, metric: str, several: bool) -> list[s
 
 
 def threshold_problems(threshold: object, typed: bool, odds: str | None) -> list[str]:
-    """What is wrong with null_threshold: that it is no number, or was typed without the odds that it is for."""
+    """The problems of null_threshold: it is not a number, or it was typed without the odds that it applies to."""
     if problems := value_problems("null_threshold", threshold, Number):
         return list(problems)
     if typed and odds is None:

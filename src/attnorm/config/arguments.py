@@ -87,7 +87,7 @@ def _as_typed(override: str) -> str:
 
 
 def register_attention(arguments: Sequence[str]) -> None:
-    """Makes the values of `attention=` that are no files choices of the group, also in a sweep.
+    """Registers values of `attention=` that are not files as choices of the group, also in a sweep.
 
     `attention=package.module:Class` means `attention=softmax attention._default_=package.module:Class`, and so does a
     list with one normalizer per layer. arguments: as `readable` returns them.

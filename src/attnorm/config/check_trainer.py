@@ -96,7 +96,7 @@ def refused_by_lightning(trainer: Mapping[str, Any]) -> list[Problem]:
             return str(error).strip().splitlines()[0]
         return None
 
-    # null is a value of ours; deterministic acts on the whole process
+    # null means that a key is not set; deterministic acts on the whole process
     tried = {key: value for key, value in trainer.items() if key != "deterministic" and not _is_unset(key, value)}
     if (reason := refusal(tried)) is None:
         return []
@@ -132,7 +132,7 @@ def _is_duration(value: Any) -> bool:
 
     try:
         return value is None or (Timer(value).time_remaining() or 0) > 0
-    except Exception:  # Lightning raises errors of many kinds for what is no duration
+    except Exception:  # Lightning raises errors of many kinds for an invalid duration
         return False
 
 

@@ -84,7 +84,7 @@ def root_cause(error: BaseException) -> BaseException:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, on the CPU. Only plain values and tensors are read, so no code in it can run.
 
-    Its checksum is verified, and the parameters have to be finite. Raises CheckpointError, in one line that also says
+    Its checksum is verified, and the parameters must be finite. Raises CheckpointError, in one line that also says
     which other checkpoint of the folder can be used.
     """
     with naming_the_intact(path):

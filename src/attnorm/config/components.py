@@ -25,7 +25,7 @@ FACTS = {
 
 
 def base_of(group: str) -> type:
-    """What the entries of a group have to be."""
+    """The base class of the entries of a group."""
     import pytorch_lightning as pl
 
     return {"callbacks": pl.Callback, "logger": pl.loggers.Logger}[group]

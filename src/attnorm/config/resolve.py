@@ -20,7 +20,7 @@ GROUPS = (  # of keys that every run has
 
 
 def model_class(cfg: Mapping[str, Any]) -> Any:
-    """The class of the configured model. Raises ConfigError if there is no such class."""
+    """The class of the configured model. Raises ConfigError if it cannot be imported."""
     return class_of("model", cfg["model"], nn.Module)
 
 
@@ -106,7 +106,7 @@ def max_steps(cfg: dict) -> int | None:
 
 
 def limit(value: int | None) -> int | None:
-    """A limit of the trainer; None for null and -1, which both mean that there is none."""
+    """A limit of the trainer; None for null and -1, which both mean no limit."""
     return None if value in (None, -1) else value
 
 

@@ -1,4 +1,4 @@
-"""Exact resuming: which settings have to be those of the run being resumed."""
+"""Exact resuming: which settings must be the same as those of the run being resumed."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ CONTENT = {"settings": dict, "data": dict, "tokenizer": str, "updates": int}  # 
 
 
 def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
-    """Keys in which a configuration differs from that of the run whose checkpoint is to be resumed.
+    """The keys in which a configuration differs from that of the run whose checkpoint is being resumed.
 
     Raises CheckpointError for a file that no run can be resumed from.
     """

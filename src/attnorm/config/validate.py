@@ -111,7 +111,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection
     """Problems of what a finished run is evaluated with: task, model, attention, data, and all together. Of the
     tokenizer only the class is checked: a run folder holds its own, so the file that it came from is not needed.
 
-    splits: those that the data source has to have; with none, its files are not looked at.
+    splits: the splits that the data source must provide; if empty, its files are not checked.
     typed:  the keys that the user typed; None: every key counts as typed.
     """
     found = Problems()
@@ -143,7 +143,7 @@ def check_top_level(cfg: Mapping[str, Any], task: type[Task] | None) -> Iterator
 
 
 def model_of(settings: Mapping[str, Any]) -> type:
-    """The class of a model. Raises ConfigError for a module that is no model of any task."""
+    """The class of the model. Raises ConfigError for a module that cannot be the model of a task."""
     cls = class_of("model", settings, nn.Module)
     if not hasattr(cls, "interface"):
         message = "must be a model with an `interface` and attention `sites`, see attnorm.models"

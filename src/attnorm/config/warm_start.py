@@ -24,9 +24,9 @@ SHAPE = (  # what the weights decide
 def complete(cfg: dict) -> dict:
     """The configuration with the shape and the tokenizer of `model.init`, if it names weights to start from.
 
-    A tokenizer.file that was typed is kept. A run that goes on has both already: its folder says them, the weights that
-    it once started from are not needed any more. Raises ConfigError, with all problems, for what is no such folder, for
-    more positions than the weights have, and for a vocabulary that is not theirs.
+    A tokenizer.file that was typed is kept. For a resumed run, both are read from its folder, because the weights that
+    it started from may no longer be there. Raises ConfigError, with all problems, if the folder does not have weights,
+    if the model asks for more positions than the weights have, or if the vocabulary is another one.
     """
     model, tokenizer = cfg["model"], cfg["tokenizer"]
     if not isinstance(model.get("init"), str):
@@ -66,7 +66,7 @@ def complete(cfg: dict) -> dict:
 
 
 def resumed(cfg: dict) -> Path | None:
-    """The folder of the run that `ckpt_path` goes on with; None without one."""
+    """The folder of the run that `ckpt_path` resumes; None if there is none."""
     if not isinstance(cfg["ckpt_path"], str):
         return None
     folder = Path(cfg["ckpt_path"]).parent.parent
@@ -74,14 +74,14 @@ def resumed(cfg: dict) -> Path | None:
 
 
 def pieces_of(tokenizer: dict) -> int:
-    """How many pieces a tokenizer that is read from a file has. Raises ValueError for what is none."""
+    """The vocabulary size of a tokenizer that is read from a file. Raises DataError if it is not a tokenizer."""
     if problems := check_tokenizer(tokenizer):
         raise ConfigError(problems)
     return WordPiece.from_settings(file=tokenizer["file"], lowercase=tokenizer.get("lowercase")).vocab_size
 
 
 def folder_of(init: str) -> Path:
-    """The folder that `model.init` names; a model on the hub is downloaded. Raises ValueError if there is none."""
+    """The folder that `model.init` names; a hub model is downloaded. Raises DataError if there is no such model."""
     folder = Path(init)
     if folder.is_dir():
         return folder
@@ -97,7 +97,7 @@ def folder_of(init: str) -> Path:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run's of ours."""
+    """Whether a folder is a run folder."""
     return (folder / "config.yaml").is_file()
 
 
@@ -113,7 +113,7 @@ def shape_of(folder: Path) -> dict:
         for problem in value_problems(f"config.yaml: model.{name}", model[name], known[name].annotation):
             raise DataError(problem)
     if not (folder / WordPiece.FILE).is_file():
-        raise DataError("the tokenizer of this run is no WordPiece; start from a run with tokenizer=wordpiece")
+        raise DataError("the tokenizer of this run is not WordPiece; start from a run with tokenizer=wordpiece")
     positions = model["max_source"] if model["positions"] == "learned" else None
     pieces = WordPiece.from_settings(file=str(folder / WordPiece.FILE)).vocab_size
     defaults = {"norm_eps": 1e-5, "type_vocab_size": 0}  # of runs whose model had no such key

@@ -45,7 +45,7 @@ def continue_history(old_run: Path, run: Path, step: int, names: tuple[str, ...]
     for name in names:
         if (old_run / name).exists():
             rows = [row for row in read_csv(old_run / name) if int(row["step"]) <= step]
-            (run / name).unlink(missing_ok=True)  # the same folder: drop what lies behind the checkpoint
+            (run / name).unlink(missing_ok=True)  # in the same folder: drop the rows after the checkpoint
             table = CsvTable(run / name)
             for row in rows:
                 table.append(row)

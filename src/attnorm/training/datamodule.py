@@ -26,7 +26,7 @@ class TaskDataModule(pl.LightningDataModule):
     def num_training_steps(self) -> int:
         """The number of updates that max_steps, max_epochs and limit_train_batches ask for.
 
-        Like everything about training batches it depends on the number of devices, so a trainer has to be attached.
+        It depends on the number of devices, so a trainer must be attached.
         """
         trainer = self.cfg["trainer"]
         if trainer.get("fast_dev_run"):

@@ -70,7 +70,7 @@ def is_first_rank() -> bool:
 
 
 def peak_memory() -> dict[str, float]:
-    """Peak memory in MB (10^6 bytes): of this process, and of the GPU where there is one."""
+    """Peak memory in MB (10^6 bytes): of this process, and of the GPU if there is one."""
     import torch
 
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS, in kibibytes on Linux

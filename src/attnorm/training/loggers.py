@@ -212,7 +212,7 @@ def wandb_id(name: str, run_folder: Path, resumed_run: Path | None) -> str:
 
 
 def has_wandb_key() -> bool:
-    """Whether wandb could log in without asking: online without a key it would wait for ever."""
+    """Whether wandb can log in without asking. Online and without a key, it would wait forever."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:

@@ -94,7 +94,7 @@ def train(
 
 
 def keep_data_facts(task: Task, splits: dict[str, Split], run_folder: Path) -> None:
-    """Keeps in the run folder what the model has to know of its training data, and shows the data."""
+    """Stores in the run folder what the model must know about its training data, and prints the sizes of the splits."""
     splits["train"].tokenizer.save(run_folder)
     task.save(run_folder)
     console.show_lines(describe(splits, task.featurizer()), task.notes())
@@ -113,7 +113,7 @@ def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module
 def keep_run_record(
     task: Task, trainer: pl.Trainer, module: TaskModule, data: TaskDataModule, updates: int, run_folder: Path
 ) -> None:
-    """Stores in every checkpoint what a resumed run has to agree with. If this run is a resumed one, compares it with
+    """Stores in every checkpoint what a resumed run must agree with. If this run is resumed, compares it with
     its checkpoint, and takes over the history of the run."""
     cfg, tokenizer = task.cfg, data.splits["train"].tokenizer
     record = RunRecord(deciding(cfg), task.data_fingerprints(data.splits), tokenizer, updates)

@@ -30,7 +30,7 @@ class BestAndLast(ModelCheckpoint):
         self.best, self.last = folder / f"{BEST}.ckpt", folder / f"{LAST}.ckpt"
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """A run that goes on in another folder took best.ckpt along: its score still has to be beaten."""
+        """A run that is resumed in another folder has copied best.ckpt, whose score must still be beaten."""
         best, scores = str(self.best), list(state["best_k_models"].values())
         here = {"dirpath": self.dirpath, "best_model_path": best, "kth_best_model_path": best}
         super().load_state_dict({**state, **here, "best_k_models": {best: scores[0]} if scores else {}})

@@ -22,7 +22,7 @@ class GracefulStop(pl.Callback):
 
     It is used both as a context manager around the whole run and as a callback of its trainer. Before and after
     training, when there is nothing to save, a signal raises at once. During training the update in progress is
-    finished and saved; all ranks have to agree on the update, because they save together. A second SIGINT raises at
+    finished and saved; all ranks must agree on the update, because they save together. A second SIGINT raises at
     once in any case. Processes forked from this one, such as data workers, ignore the signals.
 
     checkpoints: the folder of last.ckpt.

@@ -14,7 +14,7 @@ from attnorm.optim import Optimization
 
 
 class RunRecord(pl.Callback):
-    """Stores in every checkpoint what a resumed run has to agree with: settings, data, tokenizer, number of updates."""
+    """Stores in every checkpoint what a resumed run must agree with: settings, data, tokenizer, number of updates."""
 
     def __init__(self, settings: dict[str, Any], data: Mapping[str, str], tokenizer: Tokenizer, updates: int):
         self.record: dict[str, Any] = {
