@@ -49,7 +49,7 @@ def test_an_unknown_class_or_option_lists_the_allowed_and_the_nearest():
         task.build_source({"_target_": "attnorm.data.sources.gigaword.Gigawort"})
     with pytest.raises(ConfigError, match=r"data.tittle=x: PairFiles has no such.*Did you mean 'title'\?") as error:
         task.build_source({"_target_": "attnorm.data.sources.pair_files.PairFiles", "tittle": "x"})
-    assert "data.train: has to be given" in str(error.value)  # both problems at once
+    assert "data.train: must be given" in str(error.value)  # both problems at once
 
 
 @pytest.mark.parametrize("path", ["attnorm.data.sources.gigaword.Gigaword", "attnorm.data.sources.gigaword:Gigaword"])

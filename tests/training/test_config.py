@@ -324,7 +324,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
     key = change.partition("=")[0]
     [problem] = refused(change)
     assert problem.startswith(f"{key}=")
-    assert "allowed are" in problem and allowed in problem
+    assert "allowed: " in problem and allowed in problem
 
 
 @pytest.mark.parametrize(

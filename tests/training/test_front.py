@@ -180,7 +180,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
         (("run={run}", "rnu=x"), "Did you mean 'run'?"),
         (("run={run}", "decoding.beam_sise=3"), "Did you mean 'decoding.beam_size'?"),
         (("run={run}", "model.d_model=3"), "model.d_model: cannot be set here"),
-        (("run={run}", "decoding.beam_size=0"), "decoding.beam_size=0: allowed are"),
+        (("run={run}", "decoding.beam_size=0"), "decoding.beam_size=0: allowed: "),
         (("run={run}", "decoding=greedy"), "decoding"),
         (("run={run}", "~decoding.beam_size"), "decoding.beam_size"),
         (("run={run}", "decoding.beam_size=1,2"), "decoding.beam_size"),
@@ -334,7 +334,7 @@ def test_the_table_of_scores_is_shown(monkeypatch, files, capsys):
 @pytest.mark.parametrize(
     ("arguments", "problems"),
     [
-        (["metric=squad"], ["predictions: must be given, as in predictions=<file>", "references: has to be given"]),
+        (["metric=squad"], ["predictions: must be given, as in predictions=<file>", "references: must be given"]),
         (["metric=squad", "predictions={files}/answers.json"], ["references: must be given, as in references=<file>"]),
         (["metric=bleu"], ["metric=bleu: allowed: squad, vqa, rouge"]),
         (["references=[{files}/dev.json,{files}/dev.json]"], ["references=["]),

@@ -597,7 +597,7 @@ def test_every_parameter_is_trained():
             ("data.batch_tokens=15",),
             "data.batch_tokens=15: must be at least 16, the tokens of the longest possible question",
         ),
-        (("task.min_count=0",), "task.min_count=0: allowed are"),
+        (("task.min_count=0",), "task.min_count=0: allowed: "),
         (("data._target_=attnorm.data.sources.newswire.Newswire",), "data"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
