@@ -13,7 +13,7 @@ from attnorm.tasks.headlines.features import PairCollator
 
 PAD, BOS, EOS = 0, 1, 2
 BUDGET = 400
-LAYOUTS = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 2)]  # (pieces, ranks)
+LAYOUTS = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 2)]  # (accumulation, ranks)
 
 
 def random_lengths(rows=200, seed=0):
@@ -35,15 +35,15 @@ class Table:
         return {name: [column[row] for row in rows] for name, column in self.columns.items()}
 
 
-def updates(lengths, pieces=1, ranks=1, epoch=0, seed=0, budget=BUDGET):
-    """The rows of each update: [update][part], over all pieces and ranks."""
+def updates(lengths, accumulation=1, ranks=1, epoch=0, seed=0, budget=BUDGET):
+    """The rows of each update: [update][part], over all accumulation steps and ranks."""
     per_rank = []
     for rank in range(ranks):
-        sampler = TokenBatches(lengths, budget, seed=seed, pieces=pieces, rank=rank, ranks=ranks)
+        sampler = TokenBatches(lengths, budget, seed=seed, accumulation=accumulation, rank=rank, ranks=ranks)
         sampler.set_epoch(epoch)
         parts = list(sampler)
         assert len(parts) == len(sampler)
-        per_rank.append([parts[start : start + pieces] for start in range(0, len(parts), pieces)])
+        per_rank.append([parts[start : start + accumulation] for start in range(0, len(parts), accumulation)])
     return [list(itertools.chain(*same_update)) for same_update in zip(*per_rank, strict=True)]
 
 
@@ -54,10 +54,10 @@ def rows_of(update):
 # ----------------------------------------------------------------------------------------------------------- an epoch
 
 
-@pytest.mark.parametrize("pieces, ranks", LAYOUTS)
+@pytest.mark.parametrize("accumulation, ranks", LAYOUTS)
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_every_row_comes_exactly_once_an_epoch(pieces, ranks, epoch):
-    found = updates(random_lengths(), pieces, ranks, epoch)
+def test_every_row_comes_exactly_once_an_epoch(accumulation, ranks, epoch):
+    found = updates(random_lengths(), accumulation, ranks, epoch)
     assert sorted(itertools.chain.from_iterable(map(rows_of, found))) == list(range(200))
 
 
@@ -85,20 +85,20 @@ def test_a_batch_keeps_the_token_budget_and_wastes_little_of_it(shuffle):
     assert sorted(sizes)[len(sizes) // 2] > 0.7 * BUDGET
 
 
-@pytest.mark.parametrize("pieces, ranks", LAYOUTS)
-def test_an_update_is_the_same_rows_however_many_devices_and_pieces_share_it(pieces, ranks):
+@pytest.mark.parametrize("accumulation, ranks", LAYOUTS)
+def test_an_update_is_the_same_rows_however_many_devices_and_pieces_share_it(accumulation, ranks):
     lengths = random_lengths()
     for epoch in (0, 1):
         whole = updates(lengths, epoch=epoch)
-        shared = updates(lengths, pieces, ranks, epoch)
+        shared = updates(lengths, accumulation, ranks, epoch)
         assert list(map(rows_of, shared)) == list(map(rows_of, whole))
 
 
-@pytest.mark.parametrize("pieces, ranks", LAYOUTS)
-def test_every_part_is_an_equal_share_and_knows_the_target_tokens_of_its_update(pieces, ranks):
+@pytest.mark.parametrize("accumulation, ranks", LAYOUTS)
+def test_every_part_is_an_equal_share_and_knows_the_target_tokens_of_its_update(accumulation, ranks):
     lengths = random_lengths()
-    for update in updates(lengths, pieces, ranks):
-        assert len(update) == pieces * ranks
+    for update in updates(lengths, accumulation, ranks):
+        assert len(update) == accumulation * ranks
         sizes = [len(part.rows) for part in update]
         assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
         tokens = sum(int(lengths[row, 1]) for row in rows_of(update))
@@ -120,7 +120,7 @@ def test_the_order_is_decided_by_seed_and_epoch_alone():
 
 
 def test_a_sampler_gives_the_same_epoch_again_and_the_same_number_of_batches_each_epoch():
-    sampler = TokenBatches(random_lengths(), BUDGET, pieces=2)
+    sampler = TokenBatches(random_lengths(), BUDGET, accumulation=2)
     counts = set()
     for epoch in range(6):
         sampler.set_epoch(epoch)
@@ -136,12 +136,12 @@ def test_batches_of_short_and_long_rows_are_mixed_over_the_epoch():
     assert longest != sorted(longest) and longest != sorted(longest, reverse=True)
 
 
-@pytest.mark.parametrize("pieces, ranks", [(1, 4), (4, 1), (2, 2)])
-def test_fewer_rows_than_parts_are_refused(pieces, ranks):
+@pytest.mark.parametrize("accumulation, ranks", [(1, 4), (4, 1), (2, 2)])
+def test_fewer_rows_than_parts_are_refused(accumulation, ranks):
     with pytest.raises(ValueError, match="3 rows cannot be split into 4 parts"):
-        TokenBatches(random_lengths(3), BUDGET, pieces=pieces, ranks=ranks)
-    TokenBatches(random_lengths(4), BUDGET, pieces=pieces, ranks=ranks)
-    TokenBatches(random_lengths(ranks), BUDGET, shuffle=False, pieces=pieces, ranks=ranks)
+        TokenBatches(random_lengths(3), BUDGET, accumulation=accumulation, ranks=ranks)
+    TokenBatches(random_lengths(4), BUDGET, accumulation=accumulation, ranks=ranks)
+    TokenBatches(random_lengths(ranks), BUDGET, shuffle=False, accumulation=accumulation, ranks=ranks)
     with pytest.raises(ValueError, match="rows cannot be split into"):
         TokenBatches(random_lengths(ranks - 1), BUDGET, shuffle=False, ranks=ranks)
 
@@ -232,7 +232,7 @@ def test_an_empty_row_is_its_special_tokens():
 def test_divisors_are_the_labels_of_all_parts():
     lengths = random_lengths()
     batches = PairCollator(Table(lengths), PAD, BOS, EOS)
-    for update in updates(lengths, pieces=2, ranks=2):
+    for update in updates(lengths, accumulation=2, ranks=2):
         labels = sum(int((batches[part]["target"][:, 1:] != PAD).sum()) for part in update)
         assert labels == update[0].divisor
 
@@ -244,10 +244,10 @@ def test_pad_fills_behind_each_row_to_the_longest():
 # ------------------------------------------------------------------------------------------------------------- resuming
 
 
-def loader(num_workers=0, pieces=2):
+def loader(num_workers=0, accumulation=2):
     lengths = random_lengths(80)
     return ResumableLoader(
-        PairCollator(Table(lengths), PAD, BOS, EOS), TokenBatches(lengths, 200, pieces=pieces), num_workers
+        PairCollator(Table(lengths), PAD, BOS, EOS), TokenBatches(lengths, 200, accumulation=accumulation), num_workers
     )
 
 
@@ -272,7 +272,11 @@ def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(num_workers):
     resumed = loader(num_workers)
     resumed.load_state_dict(state)
     assert epoch_of(resumed, 1) == expected[1][3:]
-    assert resumed.state_dict() == {"epoch": 1, "handed_out": len(expected[1]), "pieces": resumed.sampler.pieces}
+    assert resumed.state_dict() == {
+        "epoch": 1,
+        "handed_out": len(expected[1]),
+        "accumulation": resumed.sampler.accumulation,
+    }
     assert epoch_of(resumed, 2) == expected[2]  # the next epoch is a whole one
     assert epoch_of(resumed, 1) == expected[1]  # and only the first iteration was a resumed one
 

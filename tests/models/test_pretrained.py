@@ -19,7 +19,7 @@ from attnorm.models.bert import MaskedLM
 from attnorm.models.config import TransformerConfig
 from attnorm.models.encoder import Encoder
 from attnorm.models.heads import Classifier, SpanModel
-from attnorm.models.load_weights import export, fill, read_shape, read_weights
+from attnorm.models.load_weights import export, load_into, read_shape, read_weights
 from attnorm.models.seq2seq import Seq2Seq
 
 pytestmark = pytest.mark.numerical
@@ -86,7 +86,7 @@ def ours(kind, folder, *, normalizer="softmax", tables=None, vocabulary=VOCABULA
 
 def loaded(kind, folder, **settings):
     model = ours(kind, folder, **settings)
-    fill(model, read_weights(folder))
+    load_into(model, read_weights(folder))
     return model
 
 
@@ -179,7 +179,7 @@ def test_a_trained_encoder_has_the_hidden_states_of_transformers(transformers):
     encoder = Encoder(shape_of(folder), attention, nn.Embedding(values["vocab_size"], values["d_model"])).eval()
     model = nn.Module()
     model.encoder = encoder
-    result = fill(model, read_weights(folder))
+    result = load_into(model, read_weights(folder))
     assert result.missing == [] and result.unused == ["pooler.bias", "pooler.weight"]
     encoder.double()
     ids, real, types = batch((40, 7, 23), vocabulary=30522)
@@ -209,7 +209,7 @@ def test_filled_says_what_was_loaded_what_stays_and_what_nothing_took(bert):
         (SpanModel, encoder, {"spans.weight", "spans.bias"}),
     ):
         model = ours(kind, bert[1])
-        result = fill(model, tensors)
+        result = load_into(model, tensors)
         assert (set(result.loaded), set(result.missing), set(result.unused)) == (takes, anew, tensors.keys() - takes)
         state = model.state_dict()
         assert all(torch.equal(state[name], tensors[name]) for name in takes)
@@ -219,7 +219,7 @@ def test_weights_without_a_head_leave_the_head_as_it_was(bert):
     tensors = {name: x for name, x in read_weights(bert[1]).items() if name.startswith("encoder.")}
     model = ours(MaskedLM, bert[1])
     before = {name: x.clone() for name, x in model.head.state_dict().items() if name != "output.weight"}
-    result = fill(model, tensors)
+    result = load_into(model, tensors)
     assert set(result.missing) == {f"head.{name}" for name in before} and result.unused == []
     assert all(torch.equal(before[name], x) for name, x in model.head.state_dict().items() if name in before)
     assert torch.equal(model.head.output.weight, tensors["encoder.embeddings.tokens.weight"])
@@ -238,7 +238,7 @@ def test_a_longer_learned_prior_is_cut(bert):
         rough(ours(MaskedLM, bert[1], max_source=length, tables={"priors": {"encoder": ["learned"]}})).double()
         for length in (20, 12)
     )
-    fill(target, source.state_dict())
+    load_into(target, source.state_dict())
     assert target.encoder.prior.priors["learned"].log_u.shape == (4, 12)
     ids, real, _ = batch()
     assert_close(target(ids)[real], source(ids)[real], **TIGHT)
@@ -251,7 +251,7 @@ def test_the_decoder_takes_what_the_encoder_takes(bert):
     tensors = read_weights(folder)
     model = ours(Seq2Seq, folder, decoder_layers=2, max_target=9)
     before = {name: x.clone() for name, x in model.state_dict().items()}
-    result = fill(model, tensors)
+    result = load_into(model, tensors)
     (ids, real, types), state = batch(), model.state_dict()
     expected = theirs_on(theirs.bert, ids, real, torch.zeros_like(types)).last_hidden_state
     assert_close(model.encode(ids)[real], expected[real], **CLOSE)
@@ -281,7 +281,7 @@ def test_weights_go_from_any_model_of_ours_to_any_other(bert):
         for kind in made:
             for normalizer in ("hnas", "softmax"):
                 target = ours(kind, folder, normalizer=normalizer, **(seq2seq if kind is Seq2Seq else {}))
-                result = fill(target, source.state_dict())
+                result = load_into(target, source.state_dict())
                 state = target.state_dict()
                 for name, tensor in source.state_dict().items():
                     if name in state and not name.startswith(("spans.", "classifier.")):
@@ -295,7 +295,7 @@ def test_weights_go_from_any_model_of_ours_to_any_other(bert):
 def test_a_trained_decoder_is_taken_as_it_is_and_not_completed_from_its_encoder(bert):
     source = rough(ours(Seq2Seq, bert[1], decoder_layers=1, max_target=9))
     target = ours(Seq2Seq, bert[1], decoder_layers=1, max_target=9)
-    fill(target, source.state_dict())
+    load_into(target, source.state_dict())
     same_tensors(source.state_dict(), target.state_dict())
     missing = "layers.1.attention.query.weight: missing from the weights, (24, 24) in the model"
     refused(bert[1], source.state_dict(), missing, kind=Seq2Seq, decoder_layers=2, max_target=9)
@@ -332,7 +332,9 @@ def test_any_attention_takes_the_weights_and_keeps_what_is_its_own(bert, normali
     tables = {"priors": {"encoder": ["t5"]}, "scorers": {"encoder": "bilinear"}}
     model = ours(MaskedLM, bert[1], normalizer=normalizer, tables=tables)
     own = {name for name in model.state_dict() if name.endswith(("scorer.weight", "t5.bias.weight", "hybrid"))}
-    assert set(fill(model, read_weights(bert[1])).missing) == own and len(own) == (7 if normalizer == "hnas" else 4)
+    assert set(load_into(model, read_weights(bert[1])).missing) == own and len(own) == (
+        7 if normalizer == "hnas" else 4
+    )
     ids, real, _ = batch()
     assert not torch.isclose(model(ids), loaded(MaskedLM, bert[1])(ids))[real].all()
 
@@ -379,7 +381,7 @@ def test_an_encoder_alone_and_without_a_pooler(transformers, tmp_path, bert):
     expected = theirs_on(theirs, ids, real, types).last_hidden_state
     assert_close(model.encoder(ids, real, types=types)[real], expected[real], **CLOSE)
     without = {name: x for name, x in tensors.items() if not name.startswith("pooler.")}
-    assert fill(ours(Classifier, tmp_path), without).missing[:2] == ["pooler.weight", "pooler.bias"]
+    assert load_into(ours(Classifier, tmp_path), without).missing[:2] == ["pooler.weight", "pooler.bias"]
 
 
 def test_the_bias_that_transformers_uses_is_read_in_whatever_file_it_is(bert, tmp_path):
@@ -425,7 +427,7 @@ def test_pickled_weights_are_refused_with_the_command_that_converts_them(bert, t
     found, expected = read_weights(tmp_path), read_weights(bert[1])
     assert torch.equal(found.pop("head.output.weight"), found["encoder.embeddings.tokens.weight"])
     same_tensors(found, expected)
-    assert "head.output.weight" in fill(ours(MaskedLM, tmp_path), read_weights(tmp_path)).loaded
+    assert "head.output.weight" in load_into(ours(MaskedLM, tmp_path), read_weights(tmp_path)).loaded
 
 
 # -------------------------------------------------------------------------------------------------------------- export
@@ -518,7 +520,7 @@ def refused(folder, tensors, *problems, kind=MaskedLM, **settings):
     model = ours(kind, folder, **settings)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     with pytest.raises(ValueError, match="the weights do not fit the model") as error:
-        fill(model, tensors)
+        load_into(model, tensors)
     same_tensors(before, model.state_dict())
     for problem in problems:
         assert problem in str(error.value)

@@ -154,10 +154,11 @@ class Table:
     def batch(self, part):
         return PairCollator(self, PAD, BOS, EOS)[part]
 
-    def updates(self, pieces=1, ranks=1, batch_tokens=10_000):
+    def updates(self, accumulation=1, ranks=1, batch_tokens=10_000):
         """The batches of one epoch on every rank."""
         samplers = [
-            TokenBatches(self.lengths, batch_tokens, pieces=pieces, rank=rank, ranks=ranks) for rank in range(ranks)
+            TokenBatches(self.lengths, batch_tokens, accumulation=accumulation, rank=rank, ranks=ranks)
+            for rank in range(ranks)
         ]
         return [self.batch(part) for sampler in samplers for part in sampler]
 
@@ -165,13 +166,15 @@ class Table:
 TABLE = Table([6, 2, 9, 4, 1, 7, 3], [3, 1, 5, 2, 2, 6, 4])
 
 
-def headline_task(model, pieces=1, ranks=1, label_smoothing=0.0):
+def headline_task(model, accumulation=1, ranks=1, label_smoothing=0.0):
     """The task, told of so many accumulation steps and devices."""
     task = HeadlineModule(
         model, TOKENIZER, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
     )
     task.log = lambda *_, **__: None
-    task._trainer = SimpleNamespace(accumulate_grad_batches=pieces, world_size=ranks, global_step=0, current_epoch=0)
+    task._trainer = SimpleNamespace(
+        accumulate_grad_batches=accumulation, world_size=ranks, global_step=0, current_epoch=0
+    )
     return task
 
 
@@ -216,7 +219,7 @@ def test_each_token_is_predicted_from_those_before_it():
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @PLACEMENTS
 def test_loss_and_gradients_of_an_update_do_not_depend_on_how_it_is_divided(placement, label_smoothing):
-    """Lightning divides each loss by the pieces and DDP averages the gradients of the ranks."""
+    """Lightning divides each loss by the accumulation and DDP averages the gradients of the ranks."""
     model = rough_model(placement)
     (batch,) = TABLE.updates()
     whole = headline_task(model, label_smoothing=label_smoothing).training_step(batch, 0)
@@ -224,11 +227,11 @@ def test_loss_and_gradients_of_an_update_do_not_depend_on_how_it_is_divided(plac
     assert_close(whole, F.cross_entropy(logits, labels, label_smoothing=label_smoothing), **TIGHT)  # mean over tokens
     all_wanted = gradients_of(whole, model)
 
-    for pieces, ranks in ((2, 1), (7, 1), (1, 3), (2, 2)):
-        task = headline_task(model, pieces, ranks, label_smoothing)
-        batches = TABLE.updates(pieces, ranks)
-        assert len(batches) == pieces * ranks
-        divided = sum(task.training_step(part, 0) for part in batches) / (pieces * ranks)
+    for accumulation, ranks in ((2, 1), (7, 1), (1, 3), (2, 2)):
+        task = headline_task(model, accumulation, ranks, label_smoothing)
+        batches = TABLE.updates(accumulation, ranks)
+        assert len(batches) == accumulation * ranks
+        divided = sum(task.training_step(part, 0) for part in batches) / (accumulation * ranks)
         assert_close(divided, whole, **TIGHT)
         for found, wanted in zip(gradients_of(divided, model), all_wanted, strict=True):
             assert_close(found, wanted, **TIGHT)

@@ -120,7 +120,7 @@ def test_every_tensor_of_the_encoder_is_that_of_the_folder(bert, task):
     tokenizer = recipe.splits()["train"].tokenizer
     model, untouched = recipe.model(tokenizer), recipe.model(tokenizer).state_dict()
     theirs = read_weights(bert)
-    filled = warm_start.start(model, str(bert))
+    filled = warm_start.load_pretrained(model, str(bert))
     state = model.state_dict()
     wanted = {name: value for name, value in theirs.items() if name.startswith("encoder.")}
     if task == "mlm":
@@ -185,7 +185,7 @@ def test_what_was_loaded_and_what_not_is_shown(tmp_path, bert, capsys):
 @pytest.mark.parametrize("task", ["mlm", "gigaword"])
 def test_without_weights_nothing_of_this_happens(task):
     cfg = runs.plain(*runs.tiny_overrides(task))
-    assert init.complete(cfg) is cfg
+    assert init.resolve_init(cfg) is cfg
 
 
 # from a run of ours
@@ -236,7 +236,7 @@ def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, r
         recipe = task_of(runs.tiny(f"model.init={start}", *typed, task="mlm"))
         split = recipe.splits()["validation"]
         model = recipe.model(split.tokenizer).double()
-        warm_start.start(model, str(start))
+        warm_start.load_pretrained(model, str(start))
         losses[name] = recipe.evaluate(recipe.module(model, split.tokenizer, split), split)["loss"]
         [first] = val_losses(folder)
         assert first == pytest.approx(losses[name], rel=1e-5)

@@ -126,10 +126,10 @@ def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[
         raise ConfigError([Problem(key, f"must be given, as in {key}=<value>") for key in missing])
     from attnorm.config.resolve import resolve, with_defaults
     from attnorm.config.validate import check
-    from attnorm.config.warm_start import complete
+    from attnorm.config.warm_start import resolve_init
 
     typed: Any = OmegaConf.to_container(cfg, resolve=True)
-    plain = complete(completed(with_defaults(typed)))
+    plain = resolve_init(completed(with_defaults(typed)))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
     return resolve(plain)

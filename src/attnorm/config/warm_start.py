@@ -21,7 +21,7 @@ SHAPE = (  # what the weights decide
 )
 
 
-def complete(cfg: dict) -> dict:
+def resolve_init(cfg: dict) -> dict:
     """The configuration with the shape and the tokenizer of `model.init`, if it names weights to start from.
 
     A tokenizer.file that was typed is kept. For a resumed run, both are read from its folder, because the weights that

@@ -24,7 +24,7 @@ View = tuple[Tensor, Tensor, Tensor | None]
 Boxes = tuple[np.ndarray, np.ndarray | None]  # features (n, width) and geometry (n, 4) of the present boxes
 
 
-class Views(ABC):
+class ImageFeatures(ABC):
     """The views of a set of images. The first view is the primary one.
 
     names, widths, boxes, geometry: for each view, its name, the width of its features, its maximum number of boxes per
@@ -36,7 +36,7 @@ class Views(ABC):
     boxes: list[int]
     geometry: list[bool]
 
-    def first(self, count: int) -> "Views":
+    def first(self, count: int) -> "ImageFeatures":
         """The first `count` views. The others are neither read nor checked."""
         some = copy(self)
         some.names, some.widths = self.names[:count], self.widths[:count]
@@ -65,7 +65,7 @@ class VisualSource(Source):
     schema = VISUAL
 
     @abstractmethod
-    def views(self, split: str, cache_dir: str | Path) -> Views | None:
+    def views(self, split: str, cache_dir: str | Path) -> ImageFeatures | None:
         """The views of a split's images, from the cache or newly built. None if there are only questions."""
 
 
@@ -90,7 +90,7 @@ def padded(images: Sequence[Boxes], boxes: int, width: int) -> View:
     return torch.from_numpy(features), torch.from_numpy(present), torch.from_numpy(geometry) if known else None
 
 
-class Arrays(Views):
+class Arrays(ImageFeatures):
     """Views in a folder written by `write_arrays`: arrays over all images. Only the requested rows are read."""
 
     def __init__(self, folder: str | Path):

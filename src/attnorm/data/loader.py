@@ -52,16 +52,16 @@ class ResumableLoader(DataLoader):
         """The epoch, and the number of batches returned in it."""
         if self.resume is not None:  # the state was loaded, and no batch has been returned since
             return dict(self.resume)
-        return {"epoch": self.sampler.epoch, "handed_out": self.handed_out, "pieces": self.sampler.pieces}
+        return {"epoch": self.sampler.epoch, "handed_out": self.handed_out, "accumulation": self.sampler.accumulation}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Makes the next iteration start after the batches already returned, if it is in the same epoch.
 
-        Raises ValueError if updates were split into a different number of pieces.
+        Raises ValueError if updates were divided into another number of accumulation steps.
         """
-        if state["pieces"] != self.sampler.pieces:
+        if state["accumulation"] != self.sampler.accumulation:
             raise DataError(
-                f"trainer.accumulate_grad_batches={self.sampler.pieces}: the epoch of the checkpoint was started with "
-                f"{state['pieces']}; resume with that value"
+                f"trainer.accumulate_grad_batches={self.sampler.accumulation}: the epoch of the checkpoint was started "
+                f"with {state['accumulation']}; resume with that value"
             )
         self.resume = dict(state)

@@ -23,10 +23,10 @@ class TokenBatches(Sampler[MicroBatch]):
 
     The batch of an update contains rows of similar length, as many as fit into `batch_tokens` = rows * (the longest of
     each sequence, summed over the sequences, such as source and target of a pair), including padding. It is split into
-    `pieces * ranks` equal parts. So gradient accumulation and devices share the batch of an update and do not change
-    it. (A batch with fewer rows than parts is enlarged to one row per part.) Rows of equal length are shuffled among
-    each other, and then the batches are shuffled, both depending only on (seed, epoch). The number of batches is the
-    same in every epoch.
+    `accumulation * ranks` equal parts. So gradient accumulation and devices share the batch of an update and do not
+    change it. (A batch with fewer rows than parts is enlarged to one row per part.) Rows of equal length are shuffled
+    among each other, and then the batches are shuffled, both depending only on (seed, epoch). The number of batches is
+    the same in every epoch.
 
     lengths: int (rows, k), the number of tokens of each of a row's k sequences.
     weights: int (rows,), the contribution of each row to the divisor of an update; by default the number of tokens of
@@ -44,19 +44,19 @@ class TokenBatches(Sampler[MicroBatch]):
         weights: np.ndarray | None = None,
         seed: int = 0,
         shuffle: bool = True,
-        pieces: int = 1,
+        accumulation: int = 1,
         rank: int = 0,
         ranks: int = 1,
     ):
         self.lengths, self.seed, self.shuffle = lengths, seed, shuffle
         self.weights = lengths[:, -1] if weights is None else weights
-        self.pieces, self.rank, self.ranks = pieces, rank, ranks
+        self.accumulation, self.rank, self.ranks = accumulation, rank, ranks
         self.epoch, self.start = 0, 0
-        parts = pieces * ranks if shuffle else ranks
+        parts = accumulation * ranks if shuffle else ranks
         if len(lengths) < parts:
             raise DataError(
                 f"{len(lengths)} rows cannot be split into {parts} parts (trainer.devices times "
-                f"trainer.accumulate_grad_batches={pieces}): every part of an update needs at least one row"
+                f"trainer.accumulate_grad_batches={accumulation}): every part of an update needs at least one row"
             )
         self.order = np.lexsort(lengths.T[::-1])
         self.cuts = cut_by_tokens(lengths[self.order], batch_tokens, at_least=parts if shuffle else 1)
@@ -69,7 +69,7 @@ class TokenBatches(Sampler[MicroBatch]):
 
     def __len__(self) -> int:
         batches = len(self.cuts) - 1
-        return batches * self.pieces if self.shuffle else len(range(self.rank, batches, self.ranks))
+        return batches * self.accumulation if self.shuffle else len(range(self.rank, batches, self.ranks))
 
     def __iter__(self) -> Iterator[MicroBatch]:
         start, self.start = self.start, 0
@@ -87,8 +87,8 @@ class TokenBatches(Sampler[MicroBatch]):
         order = np.lexsort((random.random(len(self.lengths)), *self.lengths.T[::-1]))
         for batch in random.permutation(batches):
             update = order[self.cuts[batch] : self.cuts[batch + 1]]
-            for piece in range(self.pieces):
-                yield self._part(update, piece * self.ranks + self.rank, self.pieces * self.ranks)
+            for piece in range(self.accumulation):
+                yield self._part(update, piece * self.ranks + self.rank, self.accumulation * self.ranks)
 
     def _part(self, update: np.ndarray, number: int, parts: int) -> MicroBatch:
         epoch = self.epoch if self.shuffle else 0

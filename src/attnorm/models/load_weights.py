@@ -10,7 +10,7 @@ from attnorm.errors import DataError
 from attnorm.models.bert_checkpoint import export, read_shape, read_weights
 from attnorm.models.seq2seq import Seq2Seq
 
-__all__ = ["LoadReport", "export", "fill", "read_shape", "read_weights"]
+__all__ = ["LoadReport", "export", "load_into", "read_shape", "read_weights"]
 
 TASK_HEADS = ("spans.", "classifier.")
 MAY_DIFFER = re.compile(r"(^|\.)(normalizer|scorer|prior|cross_prior)\.")  # depends on the attention tables
@@ -28,7 +28,7 @@ class LoadReport:
 
 
 @torch.no_grad()
-def fill(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
+def load_into(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
     """Copies tensors, from `read_weights` or from the state_dict of another model of this package, into a model.
 
     Encoder, head and pooler take the tensors with the same names. Task heads (spans, classifier) keep their new initial

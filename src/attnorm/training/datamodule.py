@@ -40,12 +40,12 @@ class TaskDataModule(pl.LightningDataModule):
         Raises ConfigError if that part is smaller than one update.
         """
         sampler, limit = self.train_sampler, self.cfg["trainer"].get("limit_train_batches")
-        updates = len(sampler) // sampler.pieces
+        updates = len(sampler) // sampler.accumulation
         if limit is None:
             return updates
-        limited = limit // sampler.pieces if isinstance(limit, int) else int(updates * limit)
+        limited = limit // sampler.accumulation if isinstance(limit, int) else int(updates * limit)
         if limited == 0:
-            size = f"an epoch has {updates:,} updates, and an update takes {sampler.pieces} of these batches"
+            size = f"an epoch has {updates:,} updates, and an update takes {sampler.accumulation} of these batches"
             raise ConfigError([f"trainer.limit_train_batches={limit}: less than one update; {size}"])
         return min(updates, limited)
 
@@ -56,8 +56,8 @@ class TaskDataModule(pl.LightningDataModule):
     @cached_property
     def train_sampler(self) -> TokenBatches:
         """The batches of rank 0; there are as many on every rank."""
-        pieces, ranks = self.trainer.accumulate_grad_batches, self.trainer.world_size
-        return self._sampler("train", seed=self.cfg["seed"], pieces=pieces, ranks=ranks)
+        accumulation, ranks = self.trainer.accumulate_grad_batches, self.trainer.world_size
+        return self._sampler("train", seed=self.cfg["seed"], accumulation=accumulation, ranks=ranks)
 
     def train_dataloader(self) -> ResumableLoader:
         sampler = copy(self.train_sampler)

@@ -104,7 +104,7 @@ def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module
     """The model before its first update: from the weights that `model.init` names, unless a checkpoint follows."""
     model, start = task.model(tokenizer), task.cfg["model"].get("init")
     if start and not task.cfg["ckpt_path"]:
-        filled = warm_start.start(model, start)
+        filled = warm_start.load_pretrained(model, start)
         if show:
             console.show_lines(warm_start.describe(filled, start))
     return model

@@ -6,17 +6,17 @@ from attnorm.config.checkpoint_files import read_checkpoint
 from attnorm.config.integrity import listed, not_finite, parameters_of
 from attnorm.config.warm_start import best_of, folder_of, is_run
 from attnorm.errors import ConfigError, DataError
-from attnorm.models.load_weights import LoadReport, fill, read_weights
+from attnorm.models.load_weights import LoadReport, load_into, read_weights
 
 
-def start(model: torch.nn.Module, init: str) -> LoadReport:
+def load_pretrained(model: torch.nn.Module, init: str) -> LoadReport:
     """Puts the weights of `model.init` into a model; raises ConfigError where they do not fit."""
     try:
         folder = folder_of(init)
         tensors = parameters_of(read_checkpoint(best_of(folder))) if is_run(folder) else read_weights(folder)
         if broken := not_finite(tensors):
             raise DataError(f"the weights are not finite: {listed(broken)}")
-        return fill(model, tensors)
+        return load_into(model, tensors)
     except ValueError as error:
         raise ConfigError([f"model.init={init}: {error}"]) from error
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attnorm.data.image_features import Boxes, View, Views, padded, refuse_missing
+from attnorm.data.image_features import Boxes, ImageFeatures, View, padded, refuse_missing
 from attnorm.data.readers import text as files
 from attnorm.errors import DataError
 
@@ -34,7 +34,7 @@ _NAMES = {
 }
 
 
-class Files(Views):
+class Files(ImageFeatures):
     """One view from each of `paths`, the primary one first. More than `max_boxes` boxes of an image raise an error.
 
     The first image of a view determines its width and whether it has a geometry. Only the requested features are read.

@@ -114,7 +114,7 @@ class VqaModel(nn.Module):
 
         ids:   int (B, T), the question, padded at the end.
         views: one tuple per view: features (B, M, D); present, bool (B, M); geometry (B, M, 4), x1 y1 x2 y2 as
-               fractions of the image size, or None. Views that the fusion does not use are ignored.
+               fractions of the image size, or None. ImageFeatures that the fusion does not use are ignored.
         """
         return self.answer(ids, views)[0]
 

@@ -16,7 +16,7 @@ from attnorm.models.encoder import site_log_prior
 from attnorm.models.vqa.config import VqaModelConfig
 
 View = tuple[Tensor, Tensor, Tensor | None]  # features (B, M, D), present bool (B, M), geometry (B, M, 4)
-OCTAVES = 5  # number of waves that encode the position of a box; each has half the wavelength of the previous one
+NUM_FREQUENCIES = 5  # of the encoding of a box position; each is twice the previous one
 
 
 class Boxes(nn.Module):
@@ -25,7 +25,7 @@ class Boxes(nn.Module):
     def __init__(self, features: int, shape: VqaModelConfig):
         super().__init__()
         self.features = nn.Linear(features, shape.d_model)
-        self.place = nn.Linear(8 * OCTAVES, shape.d_model, bias=False) if shape.geometry else None
+        self.place = nn.Linear(8 * NUM_FREQUENCIES, shape.d_model, bias=False) if shape.geometry else None
         self.norm, self.dropout = nn.LayerNorm(shape.d_model), nn.Dropout(shape.dropout)
 
     def forward(self, features: Tensor, geometry: Tensor | None) -> Tensor:
@@ -34,19 +34,19 @@ class Boxes(nn.Module):
         if self.place is not None:
             if geometry is None:
                 raise DataError("geometry=True: this view has no box positions; use geometry=False")
-            x = x + self.place(waves(geometry))
+            x = x + self.place(sinusoidal_encoding(geometry))
         return self.dropout(self.norm(x))
 
 
-def waves(geometry: Tensor) -> Tensor:
-    """Sines and cosines of the centers and sizes of boxes, (B, M, 4) as x1 y1 x2 y2 -> (B, M, 8 OCTAVES).
+def sinusoidal_encoding(geometry: Tensor) -> Tensor:
+    """Sines and cosines of the centers and sizes of boxes, (B, M, 4) as x1 y1 x2 y2 -> (B, M, 8 NUM_FREQUENCIES).
 
     The longest wavelength is four times the image size. With this encoding, a dot product of queries and keys can
     compare the positions of boxes, because cos a cos b + sin a sin b = cos(a - b). With the coordinates themselves it
     cannot.
     """
     first, last = upcast(geometry).chunk(2, dim=-1)
-    frequencies = math.pi / 2 * 2 ** torch.arange(OCTAVES, dtype=first.dtype, device=first.device)
+    frequencies = math.pi / 2 * 2 ** torch.arange(NUM_FREQUENCIES, dtype=first.dtype, device=first.device)
     angles = (torch.cat([(first + last) / 2, last - first], -1).unsqueeze(-1) * frequencies).flatten(-2)
     return torch.cat([angles.sin(), angles.cos()], -1).to(geometry.dtype)
 

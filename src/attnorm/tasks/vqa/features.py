@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
 from attnorm.data.featurizer import Featurizer, Table, cut, list_lengths, pad
-from attnorm.data.image_features import Views
+from attnorm.data.image_features import ImageFeatures
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
@@ -83,7 +83,7 @@ class VqaCollator(Dataset):
     the questions alone. Raises ValueError that names the images that the views do not contain.
     """
 
-    def __init__(self, rows: Table, texts: Table, views: Views | None, pad_id: int, n_answers: int):
+    def __init__(self, rows: Table, texts: Table, views: ImageFeatures | None, pad_id: int, n_answers: int):
         self.rows, self.views, self.pad_id, self.n_answers = rows, views, pad_id, n_answers
         self.images = texts.select_columns(["image"])
         if views is not None:

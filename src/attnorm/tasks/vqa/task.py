@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnorm.data.cache import cached
-from attnorm.data.image_features import Views
+from attnorm.data.image_features import ImageFeatures
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
 from attnorm.data.sources.base import VISUAL
@@ -111,7 +111,7 @@ class VqaTask(Task):
         name = f"answers-{digest([source.fingerprint('train'), limit, least])}"
         return cached(self.cache() / name, build) / FILE
 
-    def views(self, split: str) -> Views | None:
+    def views(self, split: str) -> ImageFeatures | None:
         """The views of a split's images that the model uses. None if it uses the question alone."""
         fusion = self.cfg["model"]["fusion"]
         if fusion == "none":
