@@ -39,9 +39,9 @@ class UnknownOption(Problem):
 
 def in_yaml(value: object) -> str:
     """A value as it is typed: true, false and null instead of True, False and None."""
-    return (
-        {True: "true", False: "false", None: "null"}[value] if value is None or isinstance(value, bool) else str(value)
-    )
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def key_of(problem: str) -> str:

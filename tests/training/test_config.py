@@ -302,7 +302,7 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
         ("model.tie_embeddings=1", "true, false"),
         ("model.norm_first=middle", "true, false"),
         ("trainer.max_epochs=0", "whole numbers from 1, null or -1 (no limit)"),
-        ("trainer.limit_val_batches=1.5", "numbers above 0.0 to 1.0 (a share of them) or null"),
+        ("trainer.limit_val_batches=1.5", "numbers above 0 and up to 1.0 (a share of them) or null"),
         ("trainer.limit_val_batches=0", "whole numbers from 1"),
         ("trainer.limit_train_batches=0", "whole numbers from 1"),
         ("trainer.limit_train_batches=x", "whole numbers from 1"),

@@ -66,7 +66,7 @@ def cleaner(trained: dict, cfg: dict) -> Source:
 
 
 def configurations(run: Path, command: EvalCommand, conf: Path) -> tuple[Recorded, Recorded]:
-    """A run's configuration, as it was trained and with what was typed."""
+    """A run's configuration, as it was trained and with the overrides applied."""
     recorded = read_run(run, command.settings["trust_code"])
     return recorded, changed(recorded, command.typed, conf)
 

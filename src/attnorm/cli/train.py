@@ -120,7 +120,7 @@ def train_in(
 
 
 def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> ResolvedConfig:
-    """The checked configuration; raises ConfigError with all its problems. overrides: what was typed."""
+    """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
         raise ConfigError([Problem(key, f"must be given, as in {key}=<value>") for key in missing])

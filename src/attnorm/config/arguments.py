@@ -1,7 +1,7 @@
 """Command-line arguments whose value is plain text, such as a path, in a form that Hydra's grammar reads as that text.
 
 Hydra parses the value of every `key=value`. A file name with parentheses, an equals sign or an umlaut is a syntax error
-there, "a,b.json" is a sweep, and 2024 is a number. The front doors therefore rewrite their arguments before Hydra sees
+there, "a,b.json" is a sweep, and 2024 is a number. The commands therefore rewrite their arguments before Hydra sees
 them: a value that Hydra cannot parse, or would misread although it names an existing file, becomes a quoted string.
 Everything that Hydra reads correctly stays as it was typed.
 
@@ -42,7 +42,7 @@ _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
 def readable(arguments: Sequence[str], multirun: bool = False) -> list[str]:
-    """The arguments with values that Hydra parses as what was typed; `multirun` says that commas separate runs."""
+    """The arguments with values that Hydra parses as they were typed; `multirun` says that commas separate runs."""
     swept = swept_keys(arguments)
     return [_readable(argument, multirun, swept) for argument in arguments]
 

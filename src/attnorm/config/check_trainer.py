@@ -74,7 +74,7 @@ def check_limits(trainer: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f"trainer.{key}", "allowed: whole numbers from 1, null or -1 (no limit)", value)
     for key in NOT_ZERO:
         if not _is_amount(trainer.get(key)):
-            message = "allowed: whole numbers from 1 (batches), numbers above 0.0 to 1.0 (a share of them) or null"
+            message = "allowed: whole numbers from 1 (batches), numbers above 0 and up to 1.0 (a share of them) or null"
             yield Problem(f"trainer.{key}", message, trainer[key])
     if not _is_duration(trainer.get("max_time")):
         yield Problem("trainer.max_time", "allowed: durations DD:HH:MM:SS above 0 or null", trainer["max_time"])

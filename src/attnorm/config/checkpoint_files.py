@@ -16,18 +16,9 @@ from torch import Tensor
 from attnorm.config.integrity import companions, listed, not_finite, seal, verify
 from attnorm.errors import CheckpointError
 
-BEST = "best"
-
-
-LAST = "last"
-
-
+BEST, LAST = "best", "last"
 UNFINISHED = ".unfinished"
-
-
-RECORD = "run"  # what `resume.RunRecord` stores
-
-
+RECORD = "run"  # the key under which a checkpoint records its run
 FOR_RESUME = {  # what Lightning restores, besides the parameters
     "pytorch-lightning_version": str,
     "epoch": int,

@@ -1,4 +1,4 @@
-"""Opening a run folder: its own configuration, never today's defaults, with what was typed on top."""
+"""Opening a run folder: its recorded configuration, changed by overrides; the current defaults play no part."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ PATHS = ("run", "input", "predictions", "references", "questions", "null_odds") 
 
 @dataclass(frozen=True)
 class EvalCommand:
-    """What a front door was asked: its own settings, those of them that were typed, and changes to the run's config."""
+    """The arguments of a command: its settings, the names of those that were typed, and changes to the run's config."""
 
     settings: dict[str, Any]
     asked: set[str]
@@ -36,7 +36,7 @@ class EvalCommand:
 
 
 def read_command(arguments: list[str], defaults: dict[str, Any]) -> EvalCommand:
-    """Sorts `key=value` arguments into the door's own keys (those of `defaults`) and changes to the run's config."""
+    """Sorts `key=value` arguments into the command's own keys (those of `defaults`) and changes to the run's config."""
     settings, asked, typed = dict(defaults), set(), []
     problems: list[str] = []
     for override in OverridesParser.create().parse_overrides(readable(arguments)):
@@ -80,8 +80,8 @@ def read_run(folder: Path, trust_code: bool = False) -> Recorded:
 
 
 def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Recorded:
-    """The run's configuration with what was typed. `data=<source>` takes that source's file from conf/data, but keeps
-    how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
+    """The run's configuration with the overrides applied. `data=<source>` takes that source's file from conf/data, but
+    keeps how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
     cfg = OmegaConf.create(escaped(recorded.plain()))
     problems: list[str] = []
     allowed = [*OVERRIDABLE, *class_of("task", recorded["task"], Task).scoring]

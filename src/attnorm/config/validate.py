@@ -84,7 +84,7 @@ class Problems(list[str]):
 def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[str] = ()) -> list[str]:
     """Every problem of a composed configuration; empty if it can be trained.
 
-    overrides: what was typed, "key=value".
+    overrides: the overrides of the command line, "key=value".
     """
     found = check_parts(cfg, ("train", "validation"), typed_keys(overrides))
     if found.is_valid("model", "task", "data"):
@@ -134,7 +134,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection
 
 
 def check_top_level(cfg: Mapping[str, Any], task: type[Task] | None) -> Iterator[Problem]:
-    """Problems of seed, tags and ckpt_path, and keys that nothing reads."""
+    """Problems of seed, tags and ckpt_path, and unknown keys."""
     names, groups = names_of(RunConfig), (*GROUPS, *(task.groups if task else ()))
     yield from option_problems("", RunConfig, {key: value for key, value in cfg.items() if key in names})
     for key in cfg:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from attnorm.config.checkpoint_files import BEST
-from attnorm.config.run_config import read_config
+from attnorm.config.run_config import FILE, read_config
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
@@ -66,7 +66,7 @@ def resolve_init(cfg: dict) -> dict:
 
 
 def resumed(cfg: dict) -> Path | None:
-    """The folder of the run that `ckpt_path` resumes; None if there is none."""
+    """The folder of the run that `ckpt_path` resumes; None for a new run."""
     if not isinstance(cfg["ckpt_path"], str):
         return None
     folder = Path(cfg["ckpt_path"]).parent.parent
@@ -98,7 +98,7 @@ def folder_of(init: str) -> Path:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run folder."""
-    return (folder / "config.yaml").is_file()
+    return (folder / FILE).is_file()
 
 
 def shape_of(folder: Path) -> dict:

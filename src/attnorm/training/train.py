@@ -46,7 +46,7 @@ def train(
 
     config:     a checked configuration.
     run_folder: made here; everything that the run leaves behind is in it.
-    overrides:  what was typed for this run, for its record.
+    overrides:  the overrides of this run, which are recorded.
     draw:       draws the figures of a run folder; they are sent to the loggers, also of a run that was stopped.
     group:      the sweep that the run belongs to, for loggers.
 

@@ -51,7 +51,7 @@ def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
     """Tells the trainer how many updates to make and when to validate; returns the number of updates.
 
     Both depend on how many devices the trainer has found. Lightning must not compute them itself: it would build the
-    loaders too early (see `Task.configure_optimizers`).
+    loaders too early (see `TaskModule.configure_optimizers`).
     """
     data.trainer = trainer
     updates = data.num_training_steps()

@@ -38,11 +38,11 @@ class RowSchema:
 
 PAIRS = RowSchema("pairs", "pair", *[("article", "title")] * 4)
 DOCUMENTS = RowSchema("documents", "document", *[("text",)] * 4)
-# answers: JSON {"texts": [...], "starts": [...]}, with empty lists if there is no answer; starts are in characters
+# answers: JSON {"texts": [...], "starts": [...]}, both empty for a question without an answer; starts are in characters
 QUESTIONS = RowSchema(
     "questions", "question", ("id", "context", "question", "answers"), ("context",), (), ("question", "context")
 )
-# second: "" if there is none
+# second: the second text of a pair; "" for single texts
 LABELLED = RowSchema("labelled", "row", ("text", "second", "label"), ("text",), *[("text", "second")] * 2)
 # answers: JSON list of the annotators' answers, one or ten. kind: the type of the answer, "yes/no", "number", "other",
 # or "" if unknown. The source also has `views`, see `image_features.VisualSource`.

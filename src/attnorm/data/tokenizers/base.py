@@ -116,7 +116,7 @@ class Tokenizer(ABC):
 
     @classmethod
     def load(cls, folder: str | Path) -> "Tokenizer":
-        """The tokenizer of this class that was saved in `folder`. Raises DataError if there is none."""
+        """The tokenizer of this class that was saved in `folder`. Raises DataError if none was saved there."""
         path = Path(folder) / cls.FILE
         if not path.is_file():
             raise DataError(f"{path}: missing; it should contain the tokenizer ({cls.__name__})")

@@ -89,8 +89,8 @@ class VqaTask(Task):
     def answers(self) -> AnswerList:
         """The answers in the file task.answers, or the frequent answers of the training split.
 
-        The latter are the answers that most annotators gave to at least task.min_count questions. Raises ValueError
-        that names the key if there are none.
+        The latter are the answers that most annotators gave to at least task.min_count questions. Raises ValueError,
+        naming the key, if no answer is that frequent.
         """
         if self._answers is None:
             given = self.config.answers
