@@ -8,6 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch import nn
 
 from attnorm.attention.tables import attention_label, check_attention, resolve_attention
+from attnorm.config.run_settings import RunSettings
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
 from attnorm.resolved import ResolvedConfig
@@ -15,7 +16,7 @@ from attnorm.tasks.task import DataConfig, Task, TaskConfig
 
 GROUPS = (  # of keys that every run has
     *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
-    *("trainer", "callbacks", "logger", "paths"),
+    *("trainer", "run", "callbacks", "logger", "paths"),
 )
 
 
@@ -83,7 +84,7 @@ def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
     Groups that are missing altogether, such as an empty `logger` or one that was removed, become empty.
     """
     full = cfg | {group: cfg.get(group) or {} for group in GROUPS}
-    for group, cls in {"data": DataConfig, **task_groups(full)}.items():
+    for group, cls in {"data": DataConfig, "run": RunSettings, **task_groups(full)}.items():
         defaults = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
         full[group] = defaults | (full.get(group) or {})
     full["attention"] = {"prior": {}, "scorer": {}, "options": {}} | full["attention"]

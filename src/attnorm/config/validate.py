@@ -17,6 +17,7 @@ from attnorm.config.choices import choices, files_with
 from attnorm.config.components import component_problems
 from attnorm.config.resolve import GROUPS, attention_problems, model_attention, typed_keys
 from attnorm.config.resume import changed_settings
+from attnorm.config.run_settings import RunSettings
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import check_tokenizer, tokenizer_class
 from attnorm.errors import CheckpointError, ConfigError, Problem, UnknownOption, key_of
@@ -92,6 +93,7 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     if found.is_valid("tokenizer"):
         found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()
+    found += option_problems("run", RunSettings, cfg["run"])
     found += component_problems(cfg)
     found += check_trainer(cfg["trainer"], multirun)
     if found.is_valid("trainer", "data"):

@@ -1,0 +1,133 @@
+"""What a run folder is doing: running, finished, interrupted, failed, or killed before it could say so.
+
+The process of a run holds a lock on its folder for as long as it lives. The kernel releases the lock when the process
+ends, however it ends, so the lock is a reliable answer to the question whether a run is still going.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from attnorm.errors import RunError
+
+LOCK, SUMMARY, PROGRESS = "run.lock", "summary.json", "progress.json"
+PATIENCE = 1.0  # seconds to wait for somebody who only looks at a lock
+
+
+class RunState(StrEnum):
+    """The state of a run folder.
+
+    ABSENT:      no run has started there. RUNNING: a process holds its lock.
+    FINISHED, INTERRUPTED, FAILED: what summary.json says; INTERRUPTED runs were stopped by a signal or a time limit.
+    KILLED:      the process ended without writing summary.json.
+    """
+
+    ABSENT = "absent"
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    KILLED = "killed"
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether such a run has started, has ended, and can be resumed."""
+        return self in (RunState.INTERRUPTED, RunState.FAILED, RunState.KILLED)
+
+
+class FolderLock:
+    """An exclusive lock on a folder, held until it is released or the process ends.
+
+    Processes that were forked from the holder, such as data workers, hold it as well.
+    """
+
+    def __init__(self, folder: Path, name: str = LOCK):
+        self.path = folder / name
+        self.descriptor: int | None = None
+
+    def acquire(self, patience: float = PATIENCE) -> bool:
+        """Whether the lock could be taken within `patience` seconds. The file then holds the number of the process."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, end = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), time.monotonic() + patience
+        while not _try(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() >= end:
+                os.close(descriptor)
+                return False
+            time.sleep(0.02)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self.descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Releases the lock if it is held."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+    def holder(self) -> int | None:
+        """The number of the process that holds the lock; None if nobody does."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            if _try(descriptor, fcntl.LOCK_SH):
+                return None
+            text = os.pread(descriptor, 32, 0).strip()
+            return int(text) if text.isdigit() else 0
+        finally:
+            os.close(descriptor)
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+            return False
+        raise
+    return True
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a run folder. Raises RunError if another process holds it."""
+    lock = FolderLock(folder)
+    if not lock.acquire():
+        raise RunError(f"{folder}: this run is still going, in process {lock.holder() or 'unknown'}")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process holds the lock of a run folder."""
+    return FolderLock(folder).holder() is not None
+
+
+def state_of(folder: Path) -> RunState:
+    """The state of a run folder."""
+    if is_running(folder):
+        return RunState.RUNNING
+    state = read_json(folder / SUMMARY).get("state")
+    if state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED):
+        return RunState(state)
+    config = folder / "config.yaml"
+    return RunState.KILLED if config.is_file() and config.stat().st_size else RunState.ABSENT
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; {} if it is missing or is not a JSON object."""
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}
