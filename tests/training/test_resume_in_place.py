@@ -330,13 +330,27 @@ def test_settings_that_decide_the_training_may_not_change(monkeypatch, tmp_path,
     assert {name: (run / name).read_bytes() for name in runs.files_of(run)} == before
 
 
-def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path):
-    run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
+@pytest.mark.parametrize(
+    ("group", "name", "value"),
+    [
+        ("attention", "encoder", "someones_module:Normalizer"),
+        ("callbacks", "mine", {"_target_": "someones_module.Callback"}),
+        ("logger", "mine", {"_target_": "someones_module.Logger"}),
+        ("optimizer", "_target_", "someones_module.Optimizer"),
+        ("scheduler", "_target_", "torch.hub.load"),
+    ],
+)
+def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path, group, name, value):
+    run = runs.copied_run(tmp_path)
+    (run / "summary.json").unlink()
     cfg = yaml.safe_load((run / "config.yaml").read_text())
-    cfg["attention"]["encoder"] = "someones_module:Normalizer"
+    cfg[group][name] = value
     (run / "config.yaml").write_text(yaml.safe_dump(cfg))
     with pytest.raises(ConfigError, match="this run folder names code outside attnorm"):
         resume(run)
+    with pytest.raises(BaseException) as caught:  # it is imported now
+        resume(run, "trust_code=true")
+    assert "names code" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
