@@ -313,6 +313,14 @@ def test_settings_may_change_if_they_do_not_decide_the_training(monkeypatch, tmp
     assert runs.different_ends(straight, run) == []
 
 
+def test_a_finished_run_can_be_made_longer(tmp_path):
+    typed = ("attention=hnas", "data.train_size=60", "scheduler=constant")
+    runs.tiny_run(tmp_path / "long", *typed, "trainer.max_steps=16", "trainer.val_check_interval=8")
+    runs.tiny_run(tmp_path / "run", *typed, "trainer.max_steps=8", "trainer.val_check_interval=8")
+    assert resume(tmp_path / "run", "++trainer.max_steps=16")["steps"] == 16
+    assert same_run(tmp_path / "long", tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
