@@ -113,6 +113,38 @@ def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, 
     assert same_run(tmp_path / "whole", run)
 
 
+@pytest.mark.parametrize(
+    ("hook", "call", "overrides"),
+    [
+        ("on_validation_batch_end", 3, ("data.batch_tokens=300",)),  # in the middle of a validation
+        ("on_validation_end", 2, ("data.batch_tokens=300",)),  # of the second one, before its checkpoint
+        (
+            "on_train_batch_start",
+            6,
+            ("trainer.accumulate_grad_batches=2", "run.save_every_steps=1"),
+        ),  # within an update
+        ("on_train_epoch_end", 1, ("run.save_every_steps=1", "data.num_workers=1")),
+        ("on_train_epoch_end", 2, ("trainer.max_epochs=3",)),
+        ("on_train_end", 1, ("trainer.max_epochs=2",)),
+    ],
+)
+def test_a_run_continues_exactly_wherever_it_was_killed(monkeypatch, tmp_path, hook, call, overrides):
+    runs.tiny_run(tmp_path / "whole", *SHORT, *overrides)
+    run = crashed(monkeypatch, tmp_path / "run", GracefulStop, hook, call, *SHORT, *overrides)
+    resume(run)
+    assert same_run(tmp_path / "whole", run)
+
+
+def test_wandb_and_tensorboard_continue_their_run(monkeypatch, tmp_path):
+    typed = (*SHORT, "logger=many", "run.save_every_steps=3")
+    run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_batch_end", 6, *typed)
+    before = (run / "wandb_id.txt").read_text()
+    resume(run)
+    assert (run / "wandb_id.txt").read_text() == before
+    assert {path.name.rpartition("-")[2] for path in (run / "wandb").glob("offline-run-*")} == {before.strip()}
+    assert len(list((run / "tensorboard").glob("events.out.tfevents.*"))) == 2
+
+
 def test_a_run_without_a_checkpoint_starts_again_in_its_folder(monkeypatch, tmp_path, straight):
     run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_start", 1, *SHORT)
     assert not (run / "checkpoints").exists() and (run / "hybrid_weights.csv").exists()
