@@ -1,0 +1,89 @@
+"""A small problem on which a kernel must agree with the dense formula, in value and in every gradient."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.flash import Kernel
+
+BATCH, HEADS, QUERIES, KEYS = 2, 2, 70, 150  # no multiple of a kernel's blocks, and more than one block of each
+
+
+def disagreement(kernel: Kernel, device: torch.device, dtype: torch.dtype, width: int) -> str | None:
+    """What is wrong with a kernel, or None if it agrees with the dense formula in float64 on the CPU.
+
+    Compared are the output, the logsumexp and the gradients of q, k, v and the bias: with a bias that masks some keys of
+    one example and all keys of another one, with a finite bias, and without a bias. Does not use the global random state.
+    May raise what the kernel raises.
+    """
+    allowed = tolerance(dtype)
+    for name, bias in biases().items():
+        q, k, v, grad_out = (x.to(device, dtype) for x in tensors(width))
+        scale = width**-0.5
+        on_device = None if bias is None else bias.to(device, torch.promote_types(dtype, torch.float32))
+        out, logsumexp = kernel.forward(q, k, v, on_device, scale)
+        grads = kernel.backward(grad_out, q, k, v, on_device, out, logsumexp, scale, bias_needs_grad=True)
+        without = kernel.backward(grad_out, q, k, v, on_device, out, logsumexp, scale, bias_needs_grad=False)
+        wanted = dense(*(x.cpu().double() for x in (q, k, v, grad_out)), bias, scale)
+        found = {"output": out, "logsumexp": logsumexp}
+        found |= {f"gradient of {name}": grad for name, grad in zip(("q", "k", "v", "the bias"), grads, strict=True)}
+        again = {f"gradient of {name}": grad for name, grad in zip(("q", "k", "v"), without[:3], strict=True)}
+        for part, value in [*found.items(), *again.items()]:
+            error = relative_error(value, wanted[part])
+            if not error <= allowed:
+                return f"{part} with {name} differs by {error:.1e} of its norm (allowed {allowed:.1e})"
+    return None
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """16 eps, times the square root of the length of the sums unless they are computed in a wider dtype.
+
+    A wrong formula is off by more: a missing key, for example, by about 1 / sqrt(KEYS).
+    """
+    eps = torch.finfo(dtype).eps
+    return 16 * eps * (math.sqrt(KEYS) if eps < 1e-5 else 1.0)
+
+
+def biases() -> dict[str, Tensor | None]:
+    """The biases (B, H, 1, M) of the problems, float64."""
+    generator = torch.Generator().manual_seed(1)
+    finite = 2 * torch.randn(BATCH, HEADS, 1, KEYS, generator=generator, dtype=torch.float64).float().double()
+    masked = finite.clone()
+    masked[0, :, :, ::3] = -torch.inf
+    masked[1] = -torch.inf
+    return {"masked keys": masked, "a bias": finite, "no bias": None}
+
+
+def tensors(width: int) -> Iterator[Tensor]:
+    """q, k, v and the gradient of the output, (B, H, N or M, D) with the strides that multi-head attention gives them."""
+    generator = torch.Generator().manual_seed(0)
+    for length in (QUERIES, KEYS, KEYS, QUERIES):
+        x = torch.randn(BATCH, length, HEADS, width, generator=generator, dtype=torch.float64)
+        yield x.transpose(1, 2)
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, bias: Tensor | None, scale: float) -> dict[str, Tensor]:
+    """The formula in float64, differentiated by autograd."""
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    key_bias = torch.zeros(BATCH, HEADS, 1, KEYS, dtype=torch.float64) if bias is None else bias.clone()
+    leaves.append(key_bias.requires_grad_())
+    scores = scale * q @ k.mT + key_bias
+    dead = (key_bias == -torch.inf).all(-1, keepdim=True)
+    weights = scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
+    out = weights @ v
+    grads = torch.autograd.grad(out, leaves, grad_out)
+    names = ("gradient of q", "gradient of k", "gradient of v", "gradient of the bias")
+    return {"output": out.detach(), "logsumexp": scores.logsumexp(-1).detach(), **dict(zip(names, grads, strict=True))}
+
+
+def relative_error(found: Tensor | None, wanted: Tensor) -> float:
+    """|found - wanted| / |wanted|, where `wanted` is finite; there and elsewhere, `found` must be finite."""
+    if found is None:
+        return math.inf
+    found, known = found.cpu().double(), wanted.isfinite()
+    if not found.isfinite().all():
+        return math.inf
+    difference = (found - wanted)[known]
+    return (difference.norm() / wanted[known].norm().clamp(min=1e-300)).item()
