@@ -149,7 +149,8 @@ class InChannels(ABC):
             return carry_bias(q[:, heads], k[:, heads], v[:, heads], bias, heads, scale)
 
         def of_slice(heads: slice, *known: Tensor) -> QueryKeyValue:
-            return self.plain_backward(*known, scale)
+            grad_out, q, k, v, out, logsumexp = known
+            return self.plain_backward(grad_out, q, k, v, out, logsumexp, scale)
 
         return wide_backward(widened, of_slice, grad_out, q, k, v, out, logsumexp, scale, bias_needs_grad)
 
@@ -228,7 +229,7 @@ def wide_backward(
 
 
 def heads_inside(x: Tensor) -> Tensor:
-    """`x` (B, H, N, D), copied if necessary so that it is (B, N, H, D) in memory, as multi-head attention lays it out."""
+    """`x` (B, H, N, D), copied if it is not (B, N, H, D) in memory, as multi-head attention lays it out."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 

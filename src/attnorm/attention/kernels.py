@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.blockwise import Blockwise
-from attnorm.attention.flash import BIAS_PARTS, SIXTEEN_BITS, EfficientOnCUDA, FlashOnCPU, FlashOnCUDA, Gradients, Kernel
+from attnorm.attention.flash import (
+    BIAS_PARTS,
+    SIXTEEN_BITS,
+    EfficientOnCUDA,
+    FlashOnCPU,
+    FlashOnCUDA,
+    Gradients,
+    Kernel,
+)
 from attnorm.attention.self_check import disagreement
 
 log = logging.getLogger(__name__)

@@ -52,7 +52,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        return *kernels.backward(grad_out, *ctx.saved_tensors, ctx.scale, ctx.needs_input_grad[3]), None
+        q, k, v, bias, out, logsumexp = ctx.saved_tensors
+        bias_needs_grad = ctx.needs_input_grad[3]
+        return *kernels.backward(grad_out, q, k, v, bias, out, logsumexp, ctx.scale, bias_needs_grad), None
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -66,4 +68,6 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *operators.logsumexp_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.needs_input_grad[2]), None
+        q, k, bias, mean_key, logsumexp = ctx.saved_tensors
+        bias_needs_grad = ctx.needs_input_grad[2]
+        return *operators.logsumexp_backward(grad, q, k, bias, mean_key, logsumexp, ctx.scale, bias_needs_grad), None

@@ -9,14 +9,15 @@ from torch import Tensor
 from attnorm.attention.flash import Kernel
 
 BATCH, HEADS, QUERIES, KEYS = 2, 2, 70, 150  # no multiple of a kernel's blocks, and more than one block of each
+PARTS = ("output", "logsumexp", "gradient of q", "gradient of k", "gradient of v", "gradient of the bias")
 
 
 def disagreement(kernel: Kernel, device: torch.device, dtype: torch.dtype, width: int) -> str | None:
     """What is wrong with a kernel, or None if it agrees with the dense formula in float64 on the CPU.
 
-    Compared are the output, the logsumexp and the gradients of q, k, v and the bias: with a bias that masks some keys of
-    one example and all keys of another one, with a finite bias, and without a bias. Does not use the global random state.
-    May raise what the kernel raises.
+    Compared are the output, the logsumexp and the gradients of q, k, v and the bias: with a bias that masks some keys
+    of one example and all keys of another one, with a finite bias, and without a bias. The global random state is not
+    used. May raise what the kernel raises.
     """
     allowed = tolerance(dtype)
     for name, bias in biases().items():
@@ -26,11 +27,9 @@ def disagreement(kernel: Kernel, device: torch.device, dtype: torch.dtype, width
         out, logsumexp = kernel.forward(q, k, v, on_device, scale)
         grads = kernel.backward(grad_out, q, k, v, on_device, out, logsumexp, scale, bias_needs_grad=True)
         without = kernel.backward(grad_out, q, k, v, on_device, out, logsumexp, scale, bias_needs_grad=False)
-        wanted = dense(*(x.cpu().double() for x in (q, k, v, grad_out)), bias, scale)
-        found = {"output": out, "logsumexp": logsumexp}
-        found |= {f"gradient of {name}": grad for name, grad in zip(("q", "k", "v", "the bias"), grads, strict=True)}
-        again = {f"gradient of {name}": grad for name, grad in zip(("q", "k", "v"), without[:3], strict=True)}
-        for part, value in [*found.items(), *again.items()]:
+        wanted = dense(q, k, v, grad_out, bias, scale)
+        found = [*zip(PARTS, (out, logsumexp, *grads), strict=True), *zip(PARTS[2:5], without[:3], strict=True)]
+        for part, value in found:
             error = relative_error(value, wanted[part])
             if not error <= allowed:
                 return f"{part} with {name}: relative error {error:.1e} (allowed {allowed:.1e})"
@@ -57,7 +56,7 @@ def biases() -> dict[str, Tensor | None]:
 
 
 def tensors(width: int) -> Iterator[Tensor]:
-    """q, k, v and the gradient of the output, (B, H, N or M, D) with the strides that multi-head attention gives them."""
+    """q, k, v and the gradient of the output, (B, H, N or M, D), in memory as multi-head attention lays them out."""
     generator = torch.Generator().manual_seed(0)
     for length in (QUERIES, KEYS, KEYS, QUERIES):
         x = torch.randn(BATCH, length, HEADS, width, generator=generator, dtype=torch.float64)
@@ -66,6 +65,7 @@ def tensors(width: int) -> Iterator[Tensor]:
 
 def dense(q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, bias: Tensor | None, scale: float) -> dict[str, Tensor]:
     """The formula in float64, differentiated by autograd."""
+    q, k, v, grad_out = (x.cpu().double() for x in (q, k, v, grad_out))
     leaves = [x.requires_grad_() for x in (q, k, v)]
     key_bias = torch.zeros(BATCH, HEADS, 1, KEYS, dtype=torch.float64) if bias is None else bias.clone()
     leaves.append(key_bias.requires_grad_())
@@ -74,8 +74,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, bias: Tensor | None
     weights = scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
     out = weights @ v
     grads = torch.autograd.grad(out, leaves, grad_out)
-    names = ("gradient of q", "gradient of k", "gradient of v", "gradient of the bias")
-    return {"output": out.detach(), "logsumexp": scores.logsumexp(-1).detach(), **dict(zip(names, grads, strict=True))}
+    return dict(zip(PARTS, (out.detach(), scores.logsumexp(-1).detach(), *grads), strict=True))
 
 
 def relative_error(found: Tensor | None, wanted: Tensor) -> float:

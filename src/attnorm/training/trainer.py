@@ -13,8 +13,10 @@ from attnorm.config.resolve import limit
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import BestAndLast
 from attnorm.training.callbacks.early_stopping import EarlyStopping
+from attnorm.training.callbacks.environment_record import EnvironmentRecord
 from attnorm.training.callbacks.graceful_stop import TimeLimit
 from attnorm.training.callbacks.rng_state import RandomStreams
+from attnorm.training.compiled import compiled
 from attnorm.training.datamodule import TaskDataModule
 
 
@@ -30,7 +32,7 @@ def build_trainer(
     callbacks = [RandomStreams(cfg["seed"]), *build_components(cfg, "callbacks", **facts)]
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
-    callbacks += required
+    callbacks += [*required, *compiled(cfg), EnvironmentRecord(run_folder)]
     if not settings.get("fast_dev_run"):
         callbacks.append(BestAndLast(run_folder / "checkpoints", module.monitor, module.mode))
     return pl.Trainer(
