@@ -35,7 +35,7 @@ class Kernel(Protocol):
     name: str
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-        """o_i = sum_j p_ij v_j and l_i = log sum_j exp(scale q_i k_j + b_j), where p_ij = exp(scale q_i k_j + b_j - l_i).
+        """o_i = sum_j p_ij v_j and l_i = log sum_j exp(s_ij), where s_ij = scale q_i k_j + b_j, p_ij = exp(s_ij - l_i).
 
         q (B, H, N, D); k and v (B, H, M, D); bias (B, H, 1, M) in float32 or wider, -inf at masked keys. Returns o (B,
         H, N, D) in the dtype of q and l (B, H, N) in float32 or wider. If all keys are masked, o is 0 and l is finite.
