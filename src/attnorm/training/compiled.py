@@ -51,6 +51,7 @@ class CompiledModel(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         assert isinstance(task, TaskModule)
         try_compiler(task.device)
+        torch.compiler.reset()  # what an earlier run of this process compiled does not count
         self.model = task.model
         self.start = counts()
         self.limit = torch._dynamo.config.recompile_limit
@@ -125,8 +126,9 @@ def try_compiler(device: torch.device) -> None:
     try:
         torch.compile(_twice, backend=BACKEND)(torch.ones(8, device=device))
     except Exception as error:  # of many kinds: no compiler, no headers of Python, no Triton
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        message = f"torch.compile does not work here: {reason}. Allowed: false"
+        cause = getattr(error, "inner_exception", error)  # what went wrong within the compiler
+        reason = f"{type(cause).__name__}: {cause}".strip().splitlines()[0]
+        message = f"torch.compile does not work here ({reason}). Allowed: false"
         raise ConfigError([Problem("run.compile", message, True)]) from error
 
 
