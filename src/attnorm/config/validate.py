@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import Field
 from torch import nn
 
+from attnorm.config.check_compiler import check_compiler
 from attnorm.config.check_trainer import check_trainer
 from attnorm.config.choices import choices, files_with
 from attnorm.config.components import component_problems
@@ -96,6 +97,7 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
         found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()
     found += option_problems("run", RunSettings, cfg["run"])
+    found += check_compiler(cfg["run"])
     found += component_problems(cfg)
     found += check_trainer(cfg["trainer"], multirun)
     if found.is_valid("trainer", "data"):

@@ -15,9 +15,11 @@ from attnorm.config.run_state import RunState
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints
 from attnorm.training.callbacks.early_stopping import EarlyStopping
+from attnorm.training.callbacks.environment_record import EnvironmentRecord
 from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
 from attnorm.training.callbacks.plateau import PlateauSteps
 from attnorm.training.callbacks.rng_state import RandomStreams
+from attnorm.training.compiled import compiled
 from attnorm.training.datamodule import TaskDataModule
 
 
@@ -40,6 +42,7 @@ def build_trainer(
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
     callbacks += [*required, stop]
+    callbacks += [*compiled(cfg), EnvironmentRecord(run_folder)]
     if not settings.get("fast_dev_run"):
         folder, saving = run_folder / "checkpoints", RunSettings(**cfg["run"])
         callbacks.append(Checkpoints(folder, module.monitor, module.mode, saving, stop))
