@@ -26,6 +26,7 @@ from attnorm.cli import train as front
 from attnorm.config.arguments import as_typed, readable
 from attnorm.errors import Interrupted
 from attnorm.training.callbacks import throughput as callbacks
+from attnorm.training.callbacks.throughput import TIMING_COLUMNS
 from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
@@ -378,6 +379,14 @@ def command(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> su
         text=True,
         timeout=120,
         check=False,
+    )
+
+
+def metric_rows(run: Path) -> list[tuple]:
+    """What each row of metrics.csv holds, sorted, without the columns that depend on the speed of the machine."""
+    return sorted(
+        tuple(sorted((k, v) for k, v in row.items() if v and k not in TIMING_COLUMNS))
+        for row in read_csv(run / "metrics.csv")
     )
 
 

@@ -78,8 +78,7 @@ def loss_of(run):
 
 def history(run):
     """metrics.csv as a sorted list of what each row holds, and the text of hybrid_weights.csv."""
-    rows = [tuple(sorted((k, v) for k, v in row.items() if v)) for row in read_csv(run / "metrics.csv")]
-    return sorted(rows), (run / "hybrid_weights.csv").read_text()
+    return runs.metric_rows(run), (run / "hybrid_weights.csv").read_text()
 
 
 def assert_same_training(first, second):

@@ -24,7 +24,7 @@ class RunSummary(dict[str, Any]):
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         if error is not None:
             self.update(finished=False, why=f"{type(error).__name__}: {error}")
-        self["tokens_per_second"] = self.throughput.per_second()
+        self.update({"tokens_per_second": None} | self.throughput.totals())
         self.update(peak_memory=peak_memory(), wall_seconds=round(time.perf_counter() - self.started, 1))
         if is_first_rank():
             write_json(self.path, dict(self))

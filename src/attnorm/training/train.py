@@ -20,6 +20,8 @@ from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
+from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
+from attnorm.training.callbacks.out_of_memory import OutOfMemory
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.datamodule import TaskDataModule
@@ -66,14 +68,16 @@ def train(
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
         RunLoggers(cfg, run_folder, label, group, draw) as loggers,
         GracefulStop(run_folder / "checkpoints") as stop,
+        OutOfMemory(cfg) as memory,
     ):
+        finite = NonFiniteUpdates(run_folder, cfg["run"]["skip_updates"], summary)
         splits = task.splits()
         if is_first:
             keep_data_facts(task, splits, run_folder)
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module.optimization = task.optimization()
-        trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop, loggers])
+        trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, finite, memory, stop, loggers])
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates, run_folder)
