@@ -154,14 +154,14 @@ def _watched(model: nn.Module) -> Iterator[dict[str, str]]:
         check_output(label, output)
         return output
 
-    normalizers = []
+    patched: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for name, module in model.named_modules():
         label = f"{name} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
         hook = lambda _, __, output, label=label: check_output(label, output)  # noqa: E731 - a hook returns None
         handles.append(module.register_forward_hook(hook))
         if isinstance(module, Normalizer):
+            patched.append((module.__dict__, {key: it for key, it in module.__dict__.items() if key == "attend"}))
             module.__dict__["attend"] = partial(attend, label, module.attend)
-            normalizers.append(module)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             handles.append(parameter.register_hook(partial(check_gradient, f"the parameter {name}")))
@@ -170,8 +170,9 @@ def _watched(model: nn.Module) -> Iterator[dict[str, str]]:
     finally:
         for handle in handles:
             handle.remove()
-        for normalizer in normalizers:
-            del normalizer.__dict__["attend"]
+        for attributes, before in patched:
+            attributes.pop("attend", None)
+            attributes |= before
 
 
 def _floats_in(output: object) -> Iterator[Tensor]:

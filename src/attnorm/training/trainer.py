@@ -16,6 +16,7 @@ from attnorm.training.callbacks.early_stopping import EarlyStopping
 from attnorm.training.callbacks.graceful_stop import TimeLimit
 from attnorm.training.callbacks.rng_state import RandomStreams
 from attnorm.training.datamodule import TaskDataModule
+from attnorm.training.profiler import profiler_of
 
 
 def build_trainer(
@@ -26,6 +27,7 @@ def build_trainer(
     required: callbacks of the run itself, which the group `callbacks` cannot take away.
     """
     settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
+    settings["profiler"] = profiler_of(settings.get("profiler"), run_folder)
     facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.mode}
     callbacks = [RandomStreams(cfg["seed"]), *build_components(cfg, "callbacks", **facts)]
     if settings.get("max_time") is not None:

@@ -49,7 +49,7 @@ class StalledLoader(pl.Callback):
 
 def advice(workers: int) -> str:
     """What to change so that data arrive in time."""
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     more = min(max(2 * workers, 2), max(1, cores - 1))
     storage = "put paths.cache_dir on a faster disk"
     if more > workers:
