@@ -1,7 +1,7 @@
 """The base class of all tasks. A task builds the parts of a run (data, model, loss, metrics) from a configuration."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,7 @@ class DataConfig:
     max_train, max_valid, max_test: maximum number of rows of a split; the first rows are used. None: all rows.
     batch_tokens: number of tokens (padding included) per update, over all devices and accumulation steps.
     num_workers:  number of worker processes that load batches; 0 loads them in the training process.
+    prefetch_factor: number of batches that each worker loads ahead; None: 2. It needs workers.
     """
 
     batch_tokens: Count
@@ -55,6 +56,7 @@ class DataConfig:
     max_valid: Count | None = None
     max_test: Count | None = None
     num_workers: WholeNumber = 0
+    prefetch_factor: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +161,12 @@ class Task(ABC):
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The input tensors with which the model reads one cleaned text, and the tokens of its attention."""
         raise UserError(f"task={self.cfg['task']['name']}: its models need more input than a text")
+
+    def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
+        """The ids of rows of a split, as in the table of predictions: those of the source, or else the row numbers."""
+        if "id" in split.texts.column_names and len(split.texts) == len(split):
+            return list(split.texts[list(rows)]["id"])
+        return list(map(str, rows))
 
     def cache(self) -> Path:
         """The folder for prepared data."""

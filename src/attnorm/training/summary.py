@@ -34,7 +34,7 @@ class RunSummary(dict[str, Any]):
             stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
             state = RunState.INTERRUPTED if stopped else RunState.FAILED
             self.update(state=state, why=f"{type(error).__name__}: {error}")
-        self["tokens_per_second"] = self.throughput.per_second()
+        self.update({"tokens_per_second": None} | self.throughput.totals())
         self.update(peak_memory=peak_memory(), wall_seconds=round(time.perf_counter() - self.started, 1))
         if is_first_rank():
             try:

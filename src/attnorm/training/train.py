@@ -22,6 +22,8 @@ from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
+from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
+from attnorm.training.callbacks.out_of_memory import OutOfMemory
 from attnorm.training.callbacks.progress_file import ProgressFile
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
@@ -67,17 +69,20 @@ def train(
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
         RunLoggers(cfg, run_folder, label, group, draw) as loggers,
         GracefulStop(run_folder / "checkpoints", requeues=cfg["resume"] is not None) as stop,
+        OutOfMemory(cfg) as memory,
     ):
         if is_first:
             start_record(cfg, run_folder, list(overrides))
             console.show_config(cfg)
+        finite = NonFiniteUpdates(run_folder, cfg["run"]["skip_updates"], summary)
         splits = task.splits()
         if is_first:
             keep_data_facts(task, splits, run_folder)
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module.optimization = task.optimization()
-        watching = [throughput, ProgressFile(run_folder, module.monitor, module.mode), loggers]
+        progress = ProgressFile(run_folder, module.monitor, module.mode)
+        watching = [throughput, finite, memory, progress, loggers]
         trainer = build_trainer(cfg, run_folder, module, loggers.open(), watching, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)

@@ -21,6 +21,7 @@ from attnorm.training.callbacks.plateau import PlateauSteps
 from attnorm.training.callbacks.rng_state import RandomStreams
 from attnorm.training.compiled import compiled
 from attnorm.training.datamodule import TaskDataModule
+from attnorm.training.profiler import profiler_of
 
 
 def build_trainer(
@@ -37,6 +38,7 @@ def build_trainer(
     stop:     receives the signals.
     """
     settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
+    settings["profiler"] = profiler_of(settings.get("profiler"), run_folder)
     facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.mode}
     callbacks = [RandomStreams(cfg["seed"]), PlateauSteps(), *build_components(cfg, "callbacks", **facts)]
     if settings.get("max_time") is not None:

@@ -56,7 +56,7 @@ def write_headlines(
     cuts = cut_by_tokens(lengths[order], batch_tokens // decoding.beam_size)
     headlines = [""] * len(sources)
     for rows in progress([order[start:stop].tolist() for start, stop in pairwise(cuts)]):
-        source = pad([[*sources[row], special.eos] for row in rows], special.pad).to(device)
-        for row, ids in zip(rows, generate(model, source, special, decoding), strict=True):
+        batch = {"source": pad([[*sources[row], special.eos] for row in rows], special.pad).to(device)}
+        for row, ids in zip(rows, generate(model, batch["source"], special, decoding), strict=True):
             headlines[row] = tokenizer.decode(ids)
     return headlines
