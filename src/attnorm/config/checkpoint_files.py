@@ -14,6 +14,7 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from torch import Tensor
 
 from attnorm.config.integrity import companions, listed, not_finite, seal, verify
+from attnorm.config.sharded_checkpoint import copy_shards, remove_unused, with_shards
 from attnorm.errors import CheckpointError
 
 BEST, LAST = "best", "last"
@@ -114,6 +115,12 @@ def intact(folder: Path) -> list[str]:
 
 
 def load_verified(path: Path) -> Any:
+    """What a checkpoint holds, tensors in shards included. Raises CheckpointError for a damaged one, and for code."""
+    content = load_file(path)
+    return with_shards(content, path) if isinstance(content, dict) else content
+
+
+def load_file(path: Path) -> Any:
     """What torch.save put into a file. Raises CheckpointError for a damaged file, and one with code in it."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
@@ -148,6 +155,7 @@ def checked(content: Any, path: Path) -> dict[str, Any]:
 def replace_by_copy(source: Path, target: Path) -> None:
     """Makes `target` a copy of `source`, whole at any moment."""
     unfinished = target.with_name(target.name + UNFINISHED)
+    copy_shards(source, target)
     shutil.copyfile(source, unfinished)
     os.replace(unfinished, target)
     sync_folder(target.parent)
@@ -165,4 +173,8 @@ def sync_folder(folder: Path) -> None:
 def sweep_unfinished(folder: Path) -> None:
     """Removes what a killed save left behind."""
     for leftover in folder.glob(f"*{UNFINISHED}"):
-        leftover.unlink()
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+    remove_unused(folder)

@@ -15,6 +15,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.module import TaskModule
+from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
@@ -84,7 +85,7 @@ def train(
         if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
-        if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
+        if not cfg["trainer"].get("fast_dev_run"):
             summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run_folder, label, loggers)
         if is_first:
             console.show_profile(trainer)
@@ -167,11 +168,16 @@ def evaluate_best(
     label: str,
     loggers: RunLoggers,
 ) -> dict[str, Any]:
-    """Scores the best model on the validation split, shows, writes and logs the results; what summary.json says of
-    them."""
+    """Scores the best model on the validation split, on all ranks together. The first rank shows, writes and logs the
+    results; what summary.json says of them."""
     split = data.splits["validation"]
+    trainer.strategy.barrier()  # until the first rank has written the best checkpoint
+    if is_sharded(module.model):
+        module = task.module(task.model(split.tokenizer), split.tokenizer, split)
     best_step = load_weights(module.model, run_folder / "checkpoints" / f"{BEST}.ckpt")
     scores = task.score(module.to(trainer.strategy.root_device), split)
+    if not trainer.is_global_zero:
+        return {}
     warnings = warnings_of(scores, task.cfg, steps, updates, data.updates_per_epoch())
     console.show_samples(scores.samples[:SAMPLES])
     scores.write(run_folder / "samples", scores.split)

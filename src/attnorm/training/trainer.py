@@ -8,7 +8,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 
 from attnorm.config.checkpoint_files import AtomicCheckpointIO
-from attnorm.config.components import build_components
+from attnorm.config.components import build_components, build_strategy
 from attnorm.config.resolve import limit
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import BestAndLast
@@ -26,6 +26,7 @@ def build_trainer(
     required: callbacks of the run itself, which the group `callbacks` cannot take away.
     """
     settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
+    settings["strategy"] = build_strategy(settings) or "auto"
     facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.mode}
     callbacks = [RandomStreams(cfg["seed"]), *build_components(cfg, "callbacks", **facts)]
     if settings.get("max_time") is not None:
