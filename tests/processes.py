@@ -28,7 +28,9 @@ def together(ranks: int, action: Callable[[int], None], nodes: int = 1) -> None:
     """
     port, context = free_port(), mp.get_context("fork")
     failures = context.SimpleQueue()
-    processes = [context.Process(target=_rank, args=(rank, ranks, nodes, port, action, failures)) for rank in range(ranks)]
+    processes = [
+        context.Process(target=_rank, args=(rank, ranks, nodes, port, action, failures)) for rank in range(ranks)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -44,7 +46,9 @@ def together(ranks: int, action: Callable[[int], None], nodes: int = 1) -> None:
         pytest.fail("\n".join([f"stuck: {stuck}, exit codes: {codes}", *found]))
 
 
-def _rank(rank: int, ranks: int, nodes: int, port: int, action: Callable[[int], None], failures: mp.SimpleQueue) -> None:
+def _rank(
+    rank: int, ranks: int, nodes: int, port: int, action: Callable[[int], None], failures: mp.SimpleQueue
+) -> None:
     from pytorch_lightning.utilities import rank_zero_only
 
     local = ranks // nodes

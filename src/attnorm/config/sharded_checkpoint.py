@@ -32,6 +32,8 @@ PLAIN = {  # all that torch.distributed.checkpoint puts into its metadata; anyth
     "torch.serialization": ("_get_layout",),
     "torch": ("Size", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"),
     "collections": ("OrderedDict",),
+    "pathlib": ("PosixPath",),
+    "pathlib._local": ("PosixPath",),
 }
 Place = list[str | int]  # the keys that lead to a value in nested dicts and lists
 Template = Callable[[Place, torch.Size, torch.dtype], Tensor]

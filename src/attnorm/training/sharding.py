@@ -62,7 +62,7 @@ class FullySharded(ModelParallelStrategy):
                 fully_shard(module, mesh=mesh)
         fully_shard(model, mesh=mesh)
 
-    # A checkpoint has the whole tensors on the CPU, numbered as in the optimizer of a single process, or shards of them.
+    # A checkpoint has whole tensors on the CPU, numbered as in the optimizer of a single process, or shards of them.
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The parameters by name."""

@@ -24,6 +24,15 @@ class RunSummary(dict[str, Any]):
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         if error is not None:
             self.update(finished=False, why=f"{type(error).__name__}: {error}")
+        self.write()
+
+    def fail(self, why: str) -> None:
+        """Records, at once, that the run has failed; for a process that is about to be ended."""
+        self.update(finished=False, why=why)
+        self.write()
+
+    def write(self) -> None:
+        """Writes summary.json, on the first rank."""
         self["tokens_per_second"] = self.throughput.per_second()
         self.update(peak_memory=peak_memory(), wall_seconds=round(time.perf_counter() - self.started, 1))
         if is_first_rank():

@@ -23,6 +23,7 @@ from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
+from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.environment import is_first_rank
 from attnorm.training.run_folder import load_weights, resume_history, start_record
@@ -65,6 +66,7 @@ def train(
     with (
         RunLog(cfg, run_folder),
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
+        Watchdog(run_folder, cfg["run"]["hang_timeout"], summary.fail) as watchdog,
         RunLoggers(cfg, run_folder, label, group, draw) as loggers,
         GracefulStop(run_folder / "checkpoints") as stop,
     ):
@@ -74,7 +76,7 @@ def train(
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module.optimization = task.optimization()
-        trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop, loggers])
+        trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop, watchdog, loggers])
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates, run_folder)
@@ -86,7 +88,9 @@ def train(
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
         if not cfg["trainer"].get("fast_dev_run"):
-            summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run_folder, label, loggers)
+            summary |= evaluate_best(
+                task, trainer, module, data, summary["steps"], updates, run_folder, label, loggers, watchdog
+            )
         if is_first:
             console.show_profile(trainer)
     if is_first:
@@ -167,6 +171,7 @@ def evaluate_best(
     run_folder: Path,
     label: str,
     loggers: RunLoggers,
+    watchdog: Watchdog,
 ) -> dict[str, Any]:
     """Scores the best model on the validation split, on all ranks together. The first rank shows, writes and logs the
     results; what summary.json says of them."""
@@ -176,6 +181,7 @@ def evaluate_best(
         module = task.module(task.model(split.tokenizer), split.tokenizer, split)
     best_step = load_weights(module.model, run_folder / "checkpoints" / f"{BEST}.ckpt")
     scores = task.score(module.to(trainer.strategy.root_device), split)
+    watchdog.finish(trainer)
     if not trainer.is_global_zero:
         return {}
     warnings = warnings_of(scores, task.cfg, steps, updates, data.updates_per_epoch())

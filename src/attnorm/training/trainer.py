@@ -1,5 +1,6 @@
 """Lightning's trainer for a run: its callbacks, how many updates it makes, and when it validates."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from attnorm.training.callbacks.checkpointing import BestAndLast
 from attnorm.training.callbacks.early_stopping import EarlyStopping
 from attnorm.training.callbacks.graceful_stop import TimeLimit
 from attnorm.training.callbacks.rng_state import RandomStreams
+from attnorm.training.callbacks.watchdog import SLOW
 from attnorm.training.datamodule import TaskDataModule
+
+SHORTEST_WAIT = 1800.0  # seconds that processes wait for each other at least, which is Lightning's default
+FOREVER = 365 * 86400.0
 
 
 def build_trainer(
@@ -34,7 +39,7 @@ def build_trainer(
     callbacks += required
     if not settings.get("fast_dev_run"):
         callbacks.append(BestAndLast(run_folder / "checkpoints", module.monitor, module.mode))
-    return pl.Trainer(
+    trainer = pl.Trainer(
         **settings | {"max_steps": -1, "val_check_interval": 1},  # both are known once the trainer is: `set_length`
         logger=loggers or False,
         callbacks=callbacks,
@@ -46,6 +51,15 @@ def build_trainer(
         check_val_every_n_epoch=None,
         default_root_dir=run_folder,
     )
+    set_collective_timeout(trainer, cfg["run"]["hang_timeout"])
+    return trainer
+
+
+def set_collective_timeout(trainer: pl.Trainer, hang_timeout: float | None) -> None:
+    """Makes processes wait longer for each other than the watchdog allows, which knows more about a hang."""
+    if hasattr(trainer.strategy, "_timeout"):
+        seconds = FOREVER if hang_timeout is None else max(SHORTEST_WAIT, SLOW * hang_timeout + 60.0)
+        trainer.strategy._timeout = timedelta(seconds=seconds)
 
 
 def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
