@@ -34,6 +34,7 @@ def check_trainer(trainer: Mapping[str, Any], multirun: bool = False) -> list[st
     problems = [*check_keys(trainer), *check_strategy(trainer)]
     problems += [] if problems else check_values(trainer)
     problems += [] if problems else check_intervals(trainer)
+    problems += [] if problems else check_machines(trainer)
     single = trainer.get("devices") in (1, "1") and trainer.get("strategy", "auto") in ("auto", "single_device")
     if multirun and not single:
         message = (
@@ -55,6 +56,16 @@ def check_keys(trainer: Mapping[str, Any]) -> Iterator[Problem]:
         elif key not in known:
             message = f"pytorch_lightning.Trainer has no such argument.{nearest(key, known.keys() - OWN_KEYS.keys())}"
             yield Problem(f"trainer.{key}", message)
+
+
+def check_machines(trainer: Mapping[str, Any]) -> Iterator[Problem]:
+    """Several machines, if nothing starts the processes of the others."""
+    from lightning_fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+
+    nodes = trainer.get("num_nodes") or 1
+    if nodes > 1 and not (TorchElasticEnvironment.detect() or SLURMEnvironment.detect()):
+        message = "start the processes of all machines with torchrun or srun; see docs/clusters.md"
+        yield Problem("trainer.num_nodes", message, nodes)
 
 
 def check_strategy(trainer: Mapping[str, Any]) -> list[str]:
