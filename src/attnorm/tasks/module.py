@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnorm.errors import UserError
 from attnorm.optim import Optimization
-from attnorm.tasks.ranks import Ranks, gathered, whole
+from attnorm.tasks.ranks import Ranks, gathered, is_sharded, whole
 
 REMEDY = "stopped before the update. Try a smaller optimizer.lr, or trainer.detect_anomaly=true to find the cause."
 
@@ -171,9 +171,20 @@ class TaskModule(pl.LightningModule):
         # Reading trainer.estimated_stepping_batches here would make Lightning build the loaders before it restores a
         # checkpoint, and the position in the epoch would be lost.
         steps = self.trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
-        fused = "mixed" not in str(self.trainer.precision)  # Lightning cannot clip for a fused optimizer under AMP
         assert self.optimization is not None  # set before training
-        return self.optimization.build(self.model, steps, fused)
+        return self.optimization.build(self.model, steps, self.may_be_fused())
+
+    def may_be_fused(self) -> bool:
+        """Whether the optimizer may use a fused kernel."""
+        # Lightning cannot clip for a fused optimizer under AMP, and most fused kernels do not know sharded parameters.
+        return "mixed" not in str(self.trainer.precision) and not is_sharded(self.model)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the choice of the kernel, which may differ from that of the run being resumed."""
+        for state in checkpoint.get("optimizer_states", []):
+            for group in state["param_groups"]:
+                if group.get("fused") is not None:
+                    group["fused"] = self.may_be_fused()
 
 
 def sums_per_row(values: Tensor, mask: Tensor) -> Tensor:
