@@ -73,6 +73,27 @@ def _rank(
     os._exit(0)
 
 
+def forked(action: Callable[[], object], seconds: float = 60) -> int:
+    """Calls `action` in a process of its own and returns the exit code of this process; fails if it does not end."""
+    process = mp.get_context("fork").Process(target=_quietly, args=(action,))
+    process.start()
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        pytest.fail(f"still running after {seconds} seconds")
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def _quietly(action: Callable[[], object]) -> None:
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            action()
+    except BaseException:
+        os._exit(3)
+    os._exit(0)
+
+
 def train_together(cfg, folder: Path, ranks: int = 2, nodes: int = 1) -> Path:
     """Trains a checked configuration into `folder` with several processes."""
     from attnorm.training.train import train

@@ -11,6 +11,7 @@ import pickle
 import re
 import secrets
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,9 @@ def with_shards(content: dict[str, Any], path: Path, template: Template | None =
         for key, described in read_metadata(folder / METADATA).state_dict_metadata.items():
             make = template or (lambda place, size, dtype: torch.empty(size, dtype=dtype))
             tensors[key] = make(places[key], described.size, described.properties.dtype)
-        dcp.load(tensors, storage_reader=Reader(folder), no_dist=template is None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a single process reads, and what torch says to its developers
+            dcp.load(tensors, storage_reader=Reader(folder), no_dist=template is None)
     except Exception as error:  # a file of anyone's can fail in any way
         raise CheckpointError(f"{path}: its shards in {folder} cannot be read: {first_line(error)}") from error
     content = {key: value for key, value in content.items() if key != SHARDS}
@@ -119,10 +122,7 @@ def with_shards(content: dict[str, Any], path: Path, template: Template | None =
 
 
 def verified(shards: Any, path: Path) -> tuple[Path, dict[str, Place]]:
-    """The folder of the shards and the places of the tensors. Raises CheckpointError if a file is not what was saved.
-
-    With several processes, each one verifies a part of the files, and all of them raise the error.
-    """
+    """The folder of the shards and the places of the tensors. Raises CheckpointError if a file is not what was saved."""
     if not isinstance(shards, dict) or not all(isinstance(shards.get(key), dict) for key in ("files", "places")):
         raise CheckpointError(f"{path}: not a checkpoint of a run: its description of the shards is incomplete")
     if not FOLDER.fullmatch(str(shards.get("folder"))) or METADATA not in shards["files"]:
