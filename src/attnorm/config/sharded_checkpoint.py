@@ -122,7 +122,7 @@ def with_shards(content: dict[str, Any], path: Path, template: Template | None =
 
 
 def verified(shards: Any, path: Path) -> tuple[Path, dict[str, Place]]:
-    """The folder of the shards and the places of the tensors. Raises CheckpointError if a file is not what was saved."""
+    """The folder of the shards, and the places of the tensors. Raises CheckpointError for a file that has changed."""
     if not isinstance(shards, dict) or not all(isinstance(shards.get(key), dict) for key in ("files", "places")):
         raise CheckpointError(f"{path}: not a checkpoint of a run: its description of the shards is incomplete")
     if not FOLDER.fullmatch(str(shards.get("folder"))) or METADATA not in shards["files"]:
