@@ -13,6 +13,7 @@ import pytest
 import runs
 
 pytestmark = [
+    pytest.mark.training,
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux"),
 ]
