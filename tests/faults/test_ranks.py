@@ -26,7 +26,7 @@ DOORS = {
 
 
 class Job:
-    """A training run of two processes, in a session of its own."""
+    """A training run of two processes, in a folder of its own, by which its processes are found."""
 
     def __init__(self, folder: Path, door: str, *typed: str):
         self.folder = folder
@@ -58,13 +58,12 @@ class Job:
         self.process.wait()
 
     def living(self) -> dict[int, str]:
-        """The processes of the session by number, with the rank of each: "" for a launcher, "worker" for others."""
+        """The processes in the folder of the test by number, with the rank of each, or "launcher"."""
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError):
                 _, _, fields = (path / "stat").read_text().rpartition(")")
-                state, _, _, session, *_ = fields.split()
-                if int(session) == self.process.pid and state not in "ZX":
+                if fields.split()[0] not in "ZX" and (path / "cwd").readlink() == self.folder.resolve():
                     words = (path / "environ").read_bytes().decode(errors="replace").split("\0")
                     variables = dict(word.split("=", 1) for word in words if "=" in word)
                     launcher = "distributed.run" in (path / "cmdline").read_text()

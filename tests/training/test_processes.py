@@ -180,6 +180,10 @@ def scored(run: Path) -> tuple[dict, dict, list]:
     """Metrics, columns of the predictions and samples of a run's best checkpoint, as this process computes them."""
     cfg = read_config(run)
     tokenizer, model, _ = open_run(run, cfg, "best")
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():  # otherwise the model would say the same to everything
+            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
     task = task_of(cfg, run)
     split = task.splits(tokenizer, ("validation",))["validation"]
     results = task.score(task.module(model, tokenizer, split), split)
@@ -190,6 +194,7 @@ def scored(run: Path) -> tuple[dict, dict, list]:
 def test_scores_of_several_processes_are_those_of_one(tmp_path, task):
     run = runs.finished_run(task)
     metrics, columns, texts = scored(run)
+    assert len({str(output) for output in columns["output"]}) > 1
 
     def score(rank: int) -> None:
         torch.distributed.init_process_group("gloo")

@@ -66,9 +66,9 @@ def train(
     with (
         RunLog(cfg, run_folder),
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
+        GracefulStop(run_folder / "checkpoints") as stop,
         Watchdog(run_folder, cfg["run"]["hang_timeout"], summary.fail) as watchdog,
         RunLoggers(cfg, run_folder, label, group, draw) as loggers,
-        GracefulStop(run_folder / "checkpoints") as stop,
     ):
         splits = task.splits()
         if is_first:

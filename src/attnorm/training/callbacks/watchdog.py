@@ -186,9 +186,13 @@ class Watchdog(pl.Callback):
             self.file.flush()
 
     def _record(self, error: BaseException) -> None:
-        """The traceback of an exception, unless a signal caused it. The other processes may end first from now on."""
+        """The traceback of an exception. The other processes may end first from now on.
+
+        A signal is not recorded, unless it comes from a launcher because another process has died.
+        """
         self.allow("ending", slow=True)
-        if not isinstance(error, (Interrupted, KeyboardInterrupt)) and self.file is not None and error is not self.last:
+        stopped = isinstance(error, (Interrupted, KeyboardInterrupt)) and not self.peers.ended(0)
+        if not stopped and self.file is not None and error is not self.last:
             self.last = error
             self.file.write("".join(traceback.format_exception(error)))
             self._write(f"{type(error).__name__}")
