@@ -226,7 +226,7 @@ def test_a_skipped_update_changes_neither_parameters_nor_the_state_of_the_optimi
     assert states["before"].keys() == states["after"].keys() and len(states["after"]) > 20
     assert runs.unequal(states["before"], states["after"]) == []
     assert runs.unequal(states["after"], tensors_of_last(tmp_path)) != []  # and then it went on
-    assert (summary["skipped_updates"], summary["finished"], summary["steps"]) == (1, True, 14)
+    assert (summary["skipped_updates"], summary["state"], summary["steps"]) == (1, "finished", 14)
     assert report(tmp_path, 3)["skipped"] is True
     assert torch.load(tmp_path / "failures/step_000003.pt", weights_only=True)["parameters"] is None
     assert runs.logged(tmp_path, "train/skipped_updates") == {3: 1.0}
@@ -316,7 +316,7 @@ def test_with_half_precision_an_overflow_of_the_scaled_gradients_is_the_scalers_
 
     monkeypatch.setattr(HeadlineModule, "backward", backward)
     summary = runs.tiny_run(tmp_path, "task.max_steps=6", *half_precision)
-    assert (summary["finished"], summary["skipped_updates"]) == (True, 0)
+    assert (summary["state"], summary["skipped_updates"]) == ("finished", 0)
     assert not (tmp_path / "failures").exists()
     assert runs.load(tmp_path)["HalfPrecision"]["scale"] == 2.0**9
     assert all(0 < norm < 100 for step, norm in runs.logged(tmp_path, "train/gradient_norm").items() if step != 3)
@@ -327,7 +327,7 @@ def test_with_half_precision_a_loss_that_is_not_finite_is_counted(monkeypatch, t
     with pytest.raises(NonFiniteLoss, match="the loss is nan at step 3"):
         runs.tiny_run(tmp_path / "stopped", "task.max_steps=6", *half_precision)
     summary = runs.tiny_run(tmp_path / "skipped", *LONG, *half_precision, "run.skip_updates=1")
-    assert (summary["finished"], summary["skipped_updates"]) == (True, 1)
+    assert (summary["state"], summary["skipped_updates"]) == ("finished", 1)
     steps = {int(s["step"]) for s in runs.load(tmp_path / "skipped")["optimizer_states"][0]["state"].values()}
     assert steps == {13}
 
@@ -587,5 +587,5 @@ def test_workers_ignore_the_signals_that_stop_a_run(monkeypatch, tmp_path):
                 os.kill(worker.pid, number)
 
     runs.before(monkeypatch, NonFiniteUpdates, "on_train_batch_end", send)
-    assert runs.tiny_run(tmp_path, *LONG, "task.max_steps=8", "data.num_workers=1")["finished"] is True
+    assert runs.tiny_run(tmp_path, *LONG, "task.max_steps=8", "data.num_workers=1")["state"] == "finished"
     assert hit

@@ -572,7 +572,7 @@ def test_a_signal_saves_and_gives_its_exit_code(monkeypatch, tmp_path, capsys, n
     assert runs.load(tmp_path)["global_step"] == 2
     assert summary_of(tmp_path)["state"] != "finished"
     assert signal.Signals(number).name in summary_of(tmp_path)["why"]
-    assert "ckpt_path=" in capsys.readouterr().err
+    assert f"to continue it: attnorm train resume={tmp_path}" in capsys.readouterr().err
     assert signal.getsignal(number) is handler  # put back
 
 

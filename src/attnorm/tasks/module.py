@@ -1,6 +1,7 @@
 """The base class of all LightningModules: the training step, the check for non-finite losses, and validation sums."""
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from attnorm.errors import UserError
 from attnorm.optim import Optimization
+from attnorm.tasks.ranks import Ranks, gathered, is_sharded, whole
 
 REMEDY = "The update was not made. Try a smaller optimizer.lr."
 
@@ -87,11 +89,18 @@ class TaskModule(pl.LightningModule):
         self.keep_examples = False
         self.update: list[Microbatch] = []
         self.on_non_finite: Callable[[torch.optim.Optimizer], None] = self._stop
+        self.validating = ExitStack()  # what lasts as long as a validation
 
     def begin_validation(self, keep_examples: bool = False) -> None:
         """Discards the results of the previous validation. keep_examples: whether to collect `examples`."""
         self.sums, self.outputs, self.samples = dict.fromkeys(self.counters, 0.0), [], []
         self.examples, self.keep_examples = {}, keep_examples
+
+    def configure_model(self) -> None:
+        """Shards the model, if the strategy of the trainer does that. Called by Lightning."""
+        shard = getattr(self.trainer.strategy, "shard", None)
+        if shard is not None:
+            shard(self.model)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The model's output for a batch."""
@@ -108,6 +117,14 @@ class TaskModule(pl.LightningModule):
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         """Evaluates a batch: adds to `sums` and, if needed, to `outputs`, `examples` and `samples`."""
         raise NotImplementedError
+
+    def gather(self, ranks: Ranks) -> None:
+        """Adds up the sums of all ranks, and joins their outputs and examples."""
+        found = ranks.gather((self.sums, self.outputs, self.examples))
+        self.sums = {name: sum(sums[name] for sums, _, _ in found) for name in self.sums}
+        self.outputs = [output for _, outputs, _ in found for output in outputs]
+        columns = {name for _, _, examples in found for name in examples}
+        self.examples = {name: [it for *_, examples in found for it in examples.get(name, [])] for name in columns}
 
     def add(self, **values: float) -> None:
         """Adds to the sums of the validation."""
@@ -159,8 +176,7 @@ class TaskModule(pl.LightningModule):
         """
         self.log("train/lr", optimizer.param_groups[0]["lr"])
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of sharded gradients
+        norm = whole(torch.nn.utils.get_total_norm(gradients))
         if not scales_gradients(optimizer, self.trainer):
             self.log("train/gradient_norm", norm)
         if not torch.isfinite(norm):
@@ -171,15 +187,11 @@ class TaskModule(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.begin_validation()
+        self.validating.enter_context(gathered(self.model))  # the processes have different numbers of batches
 
     def on_validation_epoch_end(self) -> None:
-        sums = torch.tensor(list(self.sums.values()), dtype=torch.float64, device=self.device)
-        reduced = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
-        self.sums = dict(zip(self.sums, reduced, strict=True))
-        if self.trainer.world_size > 1:
-            ranks: list[Any] = [None] * self.trainer.world_size
-            torch.distributed.all_gather_object(ranks, self.outputs)
-            self.outputs = [output for outputs in ranks for output in outputs]
+        self.validating.close()
+        self.gather(Ranks.present())
         for name, value in self.metrics().items():
             self.log(f"val/{name}", torch.tensor(value, dtype=torch.float64), prog_bar=name == "loss")
         self.log("step", float(self.trainer.global_step))
@@ -188,9 +200,20 @@ class TaskModule(pl.LightningModule):
         # Reading trainer.estimated_stepping_batches here would make Lightning build the loaders before it restores a
         # checkpoint, and the position in the epoch would be lost.
         steps = self.trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
-        fused = "mixed" not in str(self.trainer.precision)  # Lightning cannot clip for a fused optimizer under AMP
         assert self.optimization is not None  # set before training
-        return self.optimization.build(self.model, steps, fused)
+        return self.optimization.build(self.model, steps, self.may_be_fused())
+
+    def may_be_fused(self) -> bool:
+        """Whether the optimizer may use a fused kernel."""
+        # Lightning cannot clip for a fused optimizer under AMP, and most fused kernels do not know sharded parameters.
+        return "mixed" not in str(self.trainer.precision) and not is_sharded(self.model)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the choice of the kernel, which may differ from that of the run being resumed."""
+        for state in checkpoint.get("optimizer_states", []):
+            for group in state["param_groups"]:
+                if group.get("fused") is not None:
+                    group["fused"] = self.may_be_fused()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
         """Lets a scheduler step, except one that watches a metric: the callback `PlateauSteps` does that."""

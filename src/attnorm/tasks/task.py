@@ -22,6 +22,7 @@ from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
 from attnorm.schema import Count, Text, WholeNumber, build
 from attnorm.tasks.module import TaskModule
+from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results
 
 Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the tokens of its queries and of its keys
@@ -227,14 +228,20 @@ class Task(ABC):
     def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:
         """Computes the metrics of a model on a whole split, in the precision of its parameters.
 
+        If several processes train together, each of them evaluates its share of the batches, and all have the result.
         The values of single examples are stored in `module.examples`, in the order of the rows.
         """
         module.eval()
         module.begin_validation(keep_examples=True)
-        batches, device = self.collator(split), next(module.parameters()).device
+        batches, device, ranks = self.collator(split), next(module.parameters()).device, Ranks.present()
         parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
-        for number, part in enumerate(tracked(list(parts), split.name)):
+        samples: dict[int, list[dict[str, str]]] = {}
+        for number, part in tracked(ranks.share(list(parts)), split.name):
+            module.samples = samples[number] = []
             module.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
+            samples[number] = module.samples
+        module.samples = [sample for of_batch in ranks.gather_items(samples) for sample in of_batch]
+        module.gather(ranks)
         module.sort_examples()
         return module.metrics()
 
