@@ -22,14 +22,13 @@ def stage(folder: Path, *overrides: str) -> dict:
         before = json.loads(record.read_text()) if record.is_file() else []
         if changed := sorted({*before} ^ {*overrides}):
             sys.exit(f"{folder} holds another run, which differs in {', '.join(changed)}; choose another --folder")
-    if summary.is_file() and json.loads(summary.read_text()).get("finished"):
+    if summary.is_file() and json.loads(summary.read_text()).get("state") == "finished":
         return json.loads(summary.read_text())
-    last, log = folder / "checkpoints" / "last.ckpt", folder.with_suffix(".log")
+    started_before, log = (folder / "config.yaml").is_file(), folder.with_suffix(".log")
     folder.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(overrides, indent=1) + "\n")
-    resume = [f"ckpt_path={last}"] if last.is_file() else []
-    shown = [f"hydra.run.dir={folder}", "callbacks.progress.bar=false"]
-    command = [sys.executable, "train.py", *overrides, *resume, *shown]
+    new = [*overrides, f"hydra.run.dir={folder}", "callbacks.progress.bar=false"]
+    command = [sys.executable, "train.py", *([f"resume={folder}"] if started_before else new)]
     print(f"{folder.name}: {' '.join(overrides)}", flush=True)
     started = time.perf_counter()
     with open(log, "a") as screen:

@@ -68,7 +68,7 @@ def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder
     [summary] = folder.rglob("summary.json")
     run = summary.parent
     assert run.parent == folder / "logs/gigaword/Power"
-    assert json.loads(summary.read_text())["finished"] is True
+    assert json.loads(summary.read_text())["state"] == "finished"
     saved = OmegaConf.load(run / "config.yaml")
     assert saved.attention.encoder == "my_normalizer:Power" and saved.attention.options.Power.p == 2
     (folder / "articles.txt").write_text("an article\n")

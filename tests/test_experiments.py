@@ -18,12 +18,13 @@ def commands(monkeypatch):
     run = []
 
     def train(command, stdout, **options):
-        [folder] = [runs.Path(word.partition("=")[2]) for word in command if word.startswith("hydra.run.dir=")]
-        (folder / "checkpoints").mkdir(exist_ok=True)
-        (folder / "checkpoints/last.ckpt").touch()
+        named = ("hydra.run.dir=", "resume=")
+        [folder] = [runs.Path(word.partition("=")[2]) for word in command if word.startswith(named)]
+        (folder / "config.yaml").touch()
         run.append(command)
         stdout.write(f"line {len(run)}\n")
-        (folder / "summary.json").write_text(json.dumps({"finished": len(run) > 1, "number": len(run)}))
+        state = "finished" if len(run) > 1 else "failed"
+        (folder / "summary.json").write_text(json.dumps({"state": state, "number": len(run)}))
         return subprocess.CompletedProcess(command, int(len(run) == 1))
 
     monkeypatch.setattr(stages.subprocess, "run", train)
@@ -36,9 +37,8 @@ def test_a_stage_that_failed_goes_on_and_one_that_finished_is_not_run_again(tmp_
         stages.stage(folder, "task=mlm", "seed=1")
     assert stages.stage(folder, "task=mlm", "seed=1")["number"] == 2
     assert stages.stage(folder, "seed=1", "task=mlm")["number"] == 2 and len(commands) == 2
-    resumed = f"ckpt_path={folder}/checkpoints/last.ckpt"
-    assert [resumed in command for command in commands] == [False, True]
-    assert all({"task=mlm", "seed=1"} < set(command) for command in commands)
+    assert {"task=mlm", "seed=1"} < set(commands[0])
+    assert commands[1][2:] == [f"resume={folder}"]  # its settings are in the folder
 
 
 def test_a_run_with_other_overrides_is_not_taken_for_this_one(tmp_path, commands):

@@ -49,7 +49,7 @@ def test_every_part_can_come_from_outside(folder):
     assert trained.returncode == 0, trained.stderr
     run = run_of(folder)
     summary = json.loads((run / "summary.json").read_text())
-    assert summary["finished"] and summary["monitor"] == "val/solved" and summary["attention"] == "Tempered"
+    assert summary["state"] == "finished" and summary["monitor"] == "val/solved" and summary["attention"] == "Tempered"
     assert (run / "steps.txt").read_text().split() == [str(step) for step in range(1, 41)]  # the callback
     assert "val/solved" in (run / "lines.txt").read_text()  # the logger
     rates = {round(rate, 6) for rate in runs.logged(run, "train/lr").values()}  # logged in float32

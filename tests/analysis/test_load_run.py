@@ -22,7 +22,7 @@ def run():
 
 
 def test_the_records_of_a_run_are_read(run):
-    assert run.config["task"]["name"] == "gigaword" and run.summary["finished"]
+    assert run.config["task"]["name"] == "gigaword" and run.summary["state"] == "finished"
     assert {"step", "train/loss", "val/loss"} <= set(run.metrics.columns)
     assert run.metrics["step"].max() == run.summary["steps"]
     assert list(run.table("hybrid_weights.csv").columns) == ["step", "layer", "head", "value"]

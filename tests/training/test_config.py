@@ -724,7 +724,7 @@ def test_another_optimizer_trains(tmp_path):
     assert {group["momentum"] for group in state["param_groups"]} == {0.9}
     assert all(it.keys() == {"momentum_buffer"} for it in state["state"].values())
     losses = list(runs.logged(tmp_path, "val/loss").values())
-    assert summary["finished"] and losses[-1] < losses[0]
+    assert summary["state"] == "finished" and losses[-1] < losses[0]
 
 
 TORCHS = ("~scheduler.decay", "~scheduler.warmup", "~scheduler.min_lr_ratio")
@@ -732,7 +732,7 @@ TORCHS = ("~scheduler.decay", "~scheduler.warmup", "~scheduler.min_lr_ratio")
 
 def test_a_scheduler_of_torch_gets_the_number_of_updates(tmp_path):
     one_cycle = ("scheduler._target_=torch.optim.lr_scheduler.OneCycleLR", "+scheduler.max_lr=0.01")
-    assert runs.tiny_run(tmp_path, *TORCHS, *one_cycle, "task.max_steps=6")["finished"]
+    assert runs.tiny_run(tmp_path, *TORCHS, *one_cycle, "task.max_steps=6")["state"] == "finished"
     [state] = runs.load(tmp_path)["lr_schedulers"]
     assert (state["total_steps"], state["last_epoch"]) == (6, 6)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
@@ -747,5 +747,5 @@ def test_a_scheduler_that_watches_a_metric_lowers_the_rate_when_it_does_not_impr
     plateau = ("scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau", "+scheduler.monitor=val/loss")
     still = ("optimizer.lr=1.0e-30", "+scheduler.patience=0", "+scheduler.factor=0.5", "+scheduler.eps=0")
     typed = (*TORCHS, *plateau, *still, "task.validations=4", "+scheduler.frequency=2", "task.max_steps=8")
-    assert runs.tiny_run(tmp_path, *typed)["finished"]
+    assert runs.tiny_run(tmp_path, *typed)["state"] == "finished"
     assert runs.load(tmp_path)["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(1e-30 / 2**3)

@@ -18,7 +18,7 @@ from attnorm.cli import train as front
 from attnorm.tasks.task import Task
 from attnorm.training.callbacks import rng_state
 from attnorm.training.callbacks import throughput as callbacks
-from attnorm.training.callbacks.graceful_stop import TimeLimit
+from attnorm.training.callbacks.graceful_stop import SIGNALS, TimeLimit
 from attnorm.training.run_folder import claim_folder
 
 BUSY = ("attention=hnas", "data.train_size=60", "task.max_steps=8", "task.validations=2")
@@ -53,26 +53,26 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_signal_gives_its_exit_code_at_any_moment(monkeypatch, tmp_path, capsys, moment, number):
-    handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    handlers = list(map(signal.getsignal, SIGNALS))
     kill_before(monkeypatch, *MOMENTS[moment], number)
     assert code_of(tmp_path) == 128 + number
     summary = runs.summary_of(tmp_path)
-    assert (summary["finished"], summary["why"]) == (False, f"Interrupted: stopped by {number.name}")
+    assert (summary["state"], summary["why"]) == ("interrupted", f"Interrupted: stopped by {number.name}")
     last = tmp_path / "checkpoints/last.ckpt"
     saved = moment in ("before the first update", "while it is scored")  # the first one waits for the update
-    end = f"; to resume, repeat the command with ckpt_path={last}" if saved else " before a checkpoint was saved"
+    end = f"; to continue it: attnorm train resume={tmp_path}" if saved else " before a checkpoint was saved"
     assert last.exists() == saved
     assert capsys.readouterr().err == f"stopped by {number.name}{end}\n"
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert list(map(signal.getsignal, SIGNALS)) == handlers
 
 
 def test_a_second_interrupt_stops_at_once(monkeypatch, tmp_path):
     kill_before(monkeypatch, callbacks.Throughput, "on_train_batch_end", signal.SIGINT, signal.SIGINT)
     assert code_of(tmp_path) == 130
-    assert not (tmp_path / "checkpoints/last.ckpt").exists()
+    assert runs.load(tmp_path)["global_step"] == 0  # the update in progress was not saved
 
 
 def test_signals_to_data_workers_are_ignored(monkeypatch, tmp_path):
@@ -88,7 +88,7 @@ def test_signals_to_data_workers_are_ignored(monkeypatch, tmp_path):
     runs.before(monkeypatch, callbacks.Throughput, "on_train_batch_end", send)
     assert code_of(tmp_path, "data.num_workers=1") == 0
     assert hit
-    assert runs.summary_of(tmp_path)["finished"] is True
+    assert runs.summary_of(tmp_path)["state"] == "finished"
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -101,7 +101,7 @@ def test_a_run_whose_time_is_up_is_not_finished_and_can_be_resumed(monkeypatch, 
         patch.setattr(TimeLimit, "seen", 0, raising=False)
         runs.before(patch, TimeLimit, "on_train_batch_end", lambda self, *_: setattr(self, "seen", self.seen + 1))
         summary = runs.tiny_run(tmp_path / "first", *overrides, "trainer.max_time=00:00:00:50")
-    assert summary["finished"] is False
+    assert summary["state"] != "finished"
     assert summary["why"] == "trainer.max_time was reached after 3 of 8 updates"
     assert runs.load(tmp_path / "first")["global_step"] == 3
     runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
@@ -112,7 +112,7 @@ def test_time_that_is_up_before_the_first_update_is_said(monkeypatch, tmp_path, 
     monkeypatch.setattr(TimeLimit, "time_elapsed", lambda *_: 100.0)
     assert code_of(tmp_path, "trainer.max_time=00:00:00:50") == 2
     assert "error: trainer.max_time: was reached before the first update" in capsys.readouterr().err
-    assert runs.summary_of(tmp_path)["finished"] is False
+    assert runs.summary_of(tmp_path)["state"] != "finished"
 
 
 def living(group: int) -> list[str]:
@@ -178,7 +178,7 @@ def test_a_signal_stops_a_whole_sweep(monkeypatch, tmp_path, capsys, number):
 
     runs.before(monkeypatch, callbacks.Throughput, "on_train_batch_end", second_job)
     assert sweep(monkeypatch, tmp_path, "seed=1,2,3") == 128 + number
-    assert [(summary["seed"], summary["finished"]) for summary in summaries(tmp_path)] == [(1, True), (2, False)]
+    assert [(it["seed"], it["state"]) for it in summaries(tmp_path)] == [(1, "finished"), (2, "interrupted")]
     printed = capsys.readouterr().out
     assert "job 1/3: seed=1" in printed and "job 2/3: seed=2" in printed and "job 3/3" not in printed
 

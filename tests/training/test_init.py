@@ -90,7 +90,7 @@ def val_losses(run):
 def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path, bert, task):
     run = tmp_path / "run"
     summary = runs.tiny_run(run, f"model.init={bert}", *STILL, task=task)
-    assert summary["finished"] and summary["vocabulary"] == len(PIECES)
+    assert summary["state"] == "finished" and summary["vocabulary"] == len(PIECES)
     recorded = config_of(run)
     model = recorded["model"]
     expected = {
@@ -267,7 +267,7 @@ def test_a_resumed_headline_run_needs_the_weights_no_more(monkeypatch, tmp_path,
     runs.stopped(monkeypatch, tmp_path / "first", 2, *typed)
     shutil.rmtree(copy)
     go_on = f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt"
-    assert runs.tiny_run(tmp_path / "second", *typed, go_on, task="gigaword")["finished"]
+    assert runs.tiny_run(tmp_path / "second", *typed, go_on, task="gigaword")["state"] == "finished"
 
 
 # refusing
@@ -404,7 +404,7 @@ def test_shapes_that_do_not_fit_are_all_listed_and_stop_the_run(tmp_path, copy):
     for number in range(2):
         assert f"encoder.layers.{number}.feed_forward.0.weight: (40, 24) in the weights, (44, 24) in the model" in lines
     assert len([line for line in lines if "in the weights" in line]) == 6
-    assert runs.summary_of(tmp_path / "run")["finished"] is False
+    assert runs.summary_of(tmp_path / "run")["state"] != "finished"
 
 
 def test_a_missing_tensor_is_said_at_the_front_door(monkeypatch, tmp_path, copy, capsys):

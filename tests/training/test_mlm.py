@@ -64,7 +64,7 @@ def test_a_run_leaves_exactly_the_promised_files():
 def test_a_summary_has_loss_perplexity_and_accuracy_of_the_best_model():
     run = runs.finished_run("mlm")
     summary = runs.summary_of(run)
-    assert (summary["task"], summary["attention"], summary["finished"]) == ("mlm", "hnas", True)
+    assert (summary["task"], summary["attention"], summary["state"]) == ("mlm", "hnas", "finished")
     assert (summary["vocabulary"], summary["steps"], summary["attention_layers"]) == (300, 4, 1)
     scores = summary["validation"]
     assert (scores["split"], scores["unit"], scores["size"], scores["baselines"]) == ("validation", "documents", 8, {})
@@ -281,7 +281,7 @@ def test_packed_or_not_every_document_is_read_once(tmp_path, attention):
     assert data["false"]["blocks"] == data["false"]["documents"] == 120 > 4 * data["true"]["blocks"]
     assert data["true"]["tokens"] == data["false"]["tokens"]
     assert [summary["validation"]["size"] for summary in found.values()] == [30, 30]
-    assert all(summary["finished"] for summary in found.values())
+    assert all(summary["state"] == "finished" for summary in found.values())
 
 
 def test_whole_words_can_be_hidden(monkeypatch, tmp_path):

@@ -91,7 +91,7 @@ def test_a_run_that_crashed_while_it_was_scored_is_only_scored_again(monkeypatch
         runs.tiny_run(tmp_path / "first", *overrides)
     second = tmp_path / ("first" if folder == "the same" else "second")
     summary = runs.tiny_run(second, *overrides, last(tmp_path / "first"))
-    assert (summary["finished"], summary["steps"]) == (True, 14)
+    assert (summary["state"], summary["steps"]) == ("finished", 14)
     assert runs.different_ends(uninterrupted(*overrides), second) == []
     assert rows(second) == rows(uninterrupted(*overrides))
 
@@ -110,7 +110,7 @@ def test_a_checkpoint_without_its_best_one_beside_it_can_be_resumed(tmp_path):
     alone = tmp_path / "last.ckpt"
     alone.write_bytes((uninterrupted(*overrides) / "checkpoints/last.ckpt").read_bytes())
     summary = runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={alone}")
-    assert (summary["best_step"], summary["finished"]) == (14, True)
+    assert (summary["best_step"], summary["state"]) == (14, "finished")
 
 
 # a run that cannot be continued

@@ -110,7 +110,7 @@ def test_a_run_leaves_exactly_the_promised_files():
 
 def test_a_summary_holds_the_promised_fields():
     summary = summary_of(runs.finished_run())
-    assert summary["finished"] is True
+    assert summary["state"] == "finished"
     assert "why" not in summary
     assert (summary["task"], summary["attention"], summary["seed"]) == ("gigaword", "hnas", 1)
     assert summary["data"]["source"] == "attnorm.data.sources.newswire.Newswire"
@@ -257,7 +257,7 @@ def test_training_stops_when_validations_stop_improving(tmp_path):
     still = ("optimizer.lr=1.0e-30", "optimizer.hybrid_lr_factor=1", "task.max_steps=12", "task.validations=12")
     summary = runs.tiny_run(tmp_path, *still, "callbacks.early_stopping.patience=3")
     assert summary["steps"] == 4  # the first sets the best, three more do not improve it
-    assert summary["finished"] is True
+    assert summary["state"] == "finished"
     assert summary["best_step"] == 1
 
 
@@ -430,7 +430,7 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
     runs.tiny_run(second, *overrides, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     assert_same_training(uninterrupted(*overrides), second)
     assert history(second) == history(uninterrupted(*overrides))
-    assert summary_of(second)["finished"] is True
+    assert summary_of(second)["state"] == "finished"
 
 
 @pytest.mark.parametrize(
@@ -517,7 +517,7 @@ def test_two_processes_share_each_update_and_give_the_result_of_one(tmp_path):
         rtol=1e-5,
         atol=0,
     )
-    assert summary["finished"] is True
+    assert summary["state"] == "finished"
 
 
 @pytest.mark.slow
@@ -535,7 +535,7 @@ def test_the_ddp_command_gives_the_result_of_one_process(tmp_path):
         found[name] = summary.parent
     assert_close(*(runs.parameters(run) for run in found.values()), rtol=1e-7, atol=1e-9)
     assert list(runs.logged(found["two"], "val/loss")) == [2, 4]
-    assert (summary_of(found["two"])["finished"], summary_of(found["two"])["steps"]) == (True, 4)
+    assert (summary_of(found["two"])["state"], summary_of(found["two"])["steps"]) == ("finished", 4)
     assert (found["two"] / "hybrid_weights.csv").read_text() == (found["one"] / "hybrid_weights.csv").read_text()
 
 
@@ -557,7 +557,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(monkeypatch, tmp_path
     with pytest.raises(NonFiniteLoss, match=r"the loss is (nan|inf) at step 3, batch 3 of epoch 0 .*rows \d+"):
         runs.tiny_run(tmp_path, "task.max_steps=6", "task.validations=3")
     summary = summary_of(tmp_path)
-    assert summary["finished"] is False
+    assert summary["state"] != "finished"
     assert "NonFiniteLoss" in summary["why"] and "at step 3" in summary["why"]
     assert runs.load(tmp_path)["global_step"] == 2
     assert all(value.isfinite().all() for value in runs.parameters(tmp_path).values())
@@ -571,7 +571,7 @@ def test_a_signal_saves_and_gives_its_exit_code(monkeypatch, tmp_path, capsys, n
     signal_when(monkeypatch, lambda trainer, index: trainer.global_step == 2, number)
     assert errors.exit_code(lambda: runs.tiny_run(tmp_path, "task.max_steps=6"), runs.CONF) == code
     assert runs.load(tmp_path)["global_step"] == 2
-    assert summary_of(tmp_path)["finished"] is False
+    assert summary_of(tmp_path)["state"] != "finished"
     assert signal.Signals(number).name in summary_of(tmp_path)["why"]
     assert "ckpt_path=" in capsys.readouterr().err
     assert signal.getsignal(number) is handler  # put back
@@ -585,7 +585,7 @@ def test_whatever_stops_a_run_is_written_into_its_summary(monkeypatch, tmp_path)
     with pytest.raises(OSError, match="no space left"):
         runs.tiny_run(tmp_path)
     summary = summary_of(tmp_path)
-    assert (summary["finished"], summary["why"]) == (False, "OSError: no space left on device")
+    assert (summary["state"], summary["why"]) == ("failed", "OSError: no space left on device")
     assert {"wall_seconds", "peak_memory", "data"} <= set(summary)
 
 
@@ -616,7 +616,7 @@ def test_two_runs_of_one_sweep_do_not_overwrite_each_other(monkeypatch, tmp_path
 
 def test_a_dry_run_trains_one_batch_and_keeps_no_checkpoint(tmp_path):
     summary = runs.tiny_run(tmp_path, "debug=fdr")
-    assert (summary["finished"], summary["steps"]) == (True, 1)
+    assert (summary["state"], summary["steps"]) == ("finished", 1)
     assert not (tmp_path / "checkpoints").exists()
 
 

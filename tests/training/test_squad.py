@@ -109,7 +109,7 @@ def test_a_run_leaves_exactly_the_promised_files():
 
 def test_a_summary_has_loss_exact_match_and_f1(answering):
     summary = runs.summary_of(answering)
-    assert (summary["task"], summary["attention"], summary["finished"]) == ("squad", "softmax", True)
+    assert (summary["task"], summary["attention"], summary["state"]) == ("squad", "softmax", "finished")
     assert summary["data"]["validation"]["windows"] > summary["data"]["validation"]["kept"] == 12
     scores = summary["validation"]
     assert (scores["split"], scores["unit"], scores["size"], scores["settings"]) == ("validation", "questions", 12, {})

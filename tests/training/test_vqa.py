@@ -132,7 +132,7 @@ ARMS = [  # what is typed, the label, the layers that attend
 )
 def test_every_arm_trains_and_says_what_it_is(tmp_path, capsys, typed, label, layers):
     summary = runs.tiny_run(tmp_path, *typed, "task.max_steps=2", "task.validations=1", task="vqa")
-    assert summary["finished"] and summary["attention"] == label
+    assert summary["state"] == "finished" and summary["attention"] == label
     assert summary["attention_layers"] == len(layers)
     watched = read_csv(tmp_path / "attention.csv") if layers else []
     assert {row["layer"] for row in watched} == layers
@@ -210,7 +210,7 @@ def test_attention_without_a_site_to_be_at_is_refused():
 
 def test_the_question_alone_reads_no_features(monkeypatch, tmp_path):
     monkeypatch.setattr(Scenes, "views", None)
-    assert runs.tiny_run(tmp_path, "model.fusion=none", task="vqa")["finished"]
+    assert runs.tiny_run(tmp_path, "model.fusion=none", task="vqa")["state"] == "finished"
 
 
 def test_official_files_without_features_are_the_question_alone(tmp_path, capsys):
@@ -247,7 +247,7 @@ def test_a_run_leaves_exactly_the_promised_files():
 
 def test_a_summary_has_accuracy_by_type_and_the_loss(answering):
     summary = runs.summary_of(answering)
-    assert (summary["task"], summary["attention"], summary["finished"]) == ("vqa", "none", True)
+    assert (summary["task"], summary["attention"], summary["state"]) == ("vqa", "none", "finished")
     scores = summary["validation"]
     assert (scores["split"], scores["unit"], scores["size"]) == ("validation", "questions", 16)
     assert list(scores["metrics"]) == ["accuracy", "other", "yes/no", "loss"]

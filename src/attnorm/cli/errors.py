@@ -33,8 +33,8 @@ def exit_code(job: Callable[[], int], conf: Path) -> int:
         return explain(error, conf)
     except Interrupted as stopped:
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            resume = f"; to resume, repeat the command with ckpt_path={stopped.checkpoint}"
-            print(f"{stopped}{resume if stopped.checkpoint else ' before a checkpoint was saved'}", file=sys.stderr)
+            saved = stopped.checkpoint and f"; to continue it: attnorm train resume={stopped.checkpoint.parent.parent}"
+            print(f"{stopped}{saved or ' before a checkpoint was saved'}", file=sys.stderr)
         return 128 + stopped.signal_number
     except KeyboardInterrupt:
         return 130

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm.cli.errors import exit_code, explain
-from attnorm.config.arguments import as_typed, readable, register_attention
+from attnorm.cli.resume import continued, resume_in
+from attnorm.config.arguments import AUTO, as_typed, readable, register_attention, run_to_resume
 from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
 from attnorm.resolved import ResolvedConfig
@@ -44,13 +46,19 @@ def register_resolvers() -> None:
 def run_train(conf: Path, arguments: Sequence[str]) -> int:
     """`train.py`: composes the configuration from its arguments, checks it and trains. Returns the exit code.
 
-    With -m, a job that fails does not stop the others, and a signal stops them all.
+    With -m, a job that fails does not stop the others, and a signal stops them all. With `resume=<run folder>`, the
+    configuration is the one that the folder has recorded.
     """
+    arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
+    if folder := run_to_resume(arguments):
+        return exit_code(partial(resume_in, folder, conf, list(arguments)), conf)
+    arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
+    if folder := run_to_resume(arguments):
+        return exit_code(partial(resume_in, folder, conf, list(arguments)), conf)
     register_resolvers()
     errors: list[Exception] = []
     failed: dict[int, int] = {}  # exit codes by job
     typed, started = sys.argv, f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
-    arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
     register_attention(arguments)
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
@@ -109,27 +117,47 @@ def train_in(
 
     quiet_libraries()
     try:
-        checked = check_composed(cfg, multirun, overrides)
-        from attnorm.analysis.figures import draw_run
-        from attnorm.training.run_folder import claim_folder
-        from attnorm.training.train import train
-
-        return train(checked, claim_folder(run, checked["ckpt_path"]), overrides, draw=draw_run, group=group)
+        settings = plain_settings(cfg)
+        checked = check_settings(settings, multirun, overrides)
+        if checked["resume"] == AUTO and (changes := continued(checked)):
+            checked = check_settings({**settings, **changes}, multirun, overrides)
+        return start(checked, run, overrides, group)
     finally:
         remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
 
+def start(checked: ResolvedConfig, run: Path, overrides: Sequence[str], group: str | None = None) -> float | None:
+    """Trains in the folder `run`, or in the folder of the run that continues."""
+    from attnorm.analysis.figures import draw_run
+    from attnorm.training.run_folder import claim_folder, keep_folder
+    from attnorm.training.train import train
+
+    continues = checked["resume"] not in (None, AUTO)
+    folder = keep_folder(Path(checked["resume"])) if continues else claim_folder(run, checked["ckpt_path"])
+    return train(checked, folder, overrides, draw=draw_run, group=group)
+
+
 def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> ResolvedConfig:
     """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
+    return check_settings(plain_settings(cfg), multirun, overrides)
+
+
+def plain_settings(cfg: DictConfig) -> dict[str, Any]:
+    """The settings of a composed configuration. Raises ConfigError if one that must be given is missing."""
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
         raise ConfigError([Problem(key, f"must be given, as in {key}=<value>") for key in missing])
+    settings: Any = OmegaConf.to_container(cfg, resolve=True)
+    return settings
+
+
+def check_settings(settings: dict[str, Any], multirun: bool = False, overrides: Sequence[str] = ()) -> ResolvedConfig:
+    """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
     from attnorm.config.resolve import resolve, with_defaults
     from attnorm.config.validate import check
     from attnorm.config.warm_start import resolve_init
 
-    typed: Any = OmegaConf.to_container(cfg, resolve=True)
-    plain = resolve_init(completed(with_defaults(typed)))
+    plain = resolve_init(completed(with_defaults(settings)))
     if problems := check(plain, multirun, overrides):
         raise ConfigError(problems)
     return resolve(plain)

@@ -34,9 +34,10 @@ PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
         *("run", "input", "predictions", "references", "questions", "null_odds"),  # of eval.py and generate.py
         *("data.train", "data.validation", "data.test", "data.dir", "data.files", "data.path", "data.features"),
         *(f"data.{split}_{part}" for split in ("train", "validation", "test") for part in ("questions", "annotations")),
-        *("ckpt_path", "model.init", "tokenizer.file", "task.answers", "paths.log_dir", "paths.cache_dir"),
+        *("ckpt_path", "resume", "model.init", "tokenizer.file", "task.answers", "paths.log_dir", "paths.cache_dir"),
     }
 )
+AUTO = "auto"  # the value of `resume` that looks for a run with the same settings
 _ARGUMENT = re.compile(r"(\+{0,2}[\w$][\w$./@:-]*)=(.*)", re.DOTALL)
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
@@ -45,6 +46,14 @@ def readable(arguments: Sequence[str], multirun: bool = False) -> list[str]:
     """The arguments with values that Hydra parses as they were typed; `multirun` says that commas separate runs."""
     swept = swept_keys(arguments)
     return [_readable(argument, multirun, swept) for argument in arguments]
+
+
+def run_to_resume(arguments: Sequence[str]) -> Path | None:
+    """The run folder that `resume=<folder>` names; None without it, and for `resume=auto`."""
+    parsed = [_parsed(argument) for argument in arguments if argument.lstrip("+").startswith("resume=")]
+    values = [it.value() for it in parsed if it is not None]
+    chosen = values[-1].text if values and isinstance(values[-1], QuotedString) else (values or [None])[-1]
+    return Path(chosen) if isinstance(chosen, str) and chosen not in ("", AUTO) else None
 
 
 def swept_keys(arguments: Sequence[str]) -> set[str]:

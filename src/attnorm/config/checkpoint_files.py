@@ -16,7 +16,7 @@ from torch import Tensor
 from attnorm.config.integrity import companions, listed, not_finite, seal, verify
 from attnorm.errors import CheckpointError
 
-BEST, LAST = "best", "last"
+BEST, LAST, PREVIOUS = "best", "last", "previous"
 UNFINISHED = ".unfinished"
 RECORD = "run"  # the key under which a checkpoint records its run
 FOR_RESUME = {  # what Lightning restores, besides the parameters
@@ -31,7 +31,10 @@ FOR_RESUME = {  # what Lightning restores, besides the parameters
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target, flushes to disk, then renames: the old checkpoint survives until the new is whole."""
+    """Writes beside the target, flushes to disk, then renames: the old checkpoint survives until the new is whole.
+
+    The last.ckpt that is replaced becomes previous.ckpt, in case the new one is damaged later.
+    """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Raises OSError, naming the file and what survives, when the disk is full or the folder not writable."""
@@ -45,10 +48,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 seal(file)
                 file.flush()
                 os.fsync(file.fileno())
+            if path.stem == LAST:
+                keep_previous(path)
             os.replace(unfinished, path)
             sync_folder(path.parent)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
-            unfinished.unlink(missing_ok=True)
+            sweep_unfinished(path.parent)
             kept = intact(path.parent)
             survives = f"still good in that folder: {', '.join(kept)}" if kept else "there was none before"
             raise OSError(f"could not save the checkpoint {path}: {root_cause(error)} ({survives})") from error
@@ -101,15 +106,28 @@ def naming_the_intact(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{error} (intact in that folder: {', '.join(others) or 'none'})") from error
 
 
+def best_file(folder: Path, place: int = 0) -> Path:
+    """The file of the best checkpoint (place 0), the second best (1), and so on."""
+    return folder / (f"{BEST}_{place + 1}.ckpt" if place else f"{BEST}.ckpt")
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """The checkpoints of a run that exist: last.ckpt, previous.ckpt, best.ckpt, best_2.ckpt, ..."""
+    numbered = sorted(folder.glob(f"{BEST}_*.ckpt"), key=lambda path: (len(path.name), path.name))
+    return [
+        path for path in (*(folder / f"{name}.ckpt" for name in (LAST, PREVIOUS, BEST)), *numbered) if path.exists()
+    ]
+
+
 def intact(folder: Path) -> list[str]:
-    """Which of last.ckpt and best.ckpt can be read."""
+    """The names of the checkpoints of a run that can be read."""
     names = []
-    for name in (f"{LAST}.ckpt", f"{BEST}.ckpt"):
+    for path in checkpoints_of(folder):
         try:
-            checked(load_verified(folder / name), folder / name)
+            checked(load_verified(path), path)
         except CheckpointError:
             continue
-        names.append(name)
+        names.append(path.name)
     return names
 
 
@@ -146,11 +164,28 @@ def checked(content: Any, path: Path) -> dict[str, Any]:
 
 
 def replace_by_copy(source: Path, target: Path) -> None:
-    """Makes `target` a copy of `source`, whole at any moment."""
+    """Makes `target` a copy of `source`, whole at any moment and flushed to disk."""
     unfinished = target.with_name(target.name + UNFINISHED)
-    shutil.copyfile(source, unfinished)
+    with open(source, "rb") as original, open(unfinished, "wb") as copy:
+        shutil.copyfileobj(original, copy, 1 << 20)
+        copy.flush()
+        os.fsync(copy.fileno())
     os.replace(unfinished, target)
     sync_folder(target.parent)
+
+
+def keep_previous(last: Path) -> None:
+    """Makes last.ckpt, which is about to be replaced, also known as previous.ckpt."""
+    if not last.exists():
+        return
+    previous, unfinished = last.with_stem(PREVIOUS), last.with_name(f"{PREVIOUS}.ckpt{UNFINISHED}")
+    unfinished.unlink(missing_ok=True)
+    try:
+        os.link(last, unfinished)
+    except OSError:  # a file system without hard links
+        os.replace(last, previous)
+    else:
+        os.replace(unfinished, previous)
 
 
 def sync_folder(folder: Path) -> None:

@@ -100,7 +100,7 @@ def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Rec
     missing = [f"{key}: must be given, as in {key}=<value>" for key in OmegaConf.missing_keys(cfg)]
     if problems or missing:
         raise ConfigError(problems + missing)
-    return Recorded({**plain(cfg), "ckpt_path": None}, recorded.path)  # nothing is resumed here
+    return Recorded({**plain(cfg), "ckpt_path": None, "resume": None}, recorded.path)  # nothing is resumed here
 
 
 def cannot_be_set(key: str, allowed: list[str]) -> Problem:

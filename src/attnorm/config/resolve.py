@@ -83,7 +83,7 @@ def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
 
     Groups that are missing altogether, such as an empty `logger` or one that was removed, become empty.
     """
-    full = cfg | {group: cfg.get(group) or {} for group in GROUPS}
+    full = {"resume": None, "ckpt_path": None} | cfg | {group: cfg.get(group) or {} for group in GROUPS}
     for group, cls in {"data": DataConfig, "run": RunSettings, **task_groups(full)}.items():
         defaults = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
         full[group] = defaults | (full.get(group) or {})

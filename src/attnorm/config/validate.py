@@ -45,12 +45,14 @@ class RunConfig:
 
     seed:      of parameters, dropout and the order of examples.
     tags:      words to find the run by.
-    ckpt_path: the checkpoint to resume from.
+    ckpt_path: the checkpoint from which a new run starts.
+    resume:    the run folder in which a run continues, or "auto" for the newest one of the same settings.
     """
 
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)]
     tags: list[str]
     ckpt_path: Text | None = None
+    resume: Text | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

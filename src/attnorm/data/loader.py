@@ -13,7 +13,7 @@ from attnorm.errors import DataError
 
 def _ignore_signals(worker: int) -> None:
     """Ignores signals in a worker. The main process handles them, and its update still needs these batches."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
 
 

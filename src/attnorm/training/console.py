@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 from rich.markup import escape
 from rich.table import Table
 
+from attnorm.config.run_state import RunState
 from attnorm.progress import console
 from attnorm.tasks.results import NAMES, Results
 
@@ -62,7 +63,7 @@ def show_profile(trainer: pl.Trainer) -> None:
 def show_ending(run: Path, summary: dict) -> None:
     """Where the run is, and why it ended early if it did."""
     if why := summary.get("why"):
-        resumed = "" if summary["finished"] else "; to continue it, repeat the command with ckpt_path=<last checkpoint>"
+        resumed = "" if summary["state"] == RunState.FINISHED else f"; to continue it: attnorm train resume={run}"
         console.print(f"{why}{resumed}", markup=False)
     console.print(f"run folder: {run}", markup=False)
 

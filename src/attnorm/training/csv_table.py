@@ -21,11 +21,12 @@ class CsvTable:
         if new:
             rows = read_csv(self.path) if self.path.exists() else []
             self.columns += new
-            self._write(rows)
+            self.write(rows)
         with open(self.path, "a", newline="") as file:
             csv.DictWriter(file, self.columns).writerow(row)
 
-    def _write(self, rows: list[dict]) -> None:
+    def write(self, rows: list[dict]) -> None:
+        """Replaces the whole file, atomically."""
         unfinished = self.path.with_suffix(".unfinished")
         with open(unfinished, "w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
@@ -41,11 +42,22 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def continue_history(old_run: Path, run: Path, step: int, names: tuple[str, ...]) -> None:
-    """Starts the CSV files of a resumed run with what the old run recorded up to `step`, so that curves are whole."""
+    """Starts the CSV files of a resumed run with what the old run recorded up to `step`, so that curves are whole.
+
+    A last line without an end, which a killed process may have left, is dropped.
+    """
     for name in names:
         if (old_run / name).exists():
-            rows = [row for row in read_csv(old_run / name) if int(row["step"]) <= step]
-            (run / name).unlink(missing_ok=True)  # in the same folder: drop the rows after the checkpoint
+            rows, is_whole = read_csv(old_run / name), (old_run / name).read_bytes().endswith(b"\n")
+            kept = [row for row in (rows if is_whole else rows[:-1]) if int(row["step"]) <= step]
             table = CsvTable(run / name)
-            for row in rows:
-                table.append(row)
+            table.columns = list(kept[0]) if kept else []
+            table.write(kept) if kept else table.path.unlink(missing_ok=True)
+
+
+def complete_history(path: Path, row: dict) -> None:
+    """Appends the metrics of an update to metrics.csv, if a run was killed before it could log them."""
+    named = [name for name in row if name not in ("step", "epoch")]
+    logged = read_csv(path) if path.exists() else []
+    if named and not any(int(it["step"]) == row["step"] and it.get(named[0]) for it in logged):
+        CsvTable(path).append(row)

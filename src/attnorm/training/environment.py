@@ -82,6 +82,11 @@ def peak_memory() -> dict[str, float]:
 
 def write_json(path: Path, content: dict) -> None:
     """Writes a whole file or none."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Writes a whole file or none."""
     unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    unfinished.write_text(content, encoding="utf-8")
     os.replace(unfinished, path)

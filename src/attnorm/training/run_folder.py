@@ -7,14 +7,25 @@ from pathlib import Path
 import torch
 import yaml
 
-from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace_by_copy, sweep_unfinished
+from attnorm.config.arguments import AUTO
+from attnorm.config.checkpoint_files import (
+    BEST,
+    LAST,
+    checkpoints_of,
+    read_checkpoint,
+    replace_by_copy,
+    sweep_unfinished,
+)
 from attnorm.config.integrity import check_fit, parameters_of
+from attnorm.config.run_config import read_config
+from attnorm.config.run_state import PROGRESS, read_json
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
+from attnorm.training.callbacks.checkpointing import LOGGED
 from attnorm.training.callbacks.learned_scalars import file_of, learned_scalars
-from attnorm.training.csv_table import continue_history
-from attnorm.training.environment import describe_environment, is_first_rank, write_json
+from attnorm.training.csv_table import complete_history, continue_history
+from attnorm.training.environment import describe_environment, is_first_rank, write_json, write_text
 
-CONFIG = "config.yaml"
+CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 CSV_FILES = ("metrics.csv", ATTENTION_FILE)  # beside those of learned scalars
 OF_RANK_0 = "ATTNORM_RUN_FOLDER"  # tells the processes that rank 0 starts which folder it claimed
 
@@ -36,6 +47,12 @@ def claim_folder(folder: Path, ckpt_path: str | None = None) -> Path:
     return folder
 
 
+def keep_folder(folder: Path) -> Path:
+    """The folder of a run that continues in it, also for the processes that this one starts."""
+    os.environ[OF_RANK_0] = str(folder)
+    return folder
+
+
 def _claim(folder: Path) -> bool:
     """Creates config.yaml in `folder`; False if another run has done so."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,31 +68,53 @@ def _holds(folder: Path, checkpoint: Path) -> bool:
 
 
 def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
-    """Writes the configuration and the environment of a run, with the overrides that were typed for it."""
+    """Writes the configuration and the environment of a run, with the overrides that were typed for it.
+
+    A run that is resumed in its folder keeps its environment and the time of its start. What has changed since then is
+    added to the list `resumed` of environment.json.
+    """
     run.mkdir(parents=True, exist_ok=True)
-    (run / CONFIG).write_text(yaml.safe_dump(cfg, sort_keys=False, allow_unicode=True))
-    write_json(run / "environment.json", describe_environment() | {"overrides": overrides})
+    environment, before = describe_environment() | {"overrides": overrides}, {}
+    if cfg["resume"] not in (None, AUTO):
+        if cfg["ckpt_path"] is None:
+            forget(run)
+        before = read_json(run / ENVIRONMENT)
+        recorded = read_config(run) if (run / CONFIG).stat().st_size else cfg
+        cfg = {**cfg, "ckpt_path": recorded["ckpt_path"]}
+    if before:
+        changed = {key: value for key, value in environment.items() if before.get(key) != value}
+        environment = {**before, "resumed": [*before.get("resumed", []), changed]}
+    write_text(run / CONFIG, yaml.safe_dump({**cfg, "resume": None}, sort_keys=False, allow_unicode=True))
+    write_json(run / ENVIRONMENT, environment)
     sweep_unfinished(run / "checkpoints")
 
 
 def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
-    """Takes over the checkpoint itself, the best.ckpt beside it and, from a run folder, the curves that lead up to it.
+    """Takes over the checkpoint itself, the best ones beside it and, from a run folder, the curves that lead up to it.
 
     The resumed run then has a checkpoint before it saves one, and also if it has no update left to make. Raises
     CheckpointError for a checkpoint, or a best.ckpt beside it, that is not of this model.
     """
-    content = read_checkpoint(checkpoint)
+    content, is_same_run = read_checkpoint(checkpoint), _holds(run, checkpoint)
     check_fit(model, content, checkpoint)
-    best = checkpoint.with_name(f"{BEST}.ckpt")
-    if best.exists():
-        check_fit(model, read_checkpoint(best), best)
+    best = [path for path in checkpoints_of(checkpoint.parent) if path.stem.startswith(BEST)]
+    for path in best if not is_same_run else ():
+        check_fit(model, read_checkpoint(path), path)
     files = (*CSV_FILES, *(file_of(run, name).name for name in learned_scalars(model)))
     continue_history(checkpoint.parent.parent, run, content["global_step"], files)
-    for source, name in ((checkpoint, LAST), (best, BEST)):
-        target = run / "checkpoints" / f"{name}.ckpt"
-        if source.exists() and source.resolve() != target.resolve():
+    if row := content.get(LOGGED):
+        complete_history(run / CSV_FILES[0], row)
+    for source, name in ((checkpoint, f"{LAST}.ckpt"), *((path, path.name) for path in best)):
+        target = run / "checkpoints" / name
+        if source.resolve() != target.resolve():
             target.parent.mkdir(exist_ok=True)
             replace_by_copy(source, target)
+
+
+def forget(run: Path) -> None:
+    """Removes what a run wrote before its first checkpoint, so that it can start again in its folder."""
+    for path in (*run.glob("*.csv"), run / PROGRESS):
+        path.unlink(missing_ok=True)
 
 
 def load_weights(model: torch.nn.Module, checkpoint: Path) -> int:

@@ -4,6 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from attnorm.config.run_state import SUMMARY, RunState
+from attnorm.errors import Interrupted
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.environment import is_first_rank, peak_memory, write_json
 
@@ -11,19 +13,24 @@ from attnorm.training.environment import is_first_rank, peak_memory, write_json
 class RunSummary(dict[str, Any]):
     """The values of summary.json, written when this context ends, by the first rank.
 
-    Whatever ends the context early (an exception, a signal) is recorded as `why` before it is raised again.
+    `state` is finished, interrupted (by a signal or a time limit) or failed. Whatever ends the context early (an
+    exception, a signal) is recorded as `why` before it is raised again.
     """
 
     def __init__(self, run_folder: Path, throughput: Throughput, **values: Any):
-        super().__init__(values, finished=False)
-        self.path, self.throughput, self.started = run_folder / "summary.json", throughput, time.perf_counter()
+        super().__init__(values, state=RunState.FAILED)
+        self.path, self.throughput, self.started = run_folder / SUMMARY, throughput, time.perf_counter()
 
     def __enter__(self) -> "RunSummary":
+        if is_first_rank():
+            self.path.unlink(missing_ok=True)  # of the part of the run that is being resumed
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         if error is not None:
-            self.update(finished=False, why=f"{type(error).__name__}: {error}")
+            stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
+            state = RunState.INTERRUPTED if stopped else RunState.FAILED
+            self.update(state=state, why=f"{type(error).__name__}: {error}")
         self["tokens_per_second"] = self.throughput.per_second()
         self.update(peak_memory=peak_memory(), wall_seconds=round(time.perf_counter() - self.started, 1))
         if is_first_rank():

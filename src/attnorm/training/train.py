@@ -1,6 +1,7 @@
 """One training run, from a checked configuration to a run folder."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from attnorm.attention.multihead import attention_layers
 from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace_by_copy
 from attnorm.config.resume import deciding
+from attnorm.config.run_state import locked
 from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
@@ -20,6 +22,7 @@ from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
+from attnorm.training.callbacks.progress_file import ProgressFile
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.datamodule import TaskDataModule
@@ -45,35 +48,37 @@ def train(
     """Trains, keeps the best model by the task's metric, and scores it.
 
     config:     a checked configuration.
-    run_folder: made here; everything that the run leaves behind is in it.
+    run_folder: made here; everything that the run leaves behind is in it. It is locked until the run ends.
     overrides:  the overrides of this run, which are recorded.
     draw:       draws the figures of a run folder; they are sent to the loggers, also of a run that was stopped.
     group:      the sweep that the run belongs to, for loggers.
 
     Returns the best value of the metric that the task monitors. Whatever stops the run (an exception, a signal) is
-    written into summary.json before it is raised again.
+    written into summary.json before it is raised again. Raises RunError if another process is training in the folder.
     """
     console.quiet_libraries()
     cfg, label = config.settings, config.label
     task, throughput = task_of(cfg), Throughput()
     is_first = is_first_rank()
-    if is_first:
-        start_record(cfg, run_folder, list(overrides))
-        console.show_config(cfg)
     named = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
     with (
+        locked(run_folder) if is_first else nullcontext(),
         RunLog(cfg, run_folder),
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
         RunLoggers(cfg, run_folder, label, group, draw) as loggers,
-        GracefulStop(run_folder / "checkpoints") as stop,
+        GracefulStop(run_folder / "checkpoints", requeues=cfg["resume"] is not None) as stop,
     ):
+        if is_first:
+            start_record(cfg, run_folder, list(overrides))
+            console.show_config(cfg)
         splits = task.splits()
         if is_first:
             keep_data_facts(task, splits, run_folder)
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module.optimization = task.optimization()
-        trainer = build_trainer(cfg, run_folder, module, loggers.open(), [throughput, stop, loggers])
+        watching = [throughput, ProgressFile(run_folder, module.monitor, module.mode), loggers]
+        trainer = build_trainer(cfg, run_folder, module, loggers.open(), watching, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates, run_folder)
@@ -128,11 +133,11 @@ def keep_run_record(
 def keep_best(folder: Path) -> None:
     """Makes last.ckpt the best one if a resumed run has none: its checkpoint came without the run's best.ckpt.
 
-    Raises ConfigError if the run has saved nothing at all.
+    Raises ConfigError if the run has not made a single update.
     """
     last, best = (folder / f"{name}.ckpt" for name in (LAST, BEST))
-    if not last.exists():
-        message = "was reached before the first update, so there is no model to score"
+    if not last.exists() or not read_checkpoint(last)["global_step"]:
+        message = "was reached before the first update, so there is no trained model to score"
         raise ConfigError([Problem("trainer.max_time", message)])
     if not best.exists():
         replace_by_copy(last, best)

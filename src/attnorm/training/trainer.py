@@ -4,40 +4,52 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.plugins.environments import SLURMEnvironment
 
 from attnorm.config.checkpoint_files import AtomicCheckpointIO
 from attnorm.config.components import build_components
 from attnorm.config.resolve import limit
+from attnorm.config.run_settings import RunSettings
+from attnorm.config.run_state import RunState
 from attnorm.tasks.module import TaskModule
-from attnorm.training.callbacks.checkpointing import BestAndLast
+from attnorm.training.callbacks.checkpointing import Checkpoints
 from attnorm.training.callbacks.early_stopping import EarlyStopping
-from attnorm.training.callbacks.graceful_stop import TimeLimit
+from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
 from attnorm.training.callbacks.rng_state import RandomStreams
 from attnorm.training.datamodule import TaskDataModule
 
 
 def build_trainer(
-    cfg: dict[str, Any], run_folder: Path, module: TaskModule, loggers: list[Logger], required: list[pl.Callback]
+    cfg: dict[str, Any],
+    run_folder: Path,
+    module: TaskModule,
+    loggers: list[Logger],
+    required: list[pl.Callback],
+    stop: GracefulStop,
 ) -> pl.Trainer:
     """The trainer of a run. Keys of `trainer` reach Lightning unchanged.
 
     required: callbacks of the run itself, which the group `callbacks` cannot take away.
+    stop:     receives the signals.
     """
     settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
     facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.mode}
     callbacks = [RandomStreams(cfg["seed"]), *build_components(cfg, "callbacks", **facts)]
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
-    callbacks += required
+    callbacks += [*required, stop]
     if not settings.get("fast_dev_run"):
-        callbacks.append(BestAndLast(run_folder / "checkpoints", module.monitor, module.mode))
+        folder, saving = run_folder / "checkpoints", RunSettings(**cfg["run"])
+        callbacks.append(Checkpoints(folder, module.monitor, module.mode, saving, stop))
+    plugins: list[Any] = [AtomicCheckpointIO()]
+    if SLURMEnvironment.detect():
+        plugins.append(SLURMEnvironment(auto_requeue=False))  # `GracefulStop` requeues
     return pl.Trainer(
         **settings | {"max_steps": -1, "val_check_interval": 1},  # both are known once the trainer is: `set_length`
         logger=loggers or False,
         callbacks=callbacks,
-        plugins=[AtomicCheckpointIO()],
+        plugins=plugins,
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=not settings.get("fast_dev_run"),
@@ -77,19 +89,18 @@ def validation_interval(data: TaskDataModule, updates: int) -> int:
 def ending(trainer: pl.Trainer, steps: int, updates: int) -> dict[str, Any]:
     """Whether training came to its end, and why if it made fewer updates than planned."""
     if steps >= updates:
-        return {"finished": True}
+        return {"state": RunState.FINISHED}
     made = f"after {steps:,} of {updates:,} updates"
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by Lightning
         if isinstance(callback, pl.callbacks.EarlyStopping) and callback.wait_count >= callback.patience:
             name = "callbacks.early_stopping.patience" if isinstance(callback, EarlyStopping) else "EarlyStopping"
-            return {"finished": True, "why": f"{name}={callback.patience}: stopped {made}"}
+            return {"state": RunState.FINISHED, "why": f"{name}={callback.patience}: stopped {made}"}
         if isinstance(callback, TimeLimit) and (callback.time_remaining() or 0) <= 0:
-            return {"finished": False, "why": f"trainer.max_time was reached {made}"}
-    return {"finished": False, "why": f"training ended {made}"}
+            return {"state": RunState.INTERRUPTED, "why": f"trainer.max_time was reached {made}"}
+    return {"state": RunState.INTERRUPTED, "why": f"training ended {made}"}
 
 
 def best_value(trainer: pl.Trainer) -> float | None:
     """The best value of the monitored metric; None after training in forked processes, which keep it to themselves."""
     callback = trainer.checkpoint_callback
-    value = callback.best_model_score if isinstance(callback, ModelCheckpoint) else None
-    return None if value is None else float(value)
+    return callback.best[0][0] if isinstance(callback, Checkpoints) and callback.best else None

@@ -1,52 +1,136 @@
-"""When checkpoints are saved: the best one and the last one, at validations."""
+"""When checkpoints are saved: at validations, regularly in between, and when a signal asks for one."""
 
+import math
+import time
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import ModelCheckpoint
+import torch
+from pytorch_lightning.callbacks import Checkpoint
 
-from attnorm.config.checkpoint_files import BEST, LAST
+from attnorm.config.checkpoint_files import LAST, best_file, read_checkpoint, replace_by_copy
+from attnorm.config.run_settings import RunSettings
+from attnorm.errors import CheckpointError
+from attnorm.training.callbacks.graceful_stop import GracefulStop
+
+LOGGED = "logged"  # the key under which a checkpoint has the metrics of its update that were not logged yet
 
 
-class BestAndLast(ModelCheckpoint):
-    """Keeps best.ckpt (by the task's metric) and last.ckpt.
+class Checkpoints(Checkpoint):
+    """Saves last.ckpt, and keeps copies of the best ones as best.ckpt, best_2.ckpt, ...
 
-    Both are renewed at validations; the last validation is after the final update.
+    last.ckpt is saved before the first update, at validations (the last of which is after the final update), between
+    them as often as `run.save_every_steps` and `run.save_every_minutes` ask for, and before a signal ends the run.
 
-    monitor, better: the metric of a validation, and whether "min" or "max" of it is best.
+    folder:        of the checkpoints.
+    monitor, mode: the metric of a validation, and whether "min" or "max" of it is best.
+    stop:          receives the signals.
+
+    The attribute `best` holds [value, update] of each of the best checkpoints, best first; `count` and `seconds` say
+    how many checkpoints were saved and how long that took.
     """
 
-    def __init__(self, folder: Path, monitor: str, better: str):
-        super().__init__(
-            dirpath=folder,
-            filename=BEST,
-            monitor=monitor,
-            mode=better,
-            save_last=False,  # Lightning would renew it only when the model has become better
-            enable_version_counter=False,
-            save_on_train_epoch_end=False,
-        )
-        self.best, self.last = folder / f"{BEST}.ckpt", folder / f"{LAST}.ckpt"
+    def __init__(self, folder: Path, monitor: str, mode: str, settings: RunSettings, stop: GracefulStop):
+        self.folder, self.monitor, self.mode, self.settings, self.stop = folder, monitor, mode, settings, stop
+        self.last = folder / f"{LAST}.ckpt"
+        self.best: list[list[float]] = []
+        self.count, self.seconds = 0, 0.0
+        self.step = self.saved_step = 0
+        self.saved_at = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": [list(entry) for entry in self.best]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """A run that is resumed in another folder has copied best.ckpt, whose score must still be beaten."""
-        best, scores = str(self.best), list(state["best_k_models"].values())
-        here = {"dirpath": self.dirpath, "best_model_path": best, "kth_best_model_path": best}
-        super().load_state_dict({**state, **here, "best_k_models": {best: scores[0]} if scores else {}})
+        self.best = [list(entry) for entry in state["best"]]
 
-    def on_train_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        """Does nothing: Lightning would save last.ckpt again, from a state in which the epoch counts as whole."""
+    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        self.step, self.saved_step, self.saved_at = trainer.global_step, trainer.global_step, time.monotonic()
+        if trainer.ckpt_path is None:
+            self._save(trainer)
+        elif trainer.is_global_zero:
+            restore_best(self.folder, [int(step) for _, step in self.best])
 
-    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        super().on_validation_end(trainer, task)
-        if not trainer.sanity_checking:
-            trainer.save_checkpoint(self.last)
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            return  # gradients of the update in progress would be lost
+        self.step = trainer.global_step
         if trainer.global_step == trainer.max_steps:
             trainer.should_stop = True  # makes Lightning validate, and so save, before it leaves the loop
             trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None  # would keep it from stopping
+        signal, is_due = self._agreed(trainer, task)
+        if (signal or is_due) and not validates_now(trainer):  # otherwise the validation saves
+            self._save(trainer)
+        self.stop.saved_for = self.stop.saved_for or signal
+
+    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        metrics = trainer.callback_metrics
+        if self.monitor not in metrics:
+            raise RuntimeError(f"the task monitors {self.monitor}, but a validation logs {', '.join(sorted(metrics))}")
+        place = self._rank(float(metrics[self.monitor]), trainer.global_step)
+        self._save(trainer)
+        if trainer.is_global_zero and place is not None:
+            for number in reversed(range(place + 1, len(self.best))):
+                best_file(self.folder, number - 1).replace(best_file(self.folder, number))
+            replace_by_copy(self.last, best_file(self.folder, place))
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        # Lightning logs the metrics of an update after the hook in which it is saved. A run that is killed between the
+        # two would otherwise never log them.
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
+        if trainer.training and trainer.global_step and every and trainer.global_step % every == 0:
+            found = {name: it.item() for name, it in trainer.callback_metrics.items() if name.startswith("train/")}
+            checkpoint[LOGGED] = {"step": trainer.global_step, "epoch": trainer.current_epoch, **found}
+
+    def _agreed(self, trainer: pl.Trainer, task: pl.LightningModule) -> tuple[int, bool]:
+        """The signal that some rank received, or 0, and whether a checkpoint is due. All ranks agree on both."""
+        settings, since = self.settings, time.monotonic() - self.saved_at
+        is_due = settings.save_every_steps is not None and (self.step - self.saved_step) >= settings.save_every_steps
+        is_due |= settings.save_every_minutes is not None and since >= 60 * settings.save_every_minutes
+        values = [self.stop.received, int(is_due)]
+        if trainer.world_size > 1:
+            reduced = trainer.strategy.reduce(torch.tensor(values, device=task.device), reduce_op="max")
+            values = [int(value) for value in reduced]
+        return values[0], bool(values[1])
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        started = time.perf_counter()
+        trainer.save_checkpoint(self.last)
+        self.count, self.seconds = self.count + 1, self.seconds + time.perf_counter() - started
+        self.saved_step, self.saved_at = trainer.global_step, time.monotonic()
+
+    def _rank(self, value: float, step: int) -> int | None:
+        """Inserts a validation into `best` and returns its place, or None if it is not among the best."""
+        sign = 1 if self.mode == "max" else -1
+        value = -sign * math.inf if math.isnan(value) else value
+        place = sum(sign * other >= sign * value for other, _ in self.best)  # the earlier one of equal values is better
+        if place >= self.settings.keep_best:
+            return None
+        self.best.insert(place, [value, step])
+        del self.best[self.settings.keep_best :]
+        return place
+
+
+def restore_best(folder: Path, steps: list[int]) -> None:
+    """Makes best.ckpt, best_2.ckpt, ... the checkpoints of these updates, as far as the folder has them.
+
+    A run that was killed between saving last.ckpt and copying it has them under other names.
+    """
+    there: dict[int, Path] = {}
+    for path in [folder / f"{LAST}.ckpt", *sorted(folder.glob("best*.ckpt"))]:
+        try:
+            there[read_checkpoint(path)["global_step"]] = path
+        except CheckpointError:
+            continue  # a damaged file is not copied
+    moves = [(there[step], best_file(folder, place)) for place, step in enumerate(steps) if step in there]
+    aside = [(source, target.with_suffix(".moving")) for source, target in moves if source != target]
+    for source, target in aside:
+        replace_by_copy(source, target)
+    for _, moving in aside:
+        moving.replace(moving.with_suffix(".ckpt"))
 
 
 def validates_now(trainer: pl.Trainer) -> bool:

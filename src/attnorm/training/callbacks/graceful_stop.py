@@ -7,31 +7,32 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Timer
 
 from attnorm.config.checkpoint_files import LAST
 from attnorm.errors import Interrupted
-from attnorm.training.callbacks.checkpointing import validates_now
+from attnorm.training.slurm import requeue
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # NCCL catches SIGUSR1
 
 
 class GracefulStop(pl.Callback):
-    """Turns SIGTERM and SIGINT into `Interrupted`, and saves last.ckpt first if the run is training.
+    """Turns SIGTERM, SIGINT and SIGUSR2 into `Interrupted`, after last.ckpt has been saved if the run is training.
 
     It is used both as a context manager around the whole run and as a callback of its trainer. Before and after
     training, when there is nothing to save, a signal raises at once. During training the update in progress is
-    finished and saved; all ranks must agree on the update, because they save together. A second SIGINT raises at
-    once in any case. Processes forked from this one, such as data workers, ignore the signals.
+    finished and saved by `Checkpoints`, on which all ranks agree. A second SIGINT raises at once in any case. Processes
+    forked from this one, such as data workers, ignore the signals.
 
-    checkpoints: the folder of last.ckpt.
+    After SIGUSR2, with which SLURM warns of a time limit, the job is requeued if `resume` is set.
+
+    checkpoints: the folder of last.ckpt. requeues: whether to requeue a job of SLURM.
     """
 
-    def __init__(self, checkpoints: Path):
-        self.checkpoints = checkpoints
+    def __init__(self, checkpoints: Path, requeues: bool = False):
+        self.checkpoints, self.requeues = checkpoints, requeues
         self.training = False
-        self.received = self.saved_for = self.step = 0
+        self.received = self.saved_for = 0
         self.owner = os.getpid()
         self.previous: dict[int, Any] = {}
 
@@ -40,9 +41,11 @@ class GracefulStop(pl.Callback):
         self._install()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, handler)
+        if self.requeues and isinstance(error, Interrupted) and error.signal_number == signal.SIGUSR2:
+            requeue()
 
     def _install(self) -> None:
         for number in SIGNALS:
@@ -63,21 +66,10 @@ class GracefulStop(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         self.owner = os.getpid()  # a rank that was forked from the process that made this object
         self._install()  # Lightning has wrapped the handler of SIGTERM in one that does not save
-        self.training, self.step = True, trainer.global_step
-
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: object) -> None:
-        if trainer.global_step == self.step:
-            return  # gradients of the update in progress would be lost
-        self.step, received = trainer.global_step, self.received
-        if trainer.world_size > 1:
-            received = int(trainer.strategy.reduce(torch.tensor(received, device=task.device), reduce_op="max"))
-        if received and not self.saved_for:
-            if not validates_now(trainer):  # otherwise the validation saves, and a resumed run does not miss it
-                trainer.save_checkpoint(self.checkpoints / f"{LAST}.ckpt")
-            self.saved_for = received
+        self.training = True
 
     def on_train_batch_start(self, *_: object) -> None:
-        if self.saved_for:  # only now, so that this update's metrics have been logged
+        if self.saved_for:  # only now, so that the metrics of the update before have been logged
             raise self._interrupted(self.saved_for)
 
     def on_exception(self, *_: object) -> None:

@@ -1,0 +1,112 @@
+"""`resume=`: which run continues in its folder, from which checkpoint, and with which settings."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from attnorm.config.arguments import as_typed, escaped
+from attnorm.config.checkpoint_files import checkpoints_of, read_checkpoint
+from attnorm.config.overrides import compose_group, plain
+from attnorm.config.resume import changed_settings
+from attnorm.config.run_config import FILE, read_config
+from attnorm.config.run_key import run_key
+from attnorm.config.run_state import state_of
+from attnorm.config.trust import check_names, keep_off_path
+from attnorm.errors import CheckpointError, ConfigError, Problem, RunError
+
+log = logging.getLogger(__name__)
+GROUPS = ("trainer", "run", "callbacks", "logger", "paths")  # other files of these groups may be chosen
+OWN_KEYS = ("resume", "trust_code")
+
+
+def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[dict[str, Any], list[str]]:
+    """The settings with which the run in a folder continues, and the overrides that were typed for that.
+
+    The settings are those of config.yaml, changed by `key=value` arguments. Arguments that choose a file of a group are
+    allowed for the groups that may change (GROUPS). arguments: as `arguments.readable` returns them.
+
+    Raises RunError for a folder that is not a run's, and ConfigError for arguments that have no meaning here.
+    """
+    typed = OverridesParser.create().parse_overrides(arguments)
+    is_trusted = any(it.key_or_group == "trust_code" and it.value() is True for it in typed)
+    if not (folder / FILE).is_file():
+        raise RunError(f"resume={folder}: no {FILE} there, so it is not a run folder")
+    if not (folder / FILE).stat().st_size:
+        raise RunError(f"resume={folder}: the run ended before it had recorded its settings; start it anew")
+    keep_off_path(folder)
+    recorded = read_config(folder)
+    check_names(recorded, is_trusted)
+    cfg = OmegaConf.create(escaped(recorded.plain()))
+    problems: list[str] = []
+    changes: list[str] = []
+    for override in typed:
+        if override.key_or_group in OWN_KEYS:
+            continue
+        changes += as_typed([override.input_line or ""])
+        problems += _apply(override, cfg, conf)
+    if problems:
+        raise ConfigError(problems)
+    return {**plain(cfg), "resume": str(folder)}, changes
+
+
+def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
+    """Applies one override to a recorded configuration, and yields a problem if it cannot be applied."""
+    key, value = override.key_or_group, None if override.is_delete() else override.value()
+    if override.is_sweep_override() or key.startswith("hydra."):
+        yield Problem(key, "cannot be set when a run continues in its folder", value)
+    elif override.is_delete():
+        group, _, name = key.rpartition(".")
+        OmegaConf.update(cfg, group, {it: inner for it, inner in cfg[group].items() if it != name}, merge=False)
+    elif key in GROUPS:
+        cfg[key] = compose_group(conf, key, str(value))
+    elif "." in key or key in cfg:
+        OmegaConf.update(cfg, key, value, force_add=True)
+    else:
+        allowed = f"single keys such as run.save_every_steps=100, and files of the groups {', '.join(GROUPS)}"
+        yield Problem(key, f"cannot be set when a run continues in its folder; allowed: {allowed}", value)
+
+
+def newest_unfinished(cfg: Mapping[str, Any], label: str) -> Path | None:
+    """The newest run of the same resolved configuration that has started, has ended and is not finished."""
+    parent, key = Path(cfg["paths"]["log_dir"]) / cfg["task"]["name"] / label, run_key(cfg)
+    configs = sorted(parent.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in configs:
+        if path.stat().st_size and state_of(path.parent).is_unfinished and run_key(read_config(path.parent)) == key:
+            return path.parent
+    return None
+
+
+def newest_good(folder: Path) -> Path | None:
+    """The checkpoint from which the run in a folder continues; None if it has not saved any.
+
+    Damaged checkpoints, and those of other runs, are skipped with a warning. Raises RunError if there are checkpoints
+    but none can be used.
+    """
+    files, cfg, reasons = checkpoints_of(folder / "checkpoints"), read_config(folder).plain(), []
+    for path in [*files[:1], *sorted(files[1:], key=_update, reverse=True)]:  # last.ckpt is the newest one
+        try:
+            foreign = changed_settings(cfg, path)
+        except CheckpointError as error:
+            reasons.append(str(error))
+            continue
+        if not foreign:
+            for reason in reasons:
+                log.warning("%s; continuing from %s", reason, path.name)
+            return path
+        reasons.append(f"{path}: this is a checkpoint of another run: {foreign[0]}")
+    if files:
+        raise RunError(f"resume={folder}: none of its checkpoints can be used: {'; '.join(reasons)}")
+    return None
+
+
+def _update(path: Path) -> int:
+    """The update that a checkpoint is from; -1 for one that is damaged."""
+    try:
+        return read_checkpoint(path)["global_step"]
+    except CheckpointError:
+        return -1

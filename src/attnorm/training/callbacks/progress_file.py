@@ -1,0 +1,58 @@
+"""progress.json: how far a run is, for programs that watch it."""
+
+import time
+from pathlib import Path
+
+import pytorch_lightning as pl
+
+from attnorm.config.run_state import PROGRESS
+from attnorm.training.environment import write_json
+
+SECONDS = 2.0  # between two writes
+
+
+class ProgressFile(pl.Callback):
+    """Keeps progress.json up to date while a run trains, at most every two seconds and after every validation.
+
+    Its entries are `step` and `updates` (made and planned), `monitor` (the metric that the task monitors), `value` and
+    `best_value` (of the latest validation and of the best one, or null), and `seconds_left` (an estimate from the speed
+    so far, validations included, or null).
+    """
+
+    def __init__(self, run_folder: Path, monitor: str, mode: str):
+        self.path, self.monitor = run_folder / PROGRESS, monitor
+        self.better = max if mode == "max" else min
+        self.value: float | None = None
+        self.best: float | None = None
+        self.written_at = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        self.started_at, self.first_step = time.monotonic(), trainer.global_step
+        self.updates = trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
+        self._write(trainer)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
+        if time.monotonic() - self.written_at >= SECONDS:
+            self._write(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        if not trainer.sanity_checking and (found := trainer.callback_metrics.get(self.monitor)) is not None:
+            self.value = float(found)
+            self.best = self.value if self.best is None else self.better(self.best, self.value)
+            self._write(trainer)
+
+    def state_dict(self) -> dict[str, float | None]:
+        return {"value": self.value, "best": self.best}
+
+    def load_state_dict(self, state: dict[str, float | None]) -> None:
+        self.value, self.best = state["value"], state["best"]
+
+    def _write(self, trainer: pl.Trainer) -> None:
+        if not trainer.is_global_zero:
+            return
+        self.written_at, step = time.monotonic(), trainer.global_step
+        made = step - self.first_step
+        left = (self.written_at - self.started_at) / made * (self.updates - step) if made else None
+        content = {"step": step, "updates": self.updates, "monitor": self.monitor, "value": self.value}
+        left = None if left is None else round(left, 1)
+        write_json(self.path, {**content, "best_value": self.best, "seconds_left": left})
