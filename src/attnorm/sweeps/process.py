@@ -5,6 +5,7 @@ first to its last moment, also while it imports its libraries, and also after th
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,9 +25,15 @@ TRAIN = (sys.executable, "-m", "attnorm", "train")
 def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
     """The command that runs a job: from the start, or from where it was stopped if the run has been started before."""
     if state_of(job.folder).is_unfinished:
-        return [*program, f"resume={_text(job.folder)}"]
+        trusted = ["trust_code=true"] if names_code(job) else []
+        return [*program, f"resume={_text(job.folder)}", *trusted]
     single = ["hydra.mode=RUN"] if any(it.startswith("hparams_search=") for it in job.overrides) else []
     return [*program, *job.overrides, *single, f"hydra.run.dir={_text(job.folder)}"]
+
+
+def names_code(job: Job) -> bool:
+    """Whether the command line of a sweep names code, which a run folder alone is not trusted to do."""
+    return any(re.search(r"--config-dir|_target_=|=.*[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]", it) for it in job.overrides)
 
 
 def _text(path: Path) -> str:
@@ -34,11 +41,13 @@ def _text(path: Path) -> str:
     return str(path) if plain else quoted(str(path))
 
 
-def start_process(job: Job, command: Sequence[str], lock: FolderLock, env: Mapping[str, str]) -> subprocess.Popen:
+def start_process(
+    job: Job, command: Sequence[str], lock: FolderLock, env: Mapping[str, str | None]
+) -> subprocess.Popen:
     """Starts the process of a job, whose lock is held; the lock is then held by the process alone.
 
     Its output is appended to console.log in the run folder. It is the leader of a session of its own, so that Ctrl-C
-    in a terminal reaches the sweep alone. env: environment variables beside those of this process.
+    in a terminal reaches the sweep alone. env: changes to the environment variables; None removes one.
     """
     assert lock.descriptor is not None
     config = job.folder / "config.yaml"
@@ -50,7 +59,7 @@ def start_process(job: Job, command: Sequence[str], lock: FolderLock, env: Mappi
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **env},
+            env={name: value for name, value in {**os.environ, **env}.items() if value is not None},
             start_new_session=True,
             pass_fds=[lock.descriptor],
         )
@@ -76,7 +85,7 @@ class Remote:
     job: Job
     program: Sequence[str]
     cwd: str
-    env: Mapping[str, str]
+    env: Mapping[str, str | None]
 
     def __call__(self, started: Callable[[subprocess.Popen], None] = lambda process: None) -> int:
         """Runs the job to its end and returns its exit code. A KeyboardInterrupt stops the run, which saves first."""

@@ -53,7 +53,7 @@ def result_of(job: Job, journal: Journal) -> Result:
     both = {**{key: value for key, value in progress.items() if value is not None}, **summary}
     why = None if state in (JobState.FINISHED, JobState.RUNNING, JobState.WAITING) else summary.get("why")
     if state is JobState.FAILED and not why:
-        why = last_line(job.folder / CONSOLE)
+        why = end.get("why")
     return Result(
         job,
         state,
@@ -65,6 +65,11 @@ def result_of(job: Job, journal: Journal) -> Result:
         both.get("steps", both.get("step")),
         journal.seconds(job.name),
     )
+
+
+def why_ended(job: Job) -> str | None:
+    """Why a job has ended before it had finished: what its summary says, or the last line of its output."""
+    return read_json(job.folder / SUMMARY).get("why") or last_line(job.folder / CONSOLE)
 
 
 def last_line(path: Path) -> str | None:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Handle, Launcher
-from attnorm.sweeps.results import last_line
-from attnorm.sweeps.state import CONSOLE, DONE_STATES, JobState, Journal, state_of_job
+from attnorm.sweeps.results import why_ended
+from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
 
 POLL = 0.05  # seconds between two looks at the jobs
 LOOK = 1.0  # seconds between two looks at their metrics
@@ -174,7 +174,7 @@ class Scheduler:
         """
         state = state_of_job(job, self.journal)
         failure = state not in DONE_STATES and code is not None and not self.signal
-        why = None if state in DONE_STATES else last_line(job.folder / CONSOLE)
+        why = None if state in DONE_STATES else why_ended(job)
         again = state not in DONE_STATES and not self.signal
         self.journal.add("end", job.name, code=code, state=str(state), why=why, failure=failure)
         state = state_of_job(job, self.journal)
