@@ -55,7 +55,8 @@ def sweep(command: SweepCommand) -> int:
         journal.add("open", command=command.arguments)
         if command.settings.is_search:
             plan: Plan = search_plan(command, folder, journal, checker, facts)
-            console.print(f"checked the {len(command.space)} searched keys in {seconds:.0f} s")
+            keys = ", ".join(override.key_or_group for override in command.space)
+            console.print(f"checked the values of {keys} in {seconds:.0f} s", markup=False)
         else:
             checker.close()
             jobs = grid_jobs(command, folder, journal, samples, facts)
@@ -150,7 +151,7 @@ def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
 
 def take_over(folder: Path, lock: FolderLock) -> None:
     """Takes the lock of the sweep folder. While another sweep holds it, shows how far that one has come."""
-    if lock.acquire():
+    if lock.acquire(patience=0.3):
         return
     console.print(f"another sweep (process {lock.holder()}) is at work in this folder; waiting for it to end")
     journal, plan = Journal(folder), Grid([])
@@ -249,7 +250,7 @@ def make_launcher(command: SweepCommand, folder: Path, facts: Sequence[Checked])
 def close(command: SweepCommand, folder: Path, plan: Plan, journal: Journal, mode: str | None, stopped_by: int) -> int:
     """Writes sweep.json, prints the closing table and how to continue, and returns the exit code."""
     results = ranked((result_of(job, journal) for job in plan.jobs), mode)
-    left = plan.total - sum(result.state in DONE_STATES for result in results)
+    left = plan.total - plan.repeated - sum(result.state in DONE_STATES for result in results)
     code = 128 + stopped_by if stopped_by else int(left > 0)
     repeated = shlex.join(["attnorm", "sweep", *command.arguments])
     content = {

@@ -20,10 +20,16 @@ WRONG_CONFIG = 2  # exit code
 
 
 class Plan(Protocol):
-    """Decides which jobs there are."""
+    """Decides which jobs there are.
+
+    jobs:     those that are known so far.
+    total:    the number of jobs, or of trials.
+    repeated: trials that have no job because an earlier one tried the same values.
+    """
 
     jobs: list[Job]
     total: int
+    repeated: int
 
     def next(self) -> Job | None:
         """A job that was not given out before; None if there is none (at the moment)."""
@@ -39,7 +45,7 @@ class Grid:
     """All jobs are known beforehand."""
 
     def __init__(self, jobs: Sequence[Job]):
-        self.jobs, self.total = list(jobs), len(jobs)
+        self.jobs, self.total, self.repeated = list(jobs), len(jobs), 0
         self.left = deque(jobs)
 
     def next(self) -> Job | None:
@@ -83,13 +89,13 @@ class Scheduler:
         """Runs all jobs. Returns the number of the signal that stopped the sweep, or 0."""
         with handling(self.receive):
             while True:
+                if self.signal and not self.announced:
+                    self.announced = True
+                    self.stops(len(self.running))
                 self.reap()
                 if not self.signal:
                     self.watch()
                     self.fill()
-                elif not self.announced:
-                    self.announced = True
-                    self.stops(len(self.running))
                 self.show()
                 if not self.running and (self.signal or not self.waiting):
                     return self.signal

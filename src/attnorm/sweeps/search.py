@@ -169,7 +169,7 @@ class Search:
             return TPESampler(seed=seed, multivariate=True, constant_liar=parallel)
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.space, self.make_job, self.total, self.monitor = list(space), make_job, total, monitor
+        self.space, self.make_job, self.monitor = list(space), make_job, monitor
         self.study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(whole(folder / STUDY)), OneWriter(STUDY))),
             study_name="sweep",
@@ -187,7 +187,8 @@ class Search:
         self.trials: dict[str, int] = {}  # numbers of trials by the names of their jobs
         self.first: dict[str, int] = {}  # the first trial of each key
         before = self.study.get_trials(deepcopy=False)
-        self.asked = len(before)
+        self.asked, self.repeated = len(before), 0
+        self.total = max(total, self.asked)
         self.open = [it.number for it in before if not it.state.is_finished()]  # left by a sweep that was stopped
         for trial in before:
             if trial.state.is_finished():
@@ -213,6 +214,7 @@ class Search:
             if not self.frozen(number).state.is_finished():
                 is_complete = twin.state is TrialState.COMPLETE
                 self.study.tell(number, twin.value if is_complete else None, None if is_complete else twin.state)
+            self.repeated += 1
             return None
         self.trials[job.name] = number
         self.jobs.append(job)

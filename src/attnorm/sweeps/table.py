@@ -73,7 +73,11 @@ class View:
     def table(self, states: dict[str, JobState]) -> Table:
         """Running jobs first, then those that have ended, the latest ones first, as far as the terminal has lines."""
         counts = Counter(states.values())
-        waiting = self.plan.total - sum(count for state, count in counts.items() if state is not JobState.WAITING)
+        waiting = (
+            self.plan.total
+            - self.plan.repeated
+            - sum(count for state, count in counts.items() if state is not JobState.WAITING)
+        )
         parts = [f"{count} {state}" for state, count in counts.items() if state is not JobState.WAITING]
         table = Table(title=", ".join([*sorted(parts), f"{waiting} waiting"]), title_justify="left")
         for name in ("job", "state", "updates", "metric", "time left"):
