@@ -42,7 +42,7 @@ def sweep(cwd, *arguments, code=0):
 def kill(process):
     """kill -9, for the sweep alone."""
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.wait(timeout=60)  # not until its output ends: a controller of submitit has it as well
 
 
 def wait_for(condition, seconds=30.0):

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from attnorm.config.run_state import FolderLock, RunState, state_of
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JOB_LOCK
 
+LOOK = 0.1  # seconds between two looks at a process
 TRAIN = (sys.executable, "-m", "attnorm", "train")
 
 
@@ -99,7 +101,9 @@ class Remote:
         process = start_process(self.job, command_of(self.job, self.program), lock, self.env)
         started(process)
         try:
-            return exit_code(process.wait())
+            while process.poll() is None:
+                time.sleep(LOOK)  # Ray raises KeyboardInterrupt between two statements; it does not end process.wait()
+            return exit_code(process.returncode)
         except KeyboardInterrupt:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)

@@ -48,7 +48,7 @@ class Requeued(Remote):
         if self.process is not None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGUSR2)
-            with suppress(ChildProcessError):  # process.wait() is what the signal has interrupted, and holds its lock
+            with suppress(ChildProcessError):  # process.wait() could wait for a lock that the signal has interrupted
                 os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         return DelayedSubmission(Requeued(self.job, self.program, self.cwd, self.env))
 
