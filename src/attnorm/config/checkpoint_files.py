@@ -5,7 +5,7 @@ import pickle
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from torch import Tensor
 
 from attnorm.config.integrity import companions, listed, not_finite, seal, verify
-from attnorm.errors import CheckpointError
+from attnorm.errors import CheckpointError, SaveError
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
 UNFINISHED = ".unfinished"
@@ -37,7 +37,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Raises OSError, naming the file and what survives, when the disk is full or the folder not writable."""
+        """Raises SaveError, naming the file and what survives, if the disk is full or the folder is not writable."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(path.name + UNFINISHED)
@@ -53,10 +53,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             os.replace(unfinished, path)
             sync_folder(path.parent)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
-            sweep_unfinished(path.parent)
+            with suppress(OSError):
+                sweep_unfinished(path.parent)
             kept = intact(path.parent)
             survives = f"still good in that folder: {', '.join(kept)}" if kept else "there was none before"
-            raise OSError(f"could not save the checkpoint {path}: {root_cause(error)} ({survives})") from error
+            raise SaveError(f"could not save the checkpoint {path}: {root_cause(error)} ({survives})") from error
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None

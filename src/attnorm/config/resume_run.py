@@ -40,7 +40,7 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
         raise RunError(f"resume={folder}: the run ended before it had recorded its settings; start it anew")
     keep_off_path(folder)
     recorded = read_config(folder)
-    check_names(recorded, is_trusted)
+    check_names(recorded, is_trusted, training=True)
     cfg = OmegaConf.create(escaped(recorded.plain()))
     problems: list[str] = []
     changes: list[str] = []
@@ -64,7 +64,7 @@ def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
         OmegaConf.update(cfg, group, {it: inner for it, inner in cfg[group].items() if it != name}, merge=False)
     elif key in GROUPS:
         cfg[key] = compose_group(conf, key, str(value))
-    elif "." in key or key in cfg:
+    elif "." in key or not isinstance(cfg.get(key, {}), Mapping):
         OmegaConf.update(cfg, key, value, force_add=True)
     else:
         allowed = f"single keys such as run.save_every_steps=100, and files of the groups {', '.join(GROUPS)}"

@@ -162,6 +162,11 @@ class TaskModule(pl.LightningModule):
         assert self.optimization is not None  # set before training
         return self.optimization.build(self.model, steps, fused)
 
+    def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
+        """Lets a scheduler step, except one that watches a metric: the callback `PlateauSteps` does that."""
+        if metric is None:
+            super().lr_scheduler_step(scheduler, metric)
+
 
 def sums_per_row(values: Tensor, mask: Tensor) -> Tensor:
     """The sum of each row's values, float64 (B,) on the CPU.

@@ -1,5 +1,6 @@
 """summary.json: what became of a run, also of one that failed."""
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from attnorm.config.run_state import SUMMARY, RunState
 from attnorm.errors import Interrupted
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.environment import is_first_rank, peak_memory, write_json
+
+log = logging.getLogger(__name__)
 
 
 class RunSummary(dict[str, Any]):
@@ -34,4 +37,9 @@ class RunSummary(dict[str, Any]):
         self["tokens_per_second"] = self.throughput.per_second()
         self.update(peak_memory=peak_memory(), wall_seconds=round(time.perf_counter() - self.started, 1))
         if is_first_rank():
-            write_json(self.path, dict(self))
+            try:
+                write_json(self.path, dict(self))
+            except OSError as failure:  # the disk is full, say, which has probably ended the run as well
+                if error is None:
+                    raise
+                log.warning("could not write %s: %s", self.path, failure)

@@ -31,7 +31,7 @@ from attnorm.training.run_folder import load_weights, resume_history, start_reco
 from attnorm.training.run_log import RunLog
 from attnorm.training.run_loggers import RunLoggers
 from attnorm.training.summary import RunSummary
-from attnorm.training.trainer import best_value, build_trainer, ending, set_length
+from attnorm.training.trainer import best_value, build_trainer, checkpoint_cost, ending, set_length
 
 Draw = Callable[[Path], list[Path]]
 SAMPLES = 5  # examples that are shown at the end
@@ -158,7 +158,8 @@ def describe_length(trainer: pl.Trainer, data: TaskDataModule, updates: int, run
     """How far training came, for summary.json."""
     # processes that were forked for training do not tell their parent how far they came
     steps = trainer.global_step or read_checkpoint(run_folder / "checkpoints" / f"{LAST}.ckpt")["global_step"]
-    return {"steps": steps, "epochs": round(steps / data.updates_per_epoch(), 2), **ending(trainer, steps, updates)}
+    epochs = round(steps / data.updates_per_epoch(), 2)
+    return {"steps": steps, "epochs": epochs, **checkpoint_cost(trainer), **ending(trainer, steps, updates)}
 
 
 def evaluate_best(

@@ -16,6 +16,7 @@ from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints
 from attnorm.training.callbacks.early_stopping import EarlyStopping
 from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
+from attnorm.training.callbacks.plateau import PlateauSteps
 from attnorm.training.callbacks.rng_state import RandomStreams
 from attnorm.training.datamodule import TaskDataModule
 
@@ -35,7 +36,7 @@ def build_trainer(
     """
     settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
     facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.mode}
-    callbacks = [RandomStreams(cfg["seed"]), *build_components(cfg, "callbacks", **facts)]
+    callbacks = [RandomStreams(cfg["seed"]), PlateauSteps(), *build_components(cfg, "callbacks", **facts)]
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
     callbacks += [*required, stop]
@@ -104,3 +105,11 @@ def best_value(trainer: pl.Trainer) -> float | None:
     """The best value of the monitored metric; None after training in forked processes, which keep it to themselves."""
     callback = trainer.checkpoint_callback
     return callback.best[0][0] if isinstance(callback, Checkpoints) and callback.best else None
+
+
+def checkpoint_cost(trainer: pl.Trainer) -> dict[str, Any]:
+    """How many checkpoints this process has saved, and the seconds that this took; empty if it saves none."""
+    callback = trainer.checkpoint_callback
+    if not isinstance(callback, Checkpoints):
+        return {}
+    return {"checkpoints": {"saved": callback.count, "seconds": round(callback.seconds, 3)}}

@@ -83,7 +83,7 @@ class Checkpoints(Checkpoint):
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
         if trainer.training and trainer.global_step and every and trainer.global_step % every == 0:
             found = {name: it.item() for name, it in trainer.callback_metrics.items() if name.startswith("train/")}
-            checkpoint[LOGGED] = {"step": trainer.global_step, "epoch": trainer.current_epoch, **found}
+            checkpoint[LOGGED] = {"step": trainer.global_step, **found}
 
     def _agreed(self, trainer: pl.Trainer, task: pl.LightningModule) -> tuple[int, bool]:
         """The signal that some rank received, or 0, and whether a checkpoint is due. All ranks agree on both."""

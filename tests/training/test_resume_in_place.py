@@ -1,0 +1,475 @@
+"""`resume=`: a run continues in its own folder, from its newest good checkpoint, as if it had never stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import runs
+import yaml
+
+from attnorm.cli.resume import resume_in
+from attnorm.cli.train import check_settings
+from attnorm.config.resume_run import newest_good
+from attnorm.config.run_key import run_key
+from attnorm.config.run_state import FolderLock, RunState, is_running, locked, state_of
+from attnorm.errors import ConfigError, RunError
+from attnorm.tasks.task import Task
+from attnorm.training import slurm
+from attnorm.training.callbacks import checkpointing
+from attnorm.training.callbacks.checkpointing import Checkpoints
+from attnorm.training.callbacks.graceful_stop import GracefulStop
+from attnorm.training.csv_table import read_csv
+from attnorm.training.train import train
+
+SHORT = ("attention=hnas", "data.train_size=60", "trainer.max_steps=14")  # 6 updates per epoch
+CURVES = ("metrics.csv", "hybrid_weights.csv", "attention.csv")
+
+
+class Crash(Exception):
+    """Planted: a run ends at once, without saving."""
+
+
+@pytest.fixture(scope="module")
+def straight() -> Path:
+    """A run that was never interrupted."""
+    folder = runs.scratch("resume-in-place") / "straight"
+    runs.tiny_run(folder, *SHORT)
+    return folder
+
+
+def resume(folder: Path, *arguments: str) -> dict:
+    """`train.py resume=<folder> <arguments>`; the summary."""
+    assert resume_in(folder, runs.CONF, [f"resume={folder}", *arguments]) == 0
+    return runs.summary_of(folder)
+
+
+def crashed(monkeypatch, folder: Path, owner: type, name: str, call: int, *overrides: str, task="gigaword") -> Path:
+    """A run that ends at once at the `call`-th call of `owner.name`, and leaves no summary, as after kill -9."""
+    calls = []
+
+    def crash(*_, **__) -> None:
+        calls.append(1)
+        if len(calls) == call:
+            raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        runs.before(patch, owner, name, crash)
+        runs.tiny_run(folder, *overrides, task=task)
+    (folder / "summary.json").unlink()
+    return folder
+
+
+def same_run(first: Path, second: Path) -> bool:
+    """Whether two runs end bit-equal, and have the same curves without a gap or a repeated row."""
+    curves = [[sorted(map(str, read_csv(run / name))) for name in CURVES] for run in (first, second)]
+    return runs.different_ends(first, second) == [] and curves[0] == curves[1]
+
+
+# where it continues
+
+
+@pytest.mark.parametrize("step", [1, 5, 7, 13])
+def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, step):
+    run = runs.stopped(monkeypatch, tmp_path / "run", step, *SHORT)
+    config = (run / "config.yaml").read_text()
+    assert state_of(run) == RunState.INTERRUPTED
+    assert resume(run)["state"] == "finished"
+    assert same_run(straight, run)
+    assert (run / "config.yaml").read_text() == config
+    assert len(json.loads((run / "environment.json").read_text())["resumed"]) == 1
+    assert {it for it in runs.files_of(run) if not it.startswith("figures/")} == runs.files_of(straight)
+
+
+def test_a_run_that_is_interrupted_again_and_again_has_whole_curves(monkeypatch, tmp_path, straight):
+    run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
+    for step in (4, 8, 9):
+
+        def stop(self, trainer, *_, step=step):
+            if trainer.global_step == step:
+                os.kill(os.getpid(), signal.SIGUSR2)
+
+        with monkeypatch.context() as patch, pytest.raises(BaseException, match="stopped by SIGUSR2"):
+            runs.before(patch, Checkpoints, "on_train_batch_end", stop)
+            resume(run)
+    assert resume(run)["state"] == "finished"
+    assert same_run(straight, run)
+
+
+@pytest.mark.parametrize("call", [1, 4, 9])
+@pytest.mark.parametrize("task", ["gigaword", "mlm", "squad", "classify", "vqa"])
+def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, task, call):
+    overrides = ("attention=hnas", "trainer.max_epochs=2", "task.validations=2", "run.save_every_steps=2")
+    runs.tiny_run(tmp_path / "whole", *overrides, task=task)
+    steps = runs.summary_of(tmp_path / "whole")["steps"]
+    killed = (tmp_path / "run", Checkpoints, "on_train_batch_end", min(call, steps))
+    run = crashed(monkeypatch, *killed, *overrides, task=task)
+    assert state_of(run) == RunState.KILLED
+    resume(run)
+    assert same_run(tmp_path / "whole", run)
+
+
+def test_a_run_without_a_checkpoint_starts_again_in_its_folder(monkeypatch, tmp_path, straight):
+    run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_start", 1, *SHORT)
+    assert not (run / "checkpoints").exists() and (run / "hybrid_weights.csv").exists()
+    resume(run)
+    assert same_run(straight, run)
+
+
+def test_the_checkpoint_before_the_first_update_is_the_start_of_the_run(monkeypatch, tmp_path, straight):
+    run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_batch_end", 1, *SHORT)
+    assert runs.load(run)["global_step"] == 0
+    resume(run)
+    assert same_run(straight, run)
+
+
+def test_an_update_that_was_saved_but_not_logged_is_logged(monkeypatch, tmp_path, straight):
+    """Lightning logs an update after the hook in which it is saved."""
+    saved = Checkpoints._save
+
+    def save(self, trainer):
+        saved(self, trainer)
+        if trainer.global_step == 3:
+            raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Checkpoints, "_save", save)
+        runs.tiny_run(tmp_path / "run", *SHORT, "run.save_every_steps=3")
+    assert max(int(row["step"]) for row in read_csv(tmp_path / "run/metrics.csv") if row["train/loss"]) == 2
+    resume(tmp_path / "run")
+    assert same_run(straight, tmp_path / "run")
+
+
+def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypatch, tmp_path, straight):
+    def crash(*_):
+        raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(checkpointing, "replace_by_copy", crash)
+        runs.tiny_run(tmp_path / "run", *SHORT)
+    assert not (tmp_path / "run/checkpoints/best.ckpt").exists()
+    resume(tmp_path / "run")
+    assert same_run(straight, tmp_path / "run")
+
+
+def test_a_run_that_failed_while_it_was_scored_is_scored_again(monkeypatch, tmp_path, straight):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Task, "evaluate", lambda *_: (_ for _ in ()).throw(Crash()))
+        runs.tiny_run(tmp_path / "run", *SHORT)
+    assert state_of(tmp_path / "run") == RunState.FAILED
+    assert resume(tmp_path / "run")["validation"]["metrics"] == runs.summary_of(straight)["validation"]["metrics"]
+    assert same_run(straight, tmp_path / "run")
+
+
+def test_a_finished_run_is_left_alone(straight, capsys):
+    before = (straight / "summary.json").read_text()
+    assert resume_in(straight, runs.CONF, [f"resume={straight}"]) == 0
+    assert "this run is finished" in capsys.readouterr().out
+    assert (straight / "summary.json").read_text() == before
+
+
+def test_every_validation_after_a_resumed_epoch_sees_all_batches(monkeypatch, tmp_path):
+    """Lightning has validated a single batch after resuming in the middle of an epoch."""
+    overrides = (*SHORT, "trainer.val_check_interval=2", "data.batch_tokens=300")
+    run = runs.stopped(monkeypatch, tmp_path / "run", 3, *overrides)
+    batches, counts = [], []
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "on_validation_batch_end", lambda *_: batches.append(1))
+        runs.before(patch, Checkpoints, "on_validation_end", lambda *_: counts.append(len(batches)))
+        resume(run)
+    assert len(counts) == 6 and counts[0] > 1
+    assert counts == [counts[0] * number for number in range(1, 7)]
+
+
+@pytest.mark.parametrize("timing", ["interval: step, frequency: 2", "interval: epoch"])
+@pytest.mark.parametrize(("hook", "steps"), [("on_validation_end", (3, 6, 12)), ("on_train_batch_end", (4, 8, 10))])
+def test_a_scheduler_that_watches_a_metric_is_resumed_exactly(monkeypatch, tmp_path, timing, hook, steps):
+    """Checkpoints are saved before such a scheduler sees the metric, and Lightning would leave the step out."""
+    plateau = "_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, factor: 0.1, patience: 0, threshold: 10.0"
+    scheduler = yaml.safe_load(f"{{{plateau}, monitor: val/loss, {timing}}}")
+    settings = {**runs.tiny(*SHORT, "trainer.val_check_interval=3", "run.save_every_steps=1"), "scheduler": scheduler}
+    train(check_settings(settings), tmp_path / "whole")
+    rates = [row["train/lr"] for row in read_csv(tmp_path / "whole/metrics.csv") if row["train/lr"]]
+    assert len(set(rates)) > 1
+    for step in steps:  # 6 and 12 are also ends of epochs
+
+        def crash(self, trainer, *_, step=step):
+            if trainer.global_step == step:
+                raise Crash
+
+        folder = tmp_path / str(step)
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            patch.setattr(Checkpoints, hook, followed(getattr(Checkpoints, hook), crash))
+            train(check_settings(settings), folder)
+        (folder / "summary.json").unlink()
+        resume(folder)
+        assert same_run(tmp_path / "whole", folder), step
+
+
+def followed(method, action):
+    """A method after which `action` is called."""
+
+    def both(self, *arguments):
+        method(self, *arguments)
+        action(self, *arguments)
+
+    return both
+
+
+# resume=auto
+
+
+def auto(monkeypatch, folder: Path, *overrides: str) -> int:
+    typed = (*runs.tiny_overrides(), *SHORT, *overrides, f"paths.log_dir={folder}", "resume=auto")
+    return runs.call(monkeypatch, "train", *typed)
+
+
+def test_auto_continues_the_newest_unfinished_run_of_the_same_settings(monkeypatch, tmp_path, straight, capsys):
+    parent = tmp_path / "gigaword/hnas"
+    for number, overrides in enumerate([(), (), ("seed=2",)]):
+        runs.stopped(monkeypatch, parent / str(number), 5, *SHORT, *overrides)
+        os.utime(parent / str(number) / "config.yaml", (number, number))
+    assert auto(monkeypatch, tmp_path) == 0
+    assert f"continuing {parent / '1'}" in capsys.readouterr().out
+    assert [state_of(parent / str(number)) for number in range(3)] == ["interrupted", "finished", "interrupted"]
+    assert same_run(straight, parent / "1")
+    assert auto(monkeypatch, tmp_path) == 0  # the next older one
+    assert [state_of(parent / str(number)) for number in range(3)] == ["finished", "finished", "interrupted"]
+    assert auto(monkeypatch, tmp_path, "trainer.max_steps=1") == 0
+    assert "no unfinished run with these settings, so a new one starts" in capsys.readouterr().out
+    assert len(list(parent.iterdir())) == 4
+
+
+def test_the_key_of_a_run_is_that_of_its_folder_and_leaves_out_what_does_not_train(straight):
+    recorded = yaml.safe_load((straight / "config.yaml").read_text())
+    assert run_key(recorded) == run_key(runs.tiny(*SHORT, "tags=[a]", "paths.log_dir=/elsewhere", "run.keep_best=2"))
+    different = ("seed=2", "model.dropout=0.2", "trainer.max_steps=15", "task.rouge_pairs=5", "attention=dnas")
+    keys = {
+        run_key(runs.tiny(*SHORT[1:], "attention=hnas" if change != different[-1] else change, change))
+        for change in different
+    }
+    assert len(keys | {run_key(recorded)}) == len(different) + 1
+
+
+# damage
+
+
+def damage(path: Path, kind: str) -> None:
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    kinds = {"empty": b"", "truncated": content[: len(content) // 2], "flipped": bytes(flipped), "text": b"not a file"}
+    path.unlink()
+    path.write_bytes(kinds[kind])
+
+
+@pytest.mark.parametrize("kind", ["empty", "truncated", "flipped", "text"])
+def test_the_previous_checkpoint_replaces_a_damaged_one_and_the_user_is_told(
+    monkeypatch, tmp_path, straight, caplog, kind
+):
+    run = runs.stopped(monkeypatch, tmp_path / "run", 9, *SHORT, "run.save_every_steps=4")
+    damage(run / "checkpoints/last.ckpt", kind)
+    assert newest_good(run) == run / "checkpoints/previous.ckpt"
+    [message] = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
+    assert f"{run}/checkpoints/last.ckpt" in message and message.endswith("; continuing from previous.ckpt")
+    resume(run)
+    assert same_run(straight, run)
+
+
+def test_a_checkpoint_of_another_run_is_not_continued_from(monkeypatch, tmp_path, straight, caplog):
+    run = runs.stopped(monkeypatch, tmp_path / "run", 9, *SHORT, "run.save_every_steps=4")
+    other = runs.tiny_run(tmp_path / "other", *SHORT, "model.dropout=0.3", "trainer.max_steps=3")
+    assert other["state"] == "finished"
+    (run / "checkpoints/last.ckpt").unlink()
+    os.link(tmp_path / "other/checkpoints/last.ckpt", run / "checkpoints/last.ckpt")
+    resume(run)
+    assert "this is a checkpoint of another run: model.dropout" in caplog.text
+    assert same_run(straight, run)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(monkeypatch, tmp_path):
+    run = runs.stopped(monkeypatch, tmp_path / "run", 9, *SHORT)
+    for path in (run / "checkpoints").iterdir():
+        damage(path, "truncated")
+    before = runs.files_of(run)
+    with pytest.raises(RunError, match=r"none of its checkpoints can be used: .*last.*previous.*best"):
+        resume(run)
+    assert runs.files_of(run) == before
+
+
+# what may change
+
+
+def test_settings_may_change_if_they_do_not_decide_the_training(monkeypatch, tmp_path, straight):
+    run = runs.stopped(monkeypatch, tmp_path / "run", 5, *SHORT)
+    resume(run, "++data.num_workers=1", "++callbacks.progress.samples=1", "~callbacks.early_stopping", "logger=csv")
+    recorded = yaml.safe_load((run / "config.yaml").read_text())
+    assert (recorded["data"]["num_workers"], recorded["callbacks"]["progress"]["samples"]) == (1, 1)
+    assert "early_stopping" not in recorded["callbacks"]
+    assert runs.different_ends(straight, run) == []
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path):
+    typed = ("attention=hnas", "data.train_size=60", "scheduler=constant")
+    runs.tiny_run(tmp_path / "long", *typed, "trainer.max_steps=16", "trainer.val_check_interval=8")
+    runs.tiny_run(tmp_path / "run", *typed, "trainer.max_steps=8", "trainer.val_check_interval=8")
+    assert resume(tmp_path / "run", "++trainer.max_steps=16")["steps"] == 16
+    assert same_run(tmp_path / "long", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("++model.dropout=0.2", "model.dropout=0.2: the run being resumed has 0.1"),
+        ("++model.drop=0.2", "model.drop=0.2: .* has no such option"),
+        ("attention=softmax", "attention=softmax: cannot be set when a run continues in its folder; allowed: "),
+        ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: cannot be set when a run continues in its folder"),
+    ],
+)
+def test_settings_that_decide_the_training_may_not_change(monkeypatch, tmp_path, typed, words):
+    run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
+    before = {name: (run / name).read_bytes() for name in runs.files_of(run)}
+    with pytest.raises(ConfigError, match=words):
+        resume(run, typed)
+    assert {name: (run / name).read_bytes() for name in runs.files_of(run)} == before
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "value"),
+    [
+        ("attention", "encoder", "someones_module:Normalizer"),
+        ("callbacks", "mine", {"_target_": "someones_module.Callback"}),
+        ("logger", "mine", {"_target_": "someones_module.Logger"}),
+        ("optimizer", "_target_", "someones_module.Optimizer"),
+        ("scheduler", "_target_", "torch.hub.load"),
+    ],
+)
+def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path, group, name, value):
+    run = runs.copied_run(tmp_path)
+    (run / "summary.json").unlink()
+    cfg = yaml.safe_load((run / "config.yaml").read_text())
+    cfg[group][name] = value
+    (run / "config.yaml").write_text(yaml.safe_dump(cfg))
+    with pytest.raises(ConfigError, match="this run folder names code outside attnorm"):
+        resume(run)
+    with pytest.raises(BaseException) as caught:  # it is imported now
+        resume(run, "trust_code=true")
+    assert "names code" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"), [("nowhere", "no config.yaml there"), ("empty", "ended before it had recorded its settings")]
+)
+def test_a_folder_that_is_not_a_run_is_refused(monkeypatch, tmp_path, capsys, folder, words):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/config.yaml").touch()
+    assert runs.call(monkeypatch, "train", f"resume={tmp_path}/{folder}") == 2
+    assert words in capsys.readouterr().err
+
+
+# the lock
+
+
+def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(monkeypatch, tmp_path, straight):
+    run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
+    with locked(run):
+        assert state_of(run) == RunState.RUNNING
+        code = "from pathlib import Path; from attnorm.config.run_state import *; print(is_running(Path(sys.argv[1])))"
+        code = f"import sys; {code}"
+        ended = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True)
+        assert ended.stdout == "True\n"
+        with pytest.raises(RunError, match="still going"):
+            resume(run)
+        with pytest.raises(RunError, match=f"still going, in process {os.getpid()}"):
+            runs.tiny_run(run, *SHORT)
+    assert state_of(run) == RunState.INTERRUPTED
+    resume(run)
+    assert same_run(straight, run)
+
+
+def test_the_lock_ends_with_its_process_however_it_ends(tmp_path):
+    code = (
+        "import time, sys; from pathlib import Path; from attnorm.config.run_state import FolderLock\n"
+        "assert FolderLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "held\n"
+    assert FolderLock(tmp_path).holder() == child.pid and not FolderLock(tmp_path).acquire(patience=0)
+    child.kill()
+    child.wait()
+    assert not is_running(tmp_path) and FolderLock(tmp_path).acquire(patience=0)
+
+
+# what is kept
+
+
+def test_as_many_best_checkpoints_are_kept_as_asked_for(tmp_path):
+    runs.tiny_run(tmp_path, *SHORT, "run.keep_best=3", "task.validations=7")
+    losses = {int(row["step"]): float(row["val/loss"]) for row in read_csv(tmp_path / "metrics.csv") if row["val/loss"]}
+    best = sorted(losses, key=losses.__getitem__)[:3]
+    assert [runs.load(tmp_path, name)["global_step"] for name in ("best", "best_2", "best_3")] == best
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        *("best.ckpt", "best_2.ckpt", "best_3.ckpt", "last.ckpt", "previous.ckpt")
+    ]
+    assert runs.summary_of(tmp_path)["best_step"] == best[0]
+
+
+def test_checkpoints_are_saved_at_the_updates_asked_for(monkeypatch, tmp_path):
+    saved = []
+    monkeypatch.setattr(Checkpoints, "_save", followed(Checkpoints._save, lambda _, it: saved.append(it.global_step)))
+    runs.tiny_run(tmp_path / "steps", *SHORT, "run.save_every_steps=3")
+    assert saved == [0, 3, 6, 7, 10, 13, 14]  # 7 and 14: the validations
+    saved.clear()
+    clock = iter(range(0, 10_000, 20))
+    monkeypatch.setattr(checkpointing.time, "monotonic", lambda: next(clock))
+    runs.tiny_run(tmp_path / "minutes", *SHORT, "run.save_every_minutes=1")
+    assert len(saved) > 4 and saved == sorted(set(saved))
+
+
+def test_the_summary_says_what_checkpoints_cost(straight):
+    cost = runs.summary_of(straight)["checkpoints"]
+    assert cost["saved"] == 3 and 0 < cost["seconds"] < 5
+
+
+def test_progress_is_written_for_programs_that_watch(monkeypatch, tmp_path):
+    run = runs.stopped(monkeypatch, tmp_path, 9, *SHORT)
+    progress = json.loads((run / "progress.json").read_text())
+    validations = [float(row["val/loss"]) for row in read_csv(run / "metrics.csv") if row["val/loss"]]
+    assert (progress["updates"], progress["monitor"]) == (14, "val/loss")
+    assert progress["value"] == pytest.approx(validations[-1]) and progress["seconds_left"] >= 0
+    resume(run)
+    progress = json.loads((run / "progress.json").read_text())
+    assert (progress["step"], progress["seconds_left"]) == (14, 0)
+    assert progress["best_value"] == pytest.approx(runs.summary_of(run)["best_value"])
+
+
+# SLURM
+
+
+def test_a_job_of_slurm_is_requeued_after_it_has_been_saved(monkeypatch, tmp_path):
+    calls = tmp_path / "calls"
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {calls}\nls {tmp_path}/run/checkpoints >> {calls}\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    for number, resumes in ((signal.SIGUSR2, True), (signal.SIGUSR2, False), (signal.SIGTERM, True)):
+        calls.unlink(missing_ok=True)
+        with pytest.raises(BaseException, match="stopped by"), GracefulStop(tmp_path, requeues=resumes):
+            os.kill(os.getpid(), number)
+            time.sleep(1)
+        assert calls.exists() == (resumes and number == signal.SIGUSR2)
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    slurm.requeue()
+    assert calls.read_text().startswith("requeue 5_2")
+
+
+def test_a_job_that_cannot_be_requeued_is_a_warning(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    slurm.requeue()
+    assert "could not requeue the SLURM job 17" in caplog.text
