@@ -34,7 +34,9 @@ def test_every_job_is_checked_before_the_first_one_starts(tmp_path):
     assert ended.returncode == 2 and not list(tmp_path.rglob("*.jsonl")) and not list(tmp_path.rglob("config.yaml"))
     said = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     assert len(said) == len(set(said)) == 3, ended.stderr
-    assert any("model.dropout=1.5" in it and "seed=1 model.dropout=1.5" in it and "and 3 more" in it for it in said)
+    assert any(
+        "model.dropout=1.5" in it and "n_heads=2 model.dropout=1.5 seed=1;" in it and "and 3 more" in it for it in said
+    )
     assert any("model.n_heads" in it and "model.n_heads=3" in it for it in said)
     assert any("optimizer.rate" in it and "(in " not in it for it in said)  # all jobs have it
 
