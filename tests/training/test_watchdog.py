@@ -49,7 +49,7 @@ def test_a_run_that_hangs_is_ended_with_its_stack_on_disk(monkeypatch, tmp_path)
     stack = (tmp_path / "stacks/rank_0.txt").read_text()
     assert "no progress for 1.5 seconds while training" in stack and "in sleeps_for_ever" in stack
     summary = runs.summary_of(tmp_path)
-    assert not summary["finished"] and "no progress for 1.5 seconds" in summary["why"] and "stacks" in summary["why"]
+    assert summary["state"] == "failed" and "no progress for 1.5 seconds" in summary["why"] and "stacks" in summary["why"]
 
 
 def test_a_run_that_hangs_in_c_code_is_ended_by_faulthandler(monkeypatch, tmp_path):
@@ -90,7 +90,7 @@ def test_slow_validations_and_first_batches_are_not_ended(monkeypatch, tmp_path)
     monkeypatch.setattr(HeadlineModule, "training_step", at_update(0, lambda: time.sleep(1.0)))
     typed = ("run.hang_timeout=0.5", "task.max_steps=2", "task.validations=1")
     assert processes.forked(lambda: runs.tiny_run(tmp_path, *typed)) == 0
-    assert runs.summary_of(tmp_path)["finished"] is True
+    assert runs.summary_of(tmp_path)["state"] == "finished"
 
 
 def test_a_healthy_run_leaves_no_stacks(tmp_path):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -123,6 +123,16 @@ class Task(ABC):
     @abstractmethod
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TaskModule:
         """Builds the LightningModule of a model."""
+
+    @classmethod
+    def objective(cls) -> tuple[str, str] | None:
+        """The metric that selects the best model, and whether "min" or "max" of it is best: those of the class that
+        `module` is annotated to return. None without such an annotation."""
+        try:
+            found = get_type_hints(cls.module).get("return")
+        except NameError:  # an annotation that is only valid for a type checker
+            return None
+        return (found.monitor, found.mode) if isinstance(found, type) and issubclass(found, TaskModule) else None
 
     @abstractmethod
     def collator(self, split: Split) -> Dataset:
