@@ -368,3 +368,31 @@ def test_operators_and_functions_give_the_same_bits(with_bias):
 
     for a, b in zip(*both(*operator_inputs(torch.float32, with_bias, with_bias, 40, 30, False)), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "sinkhorn"])
+def test_compiled_code_is_captured_whole_and_differentiates_the_same(name):
+    """A graph without a break, with the operators in it; the bias and its gradient included."""
+    module = build_normalizer(name)
+    keys = torch.arange(30).expand(2, -1) < 27
+    mask, log_prior = Mask(queries=keys, keys=keys), randn(1, 3, 1, 30, seed=4, dtype=torch.float32)
+    inputs = [randn(2, 3, 30, 8, seed=n, dtype=torch.float32) for n in range(3)]
+    captured = []
+
+    def backend(graph, _):
+        captured.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    def gradients(attend):
+        leaves = [x.clone().requires_grad_() for x in (*inputs, log_prior)]
+        out = attend(*leaves)
+        return [out.detach(), *reference.gradients(out, leaves)]
+
+    def attend(q, k, v, log_prior):
+        return module.attend(q, k, v, mask, log_prior=log_prior)
+
+    compiled = torch.compile(attend, backend=backend, fullgraph=True)
+    for found, wanted in zip(gradients(compiled), gradients(attend), strict=True):
+        assert torch.equal(found, wanted)
+    assert "attnorm.attention.default" in captured
+    assert ("attnorm.logsumexp.default" in captured) == (name != "softmax")
