@@ -195,6 +195,13 @@ def test_the_next_candidate_takes_the_place_of_a_broken_one(monkeypatch):
     assert outcome["kernel"] == "emulated" and list(outcome["refused"]) == ["missing", "raising"]
 
 
+def test_a_kernel_that_fails_at_every_width_is_reported_once(monkeypatch, caplog):
+    offer(monkeypatch, Missing())
+    for width in (4, 8, 16):
+        attention(*reference.make_qkv(3, 3, width=width, dtype=torch.float32), None, 0.3)
+    assert len(caplog.records) == 1 and len(kernels.self_checks()) == 3
+
+
 def test_the_operator_of_the_cpu_may_disappear_from_torch(monkeypatch):
     class Without:
         def __getattr__(self, name):
