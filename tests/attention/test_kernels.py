@@ -338,7 +338,7 @@ def operator_inputs(dtype, with_bias, bias_needs_grad, n_queries, n_keys, contig
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bias", ["no bias", "bias", "bias with gradient"])
 def test_torch_finds_no_fault_with_the_operators(dtype, bias):
-    shapes = [(5, 7, False), (1, 4, True)] if dtype == torch.float32 else [(5, 7, False)]
+    shapes = [(5, 7, False), (6, 4, True), (1, 4, False)] if dtype == torch.float32 else [(5, 7, False)]
     for n_queries, n_keys, contiguous in shapes:
         needed = bias == "bias with gradient"
         q, k, v, b = operator_inputs(dtype, bias != "no bias", needed, n_queries, n_keys, contiguous)
