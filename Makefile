@@ -41,7 +41,7 @@ test-slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not gpu"
 
 test-gpu: setup
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m gpu -rs
 
 lint: setup
 	$(BIN)/ruff check .

@@ -195,6 +195,13 @@ def test_the_next_candidate_takes_the_place_of_a_broken_one(monkeypatch):
     assert outcome["kernel"] == "emulated" and list(outcome["refused"]) == ["missing", "raising"]
 
 
+def test_a_kernel_that_fails_at_every_width_is_reported_once(monkeypatch, caplog):
+    offer(monkeypatch, Missing())
+    for width in (4, 8, 16):
+        attention(*reference.make_qkv(3, 3, width=width, dtype=torch.float32), None, 0.3)
+    assert len(caplog.records) == 1 and len(kernels.self_checks()) == 3
+
+
 def test_the_operator_of_the_cpu_may_disappear_from_torch(monkeypatch):
     class Without:
         def __getattr__(self, name):
@@ -331,7 +338,7 @@ def operator_inputs(dtype, with_bias, bias_needs_grad, n_queries, n_keys, contig
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bias", ["no bias", "bias", "bias with gradient"])
 def test_torch_finds_no_fault_with_the_operators(dtype, bias):
-    shapes = [(5, 7, False), (1, 4, True)] if dtype == torch.float32 else [(5, 7, False)]
+    shapes = [(5, 7, False), (6, 4, True), (1, 4, False)] if dtype == torch.float32 else [(5, 7, False)]
     for n_queries, n_keys, contiguous in shapes:
         needed = bias == "bias with gradient"
         q, k, v, b = operator_inputs(dtype, bias != "no bias", needed, n_queries, n_keys, contiguous)
@@ -368,3 +375,31 @@ def test_operators_and_functions_give_the_same_bits(with_bias):
 
     for a, b in zip(*both(*operator_inputs(torch.float32, with_bias, with_bias, 40, 30, False)), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "sinkhorn"])
+def test_compiled_code_is_captured_whole_and_differentiates_the_same(name):
+    """A graph without a break, with the operators in it; the bias and its gradient included."""
+    module = build_normalizer(name)
+    keys = torch.arange(30).expand(2, -1) < 27
+    mask, log_prior = Mask(queries=keys, keys=keys), randn(1, 3, 1, 30, seed=4, dtype=torch.float32)
+    inputs = [randn(2, 3, 30, 8, seed=n, dtype=torch.float32) for n in range(3)]
+    captured = []
+
+    def backend(graph, _):
+        captured.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    def gradients(attend):
+        leaves = [x.clone().requires_grad_() for x in (*inputs, log_prior)]
+        out = attend(*leaves)
+        return [out.detach(), *reference.gradients(out, leaves)]
+
+    def attend(q, k, v, log_prior):
+        return module.attend(q, k, v, mask, log_prior=log_prior)
+
+    compiled = torch.compile(attend, backend=backend, fullgraph=True)
+    for found, wanted in zip(gradients(compiled), gradients(attend), strict=True):
+        assert torch.equal(found, wanted)
+    assert "attnorm.attention.default" in captured
+    assert ("attnorm.logsumexp.default" in captured) == (name != "softmax")
