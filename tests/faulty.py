@@ -13,17 +13,9 @@ from attnorm.cli.resume import resume_in
 from attnorm.config.checkpoint_files import read_checkpoint
 from attnorm.config.resume_run import newest_good
 from attnorm.training.callbacks.checkpointing import Checkpoints
-from attnorm.training.csv_table import read_csv
 
-CURVES = ("metrics.csv", "hybrid_weights.csv", "attention.csv")
 SETTINGS = ("attention=hnas", "trainer.max_epochs=4", "task.validations=6", "run.save_every_steps=3")
 fork = multiprocessing.get_context("fork")
-
-
-def same_run(first: Path, second: Path) -> bool:
-    """Whether two runs end bit-equal, with the same curves."""
-    curves = [[sorted(map(str, read_csv(run / name))) for name in CURVES] for run in (first, second)]
-    return runs.different_ends(first, second) == [] and curves[0] == curves[1]
 
 
 def start(folder: Path, task: str, sabotage: Callable[[], None] = lambda: None) -> multiprocessing.Process:

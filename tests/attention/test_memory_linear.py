@@ -8,7 +8,7 @@ from tolerance import rounding
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnorm.attention import Mask, Normalizer, build_normalizer, flash
+from attnorm.attention import Mask, Normalizer, build_normalizer, flash, kernels
 from attnorm.attention.logsumexp import attention, logsumexp
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.attention.normalizers.sinkhorn import marginal_error
@@ -136,20 +136,26 @@ def test_bfloat16_is_within_one_and_a_half_times_the_error_of_flash_softmax():
             assert ours <= 1.5 * softmax, f"{variant}, {name}: {ours:.2e} against {softmax:.2e}"
 
 
+class InChannelsOnCPU(flash.InChannels):
+    """As on CUDA: a kernel that takes no bias, in which it rides in channels of the head; widths of whole octets."""
+
+    name = "in_channels_on_cpu"
+
+    def plain_forward(self, q, k, v, scale):
+        assert q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0
+        return flash.FlashOnCPU().forward(q, k, v, None, scale)
+
+    def plain_backward(self, grad_out, q, k, v, out, logsumexp, scale):
+        return flash.FlashOnCPU().backward(grad_out, q, k, v, None, out, logsumexp, scale, False)[:3]
+
+
 @pytest.fixture
 def channels(monkeypatch):
-    """As on CUDA: kernels that take no bias, in which it rides in channels of the head; lengths of whole octets."""
-
-    def no_bias_forward(q, k, v, scale):
-        assert q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0
-        return flash.cpu_forward(q, k, v, None, scale)
-
-    def no_bias_backward(grad_out, q, k, v, out, logsumexp, scale):
-        return flash.cpu_backward(grad_out, q, k, v, None, out, logsumexp, scale)
-
-    monkeypatch.setattr(flash, "takes_bias", lambda q: False)
-    monkeypatch.setattr(flash, "cuda_forward", no_bias_forward)
-    monkeypatch.setattr(flash, "cuda_backward", no_bias_backward)
+    monkeypatch.setattr(kernels, "candidates", lambda *case: [InChannelsOnCPU()])
+    kernels.forget()
+    yield
+    assert {outcome["kernel"] for outcome in kernels.self_checks().values()} == {"in_channels_on_cpu"}
+    kernels.forget()
 
 
 @pytest.mark.parametrize("variant", OF_EACH)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import runs
-from faulty import SETTINGS, check_nothing_lost, fork, same_run, straight
+from faulty import SETTINGS, check_nothing_lost, fork, straight
 
 from attnorm.cli.errors import exit_code
 from attnorm.cli.resume import resume_in
@@ -75,7 +75,7 @@ def disturbed(folder: Path, happens: Callable[[], None], ends: Callable[[], None
     ends()
     check_nothing_lost(folder)
     assert resume_in(folder, runs.CONF, [f"resume={folder}"]) == 0
-    assert same_run(whole, folder)
+    assert runs.same_run(whole, folder)
 
 
 def check_message(printed: str, folder: Path, reason: str) -> None:

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from faulty import check_nothing_lost, same_run, start, straight
+import runs
+from faulty import check_nothing_lost, start, straight
 
 from attnorm.config import checkpoint_files
 from attnorm.config.checkpoint_files import read_checkpoint
@@ -45,7 +46,7 @@ def test_kill_9_at_random_moments(tmp_path, task):
     child = start(folder, task)
     child.join()
     assert (child.exitcode, state_of(folder)) == (0, RunState.FINISHED)
-    assert same_run(whole, folder)
+    assert runs.same_run(whole, folder)
 
 
 PLACES = {  # functions of the standard library that a save calls
@@ -92,7 +93,7 @@ def test_kill_9_during_a_save(tmp_path, place, tmpdir):
     child = start(folder, "gigaword")
     child.join()
     assert child.exitcode == 0
-    assert same_run(whole, folder)
+    assert runs.same_run(whole, folder)
     assert not list((folder / "checkpoints").glob("*.unfinished"))
 
 
@@ -120,4 +121,4 @@ def test_a_signal_at_random_moments_loses_no_update(tmp_path, task, number):
     child = start(folder, task)
     child.join()
     assert child.exitcode == 0 and stops
-    assert same_run(whole, folder)
+    assert runs.same_run(whole, folder)

@@ -13,7 +13,6 @@ import runs
 from attnorm.errors import ConfigError
 from attnorm.tasks.task import Task
 from attnorm.training import run_folder
-from attnorm.training.csv_table import read_csv
 
 TASKS = ("gigaword", "mlm", "squad", "classify", "vqa")
 SHORT = ("attention=hnas", "data.train_size=60")  # 6 updates per epoch
@@ -39,9 +38,7 @@ def last(run: Path) -> str:
     return f"ckpt_path={run}/checkpoints/last.ckpt"
 
 
-def rows(run: Path) -> list[tuple]:
-    """What each row of metrics.csv holds, sorted."""
-    return sorted(tuple(sorted((k, v) for k, v in row.items() if v)) for row in read_csv(run / "metrics.csv"))
+rows = runs.metric_rows
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,24 @@
 """torch's fused attention kernels, extended by what DNAS needs: a bias per key, its gradient, and the logsumexp.
 
-Both kernels take O(N M) time and O(N + M) memory. On the CPU, the bias is passed as a mask with one row. The CUDA
+All of them take O(N M) time and O(N + M) memory. On the CPU, the bias is passed as a mask with one row. The CUDA
 kernels do not accept a bias without an (N, M) table, so the bias is carried by extra channels of the head: they are 1
 in q and bias / scale in k. Each channel holds as much of the bias as 16 bits can represent. Three channels represent
 a float32 completely.
+
+The operators behind these kernels are private to torch and may change. `attnorm.attention.kernels` checks each of them
+before it is used.
 """
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 QueryKeyValue = tuple[Tensor, Tensor, Tensor]  # or the gradients of the three
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None]  # of q, k, v and, if requested, the bias
 
 aten = torch.ops.aten
 BIAS_PARTS = 3
@@ -20,73 +26,201 @@ CHUNK = {"cpu": 2**19, "cuda": 2**26}  # elements of a padded copy, so that copi
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
-def supports(q: Tensor) -> bool:
-    """Whether a fused kernel exists for the device, dtype and head width of `q` (B, H, N, D)."""
-    if q.device.type == "cpu":
-        return True
-    return q.device.type == "cuda" and q.dtype != torch.float64 and q.shape[-1] + BIAS_PARTS <= 256
+class Kernel(Protocol):
+    """An implementation of attention with a bias per key that needs no (N, M) table.
 
-
-def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """o_i = sum_j p_ij v_j and l_i = log sum_j exp(scale q_i k_j + b_j), where p_ij = exp(scale q_i k_j + b_j - l_i).
-
-    q (B, H, N, D); k and v (B, H, M, D); bias (B, H, 1, M) in float32 or wider, -inf at masked keys. Returns o (B, H,
-    N, D) in the dtype of q and l (B, H, N) in float32 or wider. If all keys are masked, o is 0 and l is finite.
+    name: names the kernel in warnings and in environment.json.
     """
-    if takes_bias(q):
-        return cpu_forward(q, k, v, bias, scale)
-    if not needs_channels(q, bias):
-        return cuda_forward(q, k, v, scale)
-    out, logsumexp = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
-    for heads in head_slices(q, k):
-        wide = carry_bias(q[:, heads], k[:, heads], v[:, heads], bias, heads, scale)
-        wide_out, logsumexp[:, heads] = cuda_forward(*wide, scale)
-        out[:, heads] = wide_out[..., : q.shape[-1]]
-    if bias is not None:
-        dead = all_out(bias)
-        out.masked_fill_(dead, 0.0)
-        logsumexp.masked_fill_(dead.squeeze(-1), 0.0)
-    return out, logsumexp
+
+    name: str
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+        """o_i = sum_j p_ij v_j and l_i = log sum_j exp(s_ij), where s_ij = scale q_i k_j + b_j, p_ij = exp(s_ij - l_i).
+
+        q (B, H, N, D); k and v (B, H, M, D); bias (B, H, 1, M) in float32 or wider, -inf at masked keys. Returns o (B,
+        H, N, D) in the dtype of q and l (B, H, N) in float32 or wider. If all keys are masked, o is 0 and l is finite.
+        """
+        ...
+
+    def backward(
+        self,
+        grad_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
+        logsumexp: Tensor,
+        scale: float,
+        bias_needs_grad: bool,
+    ) -> Gradients:
+        """Gradients of the o of `forward` with respect to q, k, v and, if requested, the bias (B, H, 1, M)."""
+        ...
 
 
-def backward(
+class FlashOnCPU:
+    """The kernel of `F.scaled_dot_product_attention` on the CPU. It accepts the bias as a mask with one row."""
+
+    name = "flash_attention_for_cpu"
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+        out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias, scale=scale)
+        return out, logsumexp.contiguous()
+
+    def backward(
+        self,
+        grad_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
+        logsumexp: Tensor,
+        scale: float,
+        bias_needs_grad: bool,
+    ) -> Gradients:
+        def gradients(bias: Tensor | None, *known: Tensor) -> QueryKeyValue:
+            return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                *known, 0.0, False, attn_mask=bias, scale=scale
+            )
+
+        if not bias_needs_grad:
+            return *gradients(bias, grad_out, q, k, v, out, logsumexp), None
+
+        def widened(heads: slice) -> QueryKeyValue:
+            return F.pad(q[:, heads], (0, 1), value=1.0), F.pad(k[:, heads], (0, 1)), F.pad(v[:, heads], (0, 1))
+
+        def of_slice(heads: slice, *known: Tensor) -> QueryKeyValue:
+            return gradients(None if bias is None else bias[:, heads], *known)
+
+        return wide_backward(widened, of_slice, grad_out, q, k, v, out, logsumexp, scale, bias_needs_grad)
+
+
+class InChannels(ABC):
+    """A kernel around one without a bias: channels of the head carry the bias.
+
+    A subclass implements `plain_forward` and `plain_backward` for head widths that are multiples of 8.
+    """
+
+    name: str
+
+    @abstractmethod
+    def plain_forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """`Kernel.forward` without a bias."""
+
+    @abstractmethod
+    def plain_backward(
+        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, scale: float
+    ) -> QueryKeyValue:
+        """`Kernel.backward` without a bias."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+        if not needs_channels(q, bias):
+            return self.plain_forward(q, k, v, scale)
+        out, logsumexp = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+        for heads in head_slices(q, k):
+            wide = carry_bias(q[:, heads], k[:, heads], v[:, heads], bias, heads, scale)
+            wide_out, logsumexp[:, heads] = self.plain_forward(*wide, scale)
+            out[:, heads] = wide_out[..., : q.shape[-1]]
+        if bias is not None:
+            dead = all_out(bias)
+            out.masked_fill_(dead, 0.0)
+            logsumexp.masked_fill_(dead.squeeze(-1), 0.0)
+        return out, logsumexp
+
+    def backward(
+        self,
+        grad_out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
+        logsumexp: Tensor,
+        scale: float,
+        bias_needs_grad: bool,
+    ) -> Gradients:
+        if not bias_needs_grad and not needs_channels(q, bias):
+            return *self.plain_backward(grad_out, q, k, v, out, logsumexp, scale), None
+        if bias is not None:
+            grad_out = grad_out.masked_fill(all_out(bias), 0.0)
+
+        def widened(heads: slice) -> QueryKeyValue:
+            return carry_bias(q[:, heads], k[:, heads], v[:, heads], bias, heads, scale)
+
+        def of_slice(heads: slice, *known: Tensor) -> QueryKeyValue:
+            grad_out, q, k, v, out, logsumexp = known
+            return self.plain_backward(grad_out, q, k, v, out, logsumexp, scale)
+
+        return wide_backward(widened, of_slice, grad_out, q, k, v, out, logsumexp, scale, bias_needs_grad)
+
+
+class FlashOnCUDA(InChannels):
+    """FlashAttention in torch: 16 bits, and an Ampere GPU or newer."""
+
+    name = "flash_attention"
+
+    def plain_forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        return aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)[:2]
+
+    def plain_backward(
+        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, scale: float
+    ) -> QueryKeyValue:
+        random_state = [torch.zeros(shape, dtype=torch.uint64, device=q.device) for shape in ((2,), ())]  # no dropout
+        lengths = (None, None, q.shape[-2], k.shape[-2])
+        return aten._scaled_dot_product_flash_attention_backward(
+            grad_out.contiguous(), q, k, v, out, logsumexp, *lengths, 0.0, False, *random_state, scale=scale
+        )
+
+
+class EfficientOnCUDA(InChannels):
+    """The memory-efficient attention in torch: float32 and 16 bits, also on GPUs older than Ampere."""
+
+    name = "efficient_attention"
+
+    def plain_forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        out, logsumexp, *_ = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, scale=scale)
+        return out, logsumexp[..., : q.shape[-2]].contiguous()  # the kernel rounds the length up to a multiple of 32
+
+    def plain_backward(
+        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, scale: float
+    ) -> QueryKeyValue:
+        random_state = [torch.zeros((), dtype=torch.int64, device=q.device) for _ in range(2)]  # no dropout
+        logsumexp = F.pad(logsumexp, (0, -q.shape[-2] % 32), value=torch.inf)
+        out = heads_inside(out)  # the kernel takes this layout of `out` for granted, without looking at its strides
+        return aten._scaled_dot_product_efficient_attention_backward(
+            grad_out, q, k, v, None, out, logsumexp, *random_state, 0.0, [True, True, True, False], scale=scale
+        )[:3]
+
+
+def wide_backward(
+    widened: Callable[[slice], QueryKeyValue],
+    gradients: Callable[..., QueryKeyValue],
     grad_out: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    bias: Tensor | None,
     out: Tensor,
     logsumexp: Tensor,
     scale: float,
     bias_needs_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of the o of `forward` with respect to q, k, v and, if requested, the bias (B, H, 1, M).
+) -> Gradients:
+    """`Kernel.backward` by q, k and v with extra channels, a slice of the heads at a time.
+
+    widened:   q, k and v of a slice of the heads with extra channels, of which the first is 1 in q.
+    gradients: called with the slice, grad_out, q, k, v, out and logsumexp; returns the gradients of q, k and v.
 
     Let dS_ij be the gradient of the score s_ij. Consider a channel that is 1 in q and independent of i in k. Such a
     channel does not change the weights, or is itself the bias. Its gradient in k is scale * sum_i dS_ij, which is scale
     times the gradient of the bias.
     """
-    if not bias_needs_grad and takes_bias(q):
-        return *cpu_backward(grad_out, q, k, v, bias, out, logsumexp, scale), None
-    if not bias_needs_grad and not needs_channels(q, bias):
-        return *cuda_backward(grad_out, q, k, v, out, logsumexp, scale), None
-    if bias is not None and not takes_bias(q):
-        grad_out = grad_out.masked_fill(all_out(bias), 0.0)
     width = q.shape[-1]
     grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     grad_bias = logsumexp.new_empty(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
     for heads in head_slices(q, k):
-        parts = q[:, heads], k[:, heads], v[:, heads]
-        if takes_bias(q):
-            wide = F.pad(parts[0], (0, 1), value=1.0), F.pad(parts[1], (0, 1)), F.pad(parts[2], (0, 1))
-        else:
-            wide = carry_bias(*parts, bias, heads, scale)
+        wide = widened(heads)
         wide_grad, wide_out = (F.pad(x[:, heads], (0, wide[0].shape[-1] - width)) for x in (grad_out, out))
-        known = wide_out, logsumexp[:, heads].contiguous(), scale
-        if takes_bias(q):
-            found = cpu_backward(wide_grad, *wide, None if bias is None else bias[:, heads], *known)
-        else:
-            found = cuda_backward(wide_grad, *wide, *known)
+        found = gradients(heads, wide_grad, *wide, wide_out, logsumexp[:, heads].contiguous())
         for grad, part in zip(grads, found, strict=True):
             grad[:, heads] = part[..., :width]
         if grad_bias is not None:
@@ -94,9 +228,9 @@ def backward(
     return *grads, grad_bias
 
 
-def takes_bias(q: Tensor) -> bool:
-    """Whether the kernel accepts a bias as a mask with one row. Otherwise, extra channels carry the bias."""
-    return q.device.type == "cpu"
+def heads_inside(x: Tensor) -> Tensor:
+    """`x` (B, H, N, D), copied if it is not (B, N, H, D) in memory, as multi-head attention lays it out."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def all_out(bias: Tensor) -> Tensor:
@@ -130,40 +264,3 @@ def carry_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, heads: slic
         wide[1][..., channel] = rest.to(narrow).to(k.dtype)
         rest = rest - wide[1][..., channel].float()
     return wide
-
-
-def cpu_forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias, scale=scale)
-    return out, logsumexp.contiguous()
-
-
-def cpu_backward(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, logsumexp: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad_out, q, k, v, out, logsumexp, 0.0, False, attn_mask=bias, scale=scale
-    )
-
-
-def cuda_forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    if q.dtype in SIXTEEN_BITS:
-        return aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)[:2]
-    out, logsumexp, *_ = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, scale=scale)
-    return out, logsumexp[..., : q.shape[-2]].contiguous()  # the kernel rounds the length up to a multiple of 32
-
-
-def cuda_backward(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    unused = [torch.zeros(shape, dtype=torch.int64, device=q.device) for shape in ((2,), ())]  # dropout's random state
-    if q.dtype in SIXTEEN_BITS:
-        unused = [state.to(torch.uint64) for state in unused]
-        lengths = (None, None, q.shape[-2], k.shape[-2])
-        return aten._scaled_dot_product_flash_attention_backward(
-            grad_out.contiguous(), q, k, v, out, logsumexp, *lengths, 0.0, False, *unused, scale=scale
-        )
-    logsumexp = F.pad(logsumexp, (0, -q.shape[-2] % 32), value=torch.inf)
-    unused[0] = unused[0][0]
-    return aten._scaled_dot_product_efficient_attention_backward(
-        grad_out, q, k, v, None, out, logsumexp, *unused, 0.0, [True, True, True, False], scale=scale
-    )[:3]

@@ -28,6 +28,8 @@ class Mask:
 
     def dense(self, n_queries: int, n_keys: int, device: torch.device | None = None) -> Tensor | None:
         """Returns a bool tensor broadcastable to (B, 1, N, M), True = may attend, or None if nothing is masked."""
+        if torch.compiler.is_compiling():  # the compiler itself computes equal expressions once
+            return self._build(n_queries, n_keys, device)
         key = (n_queries, n_keys, str(device), torch.is_inference_mode_enabled())
         if key not in self._dense:
             self._dense[key] = self._build(n_queries, n_keys, device)

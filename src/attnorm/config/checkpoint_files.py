@@ -14,6 +14,7 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from torch import Tensor
 
 from attnorm.config.integrity import companions, listed, not_finite, seal, verify
+from attnorm.config.sharded_checkpoint import copy_shards, remove_unused, with_shards
 from attnorm.errors import CheckpointError, SaveError
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
@@ -133,6 +134,12 @@ def intact(folder: Path) -> list[str]:
 
 
 def load_verified(path: Path) -> Any:
+    """What a checkpoint holds, tensors in shards included. Raises CheckpointError for a damaged one, and for code."""
+    content = load_file(path)
+    return with_shards(content, path) if isinstance(content, dict) else content
+
+
+def load_file(path: Path) -> Any:
     """What torch.save put into a file. Raises CheckpointError for a damaged file, and one with code in it."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
@@ -167,6 +174,7 @@ def checked(content: Any, path: Path) -> dict[str, Any]:
 def replace_by_copy(source: Path, target: Path) -> None:
     """Makes `target` a copy of `source`, whole at any moment and flushed to disk."""
     unfinished = target.with_name(target.name + UNFINISHED)
+    copy_shards(source, target)
     with open(source, "rb") as original, open(unfinished, "wb") as copy:
         shutil.copyfileobj(original, copy, 1 << 20)
         copy.flush()
@@ -201,4 +209,8 @@ def sync_folder(folder: Path) -> None:
 def sweep_unfinished(folder: Path) -> None:
     """Removes what a killed save left behind."""
     for leftover in folder.glob(f"*{UNFINISHED}"):
-        leftover.unlink()
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+    remove_unused(folder)

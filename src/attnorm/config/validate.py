@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import Field
 from torch import nn
 
+from attnorm.config.check_compiler import check_compiler
 from attnorm.config.check_trainer import check_trainer
 from attnorm.config.choices import choices, files_with
 from attnorm.config.components import component_problems
@@ -96,6 +97,7 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
         found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()
     found += option_problems("run", RunSettings, cfg["run"])
+    found += check_compiler(cfg["run"])
     found += component_problems(cfg)
     found += check_trainer(cfg["trainer"], multirun)
     if found.is_valid("trainer", "data"):
@@ -170,6 +172,9 @@ def check_data(cfg: Mapping[str, Any], splits: Sequence[str], task: type[Task] |
     source = found.attempt("data", lambda: class_of("data", settings, Source))
     shared = {key: value for key, value in settings.items() if key in names_of(DataConfig)}
     found += option_problems("data", DataConfig, shared)
+    if found.is_valid("data") and settings.get("prefetch_factor") is not None and not settings.get("num_workers"):
+        message = "has no effect without worker processes; set data.num_workers to 1 or more"
+        found.append(Problem("data.prefetch_factor", message, settings["prefetch_factor"]))
     if source is None:
         return found
     found += check_cleaning(settings, source)

@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor
 
-from attnorm.attention import flash
 from attnorm.attention.logsumexp import attention
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import Normalizer
 
-DENSE_UP_TO = {"cpu": 192 * 192, "cuda": 512 * 512}  # N x M
+DENSE_UP_TO = {"cpu": 192 * 192, "cuda": 512 * 512}  # N x M; on other devices, only the dense form is used
 
 
 def memory_linear(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None) -> bool:
@@ -19,7 +18,9 @@ def memory_linear(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: T
     """
     separable = mask is None or (isinstance(mask, Mask) and not mask.causal)
     key_only = log_prior is None or log_prior.dim() < 2 or log_prior.shape[-2] == 1
-    return separable and key_only and flash.supports(q) and q.shape[-2] * k.shape[-2] > DENSE_UP_TO[q.device.type]
+    if not (separable and key_only and q.device.type in DENSE_UP_TO):
+        return False
+    return q.shape[-2] * k.shape[-2] > DENSE_UP_TO[q.device.type]
 
 
 class KeyBiased(Normalizer):

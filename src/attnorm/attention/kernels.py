@@ -1,0 +1,139 @@
+"""Which kernel computes memory-linear attention, decided by a self-check on first use.
+
+torch's fused kernels are private operators: a version of torch, a GPU or a driver may lack one, or give it another
+meaning. Before a kernel is first used for a device, dtype and head width, it must agree with the dense formula on a
+small problem, in value and in every gradient. The first of the candidates that does is used from then on. The last
+candidate needs no check: it consists of ordinary public operations.
+"""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.blockwise import Blockwise
+from attnorm.attention.flash import (
+    BIAS_PARTS,
+    SIXTEEN_BITS,
+    EfficientOnCUDA,
+    FlashOnCPU,
+    FlashOnCUDA,
+    Gradients,
+    Kernel,
+)
+from attnorm.attention.self_check import disagreement
+
+log = logging.getLogger(__name__)
+
+Case = tuple[torch.device, torch.dtype, int]  # device, dtype and head width
+
+FALLBACK = Blockwise()
+
+_chosen: dict[Case, Kernel] = {}
+_outcomes: dict[Case, dict] = {}
+_warned: set[tuple[str, str]] = set()
+_lock = threading.Lock()
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """As `Kernel.forward`."""
+    return choose(q).forward(q, k, v, bias, scale)
+
+
+def backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    scale: float,
+    bias_needs_grad: bool,
+) -> Gradients:
+    """As `Kernel.backward`."""
+    return choose(q).backward(grad_out, q, k, v, bias, out, logsumexp, scale, bias_needs_grad)
+
+
+def candidates(device: torch.device, dtype: torch.dtype, width: int) -> list[Kernel]:
+    """The fused kernels that may serve, the fastest one first."""
+    if device.type == "cpu":
+        return [FlashOnCPU()]
+    if device.type != "cuda" or dtype == torch.float64 or width + BIAS_PARTS > 256:
+        return []
+    return [FlashOnCUDA(), EfficientOnCUDA()] if dtype in SIXTEEN_BITS else [EfficientOnCUDA()]
+
+
+def choose(q: Tensor) -> Kernel:
+    """The kernel for the device, dtype and head width of `q` (B, H, N, D)."""
+    case = q.device, q.dtype, q.shape[-1]
+    return _chosen.get(case) or _decide(case)
+
+
+def self_checks() -> dict[str, dict]:
+    """The outcome of every self-check of this process, such as {"cpu float32 64": {"kernel": ..., "refused": {}}}.
+
+    kernel:  the name of the kernel that is used for this device, dtype and head width.
+    refused: the kernels that failed the check, each with the reason.
+    """
+    with _lock:
+        cases = sorted(_outcomes.items(), key=lambda item: (str(item[0][:2]), item[0][2]))
+        return {_label(case): {**outcome, "refused": dict(outcome["refused"])} for case, outcome in cases}
+
+
+def forget() -> None:
+    """Discards all outcomes, so that every kernel is checked again."""
+    with _lock:
+        for known in (_chosen, _outcomes, _warned):
+            known.clear()
+
+
+def _decide(case: Case) -> Kernel:
+    if case[0].type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return FALLBACK  # a check would wait for the GPU, which a graph capture forbids; decided at the next call
+    with _lock:
+        if case not in _chosen:
+            refused: dict[str, str] = {}
+            kernel = next((it for it in candidates(*case) if _passes(it, case, refused)), FALLBACK)
+            _outcomes[case] = {"kernel": kernel.name, "refused": refused}
+            _chosen[case] = kernel
+            _warn(case, kernel, refused)
+        return _chosen[case]
+
+
+def _passes(kernel: Kernel, case: Case, refused: dict[str, str]) -> bool:
+    """Whether a kernel agrees with the dense formula; if not, the reason is added to `refused`.
+
+    The check runs in a thread of its own, where none of the caller's modes are active: autocast, inference mode, a
+    disabled gradient, and the modes with which torch intercepts operations.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            reason = thread.submit(disagreement, kernel, *case).result()
+        except Exception as error:  # of any kind: a kernel that cannot be used must not end a run
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    if reason is not None:
+        refused[kernel.name] = reason
+    return reason is None
+
+
+def _warn(case: Case, kernel: Kernel, refused: dict[str, str]) -> None:
+    for name, reason in refused.items():
+        if (str(case[0]), name) not in _warned:
+            _warned.add((str(case[0]), name))
+            log.warning(
+                "The attention kernel %s is not used for %s (head width %d), because it failed its self-check: %s. "
+                "The kernel %s takes its place. Results are the same; time and memory may differ.",
+                name,
+                _label(case).rsplit(" ", 1)[0],
+                case[2],
+                reason,
+                kernel.name,
+            )
+
+
+def _label(case: Case) -> str:
+    device, dtype, width = case
+    return f"{device} {str(dtype).removeprefix('torch.')} {width}"

@@ -1,0 +1,183 @@
+"""The operations of memory-linear attention as operators of torch, which `torch.compile` takes as they are.
+
+    attnorm::attention    attnorm::attention_backward
+    attnorm::logsumexp    attnorm::logsumexp_backward
+
+A compiled graph contains one node for each. Their fake implementations tell the compiler shapes, dtypes and strides,
+which do not depend on the kernel: outputs with one vector per position are (B, N, H, D) in memory. A gradient of the
+bias that is not needed is an empty tensor.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnorm.attention import flash, kernels
+from attnorm.attention.flash import heads_inside
+
+
+def logsumexp_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
+    mean_key: Tensor,
+    logsumexp: Tensor,
+    scale: float,
+    bias_needs_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of the logsumexp l with respect to q, k and, if requested, the bias, from grad g (B, H, N).
+
+    dl_i / ds_ij = p_ij: dq_i = scale g_i sum_j p_ij k_j, dk_j = scale sum_i g_i p_ij q_i, db_j = sum_i g_i p_ij.
+
+    As a function of i, p_ij = exp(b_j) exp(s_ij - l_i) is e^(b_j + L_j) times the attention of the keys to the
+    queries with the bias -l_i, where L_j is the logsumexp of that attention. This takes one more forward call.
+
+    mean_key: sum_j p_ij k_j, (B, H, N, D).
+    """
+    grad_q = (scale * grad.unsqueeze(-1) * mean_key).to(q.dtype)
+    grad_k = torch.empty_like(k)
+    grad_bias = logsumexp.new_empty(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
+    extra = int(bias_needs_grad)  # one channel for the gradient of the bias
+    for heads in flash.head_slices(q, k):
+        g = grad[:, heads].unsqueeze(-1)  # (B, h, N, 1)
+        values = (g * F.pad(q[:, heads], (0, extra), value=1.0)).to(q.dtype)
+        keys, queries = (F.pad(x[:, heads], (0, extra)) for x in (q, k))  # queries and keys swap roles
+        sums, transposed = kernels.forward(queries, keys, values, -logsumexp[:, heads].unsqueeze(-2), scale)
+        mass = transposed if bias is None else transposed + bias[:, heads, 0]
+        sums = mass.exp().unsqueeze(-1) * sums  # (B, h, M, D + 1)
+        grad_k[:, heads] = scale * sums[..., : k.shape[-1]]
+        if grad_bias is not None:
+            grad_bias[:, heads, 0] = sums[..., -1]
+    return grad_q, grad_k, grad_bias
+
+
+@torch.library.custom_op("attnorm::attention", mutates_args=())
+def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """`Kernel.forward`: o (B, H, N, D) and l (B, H, N)."""
+    out, logsumexp = kernels.forward(q, k, v, bias, scale)
+    return heads_inside(out), logsumexp
+
+
+@torch.library.custom_op("attnorm::attention_backward", mutates_args=())
+def attention_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    scale: float,
+    bias_needs_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`Kernel.backward`."""
+    *grads, grad_bias = kernels.backward(grad_out, q, k, v, bias, out, logsumexp, scale, bias_needs_grad)
+    grad_q, grad_k, grad_v = map(heads_inside, grads)
+    return grad_q, grad_k, grad_v, logsumexp.new_empty(0) if grad_bias is None else grad_bias
+
+
+@torch.library.custom_op("attnorm::logsumexp", mutates_args=())
+def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """l (B, H, N), and sum_j p_ij k_j (B, H, N, D), which comes for free."""
+    mean_key, total = kernels.forward(q, k, k, bias, scale)
+    return total, heads_inside(mean_key)
+
+
+@torch.library.custom_op("attnorm::logsumexp_backward", mutates_args=())
+def logsumexp_backward_operator(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
+    mean_key: Tensor,
+    logsumexp: Tensor,
+    scale: float,
+    bias_needs_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`logsumexp_backward`."""
+    grad_q, grad_k, grad_bias = logsumexp_backward(grad, q, k, bias, mean_key, logsumexp, scale, bias_needs_grad)
+    return heads_inside(grad_q), heads_inside(grad_k), logsumexp.new_empty(0) if grad_bias is None else grad_bias
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    """An empty tensor with the shape of `x` (B, H, N, D) that is (B, N, H, D) in memory."""
+    return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
+
+
+def _empty_total(q: Tensor) -> Tensor:
+    return q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
+
+
+def _empty_bias(logsumexp: Tensor, k: Tensor, needed: bool) -> Tensor:
+    return logsumexp.new_empty((*k.shape[:2], 1, k.shape[-2]) if needed else (0,))
+
+
+@attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    return _empty_like(q), _empty_total(q)
+
+
+@attention_backward.register_fake
+def _(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    scale: float,
+    bias_needs_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _empty_like(q), _empty_like(k), _empty_like(v), _empty_bias(logsumexp, k, bias_needs_grad)
+
+
+@logsumexp.register_fake
+def _(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    return _empty_total(q), _empty_like(q)
+
+
+@logsumexp_backward_operator.register_fake
+def _(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
+    mean_key: Tensor,
+    logsumexp: Tensor,
+    scale: float,
+    bias_needs_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_like(q), _empty_like(k), _empty_bias(logsumexp, k, bias_needs_grad)
+
+
+def _save_attention(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.scale = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _attention_gradients(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    needed = ctx.needs_input_grad[3]
+    *grads, grad_bias = attention_backward(grad_out, *ctx.saved_tensors, ctx.scale, needed)
+    return *grads, grad_bias if needed else None, None
+
+
+def _save_logsumexp(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.scale = inputs
+    total, mean_key = output
+    ctx.save_for_backward(*tensors, mean_key, total)
+    ctx.mark_non_differentiable(mean_key)
+
+
+def _logsumexp_gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    needed = ctx.needs_input_grad[2]
+    *grads, grad_bias = logsumexp_backward_operator(grad, *ctx.saved_tensors, ctx.scale, needed)
+    return *grads, grad_bias if needed else None, None
+
+
+attention.register_autograd(_attention_gradients, setup_context=_save_attention)
+logsumexp.register_autograd(_logsumexp_gradients, setup_context=_save_logsumexp)
