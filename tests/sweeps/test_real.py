@@ -90,7 +90,7 @@ def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
         return json.loads(files[number].read_text())["step"] if len(files) > number else 0
 
     sweep = start()
-    wait_for(lambda: (tmp_path / "s").exists() and len(events(tmp_path / "s", "place")) == 1, 60)
+    wait_for(lambda: (tmp_path / "s/jobs.jsonl").exists() and len(events(tmp_path / "s", "place")) == 1, 60)
     time.sleep(1)  # its run imports its libraries
     kill_sweep(sweep)
     sweep = start()
