@@ -17,7 +17,6 @@ import pytest
 import runs
 import torch
 import yaml
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from test_house import BELOW
@@ -177,7 +176,6 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
-        GlobalHydra.instance().clear()
         return [it for job in jobs for it in problems_of_job(job, multirun=False)]
     defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{verb}.yaml"))
     command = rerun.read_command(arguments, defaults)

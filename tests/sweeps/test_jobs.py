@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from runs import CONF
@@ -30,8 +29,7 @@ COMMANDS = (
 
 def jobs_of_hydra(arguments):
     """The jobs for which Hydra's own sweeper calls its launcher."""
-    read_sweep(CONF, arguments)  # prepares Hydra
-    loader, launched = GlobalHydra.instance().config_loader(), []
+    loader, launched = read_sweep(CONF, arguments).overrides[0].config_loader, []
 
     class Launcher:
         def launch(self, batch, initial_job_idx):

@@ -12,7 +12,7 @@ from sweeping import assert_each_once, attempts, begin, end, events, kill, repor
 
 from attnorm.config.run_state import FolderLock
 from attnorm.sweeps.jobs import Job
-from attnorm.sweeps.process import Remote, command_of, names_code
+from attnorm.sweeps.process import Remote, command_of, names_code, start_process
 from attnorm.sweeps.state import JOB_LOCK
 
 pytestmark = pytest.mark.training  # it starts processes
@@ -56,6 +56,17 @@ def test_a_job_that_was_submitted_twice_runs_once(tmp_path, monkeypatch):
     assert remote() == 0
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(attempts(tmp_path)[0]) == 1 and steps(tmp_path) == 5
+
+
+def test_a_run_does_not_take_part_in_the_slurm_job_of_the_sweep(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NAME", "sweep")
+    one, lock = job(tmp_path), FolderLock(tmp_path, JOB_LOCK)
+    assert lock.acquire()
+    process = start_process(one, ["env"], lock, {"A": "b"})
+    assert process.wait() == 0
+    said = (tmp_path / "console.log").read_text().splitlines()
+    assert "A=b" in said and "SLURM_JOB_NAME=bash" in said and not any(it.startswith("SLURM_JOB_ID") for it in said)
 
 
 @needs_submitit

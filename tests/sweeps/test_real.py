@@ -75,7 +75,7 @@ def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
     """Four runs; kill -9 of the sweep, then of a run, then SIGTERM: each job finishes once, with the curves of a run
     that was not interrupted."""
     shutil.copytree(runs.ROOT / "tests/lab", tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
-    typed = ("attention=softmax,lab.normalizer:Power", "seed=1,2", "dir=s", "task.max_steps=60", "retries=1")
+    typed = ("attention=softmax,lab.normalizer:Tempered", "seed=1,2", "dir=s", "task.max_steps=60", "retries=1")
     typed += ("task.validations=6", "run.save_every_steps=5", "callbacks.attention_stats.every_n_steps=0")
     begin = [*runs.tiny_overrides(), *typed]
     import subprocess
@@ -90,7 +90,7 @@ def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
         return json.loads(files[number].read_text())["step"] if len(files) > number else 0
 
     sweep = start()
-    wait_for(lambda: (tmp_path / "s").exists() and len(events(tmp_path / "s", "place")) == 1, 60)
+    wait_for(lambda: (tmp_path / "s/jobs.jsonl").exists() and len(events(tmp_path / "s", "place")) == 1, 60)
     time.sleep(1)  # its run imports its libraries
     kill_sweep(sweep)
     sweep = start()

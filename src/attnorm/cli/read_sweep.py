@@ -131,9 +131,10 @@ def parse_overrides(folders: Sequence[Path], arguments: Sequence[str]) -> list[O
     register_attention(rewritten)
     chosen = [argument for argument in rewritten if argument.startswith("hparams_search=")]
     params: list[str] = []
-    if chosen:
-        cfg = compose("train", chosen, return_hydra_config=True)
-        params = [f"{key}={value}" for key, value in (cfg.hydra.sweeper.get("params") or {}).items()]
-    hydra = GlobalHydra.instance().hydra
-    assert hydra is not None
-    return parse([*params, *rewritten], hydra.config_loader)
+    try:
+        if chosen:
+            cfg = compose("train", chosen, return_hydra_config=True)
+            params = [f"{key}={value}" for key, value in (cfg.hydra.sweeper.get("params") or {}).items()]
+        return parse([*params, *rewritten], GlobalHydra.instance().config_loader())
+    finally:
+        GlobalHydra.instance().clear()

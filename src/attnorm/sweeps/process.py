@@ -21,6 +21,11 @@ from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JOB_LOCK
 
 LOOK = 0.1  # seconds between two looks at a process
+OF_SLURM: dict[str, str | None] = {  # what a run does not see of a SLURM job: it must not requeue the job of the sweep,
+    # nor must Lightning take the environment for a request to join the processes of one large run
+    **dict.fromkeys(("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")),
+    "SLURM_JOB_NAME": "bash",
+}
 TRAIN = (sys.executable, "-m", "attnorm", "train")
 
 
@@ -55,13 +60,14 @@ def start_process(
     config = job.folder / "config.yaml"
     if config.is_file() and not config.stat().st_size:
         config.unlink()  # killed between creating and writing it; an existing file would claim the folder
+    changes = {**(OF_SLURM if "SLURM_JOB_ID" in os.environ else {}), **env}
     with open(job.folder / CONSOLE, "ab") as console:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
-            env={name: value for name, value in {**os.environ, **env}.items() if value is not None},
+            env={name: value for name, value in {**os.environ, **changes}.items() if value is not None},
             start_new_session=True,
             pass_fds=[lock.descriptor],
         )

@@ -135,6 +135,8 @@ class Scheduler:
         if handle := self.launcher.attach(job, placed[-1] if placed else {}):
             self.said(job, "still running; waiting for it")
             self.running[job.name] = handle
+            if self.signal or self.journal.is_pruned(job.name):  # the sweep before was killed before it stopped it
+                handle.stop()
             return True
         if not self.launcher.has_room(job):
             return False

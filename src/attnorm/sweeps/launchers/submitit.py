@@ -16,10 +16,6 @@ from attnorm.sweeps.process import TRAIN, Remote
 from attnorm.sweeps.state import JOB_LOCK, holders
 
 DEFAULTS = {"timeout_min": 24 * 60, "slurm_max_num_timeout": 100}  # submitit's own are 5 minutes and 3 requeues
-HIDDEN: dict[str, str | None] = {  # from the run
-    **dict.fromkeys(("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")),
-    "SLURM_JOB_NAME": "bash",
-}
 OF_CONSTRUCTOR = ("slurm_max_num_timeout", "slurm_python", "local_max_num_timeout", "local_python")
 
 
@@ -28,9 +24,6 @@ class Requeued(Remote):
 
     SLURM sends SIGUSR2 before it ends a job. The run then saves and exits, and submitit puts the job back into the
     queue, where it continues later. This also works when the sweep itself is no longer running.
-
-    The run must not requeue the job itself, and Lightning must not take the environment of SLURM for a request to join
-    the processes of one large run: it therefore does not see the number and the real name of the job.
     """
 
     process: subprocess.Popen | None = None
@@ -85,7 +78,7 @@ class SubmititLauncher:
         gpus = self.gpus if self.gpus is not None else job.gpus
         self.executor.update_parameters(name=job.name, gpus_per_node=gpus)
         absolute = replace(job, folder=job.folder.resolve())
-        submitted = self.executor.submit(Requeued(absolute, tuple(self.program), os.getcwd(), HIDDEN))
+        submitted = self.executor.submit(Requeued(absolute, tuple(self.program), os.getcwd(), {}))
         self.running += 1
         return _Submitted(self, job, submitted)
 
