@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnorm.data.loader import ResumableLoader
 from attnorm.tasks.module import TaskModule
+from attnorm.training.callbacks.attention_stats import log_now
 from attnorm.training.flops import flops_per_token, peak_flops
 
 TIMING_COLUMNS = ("train/tokens_per_second", "train/data_wait_share", "train/mfu")  # differ between two equal runs
@@ -90,7 +91,8 @@ class Throughput(pl.Callback):
         if is_update and trainer.global_step % interval == 0:
             self._tick()
             values = self.values(self.total.minus(self.logged))
-            task.log_dict({f"train/{name}": value for name, value in values.items()})
+            # not through Lightning's log, which would cost time in every other update as well
+            log_now(trainer, {f"train/{name}": value for name, value in values.items()})
             self.logged = self.total
 
     def on_validation_start(self, *_: Any) -> None:
