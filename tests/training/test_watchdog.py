@@ -49,7 +49,9 @@ def test_a_run_that_hangs_is_ended_with_its_stack_on_disk(monkeypatch, tmp_path)
     stack = (tmp_path / "stacks/rank_0.txt").read_text()
     assert "no progress for 1.5 seconds while training" in stack and "in sleeps_for_ever" in stack
     summary = runs.summary_of(tmp_path)
-    assert summary["state"] == "failed" and "no progress for 1.5 seconds" in summary["why"] and "stacks" in summary["why"]
+    assert (
+        summary["state"] == "failed" and "no progress for 1.5 seconds" in summary["why"] and "stacks" in summary["why"]
+    )
 
 
 def test_a_run_that_hangs_in_c_code_is_ended_by_faulthandler(monkeypatch, tmp_path):

@@ -8,6 +8,8 @@ from attnorm.config.run_state import RunState, is_running, read_json, state_of
 from attnorm.errors import RunError
 from attnorm.resolved import ResolvedConfig
 
+FINISHED = "finished"
+
 
 def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
     """Continues the run in a folder with its recorded configuration. Returns the exit code.
@@ -17,33 +19,49 @@ def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
     arguments: of the command, as `arguments.readable` returns them. They may change some settings.
     """
     from attnorm.cli.train import check_settings, start
-    from attnorm.config.resume_run import newest_good, recorded_settings
+    from attnorm.config.resume_run import recorded_settings
     from attnorm.training.console import quiet_libraries
+    from attnorm.training.environment import is_first_rank
+    from attnorm.training.rendezvous import decided_by_first
 
     quiet_libraries()
     settings, changes = recorded_settings(folder, arguments, conf)
-    if is_running(folder):
-        raise RunError(f"resume={folder}: this run is still going")
-    if state_of(folder) == RunState.FINISHED and not changes:
-        print(f"resume={folder}: this run is finished")
+    checkpoint = decided_by_first("checkpoint", lambda: checkpoint_of(folder, settings, bool(changes)))
+    if checkpoint == FINISHED:
+        if is_first_rank():
+            print(f"resume={folder}: this run is finished")
         return 0
-    settings["ckpt_path"] = text(newest_good(folder)) or settings["ckpt_path"]
+    settings["ckpt_path"] = checkpoint or None
     overrides = [*(read_json(folder / "environment.json").get("overrides") or []), *changes]
     start(check_settings(settings, overrides=changes), folder, overrides)
     return 0
 
 
+def checkpoint_of(folder: Path, settings: Mapping[str, Any], is_changed: bool) -> str:
+    """The checkpoint from which a run continues, "" to start from the beginning, or FINISHED.
+
+    Raises RunError if the run is still going.
+    """
+    from attnorm.config.resume_run import newest_good
+
+    if is_running(folder):
+        raise RunError(f"resume={folder}: this run is still going")
+    if state_of(folder) == RunState.FINISHED and not is_changed:
+        return FINISHED
+    return str(newest_good(folder) or settings["ckpt_path"] or "")
+
+
 def continued(cfg: ResolvedConfig) -> Mapping[str, Any]:
     """The settings `resume` and `ckpt_path` with which `resume=auto` continues; none of them for a new run."""
-    from attnorm.config.resume_run import newest_good, newest_unfinished
+    from attnorm.config.resume_run import newest_unfinished
+    from attnorm.training.environment import is_first_rank
+    from attnorm.training.rendezvous import decided_by_first
 
-    if (folder := newest_unfinished(cfg, cfg.label)) is None:
-        print("resume=auto: there is no unfinished run with these settings, so a new one starts", flush=True)
+    folder = decided_by_first("resumed_run", lambda: str(newest_unfinished(cfg, cfg.label) or ""))
+    if is_first_rank():
+        none = "there is no unfinished run with these settings, so a new one starts"
+        print(f"resume=auto: {f'continuing {folder}' if folder else none}", flush=True)
+    if not folder:
         return {}
-    print(f"resume=auto: continuing {folder}", flush=True)
-    return {"resume": str(folder), "ckpt_path": text(newest_good(folder)) or cfg["ckpt_path"]}
-
-
-def text(path: Path | None) -> str | None:
-    """A path as the configuration has it."""
-    return None if path is None else str(path)
+    checkpoint = decided_by_first("checkpoint", lambda: checkpoint_of(Path(folder), cfg, is_changed=False))
+    return {"resume": folder, "ckpt_path": checkpoint or None}

@@ -129,11 +129,11 @@ def train_in(
 def start(checked: ResolvedConfig, run: Path, overrides: Sequence[str], group: str | None = None) -> float | None:
     """Trains in the folder `run`, or in the folder of the run that continues."""
     from attnorm.analysis.figures import draw_run
-    from attnorm.training.run_folder import claim_folder, keep_folder
+    from attnorm.training.run_folder import claim_folder
     from attnorm.training.train import train
 
     continues = checked["resume"] not in (None, AUTO)
-    folder = keep_folder(Path(checked["resume"])) if continues else claim_folder(run, checked["ckpt_path"])
+    folder = Path(checked["resume"]) if continues else claim_folder(run, checked["ckpt_path"])
     return train(checked, folder, overrides, draw=draw_run, group=group)
 
 

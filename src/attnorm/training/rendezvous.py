@@ -4,12 +4,14 @@ Processes that torchrun or SLURM has started have no common environment variable
 `torch.distributed` will connect them: at the address and port of its store of keys and values.
 """
 
+import os
 from collections.abc import Callable
 
 import torch
 from torch.distributed import Store
 
 from attnorm.tasks.ranks import Ranks
+from attnorm.training.environment import is_first_rank
 
 _stores: list[Store] = []  # kept, since the first process serves it to the others until training starts
 
@@ -29,14 +31,26 @@ def started_together() -> Ranks | None:
     return None
 
 
-def decided_by_first(ranks: Ranks, name: str, decide: Callable[[], str]) -> str:
-    """The text that `decide` returns on the first rank. The others wait for it."""
+def decided_by_first(name: str, decide: Callable[[], str]) -> str:
+    """The text that `decide` returns on the first rank, which the others get from it.
+
+    Processes that torchrun or SLURM has started wait for it. Those that the first rank starts itself later find it in
+    an environment variable.
+    """
+    if (ranks := started_together()) is not None:
+        return _through_store(ranks, f"attnorm/{name}", decide)
+    variable = f"ATTNORM_{name.upper()}"
+    if is_first_rank():
+        os.environ[variable] = decide()
+    return os.environ[variable]
+
+
+def _through_store(ranks: Ranks, key: str, decide: Callable[[], str]) -> str:
     from torch.distributed.rendezvous import rendezvous
 
     if not _stores:
         store, _, _ = next(rendezvous("env://", ranks.rank, ranks.size))
         _stores.append(store)
-    key = f"attnorm/{name}"
     if ranks.rank == 0:
         _stores[0].set(key, decide())
     return _stores[0].get(key).decode()

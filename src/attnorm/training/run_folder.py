@@ -23,12 +23,11 @@ from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.checkpointing import LOGGED
 from attnorm.training.callbacks.learned_scalars import file_of, learned_scalars
 from attnorm.training.csv_table import complete_history, continue_history
-from attnorm.training.environment import describe_environment, is_first_rank, write_json, write_text
-from attnorm.training.rendezvous import decided_by_first, started_together
+from attnorm.training.environment import describe_environment, write_json, write_text
+from attnorm.training.rendezvous import decided_by_first
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 CSV_FILES = ("metrics.csv", ATTENTION_FILE)  # beside those of learned scalars
-OF_RANK_0 = "ATTNORM_RUN_FOLDER"  # tells the processes that rank 0 starts which folder it claimed
 
 
 def claim_folder(folder: Path, ckpt_path: str | None = None) -> Path:
@@ -37,13 +36,8 @@ def claim_folder(folder: Path, ckpt_path: str | None = None) -> Path:
     Folders are named after the second in which a run starts, so two runs can ask for the same one. A run that resumes
     a checkpoint of `folder` keeps that folder. Ranks other than 0 get the folder of rank 0, also on other machines.
     """
-    if (ranks := started_together()) is not None:
-        return Path(decided_by_first(ranks, "run_folder", lambda: str(_free_folder(folder, ckpt_path).absolute())))
-    if not is_first_rank():
-        return Path(os.environ.get(OF_RANK_0, folder))
-    folder = _free_folder(folder, ckpt_path)
-    os.environ[OF_RANK_0] = str(folder)
-    return folder
+    found = Path(decided_by_first("run_folder", lambda: str(_free_folder(folder, ckpt_path).absolute())))
+    return found if folder.is_absolute() else Path(os.path.relpath(found))
 
 
 def _free_folder(folder: Path, ckpt_path: str | None) -> Path:
@@ -53,12 +47,6 @@ def _free_folder(folder: Path, ckpt_path: str | None) -> Path:
             folder if number == 1 else folder.with_name(f"{folder.name}_{number}") for number in itertools.count(1)
         )
         folder = next(name for name in names if _claim(name))
-    return folder
-
-
-def keep_folder(folder: Path) -> Path:
-    """The folder of a run that continues in it, also for the processes that this one starts."""
-    os.environ[OF_RANK_0] = str(folder)
     return folder
 
 
