@@ -18,7 +18,7 @@ if capability in RUNS:
     for variable, value in zip(VARIABLES, values, strict=True):
         os.environ.setdefault(variable, value)
 
-WHOLE_RUNS = {"training", "losses"}  # folders in tests/
+WHOLE_RUNS = {"training", "losses", "faults"}  # folders in tests/
 STARTERS = {"tiny_run", "finished_run", "copied_run", "stopped", "command", "subprocess"}  # of tests/runs.py, or Python
 
 

@@ -26,6 +26,7 @@ from attnorm.cli import train as front
 from attnorm.config.arguments import as_typed, readable
 from attnorm.errors import Interrupted
 from attnorm.training.callbacks import throughput as callbacks
+from attnorm.training.callbacks.throughput import TIMING_COLUMNS
 from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
@@ -114,6 +115,9 @@ FILES = {  # what a run of four updates with two validations leaves behind, what
     "summary.json",
     "checkpoints/best.ckpt",
     "checkpoints/last.ckpt",
+    "checkpoints/previous.ckpt",
+    "progress.json",
+    "run.lock",
     "predictions/validation.parquet",
     "samples/step_000002.txt",
     "samples/step_000004.txt",
@@ -336,6 +340,18 @@ def different_ends(first: Path, second: Path) -> list[str]:
     return names + unequal(*moments) + [f"steps {pair}" for pair in steps if pair[0] != pair[1]]
 
 
+def same_run(first: Path, second: Path) -> bool:
+    """Whether two runs end bit-equal, and have the same curves without a gap or a repeated row."""
+    curves = [
+        [
+            metric_rows(run),
+            *(sorted(map(str, read_csv(run / name))) for name in ("hybrid_weights.csv", "attention.csv")),
+        ]
+        for run in (first, second)
+    ]
+    return different_ends(first, second) == [] and curves[0] == curves[1]
+
+
 def summary_of(run: Path) -> dict:
     return json.loads((run / "summary.json").read_text())
 
@@ -378,6 +394,14 @@ def command(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> su
         text=True,
         timeout=120,
         check=False,
+    )
+
+
+def metric_rows(run: Path) -> list[tuple]:
+    """What each row of metrics.csv holds, sorted, without the columns that depend on the speed of the machine."""
+    return sorted(
+        tuple(sorted((k, v) for k, v in row.items() if v and k not in TIMING_COLUMNS))
+        for row in read_csv(run / "metrics.csv")
     )
 
 

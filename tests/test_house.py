@@ -30,20 +30,23 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "config": {"tasks", "models", "data", "attention", "optim"},
     "training": {"config", "tasks", "models", "data", "attention", "optim"},
     "analysis": {"training", "config", "tasks", "models", "data", "attention"},
+    "sweeps": {"training", "config"},
     "__main__": {"cli"},
-    "cli": {"analysis", "training", "config", "tasks", "models", "data", "attention"},
+    "cli": {"sweeps", "analysis", "training", "config", "tasks", "models", "data", "attention"},
 }
 FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
     "data": {"pytorch_lightning", "hydra", "omegaconf"},
     "models": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
     "tasks": {"hydra", "omegaconf", "datasets", "wandb"},
+    "sweeps": {"torch", "pytorch_lightning", "datasets", "pandas", "wandb"},
 }
 ALONE = {  # libraries that importing a module does not load
     "attnorm.attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers", "pydantic"},
     "attnorm.models.seq2seq": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
     "attnorm.data": {"pytorch_lightning", "hydra", "datasets", "pyarrow"},
     "attnorm.cli.train": {"torch", "pytorch_lightning", "datasets", "matplotlib"},
+    "attnorm.cli.sweep": {"torch", "pytorch_lightning", "datasets", "matplotlib", "optuna", "submitit", "ray"},
 }
 
 

@@ -17,11 +17,14 @@ import pytest
 import runs
 import torch
 import yaml
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from test_house import BELOW
 
 from attnorm.cli import train as front
+from attnorm.cli.read_sweep import read_sweep
+from attnorm.cli.sweep import sample_jobs
 from attnorm.config import overrides as rerun
 from attnorm.config import validate as config
 from attnorm.config.arguments import readable, register_attention
@@ -42,8 +45,8 @@ SQUAD = {  # the smallest file of its form
 }
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
-    r"(?:(?:python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|attnorm (?P<verb>train|eval|generate))"
+    r"(?:(?:(?:srun(?: --\S+)+ )?python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
+    r"|attnorm (?P<verb>train|sweep|eval|generate))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
@@ -172,6 +175,10 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         found = [it for job in each(arguments) for it in problems_of_job(job, "-m" in arguments)]
         # the run at hand is a tiny one, so its settings differ from those of the command
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
+    if verb == "sweep":
+        jobs = sample_jobs(read_sweep(runs.CONF, arguments))
+        GlobalHydra.instance().clear()
+        return [it for job in jobs for it in problems_of_job(job, multirun=False)]
     defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{verb}.yaml"))
     command = rerun.read_command(arguments, defaults)
     if command.settings.get("metric"):
@@ -186,7 +193,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
 
 def test_there_are_commands_to_look_at():
     assert len(COMMANDS) > 80
-    assert {verb for _, verb, _ in COMMANDS} == {"train", "eval", "generate"}
+    assert {verb for _, verb, _ in COMMANDS} == {"train", "sweep", "eval", "generate"}
     assert {where for where, *_ in commands()} >= {"README.md", "docs/hnas.md", "docs/tutorial.md", "conf/train.yaml"}
     assert any(typed.startswith("torchrun") for *_, typed in COMMANDS)
     assert any(typed.startswith("attnorm") for *_, typed in COMMANDS)

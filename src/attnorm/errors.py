@@ -76,6 +76,10 @@ class CheckpointError(RunError):
     """A checkpoint that is missing, damaged, or not one of a run."""
 
 
+class SaveError(UserError, OSError):
+    """A checkpoint that could not be written, for example because the disk is full."""
+
+
 class Interrupted(BaseException):
     """A signal stopped the run.
 

@@ -1,11 +1,12 @@
 """The console, and progress bars on it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 console = Console(highlight=False, soft_wrap=True)
+listeners: list[Callable[[], None]] = []  # called whenever an item of `tracked` is done
 
 
 def bar(label: str, stderr: bool = False) -> Progress:
@@ -31,3 +32,5 @@ def tracked(items: list, label: str) -> Iterable:
         for item in items:
             yield item
             progress.advance(task)
+            for listener in listeners:
+                listener()

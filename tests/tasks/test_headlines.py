@@ -16,7 +16,7 @@ from attnorm.tasks.headlines.features import PairCollator
 from attnorm.tasks.headlines.generate import cut, special_tokens, target_logits, write_headlines
 from attnorm.tasks.headlines.module import HeadlineModule, smoothed_cross_entropy
 from attnorm.tasks.headlines.rouge import Rouge, lead
-from attnorm.tasks.module import NonFiniteLoss
+from attnorm.tasks.module import NonFiniteLoss, spread_non_finite
 
 pytestmark = pytest.mark.numerical
 
@@ -268,11 +268,23 @@ def test_training_shows_the_loss_without_smoothing_and_logs_the_objective_if_it_
         assert logged == {"train/objective": (pytest.approx(minimized, rel=1e-12), False)} and minimized != loss
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_names_the_rows():
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_loss_that_is_not_finite_makes_every_gradient_nan(value):
+    """Those of the other ranks and microbatches, which are added to them, included."""
+    weights = torch.ones(3, requires_grad=True)
+    spread_non_finite(weights.sum() + value).backward()
+    assert weights.grad.isnan().all()
+
+
+def test_a_finite_loss_and_its_gradients_are_not_changed():
     model, (batch,) = rough_model(), TABLE.updates()
-    model.output.bias.data[3] = float("nan")
-    with pytest.raises(NonFiniteLoss, match=r"the loss is nan at step 0, batch 4 of epoch 0 \(training rows \d"):
-        headline_task(model).training_step(batch, 4)
+    found = []
+    for change in (lambda loss: loss, spread_non_finite):
+        model.zero_grad()
+        loss = change(headline_task(model).loss(batch).objective)
+        loss.backward()
+        found.append([loss, *(parameter.grad.clone() for parameter in model.parameters())])
+    assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))
 
 
 def test_a_finite_loss_with_an_infinite_gradient_stops_before_the_update(monkeypatch, tmp_path):
@@ -281,5 +293,5 @@ def test_a_finite_loss_with_an_infinite_gradient_stops_before_the_update(monkeyp
         self.model.output.bias.grad[3] = float("inf")
 
     monkeypatch.setattr(HeadlineModule, "backward", poison)
-    with pytest.raises(NonFiniteLoss, match="a gradient is not finite at step 0"):
+    with pytest.raises(NonFiniteLoss, match="a gradient is not finite at step 1"):
         runs.tiny_run(tmp_path)

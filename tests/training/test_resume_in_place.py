@@ -27,7 +27,6 @@ from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
 SHORT = ("attention=hnas", "data.train_size=60", "trainer.max_steps=14")  # 6 updates per epoch
-CURVES = ("metrics.csv", "hybrid_weights.csv", "attention.csv")
 
 
 class Crash(Exception):
@@ -64,12 +63,6 @@ def crashed(monkeypatch, folder: Path, owner: type, name: str, call: int, *overr
     return folder
 
 
-def same_run(first: Path, second: Path) -> bool:
-    """Whether two runs end bit-equal, and have the same curves without a gap or a repeated row."""
-    curves = [[sorted(map(str, read_csv(run / name))) for name in CURVES] for run in (first, second)]
-    return runs.different_ends(first, second) == [] and curves[0] == curves[1]
-
-
 # where it continues
 
 
@@ -79,7 +72,7 @@ def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, 
     config = (run / "config.yaml").read_text()
     assert state_of(run) == RunState.INTERRUPTED
     assert resume(run)["state"] == "finished"
-    assert same_run(straight, run)
+    assert runs.same_run(straight, run)
     assert (run / "config.yaml").read_text() == config
     assert len(json.loads((run / "environment.json").read_text())["resumed"]) == 1
     assert {it for it in runs.files_of(run) if not it.startswith("figures/")} == runs.files_of(straight)
@@ -97,7 +90,7 @@ def test_a_run_that_is_interrupted_again_and_again_has_whole_curves(monkeypatch,
             runs.before(patch, Checkpoints, "on_train_batch_end", stop)
             resume(run)
     assert resume(run)["state"] == "finished"
-    assert same_run(straight, run)
+    assert runs.same_run(straight, run)
 
 
 @pytest.mark.parametrize("call", [1, 4, 9])
@@ -110,21 +103,53 @@ def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, 
     run = crashed(monkeypatch, *killed, *overrides, task=task)
     assert state_of(run) == RunState.KILLED
     resume(run)
-    assert same_run(tmp_path / "whole", run)
+    assert runs.same_run(tmp_path / "whole", run)
+
+
+@pytest.mark.parametrize(
+    ("hook", "call", "overrides"),
+    [
+        ("on_validation_batch_end", 3, ("data.batch_tokens=300",)),  # in the middle of a validation
+        ("on_validation_end", 2, ("data.batch_tokens=300",)),  # of the second one, before its checkpoint
+        (
+            "on_train_batch_start",
+            6,
+            ("trainer.accumulate_grad_batches=2", "run.save_every_steps=1"),
+        ),  # within an update
+        ("on_train_epoch_end", 1, ("run.save_every_steps=1", "data.num_workers=1")),
+        ("on_train_epoch_end", 2, ("trainer.max_epochs=3",)),
+        ("on_train_end", 1, ("trainer.max_epochs=2",)),
+    ],
+)
+def test_a_run_continues_exactly_wherever_it_was_killed(monkeypatch, tmp_path, hook, call, overrides):
+    runs.tiny_run(tmp_path / "whole", *SHORT, *overrides)
+    run = crashed(monkeypatch, tmp_path / "run", GracefulStop, hook, call, *SHORT, *overrides)
+    resume(run)
+    assert runs.same_run(tmp_path / "whole", run)
+
+
+def test_wandb_and_tensorboard_continue_their_run(monkeypatch, tmp_path):
+    typed = (*SHORT, "logger=many", "run.save_every_steps=3")
+    run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_batch_end", 6, *typed)
+    before = (run / "wandb_id.txt").read_text()
+    resume(run)
+    assert (run / "wandb_id.txt").read_text() == before
+    assert {path.name.rpartition("-")[2] for path in (run / "wandb").glob("offline-run-*")} == {before.strip()}
+    assert len(list((run / "tensorboard").glob("events.out.tfevents.*"))) == 2
 
 
 def test_a_run_without_a_checkpoint_starts_again_in_its_folder(monkeypatch, tmp_path, straight):
     run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_start", 1, *SHORT)
     assert not (run / "checkpoints").exists() and (run / "hybrid_weights.csv").exists()
     resume(run)
-    assert same_run(straight, run)
+    assert runs.same_run(straight, run)
 
 
 def test_the_checkpoint_before_the_first_update_is_the_start_of_the_run(monkeypatch, tmp_path, straight):
     run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_batch_end", 1, *SHORT)
     assert runs.load(run)["global_step"] == 0
     resume(run)
-    assert same_run(straight, run)
+    assert runs.same_run(straight, run)
 
 
 def test_an_update_that_was_saved_but_not_logged_is_logged(monkeypatch, tmp_path, straight):
@@ -141,7 +166,7 @@ def test_an_update_that_was_saved_but_not_logged_is_logged(monkeypatch, tmp_path
         runs.tiny_run(tmp_path / "run", *SHORT, "run.save_every_steps=3")
     assert max(int(row["step"]) for row in read_csv(tmp_path / "run/metrics.csv") if row["train/loss"]) == 2
     resume(tmp_path / "run")
-    assert same_run(straight, tmp_path / "run")
+    assert runs.same_run(straight, tmp_path / "run")
 
 
 def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypatch, tmp_path, straight):
@@ -153,7 +178,7 @@ def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypa
         runs.tiny_run(tmp_path / "run", *SHORT)
     assert not (tmp_path / "run/checkpoints/best.ckpt").exists()
     resume(tmp_path / "run")
-    assert same_run(straight, tmp_path / "run")
+    assert runs.same_run(straight, tmp_path / "run")
 
 
 def test_a_run_that_failed_while_it_was_scored_is_scored_again(monkeypatch, tmp_path, straight):
@@ -162,7 +187,7 @@ def test_a_run_that_failed_while_it_was_scored_is_scored_again(monkeypatch, tmp_
         runs.tiny_run(tmp_path / "run", *SHORT)
     assert state_of(tmp_path / "run") == RunState.FAILED
     assert resume(tmp_path / "run")["validation"]["metrics"] == runs.summary_of(straight)["validation"]["metrics"]
-    assert same_run(straight, tmp_path / "run")
+    assert runs.same_run(straight, tmp_path / "run")
 
 
 def test_a_finished_run_is_left_alone(straight, capsys):
@@ -207,7 +232,7 @@ def test_a_scheduler_that_watches_a_metric_is_resumed_exactly(monkeypatch, tmp_p
             train(check_settings(settings), folder)
         (folder / "summary.json").unlink()
         resume(folder)
-        assert same_run(tmp_path / "whole", folder), step
+        assert runs.same_run(tmp_path / "whole", folder), step
 
 
 def followed(method, action):
@@ -236,7 +261,7 @@ def test_auto_continues_the_newest_unfinished_run_of_the_same_settings(monkeypat
     assert auto(monkeypatch, tmp_path) == 0
     assert f"continuing {parent / '1'}" in capsys.readouterr().out
     assert [state_of(parent / str(number)) for number in range(3)] == ["interrupted", "finished", "interrupted"]
-    assert same_run(straight, parent / "1")
+    assert runs.same_run(straight, parent / "1")
     assert auto(monkeypatch, tmp_path) == 0  # the next older one
     assert [state_of(parent / str(number)) for number in range(3)] == ["finished", "finished", "interrupted"]
     assert auto(monkeypatch, tmp_path, "trainer.max_steps=1") == 0
@@ -277,7 +302,7 @@ def test_the_previous_checkpoint_replaces_a_damaged_one_and_the_user_is_told(
     [message] = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
     assert f"{run}/checkpoints/last.ckpt" in message and message.endswith("; continuing from previous.ckpt")
     resume(run)
-    assert same_run(straight, run)
+    assert runs.same_run(straight, run)
 
 
 def test_a_checkpoint_of_another_run_is_not_continued_from(monkeypatch, tmp_path, straight, caplog):
@@ -288,7 +313,7 @@ def test_a_checkpoint_of_another_run_is_not_continued_from(monkeypatch, tmp_path
     os.link(tmp_path / "other/checkpoints/last.ckpt", run / "checkpoints/last.ckpt")
     resume(run)
     assert "this is a checkpoint of another run: model.dropout" in caplog.text
-    assert same_run(straight, run)
+    assert runs.same_run(straight, run)
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(monkeypatch, tmp_path):
@@ -313,6 +338,14 @@ def test_settings_may_change_if_they_do_not_decide_the_training(monkeypatch, tmp
     assert runs.different_ends(straight, run) == []
 
 
+def test_a_finished_run_can_be_made_longer(tmp_path):
+    typed = ("attention=hnas", "data.train_size=60", "scheduler=constant")
+    runs.tiny_run(tmp_path / "long", *typed, "trainer.max_steps=16", "trainer.val_check_interval=8")
+    runs.tiny_run(tmp_path / "run", *typed, "trainer.max_steps=8", "trainer.val_check_interval=8")
+    assert resume(tmp_path / "run", "++trainer.max_steps=16")["steps"] == 16
+    assert runs.same_run(tmp_path / "long", tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
@@ -330,13 +363,27 @@ def test_settings_that_decide_the_training_may_not_change(monkeypatch, tmp_path,
     assert {name: (run / name).read_bytes() for name in runs.files_of(run)} == before
 
 
-def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path):
-    run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
+@pytest.mark.parametrize(
+    ("group", "name", "value"),
+    [
+        ("attention", "encoder", "someones_module:Normalizer"),
+        ("callbacks", "mine", {"_target_": "someones_module.Callback"}),
+        ("logger", "mine", {"_target_": "someones_module.Logger"}),
+        ("optimizer", "_target_", "someones_module.Optimizer"),
+        ("scheduler", "_target_", "torch.hub.load"),
+    ],
+)
+def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path, group, name, value):
+    run = runs.copied_run(tmp_path)
+    (run / "summary.json").unlink()
     cfg = yaml.safe_load((run / "config.yaml").read_text())
-    cfg["attention"]["encoder"] = "someones_module:Normalizer"
+    cfg[group][name] = value
     (run / "config.yaml").write_text(yaml.safe_dump(cfg))
     with pytest.raises(ConfigError, match="this run folder names code outside attnorm"):
         resume(run)
+    with pytest.raises(BaseException) as caught:  # it is imported now
+        resume(run, "trust_code=true")
+    assert "names code" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +413,7 @@ def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(monkeypatch, t
             runs.tiny_run(run, *SHORT)
     assert state_of(run) == RunState.INTERRUPTED
     resume(run)
-    assert same_run(straight, run)
+    assert runs.same_run(straight, run)
 
 
 def test_the_lock_ends_with_its_process_however_it_ends(tmp_path):

@@ -9,6 +9,7 @@ from attnorm.imports import nearest
 CONF = Path(__file__).resolve().parents[1] / "conf"
 VERBS = {
     "train": "train one model on one task with one attention normalizer",
+    "sweep": "train many models, each in a process of its own",
     "eval": "score a run folder, or a file of predictions",
     "generate": "write headlines for articles with the model of a run folder",
 }
@@ -40,6 +41,10 @@ def run(verb: str, arguments: list[str]) -> int:
         from attnorm.cli.train import run_train
 
         return run_train(CONF, arguments)
+    if verb == "sweep":
+        from attnorm.cli.sweep import run_sweep
+
+        return run_sweep(CONF, arguments)
     from attnorm.cli.commands import run_command
 
     return run_command(CONF, verb, arguments)

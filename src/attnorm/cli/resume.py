@@ -12,6 +12,8 @@ from attnorm.resolved import ResolvedConfig
 def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
     """Continues the run in a folder with its recorded configuration. Returns the exit code.
 
+    A finished run is left alone, unless settings are changed, for example to make it longer.
+
     arguments: of the command, as `arguments.readable` returns them. They may change some settings.
     """
     from attnorm.cli.train import check_settings, start
@@ -22,7 +24,7 @@ def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
     settings, changes = recorded_settings(folder, arguments, conf)
     if is_running(folder):
         raise RunError(f"resume={folder}: this run is still going")
-    if state_of(folder) == RunState.FINISHED:
+    if state_of(folder) == RunState.FINISHED and not changes:
         print(f"resume={folder}: this run is finished")
         return 0
     settings["ckpt_path"] = text(newest_good(folder)) or settings["ckpt_path"]

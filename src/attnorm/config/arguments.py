@@ -128,8 +128,7 @@ def _elements(override: Override) -> Iterator[object]:
         return value.text if isinstance(value, QuotedString) else value
 
     value = override.value()
-    if override.is_choice_sweep():
-        assert isinstance(value, ChoiceSweep)
+    if isinstance(value, ChoiceSweep):
         yield from map(unquoted, value.list)
     elif not override.is_sweep_override():
         yield value

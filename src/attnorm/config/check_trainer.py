@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from attnorm.errors import Problem
+from attnorm.config.components import build_strategy
+from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 
 OWN_KEYS = {  # what a run decides itself, and what to use instead
@@ -27,12 +28,13 @@ LIMITS = ("max_steps", "max_epochs")  # null and -1: no such limit
 NOT_ZERO = ("limit_train_batches", "limit_val_batches", "val_check_interval")  # a run could never end with 0
 
 
-def check_trainer(trainer: Mapping[str, Any], multirun: bool = False) -> list[Problem]:
+def check_trainer(trainer: Mapping[str, Any], multirun: bool = False) -> list[str]:
     """Keys that Lightning's trainer does not have or that are not a user's to set, values that it refuses, and
     intervals that would end in the middle of an update."""
-    problems = list(check_keys(trainer))
+    problems = [*check_keys(trainer), *check_strategy(trainer)]
     problems += [] if problems else check_values(trainer)
     problems += [] if problems else check_intervals(trainer)
+    problems += [] if problems else check_machines(trainer)
     single = trainer.get("devices") in (1, "1") and trainer.get("strategy", "auto") in ("auto", "single_device")
     if multirun and not single:
         message = (
@@ -54,6 +56,25 @@ def check_keys(trainer: Mapping[str, Any]) -> Iterator[Problem]:
         elif key not in known:
             message = f"pytorch_lightning.Trainer has no such argument.{nearest(key, known.keys() - OWN_KEYS.keys())}"
             yield Problem(f"trainer.{key}", message)
+
+
+def check_machines(trainer: Mapping[str, Any]) -> Iterator[Problem]:
+    """Several machines, if nothing starts the processes of the others."""
+    from lightning_fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+
+    nodes = trainer.get("num_nodes") or 1
+    if nodes > 1 and not (TorchElasticEnvironment.detect() or SLURMEnvironment.detect()):
+        message = "start the processes of all machines with torchrun or srun; see docs/clusters.md"
+        yield Problem("trainer.num_nodes", message, nodes)
+
+
+def check_strategy(trainer: Mapping[str, Any]) -> list[str]:
+    """Problems of a strategy that is given as a class with options."""
+    try:
+        build_strategy(trainer)
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def check_values(trainer: Mapping[str, Any]) -> list[Problem]:
@@ -91,7 +112,8 @@ def refused_by_lightning(trainer: Mapping[str, Any]) -> list[Problem]:
 
     def refusal(settings: Mapping[str, Any]) -> str | None:
         try:
-            pl.Trainer(**settings, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+            whole = {**settings, "strategy": build_strategy(settings) or "auto"}
+            pl.Trainer(**whole, logger=False, enable_checkpointing=False, enable_progress_bar=False)
         except Exception as error:  # of many kinds, with the same meaning: this value is not accepted
             return str(error).strip().splitlines()[0]
         return None

@@ -5,7 +5,7 @@ import pickle
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from torch import Tensor
 
 from attnorm.config.integrity import companions, listed, not_finite, seal, verify
-from attnorm.errors import CheckpointError
+from attnorm.config.sharded_checkpoint import copy_shards, remove_unused, with_shards
+from attnorm.errors import CheckpointError, SaveError
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
 UNFINISHED = ".unfinished"
@@ -37,7 +38,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Raises OSError, naming the file and what survives, when the disk is full or the folder not writable."""
+        """Raises SaveError, naming the file and what survives, if the disk is full or the folder is not writable."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(path.name + UNFINISHED)
@@ -53,10 +54,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             os.replace(unfinished, path)
             sync_folder(path.parent)
         except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
-            sweep_unfinished(path.parent)
+            with suppress(OSError):
+                sweep_unfinished(path.parent)
             kept = intact(path.parent)
             survives = f"still good in that folder: {', '.join(kept)}" if kept else "there was none before"
-            raise OSError(f"could not save the checkpoint {path}: {root_cause(error)} ({survives})") from error
+            raise SaveError(f"could not save the checkpoint {path}: {root_cause(error)} ({survives})") from error
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
@@ -132,6 +134,12 @@ def intact(folder: Path) -> list[str]:
 
 
 def load_verified(path: Path) -> Any:
+    """What a checkpoint holds, tensors in shards included. Raises CheckpointError for a damaged one, and for code."""
+    content = load_file(path)
+    return with_shards(content, path) if isinstance(content, dict) else content
+
+
+def load_file(path: Path) -> Any:
     """What torch.save put into a file. Raises CheckpointError for a damaged file, and one with code in it."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
@@ -166,6 +174,7 @@ def checked(content: Any, path: Path) -> dict[str, Any]:
 def replace_by_copy(source: Path, target: Path) -> None:
     """Makes `target` a copy of `source`, whole at any moment and flushed to disk."""
     unfinished = target.with_name(target.name + UNFINISHED)
+    copy_shards(source, target)
     with open(source, "rb") as original, open(unfinished, "wb") as copy:
         shutil.copyfileobj(original, copy, 1 << 20)
         copy.flush()
@@ -200,4 +209,8 @@ def sync_folder(folder: Path) -> None:
 def sweep_unfinished(folder: Path) -> None:
     """Removes what a killed save left behind."""
     for leftover in folder.glob(f"*{UNFINISHED}"):
-        leftover.unlink()
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+    remove_unused(folder)

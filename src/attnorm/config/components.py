@@ -54,6 +54,21 @@ def component_problems(cfg: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def build_strategy(trainer: Mapping[str, Any]) -> Any:
+    """The value of `trainer.strategy` for Lightning: the name of a strategy, or an instance of the class that
+    `trainer.strategy._target_` names. Raises ConfigError for a class or options that cannot be used."""
+    strategy = trainer.get("strategy")
+    if not isinstance(strategy, Mapping):
+        return strategy
+    import pytorch_lightning as pl
+
+    key, options = "trainer.strategy", options_of(strategy)
+    cls = class_of(key, strategy, pl.strategies.Strategy)
+    if problems := option_problems(key, cls, options):
+        raise ConfigError(problems)
+    return build(key, cls, options)
+
+
 def build_components(cfg: Mapping[str, Any], group: str, /, **facts: Any) -> list[Any]:
     """The callbacks or loggers of a run, in order. facts: values of FACTS; `entry`, the name, is added to them."""
     built = []

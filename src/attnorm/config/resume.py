@@ -12,7 +12,8 @@ from attnorm.tasks.task import Task
 
 FREE = (  # groups and keys that may change: how long, where and how fast a run trains, and what is shown of it
     *("ckpt_path", "resume", "tags", "paths", "logger", "callbacks", "trainer", "run", "model.init", "tokenizer.file"),
-    *("task.max_steps", "task.validations", "data.num_workers", "data.max_test", "data.test_size"),
+    *("task.max_steps", "task.validations", "data.num_workers", "data.prefetch_factor", "data.max_test"),
+    "data.test_size",
 )
 NOT_FREE = ("precision", "gradient_clip_val", "gradient_clip_algorithm", "limit_train_batches")  # keys of the trainer
 

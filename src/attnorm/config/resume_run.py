@@ -40,7 +40,7 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
         raise RunError(f"resume={folder}: the run ended before it had recorded its settings; start it anew")
     keep_off_path(folder)
     recorded = read_config(folder)
-    check_names(recorded, is_trusted)
+    check_names(recorded, is_trusted, training=True)
     cfg = OmegaConf.create(escaped(recorded.plain()))
     problems: list[str] = []
     changes: list[str] = []

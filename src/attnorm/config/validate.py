@@ -172,6 +172,9 @@ def check_data(cfg: Mapping[str, Any], splits: Sequence[str], task: type[Task] |
     source = found.attempt("data", lambda: class_of("data", settings, Source))
     shared = {key: value for key, value in settings.items() if key in names_of(DataConfig)}
     found += option_problems("data", DataConfig, shared)
+    if found.is_valid("data") and settings.get("prefetch_factor") is not None and not settings.get("num_workers"):
+        message = "has no effect without worker processes; set data.num_workers to 1 or more"
+        found.append(Problem("data.prefetch_factor", message, settings["prefetch_factor"]))
     if source is None:
         return found
     found += check_cleaning(settings, source)

@@ -1,6 +1,7 @@
 """A DataLoader that counts the batches that it has returned."""
 
 import signal
+import time
 from collections.abc import Iterator
 
 import torch
@@ -21,22 +22,33 @@ class ResumableLoader(DataLoader):
     """A DataLoader that counts the batches that it has returned.
 
     A run that was stopped in the middle of an epoch resumes with the next batch instead of the first one of the epoch.
+    Batches are in pinned memory if there is a GPU, so that they are copied to it while it computes.
+
+    prefetch_factor: number of batches that each worker loads ahead; None: 2. Only with workers.
+
+    wait:      the time in seconds that the latest batch was waited for. waited: the same, summed over all batches.
+    positions: the number of tokens in all batches, padding included, as `data.batch_tokens` counts them.
     """
 
     sampler: TokenBatches
 
-    def __init__(self, batches: Dataset, sampler: TokenBatches, num_workers: int = 0):
+    def __init__(
+        self, batches: Dataset, sampler: TokenBatches, num_workers: int = 0, prefetch_factor: int | None = None
+    ):
         super().__init__(
             batches,
             sampler=sampler,
             batch_size=None,
             num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
             persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_ignore_signals,
             generator=torch.Generator(),  # creating an iterator must not affect the model's random stream
         )
         self.handed_out = 0
+        self.wait = self.waited = 0.0
+        self.positions = 0
         self.resume: dict[str, int] | None = None
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:  # type: ignore[override]  # torch names its own iterator
@@ -44,7 +56,15 @@ class ResumableLoader(DataLoader):
         if resume is not None and resume["epoch"] == self.sampler.epoch:
             self.sampler.start = resume["handed_out"]
         self.handed_out = self.sampler.start
-        for batch in super().__iter__():
+        batches = super().__iter__()
+        while True:
+            started = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self.wait = time.perf_counter() - started
+            self.waited += self.wait
+            self.positions += self.sampler.positions(batch["rows"].numpy())
             self.handed_out += 1
             yield batch
 

@@ -94,6 +94,10 @@ class TokenBatches(Sampler[MicroBatch]):
         epoch = self.epoch if self.shuffle else 0
         return MicroBatch(update[number::parts].tolist(), int(self.weights[update].sum()), epoch)
 
+    def positions(self, rows: np.ndarray) -> int:
+        """The number of tokens in a batch of these rows, padding included."""
+        return len(rows) * int(self.lengths[rows].max(0).sum())
+
     def padding(self) -> float:
         """The share of padding tokens in the batches of one epoch, in [0, 1)."""
         lengths = self.lengths[self.order]

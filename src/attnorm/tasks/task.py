@@ -1,11 +1,11 @@
 """The base class of all tasks. A task builds the parts of a run (data, model, loss, metrics) from a configuration."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
 from attnorm.schema import Count, Text, WholeNumber, build
 from attnorm.tasks.module import TaskModule
+from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results
 
 Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the tokens of its queries and of its keys
@@ -48,6 +49,7 @@ class DataConfig:
     max_train, max_valid, max_test: maximum number of rows of a split; the first rows are used. None: all rows.
     batch_tokens: number of tokens (padding included) per update, over all devices and accumulation steps.
     num_workers:  number of worker processes that load batches; 0 loads them in the training process.
+    prefetch_factor: number of batches that each worker loads ahead; None: 2. It needs workers.
     """
 
     batch_tokens: Count
@@ -55,6 +57,7 @@ class DataConfig:
     max_valid: Count | None = None
     max_test: Count | None = None
     num_workers: WholeNumber = 0
+    prefetch_factor: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +124,16 @@ class Task(ABC):
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TaskModule:
         """Builds the LightningModule of a model."""
 
+    @classmethod
+    def objective(cls) -> tuple[str, str] | None:
+        """The metric that selects the best model, and whether "min" or "max" of it is best: those of the class that
+        `module` is annotated to return. None without such an annotation."""
+        try:
+            found = get_type_hints(cls.module).get("return")
+        except NameError:  # an annotation that is only valid for a type checker
+            return None
+        return (found.monitor, found.mode) if isinstance(found, type) and issubclass(found, TaskModule) else None
+
     @abstractmethod
     def collator(self, split: Split) -> Dataset:
         """The dataset that maps a `MicroBatch` to the tensors of a batch."""
@@ -159,6 +172,12 @@ class Task(ABC):
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The input tensors with which the model reads one cleaned text, and the tokens of its attention."""
         raise UserError(f"task={self.cfg['task']['name']}: its models need more input than a text")
+
+    def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
+        """The ids of rows of a split, as in the table of predictions: those of the source, or else the row numbers."""
+        if "id" in split.texts.column_names and len(split.texts) == len(split):
+            return list(split.texts[list(rows)]["id"])
+        return list(map(str, rows))
 
     def cache(self) -> Path:
         """The folder for prepared data."""
@@ -219,14 +238,20 @@ class Task(ABC):
     def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:
         """Computes the metrics of a model on a whole split, in the precision of its parameters.
 
+        If several processes train together, each of them evaluates its share of the batches, and all have the result.
         The values of single examples are stored in `module.examples`, in the order of the rows.
         """
         module.eval()
         module.begin_validation(keep_examples=True)
-        batches, device = self.collator(split), next(module.parameters()).device
+        batches, device, ranks = self.collator(split), next(module.parameters()).device, Ranks.present()
         parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
-        for number, part in enumerate(tracked(list(parts), split.name)):
+        samples: dict[int, list[dict[str, str]]] = {}
+        for number, part in tracked(ranks.share(list(parts)), split.name):
+            module.samples = samples[number] = []
             module.validation_step({name: tensor.to(device) for name, tensor in batches[part].items()}, number)
+            samples[number] = module.samples
+        module.samples = [sample for of_batch in ranks.gather_items(samples) for sample in of_batch]
+        module.gather(ranks)
         module.sort_examples()
         return module.metrics()
 

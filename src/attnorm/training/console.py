@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
+from pytorch_lightning.profilers import AdvancedProfiler, Profiler
 from rich.markup import escape
 from rich.table import Table
 
@@ -55,9 +56,12 @@ def show_plan(summary: dict, batch_tokens: int, updates: int) -> None:
 
 
 def show_profile(trainer: pl.Trainer) -> None:
-    """The report of trainer.profiler."""
-    if report := trainer.profiler.summary():  # type: ignore[attr-defined]  # set by Lightning
-        console.print(report, markup=False)
+    """The report of trainer.profiler, unless it is as long as that of `advanced`, and where its files are."""
+    profiler: Profiler = trainer.profiler  # type: ignore[attr-defined]  # set by Lightning
+    if profiler.dirpath is not None:
+        if not isinstance(profiler, AdvancedProfiler):
+            console.print(profiler.summary(), markup=False)
+        console.print(f"profile: {profiler.dirpath}", markup=False)
 
 
 def show_ending(run: Path, summary: dict) -> None:

@@ -78,4 +78,6 @@ class TaskDataModule(pl.LightningDataModule):
         return TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, **order)
 
     def _loader(self, name: str, sampler: TokenBatches) -> ResumableLoader:
-        return ResumableLoader(self.task.collator(self.splits[name]), sampler, self.cfg["data"]["num_workers"])
+        data = self.cfg["data"]
+        collator = self.task.collator(self.splits[name])
+        return ResumableLoader(collator, sampler, data["num_workers"], data.get("prefetch_factor"))

@@ -7,6 +7,7 @@ import platform
 import resource
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -88,5 +89,10 @@ def write_json(path: Path, content: dict) -> None:
 def write_text(path: Path, content: str) -> None:
     """Writes a whole file or none."""
     unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(content, encoding="utf-8")
-    os.replace(unfinished, path)
+    try:
+        unfinished.write_text(content, encoding="utf-8")
+        os.replace(unfinished, path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise

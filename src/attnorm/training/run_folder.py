@@ -24,6 +24,7 @@ from attnorm.training.callbacks.checkpointing import LOGGED
 from attnorm.training.callbacks.learned_scalars import file_of, learned_scalars
 from attnorm.training.csv_table import complete_history, continue_history
 from attnorm.training.environment import describe_environment, is_first_rank, write_json, write_text
+from attnorm.training.rendezvous import decided_by_first, started_together
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 CSV_FILES = ("metrics.csv", ATTENTION_FILE)  # beside those of learned scalars
@@ -34,16 +35,24 @@ def claim_folder(folder: Path, ckpt_path: str | None = None) -> Path:
     """`folder`, or the first free one of `<folder>_2`, `<folder>_3`, ...: no two runs ever share one.
 
     Folders are named after the second in which a run starts, so two runs can ask for the same one. A run that resumes
-    a checkpoint of `folder` keeps that folder. Ranks other than 0 get the folder of rank 0.
+    a checkpoint of `folder` keeps that folder. Ranks other than 0 get the folder of rank 0, also on other machines.
     """
+    if (ranks := started_together()) is not None:
+        return Path(decided_by_first(ranks, "run_folder", lambda: str(_free_folder(folder, ckpt_path).absolute())))
     if not is_first_rank():
         return Path(os.environ.get(OF_RANK_0, folder))
+    folder = _free_folder(folder, ckpt_path)
+    os.environ[OF_RANK_0] = str(folder)
+    return folder
+
+
+def _free_folder(folder: Path, ckpt_path: str | None) -> Path:
+    """Claims `folder`, or the first free one with a number, unless the run continues in `folder`."""
     if not (ckpt_path and _holds(folder, Path(ckpt_path))):
         names = (
             folder if number == 1 else folder.with_name(f"{folder.name}_{number}") for number in itertools.count(1)
         )
         folder = next(name for name in names if _claim(name))
-    os.environ[OF_RANK_0] = str(folder)
     return folder
 
 

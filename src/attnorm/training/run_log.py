@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,17 @@ class ConsoleHandler(logging.Handler):
             console.print(record.getMessage(), markup=False)
 
 
+class LogFile(logging.FileHandler):
+    """Appends messages to run.log as long as this is possible. A full disk must not end a run before it can save."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, encoding="utf-8", delay=True)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Ignores a message that cannot be written; it has been printed."""
+
+
 class RunLog:
     """Within this context, messages from `logging` are printed, and appended to run.log with their time and origin."""
 
@@ -40,10 +52,9 @@ class RunLog:
         self.path = run_folder / FILE
 
     def __enter__(self) -> "RunLog":
-        to_file = logging.FileHandler(self.path, encoding="utf-8", delay=True)
-        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         is_first = is_first_rank()
-        self.handlers = [*([ConsoleHandler(self.packages)] if is_first else []), to_file]
+        self.handlers: list[logging.Handler] = [ConsoleHandler(self.packages)] if is_first else []
+        self.handlers.append(LogFile(self.path))
         root = logging.getLogger()
         self.level = root.level
         root.setLevel(logging.INFO)
@@ -55,5 +66,6 @@ class RunLog:
         root = logging.getLogger()
         for handler in self.handlers:
             root.removeHandler(handler)
-            handler.close()
+            with suppress(OSError):
+                handler.close()
         root.setLevel(self.level)

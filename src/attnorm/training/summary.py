@@ -1,5 +1,6 @@
 """summary.json: what became of a run, also of one that failed."""
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from attnorm.config.run_state import SUMMARY, RunState
 from attnorm.errors import Interrupted
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.environment import is_first_rank, peak_memory, write_json
+
+log = logging.getLogger(__name__)
 
 
 class RunSummary(dict[str, Any]):
@@ -31,7 +34,21 @@ class RunSummary(dict[str, Any]):
             stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
             state = RunState.INTERRUPTED if stopped else RunState.FAILED
             self.update(state=state, why=f"{type(error).__name__}: {error}")
-        self["tokens_per_second"] = self.throughput.per_second()
+        try:
+            self.write()
+        except OSError as failure:  # the disk is full, say, which has probably ended the run as well
+            if error is None:
+                raise
+            log.warning("could not write %s: %s", self.path, failure)
+
+    def fail(self, why: str) -> None:
+        """Records, at once, that the run has failed; for a process that is about to be ended."""
+        self.update(state=RunState.FAILED, why=why)
+        self.write()
+
+    def write(self) -> None:
+        """Writes summary.json, on the first rank."""
+        self.update({"tokens_per_second": None} | self.throughput.totals())
         self.update(peak_memory=peak_memory(), wall_seconds=round(time.perf_counter() - self.started, 1))
         if is_first_rank():
             write_json(self.path, dict(self))

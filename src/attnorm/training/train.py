@@ -17,14 +17,18 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.module import TaskModule
+from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console, warm_start
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
+from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
+from attnorm.training.callbacks.out_of_memory import OutOfMemory
 from attnorm.training.callbacks.progress_file import ProgressFile
 from attnorm.training.callbacks.run_record import RunRecord
 from attnorm.training.callbacks.throughput import Throughput
+from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.environment import is_first_rank
 from attnorm.training.run_folder import load_weights, resume_history, start_record
@@ -65,19 +69,23 @@ def train(
         locked(run_folder) if is_first else nullcontext(),
         RunLog(cfg, run_folder),
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
-        RunLoggers(cfg, run_folder, label, group, draw) as loggers,
         GracefulStop(run_folder / "checkpoints", requeues=cfg["resume"] is not None) as stop,
+        Watchdog(run_folder, cfg["run"]["hang_timeout"], summary.fail) as watchdog,
+        RunLoggers(cfg, run_folder, label, group, draw) as loggers,
+        OutOfMemory(cfg) as memory,
     ):
         if is_first:
             start_record(cfg, run_folder, list(overrides))
             console.show_config(cfg)
+        finite = NonFiniteUpdates(run_folder, cfg["run"]["skip_updates"], summary)
         splits = task.splits()
         if is_first:
             keep_data_facts(task, splits, run_folder)
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module.optimization = task.optimization()
-        watching = [throughput, ProgressFile(run_folder, module.monitor, module.mode), loggers]
+        progress = ProgressFile(run_folder, module.monitor, module.mode)
+        watching = [throughput, finite, memory, progress, watchdog, loggers]
         trainer = build_trainer(cfg, run_folder, module, loggers.open(), watching, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
@@ -89,8 +97,10 @@ def train(
         if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
-        if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
-            summary |= evaluate_best(task, trainer, module, data, summary["steps"], updates, run_folder, label, loggers)
+        if not cfg["trainer"].get("fast_dev_run"):
+            summary |= evaluate_best(
+                task, trainer, module, data, summary["steps"], updates, run_folder, label, loggers, watchdog
+            )
         if is_first:
             console.show_profile(trainer)
     if is_first:
@@ -172,12 +182,19 @@ def evaluate_best(
     run_folder: Path,
     label: str,
     loggers: RunLoggers,
+    watchdog: Watchdog,
 ) -> dict[str, Any]:
-    """Scores the best model on the validation split, shows, writes and logs the results; what summary.json says of
-    them."""
+    """Scores the best model on the validation split, on all ranks together. The first rank shows, writes and logs the
+    results; what summary.json says of them."""
     split = data.splits["validation"]
+    trainer.strategy.barrier()  # until the first rank has written the best checkpoint
+    if is_sharded(module.model):
+        module = task.module(task.model(split.tokenizer), split.tokenizer, split)
     best_step = load_weights(module.model, run_folder / "checkpoints" / f"{BEST}.ckpt")
     scores = task.score(module.to(trainer.strategy.root_device), split)
+    watchdog.finish(trainer)
+    if not trainer.is_global_zero:
+        return {}
     warnings = warnings_of(scores, task.cfg, steps, updates, data.updates_per_epoch())
     console.show_samples(scores.samples[:SAMPLES])
     scores.write(run_folder / "samples", scores.split)

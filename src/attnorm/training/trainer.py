@@ -1,5 +1,6 @@
 """Lightning's trainer for a run: its callbacks, how many updates it makes, and when it validates."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 
 from attnorm.config.checkpoint_files import AtomicCheckpointIO
-from attnorm.config.components import build_components
+from attnorm.config.components import build_components, build_strategy
 from attnorm.config.resolve import limit
 from attnorm.config.run_settings import RunSettings
 from attnorm.config.run_state import RunState
@@ -19,8 +20,13 @@ from attnorm.training.callbacks.environment_record import EnvironmentRecord
 from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
 from attnorm.training.callbacks.plateau import PlateauSteps
 from attnorm.training.callbacks.rng_state import RandomStreams
+from attnorm.training.callbacks.watchdog import SLOW
 from attnorm.training.compiled import compiled
 from attnorm.training.datamodule import TaskDataModule
+from attnorm.training.profiler import profiler_of
+
+SHORTEST_WAIT = 1800.0  # seconds that processes wait for each other at least, which is Lightning's default
+FOREVER = 365 * 86400.0
 
 
 def build_trainer(
@@ -37,6 +43,8 @@ def build_trainer(
     stop:     receives the signals.
     """
     settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
+    settings["profiler"] = profiler_of(settings.get("profiler"), run_folder)
+    settings["strategy"] = build_strategy(settings) or "auto"
     facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.mode}
     callbacks = [RandomStreams(cfg["seed"]), PlateauSteps(), *build_components(cfg, "callbacks", **facts)]
     if settings.get("max_time") is not None:
@@ -49,7 +57,7 @@ def build_trainer(
     plugins: list[Any] = [AtomicCheckpointIO()]
     if SLURMEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # `GracefulStop` requeues
-    return pl.Trainer(
+    trainer = pl.Trainer(
         **settings | {"max_steps": -1, "val_check_interval": 1},  # both are known once the trainer is: `set_length`
         logger=loggers or False,
         callbacks=callbacks,
@@ -61,6 +69,15 @@ def build_trainer(
         check_val_every_n_epoch=None,
         default_root_dir=run_folder,
     )
+    set_collective_timeout(trainer, cfg["run"]["hang_timeout"])
+    return trainer
+
+
+def set_collective_timeout(trainer: pl.Trainer, hang_timeout: float | None) -> None:
+    """Makes processes wait longer for each other than the watchdog allows, which knows more about a hang."""
+    if hasattr(trainer.strategy, "_timeout"):
+        seconds = FOREVER if hang_timeout is None else max(SHORTEST_WAIT, SLOW * hang_timeout + 60.0)
+        trainer.strategy._timeout = timedelta(seconds=seconds)
 
 
 def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:

@@ -11,6 +11,7 @@ from attnorm.data.featurizer import pad
 from attnorm.data.sampler import cut_by_tokens
 from attnorm.models.generation import Decoding, SpecialTokens, generate
 from attnorm.models.seq2seq import Seq2Seq
+from attnorm.tasks.ranks import Ranks
 
 
 def special_tokens(tokenizer: Any) -> SpecialTokens:
@@ -46,7 +47,8 @@ def write_headlines(
     """Generates one headline for each article, in the order of the articles.
 
     sources: token ids without special tokens. Articles of similar length are decoded in batches of about `batch_tokens`
-    tokens over all beams. The results do not depend on the batches. `progress` wraps the list of batches.
+    tokens over all beams. The results do not depend on the batches. `progress` wraps the list of batches. If several
+    processes train together, each of them generates its share of the batches, and all have the headlines.
     """
     if not sources:
         return []
@@ -54,9 +56,9 @@ def write_headlines(
     lengths = np.array([(len(ids) + 1, decoding.max_length) for ids in sources])
     order = np.argsort(lengths[:, 0], kind="stable")
     cuts = cut_by_tokens(lengths[order], batch_tokens // decoding.beam_size)
-    headlines = [""] * len(sources)
-    for rows in progress([order[start:stop].tolist() for start, stop in pairwise(cuts)]):
-        source = pad([[*sources[row], special.eos] for row in rows], special.pad).to(device)
-        for row, ids in zip(rows, generate(model, source, special, decoding), strict=True):
+    headlines, ranks = {}, Ranks.present()
+    for _, rows in progress(ranks.share([order[start:stop].tolist() for start, stop in pairwise(cuts)])):
+        batch = {"source": pad([[*sources[row], special.eos] for row in rows], special.pad).to(device)}
+        for row, ids in zip(rows, generate(model, batch["source"], special, decoding), strict=True):
             headlines[row] = tokenizer.decode(ids)
-    return headlines
+    return ranks.gather_items(headlines)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attnorm.data.preprocess import Split
@@ -57,6 +57,10 @@ class SquadTask(EncoderTask):
 
     def collator(self, split: Split) -> SquadCollator:
         return SquadCollator(split.rows, split.tokenizer.pad_id)
+
+    def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
+        """The ids of the questions whose windows the rows are."""
+        return list(split.texts[split.rows[list(rows)]["example"]]["id"])
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)

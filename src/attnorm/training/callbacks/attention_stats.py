@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
 from attnorm.schema import WholeNumber
 from attnorm.tasks.module import TaskModule
+from attnorm.tasks.ranks import gathered
 from attnorm.training.csv_table import CsvTable, read_csv
 
 ATTENTION_FILE = "attention.csv"
@@ -46,7 +47,7 @@ class EveryNSteps(pl.Callback):
     def start(self, trainer: pl.Trainer, task: pl.LightningModule, tables: Iterable[CsvTable]) -> None:
         """Records step 0 of a new run; continues after the last recorded step of a resumed one."""
         recorded = [int(row["step"]) for table in tables if table.path.exists() for row in read_csv(table.path)]
-        self.last_step = max(recorded, default=None)
+        self.last_step = trainer.strategy.broadcast(max(recorded, default=None))
         if trainer.ckpt_path is None:
             self._record(trainer, task)
 
@@ -62,12 +63,15 @@ class EveryNSteps(pl.Callback):
         self._record(trainer, task)
 
     def _record(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        if self.every_n_steps and trainer.is_global_zero and trainer.global_step != self.last_step:
+        assert isinstance(task, TaskModule)
+        if self.every_n_steps and trainer.global_step != self.last_step:
             self.last_step = trainer.global_step
-            self.on_step(trainer, task)
+            with gathered(task.model):
+                if trainer.is_global_zero:
+                    self.on_step(trainer, task)
 
     def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        """Records the model at the current step; called on the first rank only."""
+        """Records the model at the current step; called on the first rank only, which has all parameters then."""
         raise NotImplementedError
 
 

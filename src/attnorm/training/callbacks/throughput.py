@@ -1,33 +1,102 @@
-"""Counting the tokens that a run trains on."""
+"""How fast a run trains: tokens per second, padding, time spent waiting for data, and use of the device."""
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 from torch import Tensor
 
+from attnorm.data.loader import ResumableLoader
 from attnorm.tasks.module import TaskModule
+from attnorm.training.flops import flops_per_token, peak_flops
+
+TIMING_COLUMNS = ("train/tokens_per_second", "train/data_wait_share", "train/mfu")  # differ between two equal runs
+
+
+class Amounts(NamedTuple):
+    """What has been counted: tokens without padding, tokens with padding, and seconds of training and of waiting."""
+
+    tokens: Tensor | float = 0.0
+    positions: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    def minus(self, other: "Amounts") -> "Amounts":
+        return Amounts(
+            self.tokens - other.tokens,
+            self.positions - other.positions,
+            self.seconds - other.seconds,
+            self.waited - other.waited,
+        )
 
 
 class Throughput(pl.Callback):
-    """Real training tokens (no padding; source + target of a pair) a second on this device, validation not counted."""
+    """Measures the speed of training on this device, and logs it every `trainer.log_every_n_steps` updates.
+
+    tokens_per_second: real tokens (no padding; source + target of a pair) per second.
+    padding_share:     the share of padding in the tokens of the batches.
+    data_wait_share:   the share of the time that training waits for the next batch.
+    mfu:               model FLOPs utilisation (Chowdhery et al., 2022, "PaLM", appendix B): the floating-point
+                       operations per second of the matrix products of the model, as a share of the device's peak. It
+                       is left out if the peak is unknown, see `peak_flops`.
+
+    The logged values are means over the updates since they were logged last; `totals` are those of the whole process.
+    Validation, and saving checkpoints, are not counted. No value is read from the device before it is logged.
+    """
 
     def __init__(self) -> None:
-        self.tokens: Tensor | int = 0
-        self.seconds = 0.0
-        self.since: float | None = None
+        self.total = Amounts()
+        self.logged = Amounts()  # the total when values were logged last
+        self.since: float | None = None  # None: the clock stands still
+        self.flops: float | None = None  # per token
+        self.peak: float | None = None  # FLOPs per second
 
-    def on_train_batch_start(self, *_: Any) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """The tokens since values were logged last. Times are not those of another process."""
+        recent = self.total.minus(self.logged)
+        return {"tokens": float(recent.tokens), "positions": recent.positions}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.logged = Amounts(-state_dict["tokens"], -state_dict["positions"])
+
+    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        assert isinstance(task, TaskModule)
+        loader = loader_of(trainer)
+        self.seen = (loader.positions, loader.waited)
+        self.peak = peak_flops(task.device, str(trainer.precision))
+        self.flops = flops_per_token(task, loader) if self.peak else None
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        loader = loader_of(trainer)
         if self.since is None:
             self.since = time.perf_counter()
+            self.seen = (self.seen[0], loader.waited)  # this wait was not on the clock
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, task: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+        self, trainer: pl.Trainer, task: pl.LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
         assert isinstance(task, TaskModule)
-        self.tokens = self.tokens + task.tokens(batch)
+        loader, (positions, waited) = loader_of(trainer), self.seen
+        self.seen = (loader.positions, loader.waited)
+        total = self.total
+        self.total = Amounts(
+            total.tokens + task.tokens(batch),
+            total.positions + loader.positions - positions,
+            total.seconds,
+            total.waited + loader.waited - waited,
+        )
+        interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
+        is_update = (index + 1) % trainer.accumulate_grad_batches == 0
+        if is_update and trainer.global_step % interval == 0:
+            self._tick()
+            values = self.values(self.total.minus(self.logged))
+            task.log_dict({f"train/{name}": value for name, value in values.items()})
+            self.logged = self.total
 
     def on_validation_start(self, *_: Any) -> None:
+        self._pause()
+
+    def on_save_checkpoint(self, *_: Any) -> None:
         self._pause()
 
     def on_train_end(self, *_: Any) -> None:
@@ -36,11 +105,39 @@ class Throughput(pl.Callback):
     def on_exception(self, *_: Any) -> None:
         self._pause()
 
-    def _pause(self) -> None:
+    def _tick(self) -> None:
+        """Adds the time since the last call while the clock runs."""
         if self.since is not None:
-            self.seconds += time.perf_counter() - self.since
-            self.since = None
+            now = time.perf_counter()
+            self.total = self.total._replace(seconds=self.total.seconds + now - self.since)
+            self.since = now
 
-    def per_second(self) -> float | None:
-        """Tokens a second so far; None before the first pause."""
-        return round(float(self.tokens) / self.seconds, 1) if self.seconds else None
+    def _pause(self) -> None:
+        self._tick()
+        self.since = None
+
+    def values(self, amounts: Amounts) -> dict[str, float]:
+        """The four values, without those that are unknown."""
+        found = {}
+        tokens = float(amounts.tokens)
+        if amounts.seconds:
+            found["tokens_per_second"] = tokens / amounts.seconds
+        if amounts.positions:
+            found["padding_share"] = 1.0 - tokens / amounts.positions
+        if amounts.seconds:
+            found["data_wait_share"] = min(1.0, amounts.waited / amounts.seconds)
+            if self.flops and self.peak:
+                found["mfu"] = tokens / amounts.seconds * self.flops / self.peak
+        return found
+
+    def totals(self) -> dict[str, float | None]:
+        """The values over the whole process, rounded, for summary.json; empty before the first pause."""
+        digits = {"tokens_per_second": 1, "padding_share": 4, "data_wait_share": 4, "mfu": 6}
+        return {name: round(value, digits[name]) for name, value in self.values(self.total).items()}
+
+
+def loader_of(trainer: pl.Trainer) -> ResumableLoader:
+    """The loader of the training batches."""
+    loader = trainer.train_dataloader
+    assert isinstance(loader, ResumableLoader)
+    return loader

@@ -1,0 +1,139 @@
+"""The command line of `attnorm sweep`: its own keys, and the overrides of its runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+from attnorm.config.arguments import as_typed, readable, register_attention
+from attnorm.config.renamed import renamed
+from attnorm.errors import ConfigError, Problem
+from attnorm.schema import option_problems
+from attnorm.sweeps.jobs import parse
+from attnorm.sweeps.settings import OF_LAUNCHERS, SweepSettings
+
+OWN = tuple(field.name for field in fields(SweepSettings))
+REFUSED = {  # keys of a single run
+    "resume": "a sweep resumes its runs by itself; repeat its command",
+    "ckpt_path": "a sweep resumes its runs by itself; repeat its command",
+    "hydra.run.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
+    "hydra.mode": "each job of a sweep is a single run",
+}
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """A command line that has been read.
+
+    arguments: as they were typed.
+    settings:  the keys of the sweep itself.
+    overrides: all other overrides, also those of the file of `hparams_search`.
+    options:   `--config-dir` and its values, which every run gets.
+    folders:   the configuration folder, and those of `--config-dir`.
+    """
+
+    arguments: list[str]
+    settings: SweepSettings
+    overrides: list[Override]
+    options: tuple[str, ...]
+    folders: list[Path]
+
+    @property
+    def space(self) -> list[Override]:
+        """The overrides that differ between the runs."""
+        return [override for override in self.overrides if override.is_sweep_override()]
+
+    def texts(self) -> list[str]:
+        """All overrides as they were typed."""
+        return as_typed([override.input_line or "" for override in self.overrides])
+
+
+def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
+    """Reads the arguments. Raises ConfigError with everything that is wrong with the keys of the sweep itself."""
+    options, folders, rest, problems = split_options(conf, arguments)
+    own = [it for it in rest if it.partition("=")[0].lstrip("+").partition(".")[0] in OWN]
+    theirs = [it for it in rest if it not in own]
+    values = read_own(own)
+    problems += option_problems("", SweepSettings, values)
+    for argument in theirs:
+        key = argument.partition("=")[0].lstrip("+")
+        if key in REFUSED:
+            problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
+    problems += renamed(theirs)
+    if problems:
+        raise ConfigError(problems)
+    settings = SweepSettings(**values)
+    overrides = parse_overrides(folders, theirs)
+    problems += settings.problems(values.keys())
+    for override in overrides:
+        if override.is_interval_sweep() and not settings.is_search:
+            message = "an interval is for search=random and search=optuna; search=grid needs single values"
+            problems.append(
+                Problem.about(override.key_or_group, f"{as_typed([override.input_line or ''])[0]}: {message}")
+            )
+    if settings.is_search and not any(override.is_sweep_override() for override in overrides):
+        problems.append(Problem("search", "needs at least one key with several values", settings.search))
+    if problems:
+        raise ConfigError(problems)
+    return SweepCommand(list(arguments), settings, overrides, options, folders)
+
+
+def split_options(conf: Path, arguments: Sequence[str]) -> tuple[tuple[str, ...], list[Path], list[str], list[str]]:
+    """`--config-dir` options, all configuration folders, the other arguments, and problems with other options."""
+    options, folders, rest, problems = [], [conf], [], []
+    left = list(arguments)
+    while left:
+        argument = left.pop(0)
+        name, equals, value = argument.partition("=")
+        if name in ("--config-dir", "-cd"):
+            value = value if equals else (left.pop(0) if left else "")
+            options += ["--config-dir", value]
+            folders.append(Path(value))
+        elif argument in ("-m", "--multirun"):
+            problems.append(f"{argument}: attnorm sweep always starts several runs; leave it out")
+        elif argument.startswith("-"):
+            problems.append(f"{argument}: no such option; allowed: --config-dir, --help, and key=value")
+        else:
+            rest.append(argument)
+    return tuple(options), folders, rest, problems
+
+
+def read_own(arguments: Sequence[str]) -> dict[str, Any]:
+    """The values of the sweep's own keys; `submitit.timeout_min=60` becomes {"submitit": {"timeout_min": 60}}."""
+    values: dict[str, Any] = {}
+    for override in OverridesParser.create().parse_overrides(readable(arguments)):
+        key, value = override.key_or_group, override.value()
+        group, _, name = key.partition(".")
+        if override.is_sweep_override() or (group in OF_LAUNCHERS) != bool(name):
+            expected = f"{group}.<name>=<value>" if group in OF_LAUNCHERS else "a single value"
+            raise ConfigError([Problem.about(key, f"{as_typed([override.input_line or ''])[0]}: expected {expected}")])
+        if name:
+            values.setdefault(group, {})[name] = value
+        elif key == "dir":  # a folder may be called 1
+            values[key] = (override.input_line or "").partition("=")[2].strip("'\"") if value is not None else None
+        else:
+            values[key] = value
+    return values
+
+
+def parse_overrides(folders: Sequence[Path], arguments: Sequence[str]) -> list[Override]:
+    """The overrides of the runs, in Hydra's grammar, after those of the file of `hparams_search`."""
+    from hydra import compose
+    from hydra.core.global_hydra import GlobalHydra
+
+    from attnorm.cli.check_jobs import start_hydra
+
+    start_hydra(folders)
+    rewritten = readable(arguments, multirun=True)
+    register_attention(rewritten)
+    chosen = [argument for argument in rewritten if argument.startswith("hparams_search=")]
+    params: list[str] = []
+    if chosen:
+        cfg = compose("train", chosen, return_hydra_config=True)
+        params = [f"{key}={value}" for key, value in (cfg.hydra.sweeper.get("params") or {}).items()]
+    hydra = GlobalHydra.instance().hydra
+    assert hydra is not None
+    return parse([*params, *rewritten], hydra.config_loader)

@@ -1,0 +1,156 @@
+"""`launcher=local`: jobs as processes of this machine, each on cores and GPUs of its own."""
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from attnorm.config.run_state import FolderLock
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.launchers.base import Attached, Handle, has_process
+from attnorm.sweeps.process import TRAIN, command_of, exit_code, start_process
+from attnorm.sweeps.state import JOB_LOCK
+
+GRACE = 30.0  # seconds that what a run has forked may outlive it
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job runs: its cores, and the GPUs that it sees."""
+
+    slot: int
+    cores: tuple[int, ...]
+    gpus: tuple[str, ...]
+
+
+class Places:
+    """Divides cores and GPUs among so many jobs at once.
+
+    With more jobs than cores, or than GPUs, several jobs share one.
+    """
+
+    def __init__(self, jobs: int, cores: Sequence[int], gpus: Sequence[str] = ()):
+        self.jobs, self.cores, self.gpus = jobs, sorted(cores), list(gpus)
+        self.free = list(range(jobs))
+        self.used: Counter[str] = Counter()
+        self.most = -(-jobs // len(gpus)) if gpus else 0  # jobs per GPU, rounded up
+
+    def cores_of(self, slot: int) -> tuple[int, ...]:
+        """The cores of one of the `jobs` slots: consecutive ones, and about as many for each slot."""
+        count = len(self.cores)
+        if self.jobs >= count:
+            return (self.cores[slot % count],)
+        return tuple(self.cores[slot * count // self.jobs : (slot + 1) * count // self.jobs])
+
+    def take(self, gpus: int = 0, before: Mapping[str, Any] | None = None) -> Place | None:
+        """A free place with so many GPUs, those that the fewest jobs use; None if there is none.
+
+        before: the slot and the GPUs that the job has if it is already running; they are preferred.
+        """
+        slot, had = (before or {}).get("slot"), (before or {}).get("gpus", ())
+        open_to = [it for it in self.gpus if self.used[it] < self.most]
+        if not self.free or len(open_to) < gpus:
+            return None
+        chosen = sorted(open_to, key=lambda it: (it not in had, self.used[it]))[:gpus]
+        number = slot if slot in self.free else self.free[0]
+        self.free.remove(number)
+        self.used.update(chosen)
+        return Place(number, self.cores_of(number), tuple(chosen))
+
+    def give_back(self, place: Place) -> None:
+        """Makes a place free again."""
+        self.free = sorted([*self.free, place.slot])
+        self.used.subtract(place.gpus)
+
+
+class LocalLauncher:
+    """Starts jobs as processes of this machine."""
+
+    def __init__(self, places: Places, program: Sequence[str] = TRAIN):
+        self.places, self.program = places, program
+
+    def has_room(self, job: Job | None = None) -> bool:
+        place = self.places.take(job.gpus if job else 0)
+        if place is not None:
+            self.places.give_back(place)
+        return place is not None
+
+    def start(self, job: Job) -> Handle | None:
+        lock = FolderLock(job.folder, JOB_LOCK)
+        if not lock.acquire():
+            return None
+        place = self.places.take(job.gpus)
+        assert place is not None, "start() without has_room()"
+        process = start_process(job, command_of(job, self.program), lock, environment(job, place))
+        with suppress(ProcessLookupError, OSError):
+            os.sched_setaffinity(process.pid, place.cores)
+        return _Child(job, process, self.places, place)
+
+    def attach(self, job: Job, placed: Mapping[str, Any]) -> Handle | None:
+        handle = Attached(job)
+        if handle.has_ended():
+            return None
+        place = self.places.take(job.gpus, placed)
+        return handle if place is None else _Counted(job, self.places, place)
+
+    def close(self) -> None:
+        pass
+
+
+def environment(job: Job, place: Place) -> dict[str, str]:
+    """The environment variables of a job at a place: as many threads per process as it has cores."""
+    threads = max(1, len(place.cores) // job.devices)
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    threads = min(threads, int(asked)) if asked.isdigit() and int(asked) else threads
+    gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
+    return {"OMP_NUM_THREADS": str(threads), **gpus}
+
+
+class _Counted(Attached):
+    """A job that an earlier sweep has started, at a place of this one."""
+
+    def __init__(self, job: Job, places: Places, place: Place):
+        super().__init__(job)
+        self.places, self.place = places, place
+        self.placed = {"slot": place.slot, "gpus": list(place.gpus)}
+
+    def has_ended(self) -> bool:
+        if not super().has_ended():
+            return False
+        self.places.give_back(self.place)
+        return True
+
+
+class _Child:
+    """A job that this process has started."""
+
+    def __init__(self, job: Job, process: subprocess.Popen, places: Places, place: Place):
+        self.job, self.process, self.places, self.place = job, process, places, place
+        self.code: int | None = None
+        self.ended_at: float | None = None
+        self.placed = {"slot": place.slot, "gpus": list(place.gpus)}
+
+    def has_ended(self) -> bool:
+        if self.process.poll() is None:
+            return False
+        self.ended_at = self.ended_at or time.monotonic()
+        if has_process(self.job):  # something that the run has forked is left
+            if time.monotonic() - self.ended_at > GRACE:
+                self.kill()
+            return False
+        self.code = exit_code(self.process.returncode)
+        self.places.give_back(self.place)
+        return True
+
+    def stop(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)

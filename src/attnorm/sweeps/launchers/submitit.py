@@ -1,0 +1,137 @@
+"""`launcher=submitit`: jobs of SLURM, or with submitit.cluster=local processes of this machine that imitate it."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from attnorm.errors import ConfigError, Problem
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.launchers.base import Attached, Handle, has_process
+from attnorm.sweeps.process import TRAIN, Remote
+from attnorm.sweeps.state import JOB_LOCK, holders
+
+DEFAULTS = {"timeout_min": 24 * 60, "slurm_max_num_timeout": 100}  # submitit's own are 5 minutes and 3 requeues
+HIDDEN: dict[str, str | None] = {  # from the run
+    **dict.fromkeys(("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")),
+    "SLURM_JOB_NAME": "bash",
+}
+OF_CONSTRUCTOR = ("slurm_max_num_timeout", "slurm_python", "local_max_num_timeout", "local_python")
+
+
+class Requeued(Remote):
+    """A job that SLURM may interrupt and requeue.
+
+    SLURM sends SIGUSR2 before it ends a job. The run then saves and exits, and submitit puts the job back into the
+    queue, where it continues later. This also works when the sweep itself is no longer running.
+
+    The run must not requeue the job itself, and Lightning must not take the environment of SLURM for a request to join
+    the processes of one large run: it therefore does not see the number and the real name of the job.
+    """
+
+    process: subprocess.Popen | None = None
+
+    def __call__(self, *_: Any) -> int:
+        def keep(process: subprocess.Popen) -> None:
+            self.process = process
+
+        return super().__call__(keep)
+
+    def checkpoint(self) -> Any:
+        """Called by submitit when SIGUSR2 arrives; returns what is put back into the queue."""
+        from submitit.helpers import DelayedSubmission
+
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGUSR2)
+            with suppress(ChildProcessError):  # process.wait() could wait for a lock that the signal has interrupted
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        return DelayedSubmission(Requeued(self.job, self.program, self.cwd, self.env))
+
+
+class SubmititLauncher:
+    """Submits jobs to SLURM.
+
+    options: `cluster`, and parameters of submitit's AutoExecutor.
+    jobs:    how many jobs may be submitted at once; None for no limit.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, Any], jobs: int | None, program: Sequence[str] = TRAIN):
+        try:
+            import submitit
+        except ImportError as error:
+            message = "needs the package submitit; install it with: pip install attnorm[submitit]"
+            raise ConfigError([Problem("launcher", message, "submitit")]) from error
+
+        options = {**DEFAULTS, **options}
+        cluster = options.pop("cluster", None)
+        made = {name: options.pop(name) for name in OF_CONSTRUCTOR if name in options}
+        self.gpus = options.pop("gpus_per_node", None)
+        try:
+            self.executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster, **made)
+            self.executor.update_parameters(**options)
+        except (AssertionError, NameError, TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError([Problem.about("submitit", f"submitit: {error}")]) from error
+        self.program, self.jobs, self.running = program, jobs, 0
+
+    def has_room(self, job: Job | None = None) -> bool:
+        return self.jobs is None or self.running < self.jobs
+
+    def start(self, job: Job) -> Handle | None:
+        gpus = self.gpus if self.gpus is not None else job.gpus
+        self.executor.update_parameters(name=job.name, gpus_per_node=gpus)
+        absolute = replace(job, folder=job.folder.resolve())
+        submitted = self.executor.submit(Requeued(absolute, tuple(self.program), os.getcwd(), HIDDEN))
+        self.running += 1
+        return _Submitted(self, job, submitted)
+
+    def attach(self, job: Job, placed: Mapping[str, Any]) -> Handle | None:
+        if placed.get("id") and self.executor.cluster == "slurm":
+            from submitit import SlurmJob
+
+            found: SlurmJob = SlurmJob(self.executor.folder, placed["id"])
+            if not found.done(force_check=True):
+                self.running += 1
+                return _Submitted(self, job, found)
+        handle = Attached(job)
+        return None if handle.has_ended() else handle
+
+    def close(self) -> None:
+        pass
+
+
+class _Submitted:
+    """A job in the queue of SLURM, or out of it."""
+
+    def __init__(self, launcher: SubmititLauncher, job: Job, submitted: Any):
+        self.launcher, self.job, self.submitted = launcher, job, submitted
+        self.placed = {"id": submitted.job_id}
+        self.code: int | None = None
+
+    def has_ended(self) -> bool:
+        if not self.submitted.done() or has_process(self.job):
+            return False
+        try:
+            self.code = self.submitted.result()
+        except Exception:  # of many kinds: it was cancelled, it ran out of time, its node failed
+            self.code = 1
+        self.launcher.running -= 1
+        return True
+
+    def stop(self) -> None:
+        if not self._signal(signal.SIGTERM):
+            self.submitted.cancel(check=False)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        self.submitted.cancel(check=False)
+
+    def _signal(self, number: int) -> bool:
+        """Sends a signal to the run if it is on this machine; whether it is."""
+        attached = Attached(self.job)
+        attached._signal(number)
+        return bool(holders(self.job.folder / JOB_LOCK))

@@ -1,0 +1,110 @@
+"""The process of one job: its command, and the lock that it holds while it lives.
+
+The lock is taken before the process starts. The process inherits the open file and thereby holds the lock from its
+first to its last moment, also while it imports its libraries, and also after the sweep that started it was killed.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnorm.config.arguments import quoted
+from attnorm.config.run_state import FolderLock, RunState, state_of
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.state import CONSOLE, JOB_LOCK
+
+LOOK = 0.1  # seconds between two looks at a process
+TRAIN = (sys.executable, "-m", "attnorm", "train")
+
+
+def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
+    """The command that runs a job: from the start, or from where it was stopped if the run has been started before."""
+    if state_of(job.folder).is_unfinished:
+        trusted = ["trust_code=true"] if names_code(job) else []
+        return [*program, f"resume={_text(job.folder)}", *trusted]
+    single = ["hydra.mode=RUN"] if any(it.startswith("hparams_search=") for it in job.overrides) else []
+    return [*program, *job.overrides, *single, f"hydra.run.dir={_text(job.folder)}"]
+
+
+def names_code(job: Job) -> bool:
+    """Whether the command line of a sweep names code, which a run folder alone is not trusted to do."""
+    return any(re.search(r"--config-dir|_target_=|=.*[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]", it) for it in job.overrides)
+
+
+def _text(path: Path) -> str:
+    plain = all(character.isalnum() or character in "/._-+" for character in str(path))
+    return str(path) if plain else quoted(str(path))
+
+
+def start_process(
+    job: Job, command: Sequence[str], lock: FolderLock, env: Mapping[str, str | None]
+) -> subprocess.Popen:
+    """Starts the process of a job, whose lock is held; the lock is then held by the process alone.
+
+    Its output is appended to console.log in the run folder. It is the leader of a session of its own, so that Ctrl-C
+    in a terminal reaches the sweep alone. env: changes to the environment variables; None removes one.
+    """
+    assert lock.descriptor is not None
+    config = job.folder / "config.yaml"
+    if config.is_file() and not config.stat().st_size:
+        config.unlink()  # killed between creating and writing it; an existing file would claim the folder
+    with open(job.folder / CONSOLE, "ab") as console:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            env={name: value for name, value in {**os.environ, **env}.items() if value is not None},
+            start_new_session=True,
+            pass_fds=[lock.descriptor],
+        )
+    lock.release()
+    return process
+
+
+def exit_code(returncode: int) -> int:
+    """The exit code as a shell has it: 128 plus the number of the signal that ended the process."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+@dataclass
+class Remote:
+    """Runs a job on whatever machine it is called; what SLURM and Ray execute.
+
+    A job that was submitted twice still runs once: the second call waits for the lock of the first, and then finds
+    that there is nothing left to do.
+
+    cwd: the folder that relative paths refer to.
+    """
+
+    job: Job
+    program: Sequence[str]
+    cwd: str
+    env: Mapping[str, str | None]
+
+    def __call__(self, started: Callable[[subprocess.Popen], None] = lambda process: None) -> int:
+        """Runs the job to its end and returns its exit code. A KeyboardInterrupt stops the run, which saves first."""
+        os.chdir(self.cwd)
+        lock = FolderLock(self.job.folder, JOB_LOCK)
+        while not lock.acquire(patience=60.0):
+            pass
+        if state_of(self.job.folder) is RunState.FINISHED:
+            lock.release()
+            return 0
+        process = start_process(self.job, command_of(self.job, self.program), lock, self.env)
+        started(process)
+        try:
+            while process.poll() is None:
+                time.sleep(LOOK)  # Ray raises KeyboardInterrupt between two statements; it does not end process.wait()
+            return exit_code(process.returncode)
+        except KeyboardInterrupt:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            return exit_code(process.wait())

@@ -1,0 +1,204 @@
+"""The loop that starts jobs, watches them and notes how they end."""
+
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.launchers.base import Handle, Launcher
+from attnorm.sweeps.results import why_ended
+from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
+
+POLL = 0.05  # seconds between two looks at the jobs
+LOOK = 1.0  # seconds between two looks at their metrics
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+WRONG_CONFIG = 2  # exit code
+
+
+class Plan(Protocol):
+    """Decides which jobs there are.
+
+    jobs:     those that are known so far.
+    total:    the number of jobs, or of trials.
+    repeated: trials that have no job because an earlier one tried the same values.
+    """
+
+    jobs: list[Job]
+    total: int
+    repeated: int
+
+    def next(self) -> Job | None:
+        """A job that was not given out before; None if there is none (at the moment)."""
+
+    def unpromising(self, job: Job) -> bool:
+        """Whether a running job is to be stopped because of its metrics."""
+
+    def ended(self, job: Job, state: JobState) -> None:
+        """A job has come to its end and will not be started again."""
+
+
+class Grid:
+    """All jobs are known beforehand."""
+
+    def __init__(self, jobs: Sequence[Job]):
+        self.jobs, self.total, self.repeated = list(jobs), len(jobs), 0
+        self.left = deque(jobs)
+
+    def next(self) -> Job | None:
+        return self.left.popleft() if self.left else None
+
+    def unpromising(self, job: Job) -> bool:
+        return False
+
+    def ended(self, job: Job, state: JobState) -> None:
+        pass
+
+
+class Scheduler:
+    """Runs the jobs of a plan until all of them have ended, or a signal stops the sweep.
+
+    retries: how many more times a job that failed is started.
+    show:    called about twenty times per second.
+    said:    called with a job and a line about it whenever something has happened to it.
+    stops:   called with the number of jobs that a signal stops.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        launcher: Launcher,
+        journal: Journal,
+        retries: int,
+        show: Callable[[], None] = lambda: None,
+        said: Callable[[Job, str], None] = lambda job, line: None,
+        stops: Callable[[int], None] = lambda count: None,
+    ):
+        self.plan, self.launcher, self.journal, self.retries = plan, launcher, journal, retries
+        self.show, self.said, self.stops = show, said, stops
+        self.running: dict[str, Handle] = {}
+        self.waiting: deque[Job] = deque()
+        self.signal = 0  # the first signal that stopped the sweep
+        self.forced = self.announced = False
+        self.looked = 0.0
+
+    def run(self) -> int:
+        """Runs all jobs. Returns the number of the signal that stopped the sweep, or 0."""
+        with handling(self.receive):
+            while True:
+                if self.signal and not self.announced:
+                    self.announced = True
+                    self.stops(len(self.running))
+                self.reap()
+                if not self.signal:
+                    self.watch()
+                    self.fill()
+                self.show()
+                if not self.running and (self.signal or not self.waiting):
+                    return self.signal
+                time.sleep(POLL)
+
+    def receive(self, number: int, _: FrameType | None) -> None:
+        """The first signal asks all jobs to save and to exit. A second Ctrl-C ends them at once."""
+        if not self.signal:
+            self.signal = number
+            for handle in list(self.running.values()):
+                handle.stop()
+        elif number == signal.SIGINT:
+            self.forced = True
+            for handle in list(self.running.values()):
+                handle.kill()
+
+    def fill(self) -> None:
+        """Starts jobs as long as there is room for more."""
+        while self.launcher.has_room() and not self.signal:
+            if not self.waiting:
+                job = self.plan.next()
+                if job is None:
+                    return
+                self.waiting.append(job)
+            if not self.place(self.waiting[0]):
+                return
+            self.waiting.popleft()
+
+    def place(self, job: Job) -> bool:
+        """Starts a job, or finds that it is running or need not run. False if there is no room for it."""
+        state = state_of_job(job, self.journal)
+        if state in DONE_STATES or self.has_failed(job):
+            self.said(job, f"{state} before")
+            self.plan.ended(job, state)
+            return True
+        placed = self.journal.of(job.name, "place")
+        if handle := self.launcher.attach(job, placed[-1] if placed else {}):
+            self.said(job, "still running; waiting for it")
+            self.running[job.name] = handle
+            return True
+        if not self.launcher.has_room(job):
+            return False
+        self.journal.add("start", job.name, attempt=self.journal.attempts(job.name) + 1)
+        handle = self.launcher.start(job)
+        if handle is None:
+            return False
+        self.running[job.name] = handle
+        self.journal.add("place", job.name, **handle.placed)
+        self.said(job, "started" if state is JobState.WAITING else f"resumed ({state})")
+        if self.signal:  # it arrived while the process was being started
+            handle.kill() if self.forced else handle.stop()
+        return True
+
+    def has_failed(self, job: Job) -> bool:
+        """Whether a job has failed so often, or in such a way, that it is not tried again."""
+        failures = self.journal.failures(job.name)
+        repeats = self.journal.last_end(job.name).get("code") in (0, WRONG_CONFIG)
+        return failures > self.retries or (failures > 0 and repeats)
+
+    def watch(self) -> None:
+        """Stops running jobs that the plan finds unpromising."""
+        if time.monotonic() - self.looked < LOOK:
+            return
+        self.looked = time.monotonic()
+        for name, handle in self.running.items():
+            if not self.journal.is_pruned(name) and self.plan.unpromising(handle.job):
+                self.journal.add("prune", name)
+                handle.stop()
+
+    def reap(self) -> None:
+        """Notes the jobs that have ended, and decides whether they are started again."""
+        for name, handle in list(self.running.items()):
+            if handle.has_ended():
+                del self.running[name]
+                self.note_end(handle.job, handle.code)
+
+    def note_end(self, job: Job, code: int | None) -> None:
+        """Writes down how a job has ended. code: its exit code; None if it is not known.
+
+        A job that ended before it had finished has failed, unless this sweep stopped it, or an earlier sweep started
+        it and may have stopped it. Wrong settings (exit code 2) and a time limit (exit code 0) would only repeat.
+        """
+        state = state_of_job(job, self.journal)
+        failure = state not in DONE_STATES and code is not None and not self.signal
+        why = None if state in DONE_STATES else why_ended(job)
+        again = state not in DONE_STATES and not self.signal
+        self.journal.add("end", job.name, code=code, state=str(state), why=why, failure=failure)
+        state = state_of_job(job, self.journal)
+        if again and not self.has_failed(job):
+            self.said(job, f"{state} ({why or f'exit code {code}'}); it will be tried again")
+            self.waiting.append(job)
+            return
+        self.said(job, str(state))
+        if not self.signal:
+            self.plan.ended(job, state)
+
+
+@contextmanager
+def handling(receive: Callable[[int, Any], None]) -> Iterator[None]:
+    """Passes signals to a function instead of ending the process."""
+    before = {number: signal.signal(number, receive) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,271 @@
+"""`search=random` and `search=optuna`: an algorithm chooses the values of each run from those of the runs before.
+
+Only this process writes the study, and it asks and tells: the runs do not know that they belong to a search. The study
+is in the sweep folder, so a search that was stopped or killed continues. What a trial is asked to try depends on the
+seed, on the number of the trial and on the results so far, and on nothing else: without parallel runs, a search that
+was interrupted tries the same values as one that was not.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import optuna
+from hydra.core.override_parser.types import IntervalSweep, Override
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from attnorm.config.run_state import SUMMARY, read_json
+from attnorm.errors import ConfigError, Problem
+from attnorm.sweeps.jobs import Job, choices
+from attnorm.sweeps.state import JobState
+from attnorm.training.csv_table import read_csv
+
+STUDY = "study.jsonl"
+PRUNERS: dict[str, Callable[[], BasePruner]] = {
+    "none": NopPruner,
+    "median": MedianPruner,
+    "halving": SuccessiveHalvingPruner,
+    "hyperband": HyperbandPruner,
+}
+MakeJob = Callable[[int, Sequence[str]], Job]  # of the number of a trial and its overrides
+
+
+class Dimension:
+    """One key of the search space: its distribution, and the override of each value."""
+
+    def __init__(self, override: Override):
+        self.key, value = override.get_key_element(), override.value()
+        self.name = self.key.lstrip("+")
+        self.texts: dict[Any, str] = {}
+        self.distribution: BaseDistribution
+        is_log = "log" in (getattr(value, "tags", None) or ())
+        if isinstance(value, IntervalSweep):
+            self.distribution = _interval(value, is_log)
+        elif override.is_range_sweep():
+            numbers: list[Any] = sorted(override.sweep_iterator())
+            self.texts = dict(zip(numbers, map(str, numbers), strict=True))
+            self.distribution = _range(numbers, is_log)
+        else:
+            texts = [choice.partition("=")[2] for choice in choices(override)]
+            self.texts = {text: text for text in texts}
+            self.distribution = CategoricalDistribution(texts)
+
+    def suggest(self, trial: Trial) -> Any:
+        """The value of the key in a trial, which is sampled unless it has been."""
+        it = self.distribution
+        if isinstance(it, CategoricalDistribution):
+            return trial.suggest_categorical(self.name, it.choices)
+        if isinstance(it, IntDistribution):
+            return trial.suggest_int(self.name, it.low, it.high, step=it.step, log=it.log)
+        assert isinstance(it, FloatDistribution)
+        return trial.suggest_float(self.name, it.low, it.high, step=it.step, log=it.log)
+
+    def override(self, value: Any) -> str:
+        """The override that sets the key to a value of the distribution."""
+        if self.texts and value not in self.texts:  # a float that is a rounding error away from it
+            value = min(self.texts, key=lambda it: abs(it - value))
+        return f"{self.key}={self.texts.get(value, value)}"
+
+    def extremes(self) -> list[str]:
+        """Overrides for all choices, or for the smallest and the largest number: what is checked beforehand."""
+        it = self.distribution
+        if isinstance(it, CategoricalDistribution):
+            return [self.override(choice) for choice in it.choices]
+        assert isinstance(it, (IntDistribution, FloatDistribution))
+        return list(dict.fromkeys([self.override(it.low), self.override(it.high)]))
+
+
+def _interval(value: IntervalSweep, is_log: bool) -> BaseDistribution:
+    assert value.start is not None and value.end is not None
+    low, high = min(value.start, value.end), max(value.start, value.end)
+    if isinstance(low, int) and isinstance(high, int):  # after a cast, int(interval(1,9)); otherwise Hydra has floats
+        return IntDistribution(low, high, log=is_log)
+    return FloatDistribution(low, high, log=is_log)
+
+
+def _range(numbers: list[Any], is_log: bool) -> BaseDistribution:
+    step = 1 if len(numbers) < 2 else numbers[1] - numbers[0]
+    if all(isinstance(number, int) for number in numbers):
+        return IntDistribution(numbers[0], numbers[-1], log=is_log, step=1 if is_log else step)
+    if is_log:
+        return FloatDistribution(numbers[0], numbers[-1], log=True)
+    return FloatDistribution(numbers[0], numbers[-1], step=step)
+
+
+class SeededSampler(BaseSampler):
+    """Samples each trial with random numbers of its own, which depend on the seed and the number of the trial only.
+
+    The random state of a sampler is not part of a study. With this one, nothing is lost when a search is interrupted,
+    not even between two values of one trial.
+
+    make: a sampler with a seed.
+    """
+
+    def __init__(self, make: Callable[[int], BaseSampler], seed: int):
+        self.make, self.seed = make, seed
+
+    def sampler(self, trial: FrozenTrial, name: str) -> BaseSampler:
+        """The sampler of one value; `name` is "" for the values that are sampled together."""
+        return self.make(zlib.crc32(f"{self.seed + trial.number} {name}".encode()))
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self.sampler(trial, "").infer_relative_search_space(study, trial)
+
+    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict:
+        return self.sampler(trial, "").sample_relative(study, trial, search_space)
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
+        return self.sampler(trial, name).sample_independent(study, trial, name, distribution)
+
+
+class OneWriter(JournalFileOpenLock):
+    """No lock: the sweep holds one on its folder. Optuna's own would be left behind by a process that is killed."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+class Search:
+    """The trials of a study as the jobs of a sweep.
+
+    folder:    the sweep folder.
+    make_job:  the job of a trial.
+    about:     what the search is about: its overrides and its settings. A study is not continued with others.
+    total:     number of trials.
+    algorithm: "random" or "optuna".
+    monitor:   the metric, and mode whether "min" or "max" of it is best.
+    parallel:  whether trials run at the same time.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        space: Sequence[Dimension],
+        make_job: MakeJob,
+        *,
+        about: Sequence[str],
+        total: int,
+        algorithm: str,
+        seed: int,
+        pruner: str,
+        monitor: str,
+        mode: str,
+        parallel: bool,
+    ):
+        def sampler(seed: int) -> BaseSampler:
+            if algorithm == "random":
+                return RandomSampler(seed=seed)
+            return TPESampler(seed=seed, multivariate=True, constant_liar=parallel)
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.space, self.make_job, self.monitor = list(space), make_job, monitor
+        self.study = optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(whole(folder / STUDY)), OneWriter(STUDY))),
+            study_name="sweep",
+            direction="maximize" if mode == "max" else "minimize",
+            sampler=SeededSampler(sampler, seed),
+            pruner=PRUNERS[pruner](),
+            load_if_exists=True,
+        )
+        about = sorted(about)
+        if (known := self.study.user_attrs.get("about", about)) != about:
+            message = f"holds a search over other values ({' '.join(known)}); choose another folder"
+            raise ConfigError([Problem("dir", message, folder)])
+        self.study.set_user_attr("about", about)
+        self.jobs: list[Job] = []
+        self.trials: dict[str, int] = {}  # numbers of trials by the names of their jobs
+        self.first: dict[str, int] = {}  # the first trial of each key
+        before = self.study.get_trials(deepcopy=False)
+        self.asked, self.repeated = len(before), 0
+        self.total = max(total, self.asked)
+        self.open = [it.number for it in before if not it.state.is_finished()]  # left by a sweep that was stopped
+        for trial in before:
+            if trial.state.is_finished():
+                self.job_of(trial.number)
+
+    def next(self) -> Job | None:
+        while self.open or self.asked < self.total:
+            if self.open:
+                number = self.open.pop(0)
+            else:
+                self.asked, number = self.asked + 1, self.study.ask().number
+            if job := self.job_of(number):
+                return job
+        return None
+
+    def job_of(self, number: int) -> Job | None:
+        """The job of a trial, whose values are sampled unless they have been. None if an earlier trial tried the same
+        values: its result is also that of this trial."""
+        trial = self.trial(number)
+        job = self.make_job(number, [it.override(it.suggest(trial)) for it in self.space])
+        twin = self.frozen(self.first.setdefault(job.key, number))
+        if twin.number != number and twin.state in (TrialState.COMPLETE, TrialState.PRUNED):
+            if not self.frozen(number).state.is_finished():
+                is_complete = twin.state is TrialState.COMPLETE
+                self.study.tell(number, twin.value if is_complete else None, None if is_complete else twin.state)
+            self.repeated += 1
+            return None
+        self.trials[job.name] = number
+        self.jobs.append(job)
+        return job
+
+    def trial(self, number: int) -> Trial:
+        """A trial, also one that an earlier process has begun."""
+        return Trial(self.study, self.frozen(number)._trial_id)
+
+    def frozen(self, number: int) -> FrozenTrial:
+        """What the study knows of a trial."""
+        return self.study.get_trials(deepcopy=False)[number]
+
+    def unpromising(self, job: Job) -> bool:
+        """Reports new validations of a run to the study. Whether its pruner would stop the run."""
+        trial = self.trial(self.trials[job.name])
+        known = self.frozen(trial.number).intermediate_values
+        for step, value in validations(job.folder, self.monitor):
+            if step not in known:
+                trial.report(value, step)
+                if trial.should_prune():
+                    return True
+        return False
+
+    def ended(self, job: Job, state: JobState) -> None:
+        """Tells the study the result of a trial, unless it has been told."""
+        number = self.trials[job.name]
+        if self.frozen(number).state.is_finished():
+            return
+        value = read_json(job.folder / SUMMARY).get("best_value")
+        if state is JobState.FINISHED and isinstance(value, (int, float)) and value == value:
+            self.study.tell(number, value)
+        elif state is JobState.PRUNED:
+            self.study.tell(number, state=TrialState.PRUNED)
+        else:
+            self.study.tell(number, state=TrialState.FAIL)
+
+
+def validations(folder: Path, monitor: str) -> list[tuple[int, float]]:
+    """The steps and values of the metric in metrics.csv, as far as they are written."""
+    found: dict[int, float] = {}
+    with suppress(OSError, ValueError, KeyError):
+        for row in read_csv(folder / "metrics.csv"):
+            if row.get(monitor) and row.get("step"):
+                found[int(row["step"])] = float(row[monitor])
+    return sorted(it for it in found.items() if it[1] == it[1])
+
+
+def whole(path: Path) -> Path:
+    """Removes a last line that was being written when the process was killed; Optuna cannot append to it."""
+    if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
+        with open(path, "r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)
+    return path

@@ -1,0 +1,170 @@
+"""What is known about the jobs of a sweep.
+
+There are two sources, and they never say the same thing twice. The run folder of a job tells how far the run came
+(`config.run_state`). The file jobs.jsonl in the sweep folder tells what the sweep did: a line per event, only appended.
+"""
+
+import json
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from attnorm.config.run_state import FolderLock, RunState, is_running, state_of
+from attnorm.sweeps.jobs import Job
+
+EVENTS, SWEEP_LOCK, JOB_LOCK, CONSOLE = "jobs.jsonl", "sweep.lock", "job.lock", "console.log"
+
+
+class JobState(StrEnum):
+    """The state of a job; as of its run folder, except that a job waits before it starts, and may be pruned."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    PRUNED = "pruned"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    KILLED = "killed"
+
+
+DONE_STATES = (JobState.FINISHED, JobState.PRUNED)
+
+
+class Journal:
+    """The events of a sweep, in order: dicts with "event", "time" (seconds since 1970) and "name" (of a job).
+
+    | event | meaning | further values |
+    |---|---|---|
+    | open | a process took over the sweep | pid, host, command |
+    | job | a job was added | key, label, overrides, and trial in a search |
+    | start | a process of the job is about to be started | attempt |
+    | place | it was started | what the launcher needs to find it again |
+    | end | the process was seen to have ended | code, state, why, failure |
+    | prune | a search decided to stop the job | |
+    | close | the process that had opened the sweep ended by itself | code |
+    """
+
+    def __init__(self, folder: Path):
+        self.path = folder / EVENTS
+        self.reload()
+
+    def reload(self) -> None:
+        """Reads the file again. A last line that was being written when the process was killed is left out."""
+        self.by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.trials: dict[int, dict[str, Any]] = {}  # events "job" by the number of the trial
+        self.failed: Counter[str] = Counter()  # since the last "close"
+        if self.path.exists():
+            for line in self.path.read_bytes().splitlines():
+                with suppress(ValueError):
+                    self._note(json.loads(line))
+
+    def add(self, event: str, name: str | None = None, **values: Any) -> None:
+        """Appends an event to the file."""
+        content = {"event": event, "time": round(time.time(), 3), **({"name": name} if name else {}), **values}
+        self._note(content)
+        line = json.dumps(content, ensure_ascii=False).encode() + b"\n"
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
+            os.write(descriptor, b"\n" + line if torn else line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _note(self, content: dict[str, Any]) -> None:
+        self.by_name[content.get("name", "")].append(content)
+        if content["event"] == "job" and "trial" in content:
+            self.trials[content["trial"]] = content
+        elif content["event"] == "close":
+            self.failed.clear()
+        elif content["event"] == "end" and content.get("failure"):
+            self.failed[content["name"]] += 1
+
+    def of(self, name: str, *kinds: str) -> list[dict[str, Any]]:
+        """The events of a job, of these kinds."""
+        return [it for it in self.by_name.get(name, ()) if it["event"] in kinds]
+
+    def names(self) -> dict[str, str]:
+        """The names of all jobs by their keys. A job keeps its name when the sweep is extended."""
+        return {it["key"]: it["name"] for it in self.added()}
+
+    def added(self) -> list[dict[str, Any]]:
+        """The events "job"."""
+        return [it for events in self.by_name.values() for it in events if it["event"] == "job"]
+
+    def attempts(self, name: str) -> int:
+        """How many times a process was started for the job."""
+        return len(self.of(name, "start"))
+
+    def failures(self, name: str) -> int:
+        """How many of its processes failed. Counting starts again when a sweep that has ended is continued; after a
+        sweep that was killed it does not."""
+        return self.failed[name]
+
+    def seconds(self, name: str) -> float:
+        """The time that the processes of the job took, as far as their ends were seen."""
+        total, started = 0.0, None
+        for it in self.of(name, "start", "end"):
+            if it["event"] == "start":
+                started = it["time"]
+            elif started is not None:
+                total, started = total + it["time"] - started, None
+        return total
+
+    def is_pruned(self, name: str) -> bool:
+        """Whether the search decided to stop the job."""
+        return bool(self.of(name, "prune"))
+
+    def last_end(self, name: str) -> dict[str, Any]:
+        """The last event "end" of the job if no process was started after it; otherwise {}."""
+        found = self.of(name, "start", "end")
+        return found[-1] if found and found[-1]["event"] == "end" else {}
+
+
+def is_held(job: Job) -> bool:
+    """Whether a process of the job lives. Its lock is taken before the process starts, and the process inherits it."""
+    return FolderLock(job.folder, JOB_LOCK).holder() is not None or is_running(job.folder)
+
+
+def state_of_job(job: Job, journal: Journal) -> JobState:
+    """The state of a job."""
+    if is_held(job):
+        return JobState.RUNNING
+    state = state_of(job.folder)
+    if state is RunState.FINISHED:
+        return JobState.FINISHED
+    if journal.is_pruned(job.name):
+        return JobState.PRUNED
+    if state is RunState.ABSENT:
+        return JobState.FAILED if journal.last_end(job.name).get("failure") else JobState.WAITING
+    return JobState(state)
+
+
+def holders(lock: Path) -> list[int]:
+    """The numbers of the processes of this machine that have a lock file open, as far as they may be looked at."""
+    with suppress(OSError):
+        wanted = os.stat(lock)
+        return [pid for pid in _processes() if _has_open(pid, wanted)]
+    return []
+
+
+def _processes() -> Iterator[int]:
+    yield from (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+
+
+def _has_open(pid: int, wanted: os.stat_result) -> bool:
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found = os.stat(f"/proc/{pid}/fd/{name}")
+                if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                    return True
+    except OSError:  # it has ended, or belongs to somebody else
+        return False
+    return False

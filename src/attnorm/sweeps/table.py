@@ -1,0 +1,129 @@
+"""What a person sees of a sweep: a live table on a terminal, otherwise a line per event; and the closing table."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from attnorm.config.run_state import PROGRESS, read_json
+from attnorm.progress import console
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.results import Result
+from attnorm.sweeps.scheduler import Plan
+from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
+
+REFRESH, QUIET = 1.0, 60.0  # seconds between two pictures of the live table, and between two lines without it
+COLOURS = {
+    JobState.RUNNING: "cyan",
+    JobState.FINISHED: "green",
+    JobState.PRUNED: "yellow",
+    JobState.FAILED: "red",
+    JobState.KILLED: "red",
+    JobState.INTERRUPTED: "yellow",
+}
+
+
+class View:
+    """Shows how far a sweep has come, while it is used as a context manager."""
+
+    def __init__(self, plan: Plan, journal: Journal):
+        self.plan, self.journal = plan, journal
+        self.live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self.shown = 0.0
+
+    def __enter__(self) -> "View":
+        if self.live:
+            self.live.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.live:
+            self.live.__exit__(kind, error, at)
+
+    def said(self, job: Job, line: str) -> None:
+        """Something has happened to a job."""
+        number = self.plan.jobs.index(job) + 1
+        if not self.live:
+            console.print(f"[{number}/{self.plan.total}] {job.label}: {line}", markup=False)
+        self.shown = time.monotonic() if not self.live else 0.0
+
+    def stops(self, count: int) -> None:
+        """A signal stops the sweep while so many jobs are running."""
+        what = "one run saves and exits" if count == 1 else f"{count} runs save and exit"
+        if count:
+            console.print(f"stopping: {what}; press Ctrl-C again to end at once", markup=False)
+
+    def show(self) -> None:
+        """Draws the table again if its time has come."""
+        if time.monotonic() - self.shown < (REFRESH if self.live else QUIET):
+            return
+        self.shown = time.monotonic()
+        states = {job.name: state_of_job(job, self.journal) for job in self.plan.jobs}
+        if self.live:
+            self.live.update(self.table(states), refresh=True)
+            return
+        for job in self.plan.jobs:
+            if states[job.name] is JobState.RUNNING:
+                console.print(f"{job.label}: {', '.join(filter(None, progress_of(job)))}", markup=False)
+
+    def table(self, states: dict[str, JobState]) -> Table:
+        """Running jobs first, then those that have ended, the latest ones first, as far as the terminal has lines."""
+        counts = Counter(states.values())
+        waiting = (
+            self.plan.total
+            - self.plan.repeated
+            - sum(count for state, count in counts.items() if state is not JobState.WAITING)
+        )
+        parts = [f"{count} {state}" for state, count in counts.items() if state is not JobState.WAITING]
+        table = Table(title=", ".join([*sorted(parts), f"{waiting} waiting"]), title_justify="left")
+        for name in ("job", "state", "updates", "metric", "time left"):
+            table.add_column(name, justify="left" if name in ("job", "state") else "right", no_wrap=name != "job")
+        order = (JobState.RUNNING, JobState.INTERRUPTED, JobState.KILLED, JobState.FAILED, *DONE_STATES)
+        rows = [job for state in order for job in reversed(self.plan.jobs) if states[job.name] is state]
+        most = max(3, console.height - 8)
+        for job in rows[:most]:
+            state = states[job.name]
+            table.add_row(escape(job.label), f"[{COLOURS.get(state, 'dim')}]{state}[/]", *progress_of(job))
+        if len(rows) > most:
+            table.add_row(f"[dim]and {len(rows) - most} more[/]")
+        return table
+
+
+def progress_of(job: Job) -> tuple[str, str, str]:
+    """Updates, metric and time left of a run, as texts; empty where nothing is known."""
+    found = read_json(job.folder / PROGRESS)
+    step, updates, value = found.get("step"), found.get("updates"), found.get("value")
+    left = found.get("seconds_left")
+    metric = f"{found.get('monitor')} {value:.4g}" if isinstance(value, (int, float)) else ""
+    return f"{step:,}/{updates:,}" if step is not None and updates else "", metric, duration(left) if left else ""
+
+
+def duration(seconds: float) -> str:
+    """A time span as h:mm:ss, or as mm:ss."""
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60:02}:{rest % 60:02}"
+
+
+def print_results(results: Sequence[Result]) -> None:
+    """The closing table: a row per job."""
+    metrics = list(dict.fromkeys(result.monitor for result in results if result.monitor))
+    table = Table(title_justify="left")
+    table.add_column("job", overflow="fold")
+    table.add_column("state")
+    table.add_column(f"best {metrics[0]}" if len(metrics) == 1 else "best value", justify="right")
+    table.add_column("updates", justify="right")
+    table.add_column("time", justify="right")
+    for result in results:
+        value = "" if result.best_value is None else f"{result.best_value:.4g}"
+        value = f"{result.monitor} {value}" if value and len(metrics) > 1 else value
+        steps = "" if result.steps is None else f"{result.steps:,}"
+        colour = COLOURS.get(result.state, "dim")
+        table.add_row(escape(result.job.label), f"[{colour}]{result.state}[/]", value, steps, duration(result.seconds))
+    console.print(table)
+    for result in results:
+        if result.why:
+            console.print(f"{result.job.label}: {result.state}: {result.why}", markup=False)

@@ -1,0 +1,74 @@
+"""A notice when the training loss is far above its recent values."""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import pytorch_lightning as pl
+
+from attnorm.schema import Count, Positive
+from attnorm.tasks.module import TaskModule
+
+log = logging.getLogger(__name__)
+
+LEAST = 20  # losses that are needed to judge the next one
+BEYOND = 2.0  # a spike is this many times as far above the median as the largest of the recent losses
+SIGMA = 1.4826  # the standard deviation of a normal distribution, in units of its median absolute deviation
+
+
+class LossSpike(pl.Callback):
+    """Warns once when the loss of an update is far above its recent values, and again after it has come down.
+
+    Far means that the logarithm of the loss is more than `threshold` robust standard deviations (1.4826 times the
+    median absolute deviation) above the median of the last `window` losses, and more than twice as far above it as the
+    largest of them. The second condition keeps rare batches that are harder than others from being reported. There is
+    no warning before 20 losses are known. If a loss is 0 or negative, the losses themselves are compared.
+
+    Each rank looks at the loss of its own share of the update, in the unit of the metric train/loss. The recent losses
+    are part of the checkpoint.
+    """
+
+    def __init__(self, window: Count = 50, threshold: Positive = 6.0):
+        self.recent: deque[float] = deque(maxlen=max(window, LEAST))
+        self.threshold, self.is_high = threshold, False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"recent": list(self.recent), "is_high": self.is_high}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.recent.clear()
+        self.recent.extend(state_dict["recent"])
+        self.is_high = bool(state_dict["is_high"])
+
+    def on_before_optimizer_step(self, trainer: pl.Trainer, task: pl.LightningModule, optimizer: Any) -> None:
+        # The gradients are about to be read in any case, so reading the loss costs no further wait for the GPU.
+        assert isinstance(task, TaskModule)
+        size = sum(part.size for part in task.update)
+        loss = float(sum(part.plain for part in task.update)) / max(1, size)
+        if not math.isfinite(loss):
+            return
+        was_high, self.is_high = self.is_high, is_spike(loss, self.recent, self.threshold)
+        if self.is_high and not was_high:
+            data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by Lightning
+            rows = [row for part in task.update for row in part.batch["rows"].tolist()]
+            examples = data.task.example_ids(data.splits["train"], rows[:8])
+            log.warning(
+                "The loss rose to %.4g at step %d, from about %.4g in the %d updates before; examples %s%s.",
+                *(loss, trainer.global_step + 1, median(self.recent), len(self.recent)),
+                *(", ".join(examples), ", ..." * (len(rows) > 8)),
+            )
+        self.recent.append(loss)
+
+
+def is_spike(loss: float, recent: Sequence[float], threshold: float) -> bool:
+    """Whether a loss is far above the recent ones, see `LossSpike`."""
+    if len(recent) < LEAST:
+        return False
+    values = [*recent, loss]
+    *before, now = map(math.log, values) if min(values) > 0 else values
+    middle = median(before)
+    deviation = SIGMA * median(abs(value - middle) for value in before)
+    return now - middle > max(threshold * deviation, BEYOND * (max(before) - middle))

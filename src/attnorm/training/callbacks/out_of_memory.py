@@ -1,0 +1,123 @@
+"""Memory that does not suffice: an error that says how large the batch was and what to change."""
+
+import traceback
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from attnorm.attention.multihead import attention_layers
+from attnorm.attention.normalizers.base import Normalizer
+from attnorm.errors import UserError
+from attnorm.training.environment import peak_memory
+
+ON_CPU = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
+
+
+class NotEnoughMemory(UserError, MemoryError):
+    """A batch did not fit into memory."""
+
+
+class OutOfMemory(pl.Callback):
+    """Turns an out-of-memory error into NotEnoughMemory, with the original error as its cause.
+
+    It is used as a context manager around training and scoring, and as a callback of the trainer, from which it knows
+    the step. A Linux kernel that kills the process for its use of memory leaves nothing to turn: such a run is found as
+    killed, see `RunState`.
+
+    cfg: the configuration of the run.
+    """
+
+    def __init__(self, cfg: Mapping[str, Any]):
+        self.cfg = cfg
+        self.trainer: pl.Trainer | None = None
+        self.phase = "scoring"
+
+    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.trainer, self.phase = trainer, "training"
+
+    def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.trainer, self.phase = trainer, "validation"
+
+    def on_validation_end(self, *_: Any) -> None:
+        self.phase = "training"
+
+    def on_train_end(self, *_: Any) -> None:
+        self.phase = "scoring"
+
+    def __enter__(self) -> "OutOfMemory":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
+        if error is not None and is_out_of_memory(error):
+            raise NotEnoughMemory(self.message(batch_in(where))) from error
+
+    def message(self, batch: Mapping[str, Tensor]) -> str:
+        """What happened, with the largest batch that is known, and what to change."""
+        step = f" at step {self.trainer.global_step + (self.phase == 'training')}" if self.trainer else ""
+        peak = ", ".join(f"{name.removesuffix('_mb')} {value:,.0f} MB" for name, value in peak_memory().items())
+        size = f" The batch has {size_of(batch)}." if batch else ""
+        advice = "; or ".join(self.remedies())
+        return f"out of memory during {self.phase}{step}.{size} Peak memory: {peak}. Try {advice}."
+
+    def remedies(self) -> list[str]:
+        """What needs less memory, the changes that keep the results first."""
+        if self.phase == "training":
+            return [*self._in_training(), "a smaller data.batch_tokens (which changes the training)"]
+        return [*self._in_evaluation(), "a smaller data.batch_tokens"]
+
+    def _in_training(self) -> Iterator[str]:
+        pieces = self.cfg["trainer"].get("accumulate_grad_batches") or 1
+        yield f"trainer.accumulate_grad_batches={2 * pieces} (same result)"
+        if self.cfg["model"].get("attention_dropout"):
+            yield "model.attention_dropout=0 (otherwise all attention weights are kept)"
+        if self.trainer and (tables := normalizers_with_tables(self.trainer.lightning_module)):
+            yield f"another normalizer than {', '.join(tables)}, which keeps all attention weights"
+        if str(self.cfg["trainer"].get("precision")).startswith("32"):
+            yield "trainer.precision=bf16-mixed"
+
+    def _in_evaluation(self) -> Iterator[str]:
+        beam = (self.cfg.get("decoding") or {}).get("beam_size", 1)
+        if self.phase == "scoring" and beam > 1:
+            yield f"a smaller decoding.beam_size (now {beam})"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory could not be allocated, by torch on any device, or by Python."""
+    if isinstance(error, NotEnoughMemory):
+        return False
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in ON_CPU)
+
+
+def batch_in(where: TracebackType | None) -> dict[str, Tensor]:
+    """The batch that was being processed: the innermost variable `batch` of a traceback that holds tensors."""
+    found: dict[str, Tensor] = {}
+    for frame, _ in traceback.walk_tb(where):
+        batch = frame.f_locals.get("batch")
+        if isinstance(batch, dict) and batch and all(isinstance(it, Tensor) for it in batch.values()):
+            found = batch
+    return found
+
+
+def size_of(batch: Mapping[str, Tensor]) -> str:
+    """The shapes of a batch: "64 rows, source 64 x 120, target 64 x 30; 9,600 tokens with padding"."""
+    ids = {name: it for name, it in batch.items() if it.ndim == 2 and it.dtype == torch.int64}
+    others = {name: it for name, it in batch.items() if it.ndim > 1 and name not in ids}
+    shapes = [f"{name} {' x '.join(map(str, tensor.shape))}" for name, tensor in {**ids, **others}.items()]
+    rows = next((len(tensor) for tensor in (*ids.values(), *others.values())), 0)
+    tokens = sum(tensor.numel() for name, tensor in ids.items() if name in TOKENS)
+    return f"{rows:,} rows: {', '.join(shapes)}" + f"; {tokens:,} tokens with padding" * bool(tokens)
+
+
+TOKENS = ("source", "target", "ids")  # tensors of token ids in the batches of the tasks
+
+
+def normalizers_with_tables(model: torch.nn.Module) -> list[str]:
+    """The normalizers of a model that always compute the whole table of attention weights."""
+    kinds = {type(layer.normalizer) for layer in attention_layers(model).values()}
+    return sorted(kind.__name__ for kind in kinds if kind.attend is Normalizer.attend)

@@ -1,0 +1,42 @@
+"""What the first process decides for all, such as the run folder, before they are connected for training.
+
+Processes that torchrun or SLURM has started have no common environment variables that tell them. They meet where
+`torch.distributed` will connect them: at the address and port of its store of keys and values.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch.distributed import Store
+
+from attnorm.tasks.ranks import Ranks
+
+_stores: list[Store] = []  # kept, since the first process serves it to the others until training starts
+
+
+def started_together() -> Ranks | None:
+    """This process and those that torchrun or SLURM has started with it; None if it started alone."""
+    if not torch.distributed.is_available():
+        return None
+    from lightning_fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+
+    for environment in (TorchElasticEnvironment, SLURMEnvironment):
+        if environment.detect():
+            found = environment()
+            _ = found.main_address, found.main_port  # sets the variables MASTER_ADDR and MASTER_PORT, if they are not
+            ranks = Ranks(found.global_rank(), found.world_size())
+            return ranks if ranks.size > 1 else None
+    return None
+
+
+def decided_by_first(ranks: Ranks, name: str, decide: Callable[[], str]) -> str:
+    """The text that `decide` returns on the first rank. The others wait for it."""
+    from torch.distributed.rendezvous import rendezvous
+
+    if not _stores:
+        store, _, _ = next(rendezvous("env://", ranks.rank, ranks.size))
+        _stores.append(store)
+    key = f"attnorm/{name}"
+    if ranks.rank == 0:
+        _stores[0].set(key, decide())
+    return _stores[0].get(key).decode()

@@ -1,0 +1,130 @@
+"""A process that dies or hangs ends the whole job: exit code, stacks of every rank, no process left behind."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import runs
+
+pytestmark = [
+    pytest.mark.training,
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux"),
+]
+TIMEOUT = 4  # seconds without progress
+ENDS = 20.0  # seconds from the fault to the end of the job: the timeout, the grace period, and a slow machine
+DOORS = {
+    "launcher": [sys.executable],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"],
+}
+
+
+class Job:
+    """A training run of two processes, in a folder of its own, by which its processes are found."""
+
+    def __init__(self, folder: Path, door: str, *typed: str):
+        self.folder = folder
+        self.printed = open(folder / "printed.txt", "w+")  # noqa: SIM115 - closed with the process
+        arguments = (
+            *runs.tiny_overrides(),
+            "task.max_steps=1000000",
+            "task.validations=1",
+            "callbacks.attention_stats.every_n_steps=0",
+            f"run.hang_timeout={TIMEOUT}",
+            f"paths.log_dir={folder}/logs",
+        )
+        self.process = subprocess.Popen(
+            [*DOORS[door], str(runs.ROOT / "train.py"), *typed, *arguments],
+            stdout=self.printed,
+            stderr=self.printed,
+            start_new_session=True,
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self.living():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        self.process.wait()
+
+    def living(self) -> dict[int, str]:
+        """The processes in the folder of the test by number, with the rank of each, or "launcher"."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, ValueError):
+                _, _, fields = (path / "stat").read_text().rpartition(")")
+                if fields.split()[0] not in "ZX" and (path / "cwd").readlink() == self.folder.resolve():
+                    words = (path / "environ").read_bytes().decode(errors="replace").split("\0")
+                    variables = dict(word.split("=", 1) for word in words if "=" in word)
+                    launcher = "distributed.run" in (path / "cmdline").read_text()
+                    found[int(path.name)] = "launcher" if launcher else variables.get("LOCAL_RANK", "0")
+        return found
+
+    def number_of(self, rank: str) -> int:
+        return next(number for number, found in self.living().items() if found == rank)
+
+    def run(self) -> Path:
+        """The run folder."""
+        [config] = (self.folder / "logs").rglob("metrics.csv")
+        return config.parent
+
+    def trained(self, steps: int = 15) -> "Job":
+        """Waits until so many updates have been made."""
+        end = time.monotonic() + 90
+        while not any(file.read_text().count("\n") > steps for file in self.folder.rglob("metrics.csv")):
+            assert time.monotonic() < end and self.process.poll() is None, self.text()
+            time.sleep(0.1)
+        return self
+
+    def ended(self) -> float:
+        """Waits until no process is left; returns the seconds that it took."""
+        start = time.monotonic()
+        while left := self.living():
+            assert time.monotonic() < start + ENDS, f"{left} are left\n{self.text()}"
+            self.process.poll()
+            time.sleep(0.05)
+        return time.monotonic() - start
+
+    def text(self) -> str:
+        self.printed.flush()
+        return (self.folder / "printed.txt").read_text()[-5000:]
+
+    def stacks(self) -> dict[str, str]:
+        return {path.stem: path.read_text() for path in sorted((self.run() / "stacks").iterdir())}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize(("door", "strategy"), [("launcher", "ddp"), ("torchrun", "ddp"), ("launcher", "fsdp")])
+def test_a_rank_that_dies_or_stops_ends_the_job(tmp_path, door, strategy, rank, number):
+    typed = (f"trainer={strategy}", "trainer.devices=2", "trainer.accelerator=cpu")
+    with Job(tmp_path, door, *typed).trained() as job:
+        os.kill(job.number_of(rank), number)
+        seconds = job.ended()
+        code = job.process.wait()
+        print(f"{door} {strategy} {signal.Signals(number).name} rank {rank}: {seconds:.1f} s, exit code {code}")
+        assert code != 0
+        stacks = job.stacks()
+        for name in ("rank_0", "rank_1"):
+            killed = number == signal.SIGKILL and name == f"rank_{rank}"  # nothing runs in such a process any more
+            assert killed or "most recent call" in stacks[name], (name, stacks, job.text())
+        if number == signal.SIGSTOP or rank == "1":
+            summary = json.loads((job.run() / "summary.json").read_text())
+            assert not summary["finished"] and summary["why"]
+
+
+def test_the_end_of_the_launcher_ends_its_ranks(tmp_path):
+    with Job(tmp_path, "torchrun", "trainer=ddp", "trainer.devices=2").trained() as job:
+        os.kill(job.number_of("launcher"), signal.SIGKILL)
+        print(f"launcher killed: {job.ended():.1f} s")
+        assert all("the launcher ended" in text for text in job.stacks().values())

@@ -1,0 +1,86 @@
+"""Stands in for `attnorm train` in tests of the sweep: a run that takes milliseconds, with the same files, lock, exit
+codes and answers to signals as a real one.
+
+    steps=<number>      updates, each of which is appended to steps.txt
+    pause=<seconds>     time that each update takes
+    fails=<number>      so many attempts fail after half of the updates (exit code 1)
+    code=<number>       every attempt ends at once with this exit code
+    hang=true           signals are ignored
+    bad=<number>        validations get worse from update to update, and worse the larger the number is
+    start=<seconds>     time before the run has its lock, such as for imports
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from attnorm.config.run_state import FolderLock
+
+
+def main(arguments):
+    typed = dict(it.lstrip("+").split("=", 1) for it in arguments if "=" in it)
+    resumed = "resume" in typed
+    folder = Path(typed["resume"] if resumed else typed["hydra.run.dir"])
+    if resumed:
+        typed = json.loads((folder / "config.yaml").read_text())
+    time.sleep(float(typed.get("start", 0)))
+    if "code" in typed:
+        print("error: this job cannot be run")
+        return int(typed["code"])
+    lock = FolderLock(folder)
+    if not lock.acquire() or (not resumed and (folder / "config.yaml").exists()):
+        with open(folder.parent / "doubled.txt", "a") as file:
+            print(folder.name, file=file)
+        return 1
+    (folder / "config.yaml").write_text(json.dumps(typed))
+    with open(folder / "attempts.txt", "a") as file:
+        cores, threads = sorted(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS")
+        print(json.dumps({"pid": os.getpid(), "resumed": resumed, "cores": cores, "threads": threads}), file=file)
+    attempts = len((folder / "attempts.txt").read_text().splitlines())
+
+    def stop(number, _):
+        finish(folder, "interrupted", "SIGTERM")
+        os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN if typed.get("hang") else stop)
+    steps, path = int(typed.get("steps", 3)), folder / "steps.txt"
+    done = len(path.read_text().splitlines()) if path.exists() else 0
+    for step in range(done, steps):
+        time.sleep(float(typed.get("pause", 0.01)))
+        if attempts <= int(typed.get("fails", 0)) and step >= steps // 2:
+            finish(folder, "failed", "it was told to fail")
+            return 1
+        note(folder, step, steps, typed)
+    finish(folder, "finished", None, value=value_of(typed, steps))
+    return 0
+
+
+def value_of(typed, step):
+    """The metric: smallest for x=0.3, and independent of the step unless `bad` is set."""
+    x = float(typed.get("x", 0))
+    return (x - 0.3) ** 2 + float(typed.get("shift", 0)) + float(typed.get("bad", 0)) * step
+
+
+def note(folder, step, steps, typed):
+    with open(folder / "steps.txt", "a") as file:
+        print(step, file=file)
+    with open(folder / "metrics.csv", "a") as file:
+        if not file.tell():
+            print("step,val/loss", file=file)
+        print(f"{step + 1},{value_of(typed, step + 1)}", file=file)
+    progress = {"step": step + 1, "updates": steps, "monitor": "val/loss", "value": value_of(typed, step + 1)}
+    (folder / "progress.json").write_text(json.dumps({**progress, "best_value": None, "seconds_left": 1}))
+
+
+def finish(folder, state, why, value=None):
+    summary = {"state": state, "why": why, "monitor": "val/loss", "best_value": value}
+    (folder / "summary.unfinished").write_text(json.dumps(summary))
+    os.replace(folder / "summary.unfinished", folder / "summary.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

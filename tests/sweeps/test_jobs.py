@@ -1,0 +1,125 @@
+"""Which jobs a command line stands for, and what they are called."""
+
+import re
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+from runs import CONF
+
+from attnorm.cli.read_sweep import read_sweep
+from attnorm.cli.sweep import run_sweep
+from attnorm.config.arguments import as_typed, readable
+from attnorm.errors import ConfigError
+from attnorm.sweeps.jobs import expand, label_of, name_of, sweep_name
+
+COMMANDS = (
+    ("attention=softmax,dnas,hnas", "seed=1,2,3", "task=gigaword"),
+    ("attention=glob(dnas*)", "seed=range(1,4)"),
+    ("attention=glob([*nas,softmax],exclude=h*)",),
+    ("optimizer.lr=choice(1e-3,1e-2)", "model.dropout=range(0,0.3,step=0.1)"),
+    ("attention=[dnas,softmax],hnas", "tags=[a,b],[c]"),
+    ("attention=my_module:Mine,softmax", "attention.encoder=dnas"),
+    ("seed=1,2", "seed=3,4", "model.dropout=0.1,0.2"),
+    ("data.train='a,b.json','c d.json'", "~callbacks.progress"),
+    ("seed=sort(3,1,2,reverse=true)", "+data.extra=1,2"),
+    ("seed=7",),
+)
+
+
+def jobs_of_hydra(arguments):
+    """The jobs for which Hydra's own sweeper calls its launcher."""
+    read_sweep(CONF, arguments)  # prepares Hydra
+    loader, launched = GlobalHydra.instance().config_loader(), []
+
+    class Launcher:
+        def launch(self, batch, initial_job_idx):
+            launched.extend(tuple(job) for job in batch)
+            return []
+
+    class Context:
+        config_loader = loader
+
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper  # Hydra imports it again when it starts
+
+    sweeper = BasicSweeper(max_batch_size=None)
+    sweeper.launcher, sweeper.hydra_context = Launcher(), Context()
+    sweeper.validate_batch_is_legal = lambda batch: None
+    return sweeper, launched
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_the_jobs_are_those_of_hydra(tmp_path, arguments):
+    found = [tuple(as_typed(job)) for job in expand(read_sweep(CONF, arguments).overrides)]
+    sweeper, launched = jobs_of_hydra(arguments)
+    sweeper.config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    sweeper.sweep(readable(arguments, multirun=True))
+
+    def values(job):
+        parsed = OverridesParser.create().parse_overrides(list(job))
+        return [(it.type, it.key_or_group, None if it.is_delete() else it.value()) for it in parsed]
+
+    theirs = [values(job) for job in launched]
+    assert [values(job) for job in expand(read_sweep(CONF, arguments).overrides)] == theirs
+    assert len(set(found)) == len(theirs) >= 1
+
+
+def test_a_file_of_hparams_search_gives_its_grid_and_typed_values_replace_its_own():
+    jobs = expand(read_sweep(CONF, ["hparams_search=attention"]).overrides)
+    assert len(jobs) == 9 and ("attention=hnas", "seed=3", "hparams_search=attention") in jobs
+    jobs = expand(read_sweep(CONF, ["hparams_search=attention", "seed=5,6"]).overrides)
+    assert {seed for _, seed, _ in jobs} == {"seed=5", "seed=6"} and len(jobs) == 6
+
+
+def test_names_are_readable_and_plain():
+    command = read_sweep(CONF, ["attention=my_module:Mine,softmax", "optimizer.lr=1e-3,2e-3", "task=mlm"])
+    labels = [label_of(job, command.space) for job in expand(command.overrides)]
+    assert labels[0] == "attention=my_module:Mine optimizer.lr=0.001"
+    names = [name_of(label, f"{number:064x}"[::-1]) for number, label in enumerate(labels)]
+    assert names[0] == "attention-my_module-Mine_lr-0.001_00000000"
+    assert all(re.fullmatch(r"[\w.+-]+", name) for name in names) and len(set(names)) == 4
+    assert name_of(label_of(("++seed=7",), []), "0123456789") == "01234567"
+    assert len(name_of("x=" + "y" * 500, "0" * 64)) < 100
+
+
+def test_the_default_folder_depends_on_the_set_of_overrides_only():
+    first = sweep_name(["mlm"], ["seed=1,2", "task=mlm"])
+    assert first == sweep_name(["mlm", "mlm"], ["task=mlm", "seed=1,2"]) and first.startswith("mlm_")
+    assert first != sweep_name(["mlm"], ["seed=1,3", "task=mlm"])
+
+
+WRONG = {
+    "jobs=0": "jobs=0: allowed",
+    "search=all": "search=all: allowed",
+    "trials=3": "trials=3: has no effect with search=grid",
+    "search=random seed=1,2": "trials: must be given",
+    "search=random trials=2": "search=random: needs at least one key with several values",
+    "seed=1,2 -m": "-m: attnorm sweep always starts several runs",
+    "--info": "--info: no such option",
+    "seed=1 resume=auto": "resume=auto: a sweep resumes its runs by itself",
+    "hydra.run.dir=x": "hydra.run.dir=x: the run folders are in the sweep folder",
+    "optimizer.lr=interval(1e-4,1e-2)": "an interval is for search=random",
+    "submitit.timeout_min=3": "submitit: has no effect with launcher=local",
+    "optim.lr=1": "optim.lr: is now called",
+    "jobs=1,2": "jobs=1,2: expected a single value",
+    "submitit=3": "submitit=3: expected submitit.<name>=<value>",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG)
+def test_wrong_arguments_are_refused_with_their_key(capsys, typed):
+    assert run_sweep(CONF, typed.split()) == 2
+    said = capsys.readouterr().err
+    assert f"error: {WRONG[typed]}" in said or (WRONG[typed] in said and said.startswith("error: optimizer.lr="))
+
+
+def test_all_problems_of_the_command_are_reported_together():
+    with pytest.raises(ConfigError) as error:
+        read_sweep(CONF, ["jobs=0", "retries=-1", "ckpt_path=x", "-m"])
+    assert len(error.value.problems) == 4
+
+
+def test_dir_is_taken_as_it_is_typed():
+    assert read_sweep(CONF, ["dir=2024", "seed=1,2"]).settings.dir == "2024"
+    assert read_sweep(CONF, ["dir=my (sweep)", "seed=1,2"]).settings.dir == "my (sweep)"

@@ -1,0 +1,154 @@
+"""Launchers other than this machine: SLURM by submitit, with its executor for one machine, and Ray if it is there."""
+
+import importlib.util
+import os
+import signal
+import sys
+import time
+
+import pytest
+from driver import PROGRAM
+from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
+
+from attnorm.config.run_state import FolderLock
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.process import Remote, command_of, names_code
+from attnorm.sweeps.state import JOB_LOCK
+
+pytestmark = pytest.mark.training  # it starts processes
+SLURM = ("launcher=submitit", "submitit.cluster=local")
+needs_submitit = pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="submitit is not installed")
+needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="ray is not installed")
+
+
+def job(folder, *overrides):
+    return Job("a", "0" * 64, "x=1", overrides, folder)
+
+
+def test_a_run_is_started_or_continued_by_what_its_folder_holds(tmp_path):
+    one = job(tmp_path / "a (1)", "++seed=1", "hparams_search=attention")
+    quoted = f"'{tmp_path}/a (1)'"
+    assert command_of(one, ("train",)) == ["train", *one.overrides, "hydra.mode=RUN", f"hydra.run.dir={quoted}"]
+    one.folder.mkdir()
+    (one.folder / "config.yaml").write_text("a: 1")
+    assert command_of(one, ("train",)) == ["train", f"resume={quoted}"]
+
+
+@pytest.mark.parametrize("typed", ["attention=my_module:Mine", "++attention.encoder=lab.normalizer:Power"])
+def test_code_that_the_command_line_names_is_trusted_when_a_run_continues(tmp_path, typed):
+    one = job(tmp_path, "seed=1", typed)
+    (tmp_path / "config.yaml").write_text("a: 1")
+    assert names_code(one) and command_of(one, ("train",)) == ["train", f"resume={tmp_path}", "trust_code=true"]
+
+
+@pytest.mark.parametrize("typed", ["++data.train=a.csv", "++model.dropout=0.1", "++trainer.max_time=00:01:00:00"])
+def test_other_values_name_no_code(tmp_path, typed):
+    assert not names_code(job(tmp_path, typed))
+
+
+def test_a_job_that_was_submitted_twice_runs_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = job(tmp_path / "a", "++steps=5", "++pause=0.05")
+    remote = Remote(one, PROGRAM, str(tmp_path), {"A": "b", "HOME": None})
+    if (child := os.fork()) == 0:
+        os._exit(remote())
+    wait_for(lambda: FolderLock(one.folder, JOB_LOCK).holder() is not None)
+    assert remote() == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(attempts(tmp_path)[0]) == 1 and steps(tmp_path) == 5
+
+
+@needs_submitit
+def test_jobs_run_by_submitit(tmp_path):
+    sweep(tmp_path, *SLURM, "dir=s", "x=1,2,3", "fails=1", "steps=4", "jobs=2")
+    assert_each_once(tmp_path / "s", 3, 4)
+    assert [[it["resumed"] for it in job] for job in attempts(tmp_path / "s")] == [[False, True]] * 3
+    assert {it["code"] for it in report(tmp_path / "s")["jobs"]} == {0}
+
+
+@needs_submitit
+def test_a_sweep_of_submitit_that_is_killed_is_continued(tmp_path):
+    typed = (*SLURM, "dir=s", "x=1,2", "steps=30", "pause=0.05", "jobs=2")
+    running = begin(tmp_path, *typed)
+    wait_for(lambda: steps(tmp_path / "s") > 4)
+    kill(running)
+    said = sweep(tmp_path, *typed)
+    assert_each_once(tmp_path / "s", 2, 30)
+    assert [len(job) for job in attempts(tmp_path / "s")] == [1, 1] and "still running" in said
+
+
+@needs_submitit
+def test_ctrl_c_stops_jobs_of_submitit(tmp_path):
+    typed = (*SLURM, "dir=s", "x=1", "steps=60", "pause=0.05", "retries=0")
+    running = begin(tmp_path, *typed)
+    wait_for(lambda: steps(tmp_path / "s") > 4)
+    os.kill(running.pid, signal.SIGINT)
+    end(running, 130)
+    assert report(tmp_path / "s")["jobs"][0]["state"] == "interrupted"
+    sweep(tmp_path, *typed)
+    assert_each_once(tmp_path / "s", 1, 60)
+
+
+@needs_submitit
+def test_a_job_that_slurm_interrupts_saves_and_is_requeued(tmp_path):
+    """SIGUSR2 from the queue, also when the sweep is no longer there: the run saves, and continues in the same job."""
+    typed = (*SLURM, "dir=s", "x=1", "steps=60", "pause=0.05", "retries=0")
+    running = begin(tmp_path, *typed)
+    wait_for(lambda: steps(tmp_path / "s") > 4)
+    [placed] = wait_for(lambda: events(tmp_path / "s", "place"))
+    kill(running)
+    controller = int(placed["id"])
+    [worker] = (pid for pid in children(controller))
+    os.kill(worker, signal.SIGUSR2)
+    wait_for(lambda: len(attempts(tmp_path / "s")[0]) == 2)
+    sweep(tmp_path, *typed)
+    assert_each_once(tmp_path / "s", 1, 60)
+    assert [it["resumed"] for it in attempts(tmp_path / "s")[0]] == [False, True]
+    assert len(events(tmp_path / "s", "start")) == 1
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return list(map(int, file.read().split()))
+
+
+@needs_submitit
+def test_wrong_parameters_of_submitit_are_refused(tmp_path):
+    said = sweep(tmp_path, *SLURM, "submitit.colour=red", "dir=s", "x=1", code=2)
+    assert "error: submitit: " in said and "colour" in said
+
+
+@pytest.mark.parametrize(("module", "typed"), [("submitit", "launcher=submitit"), ("ray", "launcher=ray")])
+def test_a_launcher_without_its_package_says_what_to_install(tmp_path, monkeypatch, module, typed):
+    from attnorm.errors import ConfigError
+
+    monkeypatch.setitem(sys.modules, module, None)
+    from attnorm.sweeps.launchers.ray import RayLauncher
+    from attnorm.sweeps.launchers.submitit import SubmititLauncher
+
+    with pytest.raises(ConfigError, match=rf"{typed}: needs the package {module}; .*attnorm\[{module}\]"):
+        RayLauncher({}, 1) if module == "ray" else SubmititLauncher(tmp_path, {}, 1)
+
+
+@needs_ray
+def test_jobs_run_by_ray(tmp_path):
+    sweep(tmp_path, "launcher=ray", "ray.num_cpus=2", "dir=s", "x=1,2,3", "fails=1", "steps=4")
+    assert_each_once(tmp_path / "s", 3, 4)
+    assert [[it["resumed"] for it in job] for job in attempts(tmp_path / "s")] == [[False, True]] * 3
+
+
+@needs_ray
+def test_a_sweep_of_ray_that_is_stopped_or_killed_is_continued(tmp_path):
+    typed = ("launcher=ray", "ray.num_cpus=2", "dir=s", "x=1,2", "steps=200", "pause=0.05")
+    running = begin(tmp_path, *typed)
+    wait_for(lambda: steps(tmp_path / "s") > 4)
+    os.kill(running.pid, signal.SIGINT)
+    end(running, 130)
+    assert {it["state"] for it in report(tmp_path / "s")["jobs"]} <= {"interrupted", "waiting"}
+    again = begin(tmp_path, *typed)
+    reached = steps(tmp_path / "s")
+    wait_for(lambda: steps(tmp_path / "s") > reached + 4)
+    kill(again)
+    time.sleep(1)
+    sweep(tmp_path, *typed)
+    assert_each_once(tmp_path / "s", 2, 200)

@@ -1,0 +1,122 @@
+"""Sweeps of real, tiny runs: checking before the first one starts, and being killed and continued."""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+import runs
+from sweeping import events, report, wait_for
+from sweeping import kill as kill_sweep
+
+from attnorm.cli.check_jobs import Checker
+from attnorm.config.arguments import readable
+from attnorm.config.run_config import read_config
+from attnorm.config.run_key import run_key
+
+pytestmark = pytest.mark.training  # it starts processes
+
+
+def attnorm(cwd, *arguments):
+    """`python -m attnorm sweep <arguments>` with tiny runs."""
+    return runs.command("-m", "attnorm", "sweep", *runs.tiny_overrides(), *arguments, cwd=cwd, env=source())
+
+
+def source():
+    return {"PYTHONPATH": os.pathsep.join([str(runs.ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_every_job_is_checked_before_the_first_one_starts(tmp_path):
+    wrong = ("seed=1,2,3", "model.dropout=0.1,1.5", "model.n_heads=2,3", "optimizer.rate=1", "dir=s")
+    ended = attnorm(tmp_path, *wrong)
+    assert ended.returncode == 2 and not list(tmp_path.rglob("*.jsonl")) and not list(tmp_path.rglob("config.yaml"))
+    said = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert len(said) == len(set(said)) == 3, ended.stderr
+    assert any(
+        "model.dropout=1.5" in it and "n_heads=2 model.dropout=1.5 seed=1;" in it and "and 3 more" in it for it in said
+    )
+    assert any("model.n_heads" in it and "model.n_heads=3" in it for it in said)
+    assert any("optimizer.rate" in it and "(in " not in it for it in said)  # all jobs have it
+
+
+def test_a_group_that_is_not_there_is_a_problem_of_its_jobs(tmp_path):
+    ended = attnorm(tmp_path, "attention=softmax,hans", "seed=1,2")
+    assert ended.returncode == 2
+    [said] = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert "hans" in said and "hnas" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_the_key_of_a_job_is_that_of_its_run():
+    overrides = readable([*runs.tiny_overrides("mlm"), "attention=hnas", "seed=3", "tags=[a]"])
+    with Checker([runs.CONF]) as checker:
+        [found, other, same] = checker.check([overrides, [*overrides, "seed=4"], [*overrides, "++paths.log_dir=x"]])
+    assert not found.problems and found.task == "mlm" and (found.monitor, found.mode) == ("val/loss", "min")
+    assert found.key == same.key != other.key and not found.uses_gpu
+    recorded = runs.finished_run("mlm")
+    assert found.key != run_key(read_config(recorded).plain())  # another seed and label
+    with Checker([runs.CONF]) as checker:
+        [equal] = checker.check([readable([*runs.tiny_overrides("mlm"), "attention=hnas"])])
+    assert equal.key == run_key(read_config(recorded).plain())
+
+
+@pytest.mark.parametrize(("task", "mode"), [("squad", "max"), ("classify", "max"), ("vqa", "max"), ("gigaword", "min")])
+def test_the_metric_of_a_search_is_that_of_the_task(task, mode):
+    from attnorm.parts import class_of
+    from attnorm.tasks.task import Task
+
+    monitor, found = class_of("task", runs.tiny(task=task)["task"], Task).objective()
+    assert found == mode and monitor.startswith("val/")
+
+
+@pytest.mark.slow
+def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
+    """Four runs; kill -9 of the sweep, then of a run, then SIGTERM: each job finishes once, with the curves of a run
+    that was not interrupted."""
+    shutil.copytree(runs.ROOT / "tests/lab", tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
+    typed = ("attention=softmax,lab.normalizer:Power", "seed=1,2", "dir=s", "task.max_steps=60", "retries=1")
+    typed += ("task.validations=6", "run.save_every_steps=5", "callbacks.attention_stats.every_n_steps=0")
+    begin = [*runs.tiny_overrides(), *typed]
+    import subprocess
+    import sys
+
+    def start():
+        command = [sys.executable, "-m", "attnorm", "sweep", *begin]
+        return subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **source(), "OMP_NUM_THREADS": "1"})
+
+    def step_of(number):
+        files = sorted((tmp_path / "s").glob("*/progress.json"))
+        return json.loads(files[number].read_text())["step"] if len(files) > number else 0
+
+    sweep = start()
+    wait_for(lambda: (tmp_path / "s").exists() and len(events(tmp_path / "s", "place")) == 1, 60)
+    time.sleep(1)  # its run imports its libraries
+    kill_sweep(sweep)
+    sweep = start()
+    wait_for(lambda: len(list((tmp_path / "s").glob("*/checkpoints/last.ckpt"))) == 2, 90)
+    [running] = [path for path in (tmp_path / "s").glob("*/run.lock") if not (path.parent / "summary.json").exists()]
+    os.kill(int(running.read_text()), signal.SIGKILL)
+    wait_for(lambda: len(events(tmp_path / "s", "start")) >= 4, 90)
+    time.sleep(4)
+    sweep.send_signal(signal.SIGTERM)
+    assert sweep.wait(60) == 143
+    sweep = start()
+    assert sweep.wait(180) == 0
+    found = report(tmp_path / "s")
+    assert [it["state"] for it in found["jobs"]] == ["finished"] * 4 and found["unfinished"] == 0
+    whole = runs.tiny_run(tmp_path / "whole", "attention=softmax", "seed=1", *typed[3:4], *typed[5:])
+    [same] = [it for it in found["jobs"] if "attention=softmax" in it["overrides"] and "seed=1" in it["overrides"]]
+    assert same["best_value"] == whole["best_value"] and same["steps"] == 60
+    for folder in (tmp_path / "s").glob("*/"):
+        assert sorted(runs.logged(folder, "train/loss")) == list(range(1, 61))
+
+
+@pytest.mark.slow
+def test_a_real_search_finds_values_and_prunes(tmp_path):
+    typed = ("search=optuna", "trials=3", "optimizer.lr=tag(log,interval(1e-4,1e-1))", "model.dropout=0.0,0.1", "dir=s")
+    ended = attnorm(tmp_path, *typed, "jobs=2")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = report(tmp_path / "s")
+    assert {it["state"] for it in found["jobs"]} <= {"finished", "pruned"} and len(found["jobs"]) == 3
+    assert (tmp_path / "s/study.jsonl").is_file() and "optimizer.lr" in ended.stdout

@@ -1,0 +1,189 @@
+"""Sweeps of jobs that take milliseconds: each job runs once, whatever happens to it and to the sweep."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
+
+pytestmark = pytest.mark.training  # it starts processes
+
+
+def test_each_job_runs_once_with_cores_of_its_own(tmp_path):
+    said = sweep(tmp_path, "dir=s", "x=1,2,3", "y=1,2", "jobs=2", "steps=4")
+    assert_each_once(tmp_path / "s", 6, 4)
+    ran = [attempt for job in attempts(tmp_path / "s") for attempt in job]
+    assert len(ran) == 6 and not any(it["resumed"] for it in ran)
+    cores = sorted(os.sched_getaffinity(0))
+    assert {tuple(it["cores"]) for it in ran} == ({(cores[0],)} if len(cores) == 1 else {*_halves(cores)})
+    assert all(
+        int(it["threads"]) == max(1, min(len(cores) // 2, int(os.environ.get("OMP_NUM_THREADS", 99)))) for it in ran
+    )
+    assert "unfinished" not in said and len(report(tmp_path / "s")["jobs"]) == 6
+
+
+def _halves(cores):
+    return tuple(cores[: len(cores) // 2]), tuple(cores[len(cores) // 2 :])
+
+
+def test_what_is_finished_is_skipped_and_what_is_new_is_added(tmp_path):
+    sweep(tmp_path, "dir=s", "x=1,2", "steps=3")
+    sweep(tmp_path, "dir=s", "x=1,2", "steps=3")
+    sweep(tmp_path, "dir=s", "x=1,2,3", "steps=3")
+    sweep(tmp_path, "dir=s", "x=1,2", "y=5", "steps=3")
+    assert_each_once_of_all(tmp_path / "s", 5)
+
+
+def assert_each_once_of_all(folder, jobs):
+    assert [len(job) for job in attempts(folder)] == [1] * jobs
+    assert not (folder / "doubled.txt").exists()
+
+
+def test_the_same_command_finds_its_folder_and_others_do_not(tmp_path):
+    for typed in (["x=1,2", "y=3"], ["y=3", "x=1,2", "jobs=2", "retries=3"], ["x=1,2", "y=4"]):
+        sweep(tmp_path, *typed)
+    folders = sorted((tmp_path / "logs/sweeps").iterdir())
+    assert len(folders) == 2 and all(folder.name.startswith("fake_") for folder in folders)
+    assert [len(job) for folder in folders for job in attempts(folder)] == [1] * 4
+
+
+def test_jobs_with_the_same_configuration_are_one_job(tmp_path):
+    said = sweep(tmp_path, "dir=s", "x=1,1,2", "tags=[a],[b]")
+    assert_each_once(tmp_path / "s", 2, 3)
+    assert "checked 6 jobs" in said and "4 of them equal another one" in said
+
+
+@pytest.mark.parametrize(("retries", "fails", "ran"), [(0, 1, 1), (1, 1, 2), (2, 5, 3), (3, 2, 3)])
+def test_a_failure_is_tried_again_so_many_times(tmp_path, retries, fails, ran):
+    finishes = fails <= retries
+    said = sweep(tmp_path, "dir=s", f"retries={retries}", f"fails={fails}", "x=1,2", code=0 if finishes else 1)
+    assert [[it["resumed"] for it in job] for job in attempts(tmp_path / "s")] == [[False] + [True] * (ran - 1)] * 2
+    found = report(tmp_path / "s")
+    assert {(it["state"], it["attempts"]) for it in found["jobs"]} == {("finished" if finishes else "failed", ran)}
+    if not finishes:
+        assert "2 of 2 jobs are unfinished; to continue, repeat: attnorm sweep dir=s" in said
+        assert {it["why"] for it in found["jobs"]} == {"it was told to fail"}
+        sweep(tmp_path, "dir=s", f"retries={fails}", f"fails={fails}", "x=1,2")  # the next command tries again
+        assert_each_once(tmp_path / "s", 2, 3)
+
+
+def test_wrong_settings_are_not_tried_again_and_do_not_stop_the_others(tmp_path):
+    sweep(tmp_path, "dir=s", "retries=3", "code=2", "x=1", code=1)
+    assert len(events(tmp_path / "s", "start")) == 1
+    [only] = report(tmp_path / "s")["jobs"]
+    assert (only["state"], only["code"], only["why"]) == ("failed", 2, "error: this job cannot be run")
+    said = sweep(tmp_path, "dir=s", "retries=1", "x=1,2", "fails=9,0", code=1)
+    assert "2 of 4 jobs are unfinished" in said
+
+
+def test_a_job_that_is_killed_is_resumed(tmp_path):
+    running = begin(tmp_path, "dir=s", "x=1", "steps=40", "pause=0.02")
+    wait_for(lambda: steps(tmp_path / "s") > 3)
+    os.kill(attempts(tmp_path / "s")[0][0]["pid"], signal.SIGKILL)
+    assert "killed (exit code 137); it will be tried again" in end(running)
+    assert_each_once(tmp_path / "s", 1, 40)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, number):
+    typed = ("dir=s", "x=1,2,3", "steps=30", "pause=0.02", "jobs=2", "retries=0")
+    running = begin(tmp_path, *typed)
+    wait_for(lambda: steps(tmp_path / "s") > 6)
+    os.kill(running.pid, number)
+    said = end(running, 128 + number)
+    assert "to continue, repeat: attnorm sweep dir=s" in said and "stopping" in said
+    states = [it["state"] for it in report(tmp_path / "s")["jobs"]]
+    assert states == ["interrupted", "interrupted", "waiting"]
+    sweep(tmp_path, *typed)
+    assert_each_once(tmp_path / "s", 3, 30)
+    assert [len(job) for job in attempts(tmp_path / "s")] == [2, 2, 1]
+
+
+def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path):
+    running = begin(tmp_path, "dir=s", "x=1,2", "steps=2000", "pause=0.02", "jobs=2", "hang=true")
+    wait_for(lambda: steps(tmp_path / "s") > 4)
+    os.kill(running.pid, signal.SIGINT)
+    wait_for(lambda: running.stdout.readline().startswith("stopping"))
+    assert running.poll() is None
+    os.kill(running.pid, signal.SIGINT)
+    end(running, 130)
+    pids = [job[0]["pid"] for job in attempts(tmp_path / "s")]
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sweep_that_is_killed_again_and_again_runs_each_job_once(tmp_path, seed):
+    """kill -9 of the sweep at random moments, also before it has started anything: the jobs that it leaves running are
+    found again, no step is made twice, and nothing runs twice at a time."""
+    moment, typed = random.Random(seed), ("dir=s", "x=1,2,3", "y=1,2", "steps=12", "pause=0.03", "jobs=2", "start=0.1")
+    running, kills = begin(tmp_path, *typed), 0
+    for target in sorted(moment.sample(range(70), 6)):
+        wait_for(lambda target=target, running=running: steps(tmp_path / "s") >= target or running.poll() is not None)
+        if running.poll() is None:
+            kill(running)
+            running, kills = begin(tmp_path, *typed), kills + 1
+    end(running)
+    assert kills >= 3
+    assert_each_once(tmp_path / "s", 6, 12)
+    assert [len(job) for job in attempts(tmp_path / "s")] == [1] * 6  # they outlived the sweep
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2])
+def test_a_job_is_found_again_before_it_has_a_lock_of_its_own(tmp_path, delay):
+    """The sweep is killed while its job still imports its libraries."""
+    typed = ("dir=s", "x=1", "steps=5", "start=1.0")
+    running = begin(tmp_path, *typed)
+    wait_for(lambda: list((tmp_path / "s").glob("*/job.lock")))
+    time.sleep(delay)
+    kill(running)
+    sweep(tmp_path, *typed)
+    assert_each_once(tmp_path / "s", 1, 5)
+    assert len(attempts(tmp_path / "s")[0]) == 1
+
+
+def test_jobs_and_sweep_that_are_all_killed_are_continued(tmp_path):
+    typed = ("dir=s", "x=1,2", "steps=30", "pause=0.02", "jobs=2", "retries=0")
+    running = begin(tmp_path, *typed)
+    wait_for(lambda: steps(tmp_path / "s") > 10)
+    kill(running)
+    for job in attempts(tmp_path / "s"):
+        os.kill(job[0]["pid"], signal.SIGKILL)
+    sweep(tmp_path, *typed)
+    assert_each_once(tmp_path / "s", 2, 30)
+
+
+def test_ctrl_c_also_stops_the_jobs_of_a_sweep_that_was_killed(tmp_path):
+    typed = ("dir=s", "x=1,2", "steps=4000", "pause=0.02", "jobs=2")
+    running = begin(tmp_path, *typed)
+    wait_for(lambda: steps(tmp_path / "s") > 4 and len(attempts(tmp_path / "s")) == 2)
+    kill(running)
+    again = begin(tmp_path, *typed)
+    wait_for(lambda: "still running" in again.stdout.readline())
+    wait_for(lambda: "still running" in again.stdout.readline())
+    os.kill(again.pid, signal.SIGINT)
+    end(again, 130)
+    assert {it["state"] for it in report(tmp_path / "s")["jobs"]} == {"interrupted"}
+
+
+def test_of_two_sweeps_on_one_folder_the_second_waits(tmp_path):
+    typed = ("dir=s", "x=1,2,3,4", "steps=20", "pause=0.03", "jobs=2")
+    both = [begin(tmp_path, *typed) for _ in range(2)]
+    said = [end(process) for process in both]
+    assert_each_once(tmp_path / "s", 4, 20)
+    assert [len(job) for job in attempts(tmp_path / "s")] == [1] * 4
+    assert sum("another sweep (process" in it for it in said) == 1
+    assert sum("finished before" in it for it in said) == 1
+
+
+def test_a_waiting_sweep_takes_over_from_one_that_is_killed(tmp_path):
+    typed = ("dir=s", "x=1,2,3,4", "steps=20", "pause=0.03", "jobs=2")
+    first = begin(tmp_path, *typed)
+    wait_for(lambda: steps(tmp_path / "s") > 4)
+    second = begin(tmp_path, *typed)
+    wait_for(lambda: "another sweep" in second.stdout.readline())
+    kill(first)
+    end(second)
+    assert_each_once(tmp_path / "s", 4, 20)
+    assert [len(job) for job in attempts(tmp_path / "s")] == [1] * 4

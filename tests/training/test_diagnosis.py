@@ -1,0 +1,591 @@
+"""A run that goes wrong says so: values that are not finite, spikes of the loss, missing data and missing memory."""
+
+import json
+import math
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import runs
+import torch
+from losses import record
+from pytorch_lightning.plugins.precision import MixedPrecision
+from torch import nn
+
+import attnorm
+from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.cli import errors
+from attnorm.data.loader import ResumableLoader
+from attnorm.errors import ConfigError, RunError, UserError
+from attnorm.tasks.classification.module import ClassificationModule
+from attnorm.tasks.headlines import generate as headlines
+from attnorm.tasks.headlines.module import HeadlineModule
+from attnorm.tasks.mlm.module import MaskedLMModule
+from attnorm.tasks.module import NonFiniteLoss
+from attnorm.tasks.squad.module import SpanModule
+from attnorm.tasks.vqa.module import VqaModule
+from attnorm.training.callbacks.loss_spike import LEAST, LossSpike, is_spike
+from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
+from attnorm.training.callbacks.out_of_memory import NotEnoughMemory
+from attnorm.training.callbacks.stalled_loader import advice
+from attnorm.training.diagnosis import replay
+
+LONG = ("attention=hnas", "data.train_size=60", "task.max_steps=14", "task.validations=2")
+NAN, INF = float("nan"), float("inf")
+TARGET = "layers.0.cross.normalizer"
+MODULES = {"mlm": MaskedLMModule, "classify": ClassificationModule, "vqa": VqaModule}
+
+
+def poison(monkeypatch, *steps: int, value: float = NAN, pieces: int = 1) -> None:
+    """Multiplies the output of one normalizer in the last microbatch of these updates, also when it is repeated."""
+    bad: list[int] = []
+    guilty: list[nn.Module] = []
+
+    def choose(self, batch, index):
+        chosen = self.trainer.global_step + 1 in steps and index % pieces == pieces - 1
+        bad[:] = batch["rows"].tolist() if chosen else []
+
+    attend, original = Softmax.attend, HeadlineModule.loss
+
+    def loss(self, batch):
+        guilty[:] = [self.model.get_submodule(TARGET)] if batch["rows"].tolist() == bad else []
+        try:
+            return original(self, batch)
+        finally:
+            guilty.clear()
+
+    def planted(self, *arguments, **options):
+        return attend(self, *arguments, **options) * (value if self in guilty else 1.0)
+
+    runs.before(monkeypatch, HeadlineModule, "training_step", choose)
+    monkeypatch.setattr(HeadlineModule, "loss", loss)
+    monkeypatch.setattr(Softmax, "attend", planted)
+
+
+def report(run: Path, step: int) -> dict:
+    return json.loads((run / f"failures/step_{step:06d}.json").read_text())
+
+
+def tensors(trainer) -> dict[str, torch.Tensor]:
+    """Copies of the parameters, and of the state of the optimizer."""
+    [optimizer] = trainer.optimizers
+    found = {name: value.clone() for name, value in trainer.lightning_module.state_dict().items()}
+    for number, values in enumerate(optimizer.state.values()):
+        found |= {f"{name} {number}": torch.as_tensor(value).clone() for name, value in values.items()}
+    return found
+
+
+# where it comes from
+
+
+def test_the_report_names_the_first_module_and_the_examples(monkeypatch, tmp_path):
+    poison(monkeypatch, 3)
+    with pytest.raises(NonFiniteLoss) as caught:
+        runs.tiny_run(tmp_path, "task.max_steps=6")
+    found = report(tmp_path, 3)
+    assert found["output"] == f"{TARGET} (Softmax)"
+    assert (found["what"], found["step"], found["epoch"], found["skipped"]) == ("the loss is nan", 3, 0, False)
+    [part] = found["microbatches"]
+    assert part["examples"] == list(map(str, part["rows"])) and part["batch"] == 2
+    assert part["shapes"].keys() == {"source", "target"}
+    assert part["repeated"] == part["objective"] == "nan"
+    message = str(caught.value)
+    assert "at step 3 (batch 2 of epoch 0)" in message and found["output"] in message
+    assert f"examples {', '.join(part['examples'][:8])}" in message
+    assert str(tmp_path / "failures/step_000003.json") in message and "run.skip_updates=" in message
+    assert runs.summary_of(tmp_path)["skipped_updates"] == 0
+    assert message in runs.summary_of(tmp_path)["why"]
+
+
+def test_the_examples_of_squad_are_its_questions(monkeypatch, tmp_path):
+    def spoil(self, batch, index):
+        self.model.encoder.layers[0].attention_residual.norm.weight.data[0] = NAN
+
+    module = SpanModule
+    runs.before(monkeypatch, module, "training_step", spoil)
+    with pytest.raises(
+        NonFiniteLoss, match=r"parameters are not finite: encoder\.layers\.0\.att\w+\.norm\.weight; examples q\d+, q\d+"
+    ):
+        runs.tiny_run(tmp_path, task="squad")
+    found = report(tmp_path, 1)
+    assert found["parameters"] == ["encoder.layers.0.attention_residual.norm.weight"]
+    assert found["output"] == "encoder.layers.0.attention_residual.norm (LayerNorm)"
+    [part] = found["microbatches"]
+    assert len(part["examples"]) == len(part["rows"]) and {it[0] for it in part["examples"]} == {"q"}
+
+
+class InfiniteGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * INF
+
+
+def test_an_infinite_gradient_of_a_finite_loss_is_traced_to_the_module_closest_to_the_loss(monkeypatch, tmp_path):
+    guilty = "encoder.layers.0.feed_forward.2"
+
+    def plant(self, batch, index):
+        if self.trainer.global_step == 2:
+            module = self.model.get_submodule(guilty)
+            module.forward = lambda x: InfiniteGradient.apply(nn.Linear.forward(module, x))
+
+    runs.before(monkeypatch, HeadlineModule, "training_step", plant)
+    with pytest.raises(NonFiniteLoss, match=r"a gradient is not finite at step 3 .*the first gradient that is not"):
+        runs.tiny_run(tmp_path, "task.max_steps=6", "model.dropout=0.0")
+    found = report(tmp_path, 3)
+    assert found["output"] is None and found["what"] == "a gradient is not finite"
+    assert guilty in found["gradient"]
+    assert f"{guilty}.weight" in found["gradients"]
+    assert not any(name.startswith(("layers.", "output.")) for name in found["gradients"])  # behind it, seen from there
+    assert isinstance(found["microbatches"][0]["objective"], float)
+
+
+def test_a_failed_update_can_be_replayed(monkeypatch, tmp_path):
+    """With the same dropout, the parameters of that moment, and nothing but plain tensors in the file."""
+    overrides = (*LONG, "model.dropout=0.3")
+
+    def overflow(self, batch, index):
+        if self.trainer.global_step == 9:
+            self.model.get_submodule("layers.0.cross.query").weight.data.mul_(1e38)
+
+    with monkeypatch.context() as patch, pytest.raises(NonFiniteLoss):
+        runs.before(patch, HeadlineModule, "training_step", overflow)
+        runs.tiny_run(tmp_path, *overrides)
+    run = attnorm.load_run(tmp_path, checkpoint="last")
+    splits = run.task.splits(run.tokenizer)
+    module = run.task.module(run.model, run.tokenizer, splits["validation"])
+    [found] = replay(tmp_path / "failures/step_000010.pt", module)
+    recorded = report(tmp_path, 10)
+    assert found.output == recorded["output"] is not None
+    assert not math.isfinite(found.objective)
+    content = torch.load(tmp_path / "failures/step_000010.pt", weights_only=True)
+    assert content["step"] == 10 and content["microbatches"][0]["batch"].keys() >= {"source", "target", "rows"}
+    with pytest.raises(RunError, match="not a file of a failed update"):
+        replay(tmp_path / "checkpoints/last.ckpt", module)
+
+
+def test_a_replay_repeats_dropout(monkeypatch, tmp_path):
+    """The objective of a microbatch that was all right is the same number when it is repeated."""
+    poison(monkeypatch, 3, pieces=2)
+    with pytest.raises(NonFiniteLoss):
+        runs.tiny_run(tmp_path, "task.max_steps=6", "trainer.accumulate_grad_batches=2", "model.dropout=0.5")
+    good, bad = report(tmp_path, 3)["microbatches"]
+    assert good["repeated"] == good["objective"] and isinstance(good["objective"], float)
+    assert good["output"] is None and bad["output"] == f"{TARGET} (Softmax)"
+    assert (good["batch"], bad["batch"]) == (4, 5)
+
+
+@pytest.mark.parametrize("task", ["mlm", "classify", "vqa"])
+def test_no_module_of_a_healthy_model_is_accused(monkeypatch, tmp_path, task):
+    """Masked values of -inf are not a fault."""
+
+    def plant(self, loss, *_, **__):
+        loss.backward()
+        names[:], parameters = zip(*self.model.named_parameters(), strict=True)
+        parameters[0].grad[0] = INF
+
+    names: list[str] = []
+    monkeypatch.setattr(MODULES[task], "backward", plant, raising=False)
+    with pytest.raises(NonFiniteLoss, match=r"a gradient is not finite at step 1 .*gradients that are not finite: "):
+        runs.tiny_run(tmp_path, "attention=hnas", task=task)
+    found = report(tmp_path, 1)
+    assert (found["output"], found["gradient"]) == (None, None)
+    [name] = found["gradients"]
+    assert name == names[0]
+
+
+# skipping
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
+def test_a_skipped_update_changes_neither_parameters_nor_the_state_of_the_optimizer(
+    monkeypatch, tmp_path, caplog, optimizer, pieces
+):
+    states = {}
+
+    def before(self, trainer, *_):
+        states["before"] = tensors(trainer)
+
+    def after(self, trainer, *_):
+        if trainer.global_step == 3:
+            states.setdefault("after", tensors(trainer))
+
+    poison(monkeypatch, 3, pieces=pieces)
+    runs.before(monkeypatch, NonFiniteUpdates, "handle", before)
+    runs.before(monkeypatch, NonFiniteUpdates, "on_train_batch_end", after)
+    typed = [f"optimizer={optimizer}", f"trainer.accumulate_grad_batches={pieces}", "optimizer.lr=1.0e-3"]
+    summary = runs.tiny_run(tmp_path, *LONG, *typed, "run.skip_updates=1")
+    assert states["before"].keys() == states["after"].keys() and len(states["after"]) > 20
+    assert runs.unequal(states["before"], states["after"]) == []
+    assert runs.unequal(states["after"], tensors_of_last(tmp_path)) != []  # and then it went on
+    assert (summary["skipped_updates"], summary["state"], summary["steps"]) == (1, "finished", 14)
+    assert report(tmp_path, 3)["skipped"] is True
+    assert torch.load(tmp_path / "failures/step_000003.pt", weights_only=True)["parameters"] is None
+    assert runs.logged(tmp_path, "train/skipped_updates") == {3: 1.0}
+    rates = runs.logged(tmp_path, "train/lr")
+    assert len(set(rates.values())) == 14  # the schedule advances with every update, also a skipped one
+    [line] = [line.getMessage() for line in caplog.records if "Skipped" in line.getMessage()]
+    assert "at step 3" in line and "examples" in line and "1 of at most 1" in line
+
+
+def tensors_of_last(run: Path) -> dict[str, torch.Tensor]:
+    return runs.load(run)["state_dict"]
+
+
+def test_the_bound_ends_the_run(monkeypatch, tmp_path):
+    poison(monkeypatch, 2, 3, 5)
+    with pytest.raises(NonFiniteLoss, match=r"at step 5 .* run\.skip_updates=2 updates have been skipped\."):
+        runs.tiny_run(tmp_path, *LONG, "run.skip_updates=2")
+    assert runs.summary_of(tmp_path)["skipped_updates"] == 2
+    assert [report(tmp_path, step)["skipped"] for step in (2, 3, 5)] == [True, True, False]
+
+
+def test_a_run_that_skips_nothing_equals_one_that_may_not_skip(tmp_path):
+    for skip in (0, 3):
+        runs.tiny_run(tmp_path / str(skip), *LONG, f"run.skip_updates={skip}")
+    assert runs.different_ends(tmp_path / "0", tmp_path / "3") == []
+
+
+@pytest.mark.parametrize("stop", [3, 5])  # right after a skipped update, and between two
+def test_a_resumed_run_counts_on_and_equals_the_uninterrupted_one(monkeypatch, tmp_path, stop):
+    poison(monkeypatch, 3, 6)
+    overrides = (*LONG, "run.skip_updates=2")
+    runs.tiny_run(tmp_path / "whole", *overrides)
+    first = runs.stopped(monkeypatch, tmp_path / "first", stop, *overrides)
+    summary = runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={first}/checkpoints/last.ckpt")
+    assert summary["skipped_updates"] == 2
+    assert runs.different_ends(tmp_path / "whole", tmp_path / "second") == []
+    assert runs.metric_rows(tmp_path / "second") == runs.metric_rows(tmp_path / "whole")
+    with pytest.raises(NonFiniteLoss, match=r"at step 6 .*run\.skip_updates=1 updates have been skipped"):
+        runs.tiny_run(tmp_path / "bound", *LONG, "run.skip_updates=1", f"ckpt_path={first}/checkpoints/last.ckpt")
+
+
+def test_all_ranks_skip_together_if_one_of_them_fails(monkeypatch, tmp_path):
+    original = HeadlineModule.loss
+
+    def fail_on_the_last_rank(self, batch):
+        found = original(self, batch)
+        if self.trainer.global_step == 2 and self.trainer.global_rank == self.trainer.world_size - 1:
+            return found._replace(objective=found.objective * INF)
+        return found
+
+    monkeypatch.setattr(HeadlineModule, "loss", fail_on_the_last_rank)
+    typed = (*LONG, "model.dropout=0.0", "trainer.precision=64-true", "run.skip_updates=1")
+    runs.tiny_run(tmp_path / "one", *typed)
+    runs.tiny_run(tmp_path / "two", *typed, "trainer.strategy=ddp_fork", "trainer.devices=2")
+    ends = [runs.parameters(tmp_path / name) for name in ("one", "two")]
+    assert all(torch.allclose(ends[0][name], ends[1][name], rtol=1e-7, atol=1e-9) for name in ends[0])
+    for name in ("one", "two"):
+        assert runs.logged(tmp_path / name, "train/skipped_updates") == {3: 1.0}
+        steps = {int(s["step"]) for s in runs.load(tmp_path / name)["optimizer_states"][0]["state"].values()}
+        assert steps == {13}
+    parts = report(tmp_path / "two", 3)["microbatches"]
+    assert [part["rank"] for part in parts] == [0, 1]
+    assert isinstance(parts[0]["objective"], float) and parts[1]["objective"] == "inf"
+    assert (tmp_path / "two/failures/step_000003_rank_1.pt").is_file()
+
+
+class HalfPrecision(MixedPrecision):
+    """What Lightning uses on a GPU for 16-mixed; on a CPU it would take bfloat16 instead."""
+
+    def __init__(self, precision: str, device: str):
+        super().__init__("16-mixed", device, torch.amp.GradScaler(device, init_scale=2.0**10))
+
+
+@pytest.fixture
+def half_precision(monkeypatch):
+    monkeypatch.setattr("pytorch_lightning.trainer.connectors.accelerator_connector.MixedPrecision", HalfPrecision)
+    return ("trainer.precision=bf16-mixed", "task.label_smoothing=0")
+
+
+def test_with_half_precision_an_overflow_of_the_scaled_gradients_is_the_scalers_business(
+    monkeypatch, tmp_path, half_precision
+):
+    def backward(self, loss, *_, **__):
+        loss.backward()
+        if self.trainer.global_step == 2:
+            self.model.output.bias.grad[3] = INF
+
+    monkeypatch.setattr(HeadlineModule, "backward", backward)
+    summary = runs.tiny_run(tmp_path, "task.max_steps=6", *half_precision)
+    assert (summary["state"], summary["skipped_updates"]) == ("finished", 0)
+    assert not (tmp_path / "failures").exists()
+    assert runs.load(tmp_path)["HalfPrecision"]["scale"] == 2.0**9
+    assert all(0 < norm < 100 for step, norm in runs.logged(tmp_path, "train/gradient_norm").items() if step != 3)
+
+
+def test_with_half_precision_a_loss_that_is_not_finite_is_counted(monkeypatch, tmp_path, *half_precision):
+    poison(monkeypatch, 3)
+    with pytest.raises(NonFiniteLoss, match="the loss is nan at step 3"):
+        runs.tiny_run(tmp_path / "stopped", "task.max_steps=6", *half_precision)
+    summary = runs.tiny_run(tmp_path / "skipped", *LONG, *half_precision, "run.skip_updates=1")
+    assert (summary["state"], summary["skipped_updates"]) == ("finished", 1)
+    steps = {int(s["step"]) for s in runs.load(tmp_path / "skipped")["optimizer_states"][0]["state"].values()}
+    assert steps == {13}
+
+
+def test_a_buffer_that_is_no_longer_finite_cannot_be_skipped(monkeypatch, tmp_path):
+    """As the running means of a batch normalization."""
+
+    def spoil(self, batch, index):
+        self.model.register_buffer("running_mean", torch.full((1,), NAN), persistent=False)
+
+    runs.before(monkeypatch, HeadlineModule, "training_step", spoil)
+    poison(monkeypatch, 2)
+    with pytest.raises(NonFiniteLoss, match="The buffer running_mean is no longer finite"):
+        runs.tiny_run(tmp_path, "run.skip_updates=5")
+
+
+# spikes of the loss
+
+
+@pytest.mark.parametrize("name", [file.stem for file in sorted(record.FOLDER.glob("*.txt"))])
+def test_recorded_losses_raise_no_alarm(name):
+    losses = record.recorded(*name.split("_"))
+    assert not any(is_spike(loss, losses[:step][-50:], 6.0) for step, loss in enumerate(losses))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda random: 3.0 + random.gauss(0, 0.1),
+        lambda random: random.lognormvariate(0, 1),
+        lambda random: random.expovariate(1),
+        lambda random: (1.5 if random.random() < 0.3 else 1.0) + random.gauss(0, 0.03),  # some batches are harder
+        lambda random: 0.0,
+        lambda random: random.gauss(0, 1),  # an objective that may be negative
+    ],
+)
+def test_ordinary_noise_raises_no_alarm_and_a_spike_does(draw):
+    generator = random.Random(0)
+    losses = [draw(generator) for _ in range(1000)]
+    assert sum(is_spike(loss, losses[:step][-50:], 6.0) for step, loss in enumerate(losses)) == 0
+    assert is_spike(1000 * max(1.0, *losses), losses[-50:], 6.0)
+
+
+def test_the_first_losses_raise_no_alarm():
+    assert not is_spike(1e6, [1.0] * (LEAST - 1), 6.0)
+    assert is_spike(1e6, [1.0] * LEAST, 6.0)
+
+
+SPIKES = (*LONG, "task.max_steps=40", "trainer.max_epochs=-1", "data.train_size=60")
+
+
+def rise(monkeypatch, *steps: int) -> None:
+    """Multiplies the loss of these updates by a million, but not its gradient."""
+    original = HeadlineModule.loss
+
+    def loss(self, batch):
+        found = original(self, batch)
+        if torch.is_grad_enabled() and self.trainer.global_step + 1 in steps:
+            return found._replace(plain=found.plain * 1e6)
+        return found
+
+    monkeypatch.setattr(HeadlineModule, "loss", loss)
+
+
+def spikes(caplog) -> list[str]:
+    return [it.getMessage() for it in caplog.records if it.name.endswith("loss_spike")]
+
+
+def test_a_spike_is_reported_once_with_its_step_and_examples(monkeypatch, tmp_path, caplog):
+    rise(monkeypatch, 30, 31, 32)
+    runs.tiny_run(tmp_path, *SPIKES)
+    [line] = spikes(caplog)
+    assert "at step 30, from about" in line and "examples " in line
+    assert line in (tmp_path / "run.log").read_text()
+    caplog.clear()
+    runs.tiny_run(tmp_path / "off", *SPIKES, "callbacks.loss_spike=null")
+    assert spikes(caplog) == []
+    assert runs.different_ends(tmp_path, tmp_path / "off") == []
+
+
+def test_a_resumed_run_remembers_the_losses_and_the_spike(monkeypatch, tmp_path, caplog):
+    rise(monkeypatch, 30, 31)
+    for stop, expected in ((26, 1), (30, 0)):
+        with monkeypatch.context() as patch:
+            first = runs.stopped(patch, tmp_path / f"first {stop}", stop, *SPIKES)
+        caplog.clear()
+        runs.tiny_run(tmp_path / f"second {stop}", *SPIKES, f"ckpt_path={first}/checkpoints/last.ckpt")
+        assert len(spikes(caplog)) == expected
+
+
+def test_losses_that_are_not_finite_are_not_compared():
+    callback = LossSpike(window=30)
+    callback.recent.extend([1.0] * 30)
+    other = LossSpike(window=30)
+    other.load_state_dict(json.loads(json.dumps(callback.state_dict())))
+    assert other.recent == callback.recent and other.recent.maxlen == 30
+
+
+# missing data
+
+
+def slow(monkeypatch, seconds: dict[int, float]) -> None:
+    """Makes the loading of these training batches slow, by their number in the run."""
+    original, count = ResumableLoader.__iter__, [0]
+
+    def planted(self):
+        for batch in original(self):
+            if self.sampler.shuffle:
+                count[0] += 1
+                extra = seconds.get(count[0], 0.0)
+                self.wait += extra
+                self.waited += extra
+            yield batch
+
+    monkeypatch.setattr(ResumableLoader, "__iter__", planted)
+
+
+def stalls(caplog) -> list[str]:
+    return [it.getMessage() for it in caplog.records if it.name.endswith("stalled_loader")]
+
+
+def test_a_stalled_loader_is_reported_once_per_stall(monkeypatch, tmp_path, caplog):
+    slow(monkeypatch, {1: 50.0, 4: 8.0, 5: 9.0, 9: 30.0, 11: 4.0})
+    runs.tiny_run(tmp_path, *LONG)
+    found = stalls(caplog)
+    assert [line.split(" for its data")[0] for line in found] == ["Step 4 waited 8.0 s", "Step 9 waited 30.0 s"]
+    assert all("data.num_workers" in line or "data.prefetch_factor" in line for line in found)
+    caplog.clear()
+    runs.tiny_run(tmp_path / "patient", *LONG, "callbacks.stalled_loader.seconds=100")
+    assert stalls(caplog) == []
+
+
+def test_a_wait_that_is_short_beside_the_training_is_no_stall(monkeypatch, tmp_path, caplog):
+    slow(monkeypatch, {6: 0.2})
+    runs.before(monkeypatch, HeadlineModule, "training_step", lambda *_: time.sleep(0.05))
+    runs.tiny_run(tmp_path, *LONG, "task.max_steps=8", "callbacks.stalled_loader.seconds=0.1")
+    assert stalls(caplog) == []
+
+
+def test_the_advice_depends_on_the_workers(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    assert "data.num_workers=2 (now 0)" in advice(0)
+    assert "data.num_workers=7 (now 4)" in advice(4)
+    assert "data.prefetch_factor" in advice(7)
+
+
+# missing memory
+
+
+GPU = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+CPU = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+)
+
+
+def raiser(error: BaseException, step: int):
+    def fail(self, *_, **__):
+        if self.trainer.global_step == step:
+            raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [GPU, CPU, MemoryError()], ids=["gpu", "cpu", "python"])
+def test_memory_that_runs_out_in_training_names_the_batch_and_what_to_change(monkeypatch, tmp_path, capsys, error):
+    runs.before(monkeypatch, HeadlineModule, "backward", raiser(error, 2))
+    typed = ("attention=sparsemax", "model.attention_dropout=0.1", "trainer.accumulate_grad_batches=2")
+    with pytest.raises(NotEnoughMemory) as caught:
+        runs.tiny_run(tmp_path, *typed)
+    message = str(caught.value)
+    assert caught.value.__cause__ is error
+    assert isinstance(caught.value, UserError)
+    assert "out of memory during training at step 3. The batch has" in message
+    assert "source " in message and " x " in message and "tokens with padding" in message
+    assert "Peak memory: process " in message
+    for advised in (
+        "accumulate_grad_batches=4",
+        "model.attention_dropout=0",
+        "Sparsemax",
+        "bf16-mixed",
+        "batch_tokens",
+    ):
+        assert advised in message, advised
+    assert "out of memory during training" in runs.summary_of(tmp_path)["why"]
+
+
+def test_normalizers_without_a_table_are_not_advised_against(monkeypatch, tmp_path):
+    runs.before(monkeypatch, HeadlineModule, "backward", raiser(CPU, 0))
+    with pytest.raises(NotEnoughMemory) as caught:
+        runs.tiny_run(tmp_path, "attention=softmax")
+    assert "normalizer" not in str(caught.value) and "attention_dropout" not in str(caught.value)
+
+
+def test_memory_that_runs_out_in_a_validation_says_so(monkeypatch, tmp_path):
+    runs.before(monkeypatch, HeadlineModule, "validation_step", raiser(CPU, 2))
+    with pytest.raises(NotEnoughMemory, match=r"during validation at step 2\. The batch has \d+ rows: source \d+ x "):
+        runs.tiny_run(tmp_path)
+
+
+def test_memory_that_runs_out_in_decoding_names_the_beam(monkeypatch, tmp_path):
+    original = headlines.generate
+
+    def fail(model, source, special, decoding):
+        if decoding.beam_size > 1:
+            raise GPU
+        return original(model, source, special, decoding)
+
+    monkeypatch.setattr(headlines, "generate", fail)
+    with pytest.raises(NotEnoughMemory, match=r"during scoring.*\d+ rows: source .*decoding\.beam_size \(now 2\)"):
+        runs.tiny_run(tmp_path)
+    assert runs.load(tmp_path)["global_step"] == 4
+
+
+def test_other_errors_are_left_alone(monkeypatch, tmp_path):
+    error = RuntimeError("a bug")
+    runs.before(monkeypatch, HeadlineModule, "backward", raiser(error, 0))
+    with pytest.raises(RuntimeError, match="a bug") as caught:
+        runs.tiny_run(tmp_path)
+    assert caught.value is error
+
+
+def test_missing_memory_is_a_message_and_exit_code_1(monkeypatch, tmp_path, capsys):
+    runs.before(monkeypatch, HeadlineModule, "backward", raiser(CPU, 0))
+    assert errors.exit_code(lambda: runs.tiny_run(tmp_path) and 0, runs.CONF) == 1
+    assert capsys.readouterr().err.startswith("error: out of memory during training at step 1.")
+
+
+# the loader
+
+
+def test_a_prefetch_factor_needs_workers():
+    with pytest.raises(ConfigError, match=r"data\.prefetch_factor=4: has no effect .*data\.num_workers"):
+        runs.tiny("data.prefetch_factor=4")
+    with pytest.raises(ConfigError, match=r"data\.prefetch_factor=0: allowed"):
+        runs.tiny("data.prefetch_factor=0", "data.num_workers=1")
+    assert runs.tiny("data.prefetch_factor=4", "data.num_workers=1")["data"]["prefetch_factor"] == 4
+
+
+def test_workers_that_prefetch_resume_exactly(monkeypatch, tmp_path):
+    overrides = (*LONG, "data.num_workers=1", "data.prefetch_factor=3")
+    seen = []
+    runs.before(monkeypatch, ResumableLoader, "__init__", lambda self, *arguments: seen.append(arguments[-2:]))
+    first = runs.stopped(monkeypatch, tmp_path / "first", 8, *overrides)
+    runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={first}/checkpoints/last.ckpt")
+    runs.tiny_run(tmp_path / "whole", *LONG)
+    assert runs.different_ends(tmp_path / "whole", tmp_path / "second") == []
+    assert (1, 3) in seen and (0, None) in seen
+
+
+def test_workers_ignore_the_signals_that_stop_a_run(monkeypatch, tmp_path):
+    hit = []
+
+    def send(self, *_) -> None:
+        for worker in multiprocessing.active_children():
+            hit.append(worker.pid)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+                os.kill(worker.pid, number)
+
+    runs.before(monkeypatch, NonFiniteUpdates, "on_train_batch_end", send)
+    assert runs.tiny_run(tmp_path, *LONG, "task.max_steps=8", "data.num_workers=1")["state"] == "finished"
+    assert hit

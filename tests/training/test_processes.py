@@ -1,0 +1,337 @@
+"""Several processes train what one process trains, share data and scoring, and resume each other's checkpoints."""
+
+import json
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+
+import processes
+import pyarrow.parquet as parquet
+import pytest
+import runs
+import torch
+from tolerance import rounding
+
+from attnorm.config import sharded_checkpoint
+from attnorm.config.check_trainer import check_trainer
+from attnorm.config.checkpoint_files import read_checkpoint, read_resumable
+from attnorm.config.overrides import open_run
+from attnorm.config.run_config import read_config
+from attnorm.errors import CheckpointError
+from attnorm.tasks.ranks import Ranks, is_sharded
+from attnorm.tasks.task import task_of
+from attnorm.training.datamodule import TaskDataModule
+from attnorm.training.train import train
+
+CLIP = 0.5  # below the norm of every gradient, so that clipping acts
+SGD = ("optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0.9")  # Adam would enlarge the rounding of gradients
+SAME = (*SGD, "scheduler=constant", "model.dropout=0.0", f"trainer.gradient_clip_val={CLIP}")
+SHARDED = "trainer.strategy.sharded_checkpoints=true"
+DOORS = {  # how a run is started, and its number of processes
+    "one": (1, ()),
+    "ddp": (2, ("trainer=ddp", "trainer.devices=2")),
+    "fsdp": (2, ("trainer=fsdp", "trainer.devices=2")),
+    "sharded": (2, ("trainer=fsdp", "trainer.devices=2", SHARDED)),
+}
+
+
+def trained(folder: Path, door: str, *overrides: str, task: str = "gigaword") -> Path:
+    """A run in `folder`, started as DOORS says."""
+    ranks, typed = DOORS[door]
+    cfg = runs.tiny(*SAME, *typed, *overrides, task=task)
+    if ranks == 1:
+        train(cfg, folder)
+    else:
+        processes.train_together(cfg, folder, ranks)
+    return folder
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return read_resumable(run / "checkpoints/last.ckpt")["state_dict"]
+
+
+def assert_equal_up_to_rounding(first: Path, second: Path, steps: int = 4) -> None:
+    """The parameters differ by what float32 rounding may cause in so many updates of at most lr * CLIP / 0.1 each."""
+    ours, theirs = weights(first), weights(second)
+    assert ours.keys() == theirs.keys()
+    moved = 0.1 * CLIP / (1 - 0.9) * steps  # momentum adds up to ten gradients
+    bound = rounding(torch.float32, depth=3 * 2 * steps, size=64) * moved  # forward and backward through two layers
+    for name in ours:
+        assert (ours[name] - theirs[name]).abs().max() < bound, name
+
+
+# the same training
+
+
+@pytest.mark.parametrize("attention", ["softmax", "dnas", "hnas"])
+def test_two_processes_train_what_one_trains(tmp_path, attention):
+    typed = (f"attention={attention}", "trainer.accumulate_grad_batches=2")
+    found = {door: trained(tmp_path / door, door, *typed) for door in ("one", "ddp", "fsdp")}
+    start = runs.tiny(*SAME, *typed)
+    initial = task_of(start.settings).model(open_run(found["one"], read_config(found["one"]), "last")[0]).state_dict()
+    assert max((weights(found["one"])[f"model.{name}"] - initial[name]).abs().max() for name in initial) > 0.01
+    for door in ("ddp", "fsdp"):
+        assert_equal_up_to_rounding(found["one"], found[door])
+        norms = [runs.logged(found[it], "train/gradient_norm") for it in ("one", door)]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+        assert min(norms[0].values()) > CLIP  # or nothing was clipped
+        curves = [found[it] / "attention.csv" for it in ("one", door)]
+        assert [path.read_text().count("\n") for path in curves] == [curves[0].read_text().count("\n")] * 2
+    if attention == "hnas":
+        rows = [(found[door] / "hybrid_weights.csv").read_text().splitlines() for door in ("one", "ddp", "fsdp")]
+        values = [[float(line.split(",")[3]) for line in lines[1:]] for lines in rows]
+        assert values[0] == pytest.approx(values[1], rel=1e-5) and values[0] == pytest.approx(values[2], rel=1e-5)
+
+
+def test_fsdp_holds_shards_while_it_trains(monkeypatch, tmp_path):
+    def look(trainer, task, *_):
+        parameters = dict(task.model.named_parameters())
+        assert is_sharded(task.model) and all(hasattr(it, "full_tensor") for it in parameters.values())
+        local = sum(it.to_local().numel() for it in parameters.values())
+        assert local < 0.6 * sum(it.numel() for it in parameters.values())
+        (tmp_path / f"seen_{trainer.global_rank}").touch()
+
+    from attnorm.training.callbacks.throughput import Throughput
+
+    monkeypatch.setattr(Throughput, "on_train_batch_start", lambda self, *arguments: look(*arguments))
+    trained(tmp_path / "run", "fsdp", "attention=hnas", "trainer.max_steps=2")
+    assert {path.name for path in tmp_path.glob("seen_*")} == {"seen_0", "seen_1"}
+
+
+def test_a_clamped_hybrid_weight_stays_in_its_range_in_shards(tmp_path):
+    typed = ("attention=hnas", "attention.options.hnas={start: 0.99, form: clamp, per: head}")
+    typed = (*typed, "optimizer.lr=5", "trainer.gradient_clip_val=null")
+    run = trained(tmp_path, "fsdp", *typed)
+    [hybrid] = [value for name, value in weights(run).items() if name.endswith("hybrid")]
+    assert hybrid.shape == (2,) and hybrid.min() >= 0 and hybrid.max() <= 1 and not hybrid.eq(0.99).any()
+
+
+def test_a_parameter_without_dimensions_is_refused_by_name(tmp_path):
+    from attnorm.errors import UserError
+    from attnorm.training.sharding import FullySharded
+
+    model = torch.nn.Linear(2, 2)
+    model.temperature = torch.nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(UserError, match=r"temperature has no dimensions; give it the shape \(1,\)"):
+        FullySharded().shard(model)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        ({"_target_": "attnorm.training.sharding.FullySharded", "shards": 2}, "trainer.strategy.shards=2: "),
+        ({"_target_": "attnorm.training.sharding.Missing"}, "trainer.strategy._target_=attnorm.training.sharding."),
+        ({"_target_": "torch.nn.Linear"}, "must be a subclass of pytorch_lightning.strategies"),
+        ({"_target_": "attnorm.training.sharding.FullySharded", "sharded_checkpoints": 1}, "sharded_checkpoints=1"),
+    ],
+)
+def test_a_wrong_strategy_is_named(strategy, text):
+    problems = check_trainer({"devices": 1, "accelerator": "cpu", "strategy": strategy})
+    assert len(problems) == 1 and text in problems[0]
+
+
+def test_several_machines_need_a_launcher():
+    [problem] = check_trainer({"devices": 1, "accelerator": "cpu", "strategy": "ddp", "num_nodes": 2})
+    assert "trainer.num_nodes=2: start the processes of all machines with torchrun or srun" in problem
+
+
+# the order of the data
+
+
+def order(cfg: dict, splits: dict, ranks: int, pieces: int, epochs: int = 2) -> bytes:
+    """The order of the examples as a file: one line per update, with the rows of all ranks and pieces."""
+    lines = []
+    for epoch in range(epochs):
+        of_ranks = []
+        for rank in range(ranks):
+            trainer = SimpleNamespace(accumulate_grad_batches=pieces, world_size=ranks, global_rank=rank)
+            data = TaskDataModule(task_of(cfg), splits)
+            data.trainer = trainer
+            loader = data.train_dataloader()
+            loader.sampler.set_epoch(epoch)
+            of_ranks.append([batch["rows"].tolist() for batch in loader])
+        for update in range(len(of_ranks[0]) // pieces):
+            parts = [of_rank[update * pieces : (update + 1) * pieces] for of_rank in of_ranks]
+            rows = [row for of_rank in parts for piece in of_rank for row in piece]
+            lines.append(f"{epoch} {update}: {' '.join(map(str, sorted(rows)))}\n")
+    return "".join(lines).encode()
+
+
+@pytest.mark.parametrize("task", ["gigaword", "mlm"])
+def test_the_order_of_examples_does_not_depend_on_the_number_of_processes(tmp_path, task):
+    cfg = runs.tiny(task=task).settings
+    splits = task_of(cfg).splits()
+    files = {}
+    for ranks, pieces in ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2)):
+        files[ranks, pieces] = tmp_path / f"{ranks}_{pieces}.txt"
+        files[ranks, pieces].write_bytes(order(cfg, splits, ranks, pieces))
+    contents = {path.read_bytes() for path in files.values()}
+    assert len(contents) == 1
+    [content] = contents
+    assert content.count(b"\n") > 4
+    epochs = [[line.split(b": ")[1] for line in content.splitlines() if line.startswith(b"%d " % it)] for it in (0, 1)]
+    assert epochs[0] != epochs[1]  # or the order would prove little
+
+
+# scoring
+
+
+def scored(run: Path) -> tuple[dict, dict, list]:
+    """Metrics, columns of the predictions and samples of a run's best checkpoint, as this process computes them."""
+    cfg = read_config(run)
+    tokenizer, model, _ = open_run(run, cfg, "best")
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():  # otherwise the model would say the same to everything
+            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
+    task = task_of(cfg, run)
+    split = task.splits(tokenizer, ("validation",))["validation"]
+    results = task.score(task.module(model, tokenizer, split), split)
+    return results.metrics, results.predictions.table().to_pydict(), [results.samples, results.files]
+
+
+@pytest.mark.parametrize("task", ["gigaword", "mlm", "squad", "classify", "vqa"])
+def test_scores_of_several_processes_are_those_of_one(tmp_path, task):
+    run = runs.finished_run(task)
+    metrics, columns, texts = scored(run)
+    assert len({str(output) for output in columns["output"]}) > 1
+
+    def score(rank: int) -> None:
+        torch.distributed.init_process_group("gloo")
+        assert Ranks.present() == Ranks(rank, 3)
+        (tmp_path / f"{rank}").write_bytes(pickle.dumps(scored(run)))
+
+    processes.together(3, score)
+    for rank in range(3):  # each of them has everything
+        of_rank = pickle.loads((tmp_path / f"{rank}").read_bytes())
+        assert of_rank[1:] == (columns, texts)
+        assert of_rank[0] == pytest.approx(metrics, rel=1e-12)
+
+
+def test_a_run_of_two_processes_leaves_the_files_of_one(tmp_path):
+    runs_of = [trained(tmp_path / door, door, "attention=hnas") for door in ("one", "ddp")]
+    assert runs.files_of(runs_of[0]) == runs.files_of(runs_of[1])
+    tables = [parquet.read_table(run / "predictions/validation.parquet") for run in runs_of]
+    assert tables[0]["id"] == tables[1]["id"] and len(tables[0]) == 20
+    losses = [table["loss_sum"].to_pylist() for table in tables]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    metrics = [runs.summary_of(run)["validation"]["metrics"]["loss"] for run in runs_of]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-5)
+
+
+# checkpoints
+
+
+CROSSINGS = [
+    ("one", "ddp"),
+    ("one", "fsdp"),
+    ("fsdp", "one"),
+    ("sharded", "one"),
+    ("one", "sharded"),
+    ("sharded", "fsdp"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), CROSSINGS)
+def test_a_checkpoint_is_resumed_with_another_number_of_processes(tmp_path, before, after):
+    typed = ("attention=hnas", "trainer.accumulate_grad_batches=2", "trainer.val_check_interval=4")
+    half = trained(tmp_path / "half", before, *typed, "trainer.max_steps=2")
+    last = half / "checkpoints/last.ckpt"
+    resumed = trained(tmp_path / "resumed", after, *typed, "trainer.max_steps=5", f"ckpt_path={last}")
+    whole = trained(tmp_path / "whole", "one", *typed, "trainer.max_steps=5")
+    assert_equal_up_to_rounding(whole, resumed, steps=5)
+    moments = [read_resumable(run / "checkpoints/last.ckpt")["optimizer_states"][0] for run in (whole, resumed)]
+    groups = [[{**group, "fused": None} for group in found["param_groups"]] for found in moments]
+    assert groups[0] == groups[1]
+    assert moments[0]["state"].keys() == moments[1]["state"].keys()
+    for number, state in moments[0]["state"].items():
+        torch.testing.assert_close(state, moments[1]["state"][number], rtol=1e-3, atol=1e-5)
+    assert list(runs.logged(resumed, "train/loss")) == list(runs.logged(whole, "train/loss")) == [1, 2, 3, 4, 5]
+    for name in ("val/loss", "train/gradient_norm"):
+        assert runs.logged(resumed, name) == pytest.approx(runs.logged(whole, name), rel=1e-4)
+
+
+def test_fsdp_resumes_itself_bit_for_bit(tmp_path):
+    """With dropout, so with the random streams of both processes."""
+    typed = ("attention=hnas", "model.dropout=0.1")
+    half = trained(tmp_path / "half", "sharded", *typed, "trainer.max_steps=2")
+    last = half / "checkpoints/last.ckpt"
+    resumed = trained(tmp_path / "resumed", "sharded", *typed, "trainer.max_steps=4", f"ckpt_path={last}")
+    whole = trained(tmp_path / "whole", "fsdp", *typed, "trainer.max_steps=4")
+    assert runs.unequal(weights(whole), weights(resumed)) == []
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> Path:
+    """A run whose checkpoints are in shards."""
+    return trained(tmp_path_factory.mktemp("shards") / "run", "sharded", "attention=hnas", "trainer.max_steps=2")
+
+
+def copied(shards: Path, folder: Path) -> tuple[Path, Path]:
+    """A copy of the run, and the folder with the shards of its last checkpoint."""
+    import shutil
+
+    run = Path(shutil.copytree(shards, folder / "run"))
+    return run, run / "checkpoints" / sharded_checkpoint.shards_of(run / "checkpoints/last.ckpt")
+
+
+def test_shards_are_read_by_evaluation(monkeypatch, shards, tmp_path):
+    run, _ = copied(shards, tmp_path)
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=validation") == 0
+    found = json.loads((run / "eval_validation.json").read_text())
+    assert found["metrics"]["loss"] == pytest.approx(runs.summary_of(run)["validation"]["metrics"]["loss"], rel=1e-6)
+
+
+def test_unused_shards_are_removed(shards):
+    folder = shards / "checkpoints"
+    named = {sharded_checkpoint.shards_of(path) for path in folder.glob("*.ckpt")}
+    assert {path.name for path in folder.glob("shards-*")} == named
+    assert len(named) == 2
+
+
+@pytest.mark.parametrize("damage", ["flip", "missing", "code"])
+def test_damaged_shards_are_recognized(monkeypatch, shards, tmp_path, damage):
+    run, folder = copied(shards, tmp_path)
+    file = sorted(folder.glob("*.distcp"))[1]
+    if damage == "flip":
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif damage == "missing":
+        file.unlink()
+    else:
+        evil = tmp_path / "ran"
+
+        class Evil:
+            def __reduce__(self):
+                return Path.touch, (evil,)
+
+        (folder / ".metadata").write_bytes(pickle.dumps(Evil()))
+        monkeypatch.setattr(sharded_checkpoint, "digest_of", lambda path: digests(run)[path.name])
+    with pytest.raises(CheckpointError, match=r"last.ckpt: .*shard") as raised:
+        read_checkpoint(run / "checkpoints/last.ckpt")
+    assert "intact in that folder: best.ckpt" in str(raised.value) or damage == "code"
+    assert not (tmp_path / "ran").exists()
+
+
+def digests(run: Path) -> dict[str, str]:
+    """The checksums that the last checkpoint records, as if whoever changed the files had changed them too."""
+    content = torch.load(run / "checkpoints/last.ckpt", weights_only=True)
+    return content[sharded_checkpoint.SHARDS]["files"]
+
+
+# several machines
+
+
+def test_processes_of_two_machines_share_one_run_folder(tmp_path):
+    from attnorm.training.run_folder import claim_folder
+
+    def run(rank: int) -> None:
+        cfg = runs.tiny(*SAME, "attention=hnas", "trainer=ddp", "trainer.devices=1", "trainer.num_nodes=2")
+        folder = claim_folder(tmp_path / f"asked by {rank}")  # as if their clocks differed
+        assert folder == tmp_path / "asked by 0"
+        train(cfg, folder)
+
+    processes.together(2, run, nodes=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["asked by 0"]
+    assert_equal_up_to_rounding(trained(tmp_path / "one", "one", "attention=hnas"), tmp_path / "asked by 0")

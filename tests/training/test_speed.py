@@ -1,0 +1,217 @@
+"""The measured speed of training: tokens, padding, waiting for data, and use of the device; and profilers."""
+
+import json
+import time
+
+import pytest
+import runs
+import torch
+from torch import nn
+
+from attnorm.data.loader import ResumableLoader
+from attnorm.tasks.headlines.module import HeadlineModule
+from attnorm.tasks.mlm.module import MaskedLMModule
+from attnorm.tasks.module import TaskModule
+from attnorm.tasks.task import task_of
+from attnorm.training import flops
+from attnorm.training.callbacks.throughput import TIMING_COLUMNS, Throughput
+from attnorm.training.csv_table import read_csv
+from attnorm.training.datamodule import TaskDataModule
+from attnorm.training.flops import flops_per_token, known_peak, peak_flops
+
+LONG = ("data.train_size=60", "task.max_steps=14", "task.validations=2", "trainer.log_every_n_steps=5")
+NAMES = ("tokens_per_second", "padding_share", "data_wait_share", "mfu")
+
+
+class Clock:
+    """A clock that stands still, except when it is told how much time has passed."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr("attnorm.training.callbacks.throughput.time.perf_counter", lambda: self.now)
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """2 s per step, and 3 s for the data of each batch; also 100 s per validation and for saving a checkpoint."""
+    found = Clock(monkeypatch)
+    original = ResumableLoader.__iter__
+
+    def load(self):
+        for batch in original(self):  # the loader itself sees no time pass
+            self.wait = 3.0
+            self.waited += 3.0
+            found.passes(3.0)
+            yield batch
+
+    monkeypatch.setattr(ResumableLoader, "__iter__", load)
+    monkeypatch.setattr("pytorch_lightning.Trainer.save_checkpoint", lambda *_, **__: found.passes(100.0))
+    monkeypatch.setattr("attnorm.training.callbacks.checkpointing.replace_by_copy", lambda *_: None)
+    runs.before(monkeypatch, HeadlineModule, "backward", lambda *_, **__: found.passes(2.0))
+    runs.before(monkeypatch, HeadlineModule, "on_validation_epoch_start", lambda *_: found.passes(100.0))
+    return found
+
+
+def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_last(monkeypatch, tmp_path, clock):
+    """Validation and saving are not counted, and neither are waits that fall into them."""
+    tokens, positions = {}, {}
+
+    def count(self, trainer, task, outputs, batch, index):
+        step = trainer.global_step
+        sides = batch["source"], batch["target"][:, 1:]
+        tokens[step] = sum(int((side != task.tokenizer.pad_id).sum()) for side in sides)
+        positions[step] = sum(side.numel() for side in sides)
+
+    monkeypatch.setattr("attnorm.training.train.keep_best", lambda _: None)
+    monkeypatch.setattr("attnorm.training.train.evaluate_best", lambda *_: {"best_value": None})
+    runs.before(monkeypatch, Throughput, "on_train_batch_end", count)
+    summary = runs.tiny_run(tmp_path, *LONG)
+    shares = runs.logged(tmp_path, "train/padding_share")
+    assert shares.keys() == {5, 10}
+    for last, share in shares.items():
+        steps = range(last - 4, last + 1)
+        expected = 1 - sum(tokens[step] for step in steps) / sum(positions[step] for step in steps)
+        assert share == pytest.approx(expected, rel=1e-5)
+    # updates 1 to 5: the first wait is not on the clock; 6 to 10: nor is the one behind the validation after update 7
+    seconds = {5: 5 * 2 + 4 * 3, 10: 5 * 2 + 4 * 3}
+    for last, speed in runs.logged(tmp_path, "train/tokens_per_second").items():
+        assert speed == pytest.approx(sum(tokens[step] for step in range(last - 4, last + 1)) / seconds[last], rel=1e-5)
+    waits = runs.logged(tmp_path, "train/data_wait_share")
+    assert waits == {5: pytest.approx(12 / 22, rel=1e-5), 10: pytest.approx(12 / 22, rel=1e-5)}
+    total = 14 * 2 + 12 * 3
+    assert summary["tokens_per_second"] == pytest.approx(sum(tokens.values()) / total, abs=0.1)
+    assert summary["data_wait_share"] == pytest.approx(36 / total, abs=1e-3)
+    assert summary["padding_share"] == pytest.approx(1 - sum(tokens.values()) / sum(positions.values()), abs=1e-3)
+
+
+def test_every_value_is_in_the_row_of_the_loss_and_in_the_summary(tmp_path):
+    summary = runs.tiny_run(tmp_path, *LONG)
+    rows = [row for row in read_csv(tmp_path / "metrics.csv") if row["train/tokens_per_second"]]
+    assert all(row["train/loss"] for row in rows)
+    for name in NAMES:
+        assert runs.logged(tmp_path, f"train/{name}").keys() == {5, 10}
+        assert summary[name] > 0
+    assert all(0 <= share < 1 for share in runs.logged(tmp_path, "train/data_wait_share").values())
+    assert {f"train/{name}" for name in NAMES} - {"train/padding_share"} == set(TIMING_COLUMNS)
+
+
+@pytest.mark.parametrize("extra", [(), ("trainer.accumulate_grad_batches=2",), ("data.num_workers=1",)])
+def test_a_resumed_run_continues_the_mean_of_the_padding(monkeypatch, tmp_path, extra):
+    runs.tiny_run(tmp_path / "whole", *LONG, *extra)
+    first = runs.stopped(monkeypatch, tmp_path / "first", 8, *LONG, *extra)
+    runs.tiny_run(tmp_path / "second", *LONG, *extra, f"ckpt_path={first}/checkpoints/last.ckpt")
+    assert runs.metric_rows(tmp_path / "second") == runs.metric_rows(tmp_path / "whole")
+    assert runs.logged(tmp_path / "second", "train/padding_share").keys() == {5, 10}
+
+
+def test_an_unknown_peak_leaves_out_the_column(monkeypatch, tmp_path):
+    monkeypatch.setattr("attnorm.training.callbacks.throughput.peak_flops", lambda *_: None)
+    summary = runs.tiny_run(tmp_path, *LONG)
+    assert "mfu" not in summary and "train/mfu" not in (tmp_path / "metrics.csv").read_text()
+    assert summary["tokens_per_second"] > 0
+
+
+# floating-point operations
+
+
+def parts(*overrides: str, task: str) -> tuple[TaskModule, ResumableLoader]:
+    """The module and the training loader of a tiny run."""
+    cfg = runs.tiny(*overrides, task=task).settings
+    made = task_of(cfg)
+    splits = made.splits()
+    tokenizer = splits["train"].tokenizer
+    module = made.module(made.model(tokenizer), tokenizer, splits["validation"])
+    data = TaskDataModule(made, splits)
+    sampler = data._sampler("train")
+    return module, data._loader("train", sampler)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "dnas", "sinkhorn"])
+def test_the_counted_operations_are_those_of_the_formula(monkeypatch, attention):
+    """6 per parameter of a matrix and token, and 12 N d for the attention of a row of N tokens and width d."""
+    module, loader = parts(f"attention={attention}", task="mlm")
+    lengths, masked = [], []
+
+    def note(self, batch):
+        lengths.append(batch["ids"].shape[1])
+        masked.append(len(batch["labels"]))
+
+    runs.before(monkeypatch, MaskedLMModule, "loss", note)
+    before = torch.get_rng_state()
+    found = flops_per_token(module, loader)
+    assert torch.equal(torch.get_rng_state(), before) and module.training
+    assert len(lengths) == 3 and sorted(lengths) == lengths
+    matrices = {name: m.weight.numel() for name, m in module.model.named_modules() if isinstance(m, nn.Linear)}
+    of_tokens = sum(size for name, size in matrices.items() if name.startswith("encoder."))
+    width, vocabulary = module.model.encoder.layers[0].attention.query.in_features, module.tokenizer.vocab_size
+    of_masked = sum(size for name, size in matrices.items() if not name.startswith("encoder."))
+    if not any(size == width * vocabulary for size in matrices.values()):  # the output layer is the embedding
+        of_masked += width * vocabulary
+    expected = sum(
+        6 * of_tokens * length + 6 * of_masked * count + 12 * length**2 * width
+        for length, count in zip(lengths, masked, strict=True)
+    )
+    assert found == pytest.approx(expected / sum(lengths), rel=1e-12)
+
+
+@pytest.mark.parametrize("task", ["gigaword", "squad", "classify", "vqa"])
+def test_the_operations_of_every_task_can_be_counted(task):
+    module, loader = parts("attention=hnas", task=task)
+    parameters = sum(it.numel() for it in module.model.parameters())
+    assert 0.1 * parameters < flops_per_token(module, loader) < 100 * parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "tf32", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bf16", False, 989.4e12),
+        ("NVIDIA H100 PCIe", "bf16", False, 756e12),
+        ("NVIDIA H100 NVL", "16", False, 835e12),
+        ("NVIDIA H200", "32", False, 66.9e12),
+        ("NVIDIA A100-SXM4-80GB", "32", True, 156e12),
+        ("NVIDIA L40S", "bf16", False, 362e12),
+        ("NVIDIA L4", "bf16", False, 121e12),
+        ("Tesla V100-SXM2-16GB", "16", False, 125e12),
+        ("Tesla V100-SXM2-16GB", "bf16", False, None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "16", False, None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "16", False, None),
+        ("NVIDIA Something New", "16", False, None),
+    ],
+)
+def test_the_peak_of_a_gpu_is_known_by_its_name(name, kind, tf32, expected):
+    assert known_peak(name, kind, tf32) == (expected and pytest.approx(expected))
+
+
+def test_the_peak_of_a_cpu_is_measured_once(monkeypatch):
+    flops._measured.cache_clear()
+    found = peak_flops(torch.device("cpu"), "32-true")
+    assert 1e8 < found < 1e14
+    monkeypatch.setattr(time, "perf_counter", lambda: pytest.fail("measured again"))
+    assert peak_flops(torch.device("cpu"), "32-true") == found
+    assert peak_flops(torch.device("meta"), "32-true") is None
+
+
+# profilers
+
+
+def test_profilers_write_into_the_run_folder(monkeypatch, tmp_path, capsys):
+    for name, content in (
+        ("simple", "run_training_batch"),
+        ("advanced", "module.py:"),
+        ("pytorch", "ProfilerStep"),
+    ):
+        run, typed = tmp_path / name, (*LONG, f"trainer.profiler={name}")
+        first = runs.stopped(monkeypatch, tmp_path / f"first {name}", 8, *typed)
+        capsys.readouterr()
+        runs.tiny_run(run, *typed, f"ckpt_path={first}/checkpoints/last.ckpt")
+        assert content in (run / f"profile/fit-{name}.txt").read_text()
+        assert f"profile: {run}/profile" in capsys.readouterr().out.replace("\n", "")
+        if name == "pytorch":
+            trace = max((run / "profile").glob("*.pt.trace.json"), key=lambda file: "training_step" in file.name)
+            assert any("addmm" in str(event.get("name")) for event in json.loads(trace.read_text())["traceEvents"])
+    runs.tiny_run(tmp_path / "without", *LONG)
+    assert runs.different_ends(tmp_path / "without", tmp_path / "pytorch") == []
+    assert not (tmp_path / "without/profile").exists()
