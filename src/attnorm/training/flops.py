@@ -54,7 +54,7 @@ def flops_per_token(task: TaskModule, loader: ResumableLoader) -> float | None:
     tokens = 0
     task.eval()
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), observe(task.model, lambda *_: None), counter:
+    with torch.no_grad(), observe(task.model, lambda *_: None), counter:
         for row in rows:
             batch = {name: it.to(device) for name, it in loader.dataset[MicroBatch([row], 1)].items()}
             task.loss(batch)
