@@ -10,8 +10,9 @@ import pytest
 from driver import PROGRAM
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
+from attnorm.config.arguments import readable
 from attnorm.config.run_state import FolderLock
-from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.jobs import Job, expand, parse
 from attnorm.sweeps.process import Remote, command_of, names_code, start_process
 from attnorm.sweeps.state import JOB_LOCK
 
@@ -34,9 +35,9 @@ def test_a_run_is_started_or_continued_by_what_its_folder_holds(tmp_path):
     assert command_of(one, ("train",)) == ["train", f"resume={quoted}"]
 
 
-@pytest.mark.parametrize("typed", ["attention=my_module:Mine", "++attention.encoder=lab.normalizer:Power"])
+@pytest.mark.parametrize("typed", ["attention=softmax,my_module:Mine", "attention.encoder=lab.normalizer:Power"])
 def test_code_that_the_command_line_names_is_trusted_when_a_run_continues(tmp_path, typed):
-    one = job(tmp_path, "seed=1", typed)
+    one = job(tmp_path, *expand(parse(readable(["seed=1", typed], multirun=True)))[-1])
     (tmp_path / "config.yaml").write_text("a: 1")
     assert names_code(one) and command_of(one, ("train",)) == ["train", f"resume={tmp_path}", "trust_code=true"]
 

@@ -102,7 +102,7 @@ def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, nu
 
 
 def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path):
-    running = begin(tmp_path, "dir=s", "x=1,2", "steps=2000", "pause=0.02", "jobs=2", "hang=true")
+    running = begin(tmp_path, "dir=s", "x=1,2", "steps=20000", "pause=0.02", "jobs=2", "hang=true")
     wait_for(lambda: steps(tmp_path / "s") > 4)
     os.kill(running.pid, signal.SIGINT)
     wait_for(lambda: running.stdout.readline().startswith("stopping"))

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnorm.config.arguments import quoted
+from attnorm.config.arguments import as_typed, quoted
 from attnorm.config.run_state import FolderLock, RunState, state_of
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JOB_LOCK
@@ -40,7 +40,7 @@ def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
 
 def names_code(job: Job) -> bool:
     """Whether the command line of a sweep names code, which a run folder alone is not trusted to do."""
-    return any(re.search(r"--config-dir|_target_=|=.*[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]", it) for it in job.overrides)
+    return any(re.search(r"--config-dir|_target_=|=.*[A-Za-z_]\w*:[A-Za-z_]", it) for it in as_typed(job.overrides))
 
 
 def _text(path: Path) -> str:

@@ -63,7 +63,7 @@ def result_of(job: Job, journal: Journal) -> Result:
         both.get("monitor"),
         both.get("best_value"),
         both.get("steps", both.get("step")),
-        journal.seconds(job.name),
+        journal.seconds(job.name) or summary.get("wall_seconds", 0.0),  # its end was not seen if the sweep was killed
     )
 
 
