@@ -30,6 +30,8 @@ from attnorm.config.arguments import readable, register_attention
 from attnorm.config.renamed import CHOICES, RENAMED
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
+from attnorm.tasks.headlines.module import HeadlineModule
+from attnorm.tasks.module import NonFiniteLoss
 
 LAB = runs.ROOT / "tests" / "lab"
 README = (runs.ROOT / "README.md").read_text()
@@ -289,6 +291,11 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     runs.tiny_run(run, "trainer.max_steps=1", "callbacks.attention_stats.every_n_steps=0", task="mlm")
     run = tmp_path / "logs/gigaword/hnas/2026-01-31_12-00-00"  # what docs/load_run.md opens
     shutil.copytree(runs.finished_run(), run)
+    with monkeypatch.context() as patch, pytest.raises(NonFiniteLoss):  # what docs/runs.md replays
+        patch.setattr(HeadlineModule, "backward", lambda self, loss: (loss * float("nan")).backward())
+        runs.tiny_run(tmp_path / "failed", "attention=hnas", "task.max_steps=1")
+    (run / "failures").mkdir()
+    shutil.copy(tmp_path / "failed/failures/step_000001.pt", run / "failures/step_000120.pt")
     capsys.readouterr()
     pages = {document: codes for document in DOCUMENTS if (codes := blocks(document, "python"))}
     assert len(pages) >= 10

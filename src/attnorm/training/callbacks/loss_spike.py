@@ -54,7 +54,7 @@ class LossSpike(pl.Callback):
         if self.is_high and not was_high:
             data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by Lightning
             rows = [row for part in task.update for row in part.batch["rows"].tolist()]
-            examples = data.task.example_ids(data.splits["train"], rows[:8])
+            examples = dict.fromkeys(data.task.example_ids(data.splits["train"], rows[:8]))
             log.warning(
                 "The loss rose to %.4g at step %d, from about %.4g in the %d updates before; examples %s%s.",
                 *(loss, trainer.global_step + 1, median(self.recent), len(self.recent)),
