@@ -28,6 +28,7 @@ from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.module import NonFiniteLoss
 from attnorm.tasks.squad.module import SpanModule
 from attnorm.tasks.vqa.module import VqaModule
+from attnorm.training import diagnosis
 from attnorm.training.callbacks.loss_spike import LEAST, LossSpike, is_spike
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.out_of_memory import NotEnoughMemory
@@ -161,7 +162,9 @@ def test_a_failed_update_can_be_replayed(monkeypatch, tmp_path):
     run = attnorm.load_run(tmp_path, checkpoint="last")
     splits = run.task.splits(run.tokenizer)
     module = run.task.module(run.model, run.tokenizer, splits["validation"])
+    before = torch.get_rng_state()
     [found] = replay(tmp_path / "failures/step_000010.pt", module)
+    assert torch.equal(torch.get_rng_state(), before)
     recorded = report(tmp_path, 10)
     assert found.output == recorded["output"] is not None
     assert not math.isfinite(found.objective)
@@ -182,10 +185,23 @@ def test_a_replay_repeats_dropout(monkeypatch, tmp_path):
     assert (good["batch"], bad["batch"]) == (4, 5)
 
 
+def test_outputs_that_mark_what_is_masked_are_no_fault():
+    class Masked(nn.Module):
+        def forward(self, x):
+            return {"scores": (x.masked_fill(x < 0, -INF),)}
+
+    class Last(nn.Module):
+        def forward(self, scores):
+            return scores["scores"][0].exp() / 0.0
+
+    model = nn.Sequential(Masked(), Last())
+    with diagnosis._watched(model) as seen:
+        model(torch.tensor([-1.0, 1.0]))
+    assert seen == {"output": "1 (Last)"}
+
+
 @pytest.mark.parametrize("task", ["mlm", "classify", "vqa"])
 def test_no_module_of_a_healthy_model_is_accused(monkeypatch, tmp_path, task):
-    """Masked values of -inf are not a fault."""
-
     def plant(self, loss, *_, **__):
         loss.backward()
         names[:], parameters = zip(*self.model.named_parameters(), strict=True)
@@ -274,7 +290,7 @@ def test_all_ranks_skip_together_if_one_of_them_fails(monkeypatch, tmp_path):
     def fail_on_the_last_rank(self, batch):
         found = original(self, batch)
         if self.trainer.global_step == 2 and self.trainer.global_rank == self.trainer.world_size - 1:
-            return found._replace(objective=found.objective * INF)
+            return found._replace(objective=found.objective + INF)  # its gradients are finite
         return found
 
     monkeypatch.setattr(HeadlineModule, "loss", fail_on_the_last_rank)
@@ -539,6 +555,17 @@ def test_memory_that_runs_out_in_decoding_names_the_beam(monkeypatch, tmp_path):
     with pytest.raises(NotEnoughMemory, match=r"during scoring.*\d+ rows: source .*decoding\.beam_size \(now 2\)"):
         runs.tiny_run(tmp_path)
     assert runs.load(tmp_path)["global_step"] == 4
+
+
+def test_memory_that_runs_out_in_eval_is_a_message_too(monkeypatch, tmp_path, capsys):
+    def fail(*_, **__):
+        raise GPU
+
+    run = runs.copied_run(tmp_path)
+    monkeypatch.setattr(headlines, "generate", fail)
+    assert runs.call(monkeypatch, "eval", f"run={run}", "decoding.beam_size=3") == 1
+    assert "error: out of memory during scoring. The batch has" in (printed := capsys.readouterr().err)
+    assert "decoding.beam_size (now 3)" in printed
 
 
 def test_other_errors_are_left_alone(monkeypatch, tmp_path):

@@ -8,12 +8,14 @@ import runs
 import torch
 from torch import nn
 
+from attnorm.config.checkpoint_files import AtomicCheckpointIO
 from attnorm.data.loader import ResumableLoader
 from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of
 from attnorm.training import flops
+from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS, Throughput
 from attnorm.training.csv_table import read_csv
 from attnorm.training.datamodule import TaskDataModule
@@ -49,7 +51,7 @@ def clock(monkeypatch) -> Clock:
             yield batch
 
     monkeypatch.setattr(ResumableLoader, "__iter__", load)
-    monkeypatch.setattr("pytorch_lightning.Trainer.save_checkpoint", lambda *_, **__: found.passes(100.0))
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", lambda *_, **__: found.passes(100.0))
     monkeypatch.setattr("attnorm.training.callbacks.checkpointing.replace_by_copy", lambda *_: None)
     runs.before(monkeypatch, HeadlineModule, "backward", lambda *_, **__: found.passes(2.0))
     runs.before(monkeypatch, HeadlineModule, "on_validation_epoch_start", lambda *_: found.passes(100.0))
@@ -66,9 +68,14 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
         tokens[step] = sum(int((side != task.tokenizer.pad_id).sum()) for side in sides)
         positions[step] = sum(side.numel() for side in sides)
 
+    def save(self, trainer, *_):
+        if trainer.global_step == 3:
+            trainer.save_checkpoint(tmp_path / "between.ckpt")
+
     monkeypatch.setattr("attnorm.training.train.keep_best", lambda _: None)
     monkeypatch.setattr("attnorm.training.train.evaluate_best", lambda *_: {"best_value": None})
     runs.before(monkeypatch, Throughput, "on_train_batch_end", count)
+    runs.before(monkeypatch, NonFiniteUpdates, "on_train_batch_end", save)
     summary = runs.tiny_run(tmp_path, *LONG)
     shares = runs.logged(tmp_path, "train/padding_share")
     assert shares.keys() == {5, 10}
@@ -76,15 +83,15 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
         steps = range(last - 4, last + 1)
         expected = 1 - sum(tokens[step] for step in steps) / sum(positions[step] for step in steps)
         assert share == pytest.approx(expected, rel=1e-5)
-    # updates 1 to 5: the first wait is not on the clock; 6 to 10: nor is the one behind the validation after update 7
-    seconds = {5: 5 * 2 + 4 * 3, 10: 5 * 2 + 4 * 3}
+    # not on the clock: the first wait, the one after saving at update 3, and the one after the validation at update 7
+    seconds = {5: 5 * 2 + 3 * 3, 10: 5 * 2 + 4 * 3}
     for last, speed in runs.logged(tmp_path, "train/tokens_per_second").items():
         assert speed == pytest.approx(sum(tokens[step] for step in range(last - 4, last + 1)) / seconds[last], rel=1e-5)
     waits = runs.logged(tmp_path, "train/data_wait_share")
-    assert waits == {5: pytest.approx(12 / 22, rel=1e-5), 10: pytest.approx(12 / 22, rel=1e-5)}
-    total = 14 * 2 + 12 * 3
+    assert waits == {5: pytest.approx(9 / 19, rel=1e-5), 10: pytest.approx(12 / 22, rel=1e-5)}
+    total = 14 * 2 + 11 * 3
     assert summary["tokens_per_second"] == pytest.approx(sum(tokens.values()) / total, abs=0.1)
-    assert summary["data_wait_share"] == pytest.approx(36 / total, abs=1e-3)
+    assert summary["data_wait_share"] == pytest.approx(33 / total, abs=1e-3)
     assert summary["padding_share"] == pytest.approx(1 - sum(tokens.values()) / sum(positions.values()), abs=1e-3)
 
 

@@ -14,6 +14,7 @@ from attnorm.parts import TARGET
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.baselines import unbeaten
+from attnorm.training.callbacks.out_of_memory import OutOfMemory
 from attnorm.training.environment import write_json
 
 SPLITS = ("validation", "test")
@@ -40,7 +41,8 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
     task = task_of(cfg, run)
     data = task.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
-    scores = task.score(task.module(model, tokenizer, data), data)
+    with OutOfMemory(cfg):
+        scores = task.score(task.module(model, tokenizer, data), data)
     name = free_name(run, f"eval_{split}")
     written = [*scores.write(run, name), *scores.write_predictions(run, name)]
     record = {

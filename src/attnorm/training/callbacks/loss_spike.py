@@ -20,12 +20,13 @@ SIGMA = 1.4826  # the standard deviation of a normal distribution, in units of i
 
 
 class LossSpike(pl.Callback):
-    """Warns once when the loss of an update is far above its recent values, and again after it has come down.
+    """Warns when the loss of an update is far above its recent values.
 
     Far means that the logarithm of the loss is more than `threshold` robust standard deviations (1.4826 times the
     median absolute deviation) above the median of the last `window` losses, and more than twice as far above it as the
-    largest of them. The second condition keeps rare batches that are harder than others from being reported. There is
-    no warning before 20 losses are known. If a loss is 0 or negative, the losses themselves are compared.
+    largest of them. The second condition keeps rare batches that are harder than others from being reported, and gives
+    one warning per spike. There is no warning before 20 losses are known. If a loss is 0 or negative, the losses
+    themselves are compared.
 
     Each rank looks at the loss of its own share of the update, in the unit of the metric train/loss. The recent losses
     are part of the checkpoint.
@@ -33,15 +34,14 @@ class LossSpike(pl.Callback):
 
     def __init__(self, window: Count = 50, threshold: Positive = 6.0):
         self.recent: deque[float] = deque(maxlen=max(window, LEAST))
-        self.threshold, self.is_high = threshold, False
+        self.threshold = threshold
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recent": list(self.recent), "is_high": self.is_high}
+        return {"recent": list(self.recent)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.recent.clear()
         self.recent.extend(state_dict["recent"])
-        self.is_high = bool(state_dict["is_high"])
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, task: pl.LightningModule, optimizer: Any) -> None:
         # The gradients are about to be read in any case, so reading the loss costs no further wait for the GPU.
@@ -50,8 +50,7 @@ class LossSpike(pl.Callback):
         loss = float(sum(part.plain for part in task.update)) / max(1, size)
         if not math.isfinite(loss):
             return
-        was_high, self.is_high = self.is_high, is_spike(loss, self.recent, self.threshold)
-        if self.is_high and not was_high:
+        if is_spike(loss, self.recent, self.threshold):
             data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by Lightning
             rows = [row for part in task.update for row in part.batch["rows"].tolist()]
             examples = dict.fromkeys(data.task.example_ids(data.splits["train"], rows[:8]))
