@@ -16,7 +16,7 @@ from statistics import mean, median
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 SHORT = (
-    *("data.train_size=2000", "data.valid_size=100", "data.test_size=20", "task.rouge_pairs=20", "task.validations=2"),
+    *("data.train_size=1000", "data.valid_size=50", "data.test_size=20", "task.rouge_pairs=20", "task.validations=2"),
     *("decoding.beam_size=2", "trainer.accelerator=cpu", "callbacks.attention_stats.every_n_steps=0"),
 )
 
@@ -47,8 +47,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=12, help="number of runs")
     parser.add_argument("--parallel", type=int, default=2, help="runs at the same time")
-    parser.add_argument("--steps", type=int, default=40, help="updates of a run")
+    parser.add_argument("--steps", type=int, default=20, help="updates of a run")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of a run")
     asked = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(asked.threads)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         common = [*SHORT, f"task.max_steps={asked.steps}", f"paths.cache_dir={folder}/cache"]
@@ -61,7 +63,7 @@ def main() -> None:
         runs = json.loads((folder / "serial/sweep.json").read_text())["jobs"]
         seconds, trained = [run["seconds"] for run in runs], trained_seconds(folder / "serial")
     cores = len(os.sched_getaffinity(0))
-    print(f"{asked.jobs} runs of {asked.steps} updates on {cores} cores\n")
+    print(f"{asked.jobs} runs of {asked.steps} updates with {asked.threads} threads on {cores} cores\n")
     print(f"{'':<34}{'seconds':>9}{'per run':>9}{'relative':>10}")
     rows = {
         "train.py -m, one process": took["one process"],

@@ -7,6 +7,7 @@ thereby needs neither PyTorch nor the parts that the jobs name, and several of t
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -101,6 +102,7 @@ class Checker:
 
 def main(folders: Sequence[str]) -> int:
     """Answers line after line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the sweep, and thereby the input of this process
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries and parts print must not mix with the answers
     from attnorm.training.console import quiet_libraries

@@ -73,13 +73,10 @@ class View:
     def table(self, states: dict[str, JobState]) -> Table:
         """Running jobs first, then those that have ended, the latest ones first, as far as the terminal has lines."""
         counts = Counter(states.values())
-        waiting = (
-            self.plan.total
-            - self.plan.repeated
-            - sum(count for state, count in counts.items() if state is not JobState.WAITING)
-        )
-        parts = [f"{count} {state}" for state, count in counts.items() if state is not JobState.WAITING]
-        table = Table(title=", ".join([*sorted(parts), f"{waiting} waiting"]), title_justify="left")
+        del counts[JobState.WAITING]
+        waiting = self.plan.total - self.plan.repeated - counts.total()
+        parts = sorted(f"{count} {state}" for state, count in counts.items())
+        table = Table(title=", ".join([*parts, f"{waiting} waiting"]), title_justify="left")
         for name in ("job", "state", "updates", "metric", "time left"):
             table.add_column(name, justify="left" if name in ("job", "state") else "right", no_wrap=name != "job")
         order = (JobState.RUNNING, JobState.INTERRUPTED, JobState.KILLED, JobState.FAILED, *DONE_STATES)
