@@ -395,7 +395,7 @@ def test_the_snippet_prints_what_the_formula_promises(capsys):
 
 
 def test_the_readme_fits_on_two_screens_and_its_results_are_those_of_the_experiments():
-    assert len(README.splitlines()) <= 95
+    assert len(README.splitlines()) <= 100
     rows = re.findall(r"^\| \[.*?\]\((experiments/\S+?)\).*?\|(.*)\|[^|]*\|$", README, re.M)
     assert len(rows) == 4
     for page, cells in rows:

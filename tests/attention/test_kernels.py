@@ -16,6 +16,8 @@ from attnorm.attention.blockwise import Blockwise
 from attnorm.attention.logsumexp import attention, logsumexp
 from attnorm.attention.normalizers import _key_bias as key_bias
 
+pytestmark = pytest.mark.numerical
+
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 CPU = torch.device("cpu")
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}

@@ -156,11 +156,11 @@ def test_every_file_opens_with_the_command_that_uses_it(file):
             break
         opening.append(line)
     assert opening
-    commands = [line for line in opening if re.search(r"\bpython (train|eval|generate)\.py\b", line)]
+    commands = [line for line in opening if re.search(r"\b(python (train|eval|generate)\.py|attnorm sweep)\b", line)]
     if name_of(file) in NO_COMMAND:
         assert not commands
     elif file.parent == runs.CONF:
-        assert f"python {file.stem}.py" in commands[0]
+        assert commands[0].startswith((f"# python {file.stem}.py", f"# attnorm {file.stem}"))
     else:
         assert any(f"{chosen(file)}" in line or f"{file.parent.name}." in line for line in commands)
 

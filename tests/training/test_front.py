@@ -176,7 +176,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
         (("run=nowhere",), "run=nowhere: no such folder"),
         (("run={empty}",), "no config.yaml there, so it is not a run folder"),
         (("run={run}", "ckpt=bets"), "ckpt=bets: allowed: best, last"),
-        (("run={run}", "ckpt=last"), "no checkpoint last.ckpt there (there is: ['best.ckpt'])"),
+        (("run={run}", "ckpt=last"), "no checkpoint last.ckpt there (there is: ['best.ckpt', 'previous.ckpt'])"),
         (("run={run}", "rnu=x"), "Did you mean 'run'?"),
         (("run={run}", "decoding.beam_sise=3"), "Did you mean 'decoding.beam_size'?"),
         (("run={run}", "model.d_model=3"), "model.d_model: cannot be set here"),

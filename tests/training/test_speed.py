@@ -214,6 +214,7 @@ def test_profilers_write_into_the_run_folder(monkeypatch, tmp_path, capsys):
     ):
         run, typed = tmp_path / name, (*LONG, f"trainer.profiler={name}")
         first = runs.stopped(monkeypatch, tmp_path / f"first {name}", 8, *typed)
+        assert content in (first / f"profile/fit-{name}.txt").read_text()
         capsys.readouterr()
         runs.tiny_run(run, *typed, f"ckpt_path={first}/checkpoints/last.ckpt")
         assert content in (run / f"profile/fit-{name}.txt").read_text()

@@ -1,8 +1,11 @@
 """`trainer.profiler`: where the time of a run goes, written into its folder."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 from pytorch_lightning.profilers import AdvancedProfiler, Profiler, PyTorchProfiler, SimpleProfiler
 
 FOLDER = "profile"
@@ -11,6 +14,20 @@ PROFILERS: dict[str, type[Profiler]] = {
     "advanced": AdvancedProfiler,
     "pytorch": PyTorchProfiler,
 }
+
+
+@contextmanager
+def profiled(trainer: pl.Trainer) -> Iterator[None]:
+    """Writes the report of a training that does not come to its end, and ends its profiler.
+
+    Lightning does so only after a whole training. If the profiler of torch were left running, the next one in the same
+    process, such as that of the next job of a sweep, would crash the process.
+    """
+    try:
+        yield
+    except BaseException:
+        trainer.profiler.describe()  # type: ignore[attr-defined]  # set by Lightning
+        raise
 
 
 def profiler_of(name: str | None, run_folder: Path) -> Profiler | None:

@@ -38,7 +38,9 @@ def decided_by_first(name: str, decide: Callable[[], str]) -> str:
     an environment variable.
     """
     if (ranks := started_together()) is not None:
-        return _through_store(ranks, f"attnorm/{name}", decide)
+        # torchrun keeps the store when it restarts the processes
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return _through_store(ranks, f"attnorm/{attempt}/{name}", decide)
     variable = f"ATTNORM_{name.upper()}"
     if is_first_rank():
         os.environ[variable] = decide()

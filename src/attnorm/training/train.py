@@ -31,6 +31,7 @@ from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.environment import is_first_rank
+from attnorm.training.profiler import profiled
 from attnorm.training.run_folder import load_weights, resume_history, start_record
 from attnorm.training.run_log import RunLog
 from attnorm.training.run_loggers import RunLoggers
@@ -93,7 +94,8 @@ def train(
         summary |= describe_parts(cfg, model, data)
         if is_first:
             console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
-        trainer.fit(module, datamodule=data, ckpt_path=cfg["ckpt_path"])
+        with profiled(trainer):
+            trainer.fit(module, datamodule=data, ckpt_path=cfg["ckpt_path"])
         if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)

@@ -57,7 +57,8 @@ def write_headlines(
     order = np.argsort(lengths[:, 0], kind="stable")
     cuts = cut_by_tokens(lengths[order], batch_tokens // decoding.beam_size)
     headlines, ranks = {}, Ranks.present()
-    for _, rows in progress(ranks.share([order[start:stop].tolist() for start, stop in pairwise(cuts)])):
+    batches = [order[start:stop].tolist() for start, stop in pairwise(cuts)]
+    for rows in progress([rows for _, rows in ranks.share(batches)]):
         batch = {"source": pad([[*sources[row], special.eos] for row in rows], special.pad).to(device)}
         for row, ids in zip(rows, generate(model, batch["source"], special, decoding), strict=True):
             headlines[row] = tokenizer.decode(ids)
