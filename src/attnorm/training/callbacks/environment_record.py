@@ -1,6 +1,7 @@
 """What only training reveals about its environment: the attention kernels in use, and what was compiled."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -24,7 +25,8 @@ class EnvironmentRecord(pl.Callback):
         self.write(trainer)
 
     def on_exception(self, trainer: pl.Trainer, task: pl.LightningModule, exception: BaseException) -> None:
-        self.write(trainer)
+        with suppress(OSError):  # such as a full disk, which has probably ended the run
+            self.write(trainer)
 
     def write(self, trainer: pl.Trainer) -> None:
         if not trainer.is_global_zero or not self.file.exists():

@@ -195,8 +195,9 @@ class Watchdog(pl.Callback):
         stopped = isinstance(error, (Interrupted, KeyboardInterrupt)) and not self.peers.ended(0)
         if not stopped and self.file is not None and error is not self.last:
             self.last = error
-            self.file.write("".join(traceback.format_exception(error)))
-            self._write(f"{type(error).__name__}")
+            with contextlib.suppress(OSError):  # such as a full disk, which has probably ended the run
+                self.file.write("".join(traceback.format_exception(error)))
+                self._write(f"{type(error).__name__}")
         self.peers.forget()
 
     last: BaseException | None = None  # the exception that was recorded
@@ -213,7 +214,8 @@ class Watchdog(pl.Callback):
         self.peers.forget()
         if self.file is not None:
             faulthandler.unregister(DUMP)
-            self.file.close()
+            with contextlib.suppress(OSError):
+                self.file.close()
             self.file = None
             path = self._path(self.ranks.rank)
             if path.exists() and not path.stat().st_size:
