@@ -79,6 +79,7 @@ def test_jobs_run_by_submitit(tmp_path):
 
 
 @needs_submitit
+@pytest.mark.slow
 def test_a_sweep_of_submitit_that_is_killed_is_continued(tmp_path):
     typed = (*SLURM, "dir=s", "x=1,2", "steps=30", "pause=0.05", "jobs=2")
     running = begin(tmp_path, *typed)
@@ -90,6 +91,7 @@ def test_a_sweep_of_submitit_that_is_killed_is_continued(tmp_path):
 
 
 @needs_submitit
+@pytest.mark.slow
 def test_ctrl_c_stops_jobs_of_submitit(tmp_path):
     typed = (*SLURM, "dir=s", "x=1", "steps=60", "pause=0.05", "retries=0")
     running = begin(tmp_path, *typed)

@@ -113,7 +113,7 @@ def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path):
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))])
 def test_a_sweep_that_is_killed_again_and_again_runs_each_job_once(tmp_path, seed):
     """kill -9 of the sweep at random moments, also before it has started anything: the jobs that it leaves running are
     found again, no step is made twice, and nothing runs twice at a time."""
@@ -130,7 +130,7 @@ def test_a_sweep_that_is_killed_again_and_again_runs_each_job_once(tmp_path, see
     assert [len(job) for job in attempts(tmp_path / "s")] == [1] * 6  # they outlived the sweep
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2])
+@pytest.mark.parametrize("delay", [0.0, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_a_job_is_found_again_before_it_has_a_lock_of_its_own(tmp_path, delay):
     """The sweep is killed while its job still imports its libraries."""
     typed = ("dir=s", "x=1", "steps=5", "start=1.0")
