@@ -52,9 +52,6 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
     if folder := run_to_resume(arguments):
         return exit_code(partial(resume_in, folder, conf, list(arguments)), conf)
-    arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
-    if folder := run_to_resume(arguments):
-        return exit_code(partial(resume_in, folder, conf, list(arguments)), conf)
     register_resolvers()
     errors: list[Exception] = []
     failed: dict[int, int] = {}  # exit codes by job

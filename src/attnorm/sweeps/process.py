@@ -60,7 +60,8 @@ def start_process(
     config = job.folder / "config.yaml"
     if config.is_file() and not config.stat().st_size:
         config.unlink()  # killed between creating and writing it; an existing file would claim the folder
-    changes = {**(OF_SLURM if "SLURM_JOB_ID" in os.environ else {}), **env}
+    group = {"WANDB_RUN_GROUP": job.folder.resolve().parent.name}  # read by wandb: the runs of a sweep are one group
+    changes = {**group, **(OF_SLURM if "SLURM_JOB_ID" in os.environ else {}), **env}
     with open(job.folder / CONSOLE, "ab") as console:
         process = subprocess.Popen(
             command,
