@@ -63,7 +63,7 @@ def assert_equal_up_to_rounding(first: Path, second: Path, steps: int = 4) -> No
 # the same training
 
 
-@pytest.mark.parametrize("attention", ["softmax", "dnas", "hnas"])
+@pytest.mark.parametrize("attention", [pytest.param("softmax", marks=pytest.mark.slow), "dnas", "hnas"])
 def test_two_processes_train_what_one_trains(tmp_path, attention):
     typed = (f"attention={attention}", "trainer.accumulate_grad_batches=2")
     found = {door: trained(tmp_path / door, door, *typed) for door in ("one", "ddp", "fsdp")}
@@ -222,14 +222,9 @@ def test_a_run_of_two_processes_leaves_the_files_of_one(tmp_path):
 # checkpoints
 
 
-CROSSINGS = [
-    ("one", "ddp"),
-    ("one", "fsdp"),
-    ("fsdp", "one"),
-    ("sharded", "one"),
-    ("one", "sharded"),
-    ("sharded", "fsdp"),
-]
+SOME = [("one", "ddp"), ("one", "fsdp"), ("sharded", "one")]
+OTHERS = [("fsdp", "one"), ("one", "sharded"), ("sharded", "fsdp")]
+CROSSINGS = [*SOME, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHERS)]
 
 
 @pytest.mark.parametrize(("before", "after"), CROSSINGS)
@@ -251,6 +246,7 @@ def test_a_checkpoint_is_resumed_with_another_number_of_processes(tmp_path, befo
         assert runs.logged(resumed, name) == pytest.approx(runs.logged(whole, name), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_fsdp_resumes_itself_bit_for_bit(tmp_path):
     """With dropout, so with the random streams of both processes."""
     typed = ("attention=hnas", "model.dropout=0.1")
