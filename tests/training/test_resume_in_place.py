@@ -29,6 +29,11 @@ from attnorm.training.train import train
 SHORT = ("attention=hnas", "data.train_size=60", "trainer.max_steps=14")  # 6 updates per epoch
 
 
+def slow(*values: object):
+    """A case that only `make test-slow` runs."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 class Crash(Exception):
     """Planted: a run ends at once, without saving."""
 
@@ -66,7 +71,7 @@ def crashed(monkeypatch, folder: Path, owner: type, name: str, call: int, *overr
 # where it continues
 
 
-@pytest.mark.parametrize("step", [1, 5, 7, 13])
+@pytest.mark.parametrize("step", [slow(1), 5, 7, slow(13)])
 def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, step):
     run = runs.stopped(monkeypatch, tmp_path / "run", step, *SHORT)
     config = (run / "config.yaml").read_text()
@@ -93,7 +98,7 @@ def test_a_run_that_is_interrupted_again_and_again_has_whole_curves(monkeypatch,
     assert runs.same_run(straight, run)
 
 
-@pytest.mark.parametrize("call", [1, 4, 9])
+@pytest.mark.parametrize("call", [slow(1), 4, slow(9)])
 @pytest.mark.parametrize("task", ["gigaword", "mlm", "squad", "classify", "vqa"])
 def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, task, call):
     overrides = ("attention=hnas", "trainer.max_epochs=2", "task.validations=2", "run.save_every_steps=2")
@@ -110,15 +115,15 @@ def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, 
     ("hook", "call", "overrides"),
     [
         ("on_validation_batch_end", 3, ("data.batch_tokens=300",)),  # in the middle of a validation
-        ("on_validation_end", 2, ("data.batch_tokens=300",)),  # of the second one, before its checkpoint
+        slow("on_validation_end", 2, ("data.batch_tokens=300",)),  # of the second one, before its checkpoint
         (
             "on_train_batch_start",
             6,
             ("trainer.accumulate_grad_batches=2", "run.save_every_steps=1"),
         ),  # within an update
         ("on_train_epoch_end", 1, ("run.save_every_steps=1", "data.num_workers=1")),
-        ("on_train_epoch_end", 2, ("trainer.max_epochs=3",)),
-        ("on_train_end", 1, ("trainer.max_epochs=2",)),
+        slow("on_train_epoch_end", 2, ("trainer.max_epochs=3",)),
+        slow("on_train_end", 1, ("trainer.max_epochs=2",)),
     ],
 )
 def test_a_run_continues_exactly_wherever_it_was_killed(monkeypatch, tmp_path, hook, call, overrides):
@@ -211,7 +216,10 @@ def test_every_validation_after_a_resumed_epoch_sees_all_batches(monkeypatch, tm
 
 
 @pytest.mark.parametrize("timing", ["interval: step, frequency: 2", "interval: epoch"])
-@pytest.mark.parametrize(("hook", "steps"), [("on_validation_end", (3, 6, 12)), ("on_train_batch_end", (4, 8, 10))])
+@pytest.mark.parametrize(
+    ("hook", "steps"),
+    [("on_validation_end", (6,)), slow("on_validation_end", (3, 12)), slow("on_train_batch_end", (4, 8))],
+)
 def test_a_scheduler_that_watches_a_metric_is_resumed_exactly(monkeypatch, tmp_path, timing, hook, steps):
     """Checkpoints are saved before such a scheduler sees the metric, and Lightning would leave the step out."""
     plateau = "_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, factor: 0.1, patience: 0, threshold: 10.0"
@@ -292,7 +300,7 @@ def damage(path: Path, kind: str) -> None:
     path.write_bytes(kinds[kind])
 
 
-@pytest.mark.parametrize("kind", ["empty", "truncated", "flipped", "text"])
+@pytest.mark.parametrize("kind", [slow("empty"), "truncated", "flipped", slow("text")])
 def test_the_previous_checkpoint_replaces_a_damaged_one_and_the_user_is_told(
     monkeypatch, tmp_path, straight, caplog, kind
 ):
