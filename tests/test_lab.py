@@ -72,6 +72,7 @@ def test_every_part_can_come_from_outside(folder):
         assert json.loads((run / f"{name}.json").read_text())["metrics"] == summary["validation"]["metrics"]
 
 
+@pytest.mark.slow
 def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(folder):
     whole = attnorm(folder, *TRAIN)
     assert whole.returncode == 0, whole.stderr

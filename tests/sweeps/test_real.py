@@ -16,7 +16,7 @@ from attnorm.config.arguments import readable
 from attnorm.config.run_config import read_config
 from attnorm.config.run_key import run_key
 
-pytestmark = pytest.mark.training  # it starts processes
+pytestmark = [pytest.mark.training, pytest.mark.slow]  # it starts processes
 
 
 def attnorm(cwd, *arguments):

@@ -28,6 +28,7 @@ def _halves(cores):
     return tuple(cores[: len(cores) // 2]), tuple(cores[len(cores) // 2 :])
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_skipped_and_what_is_new_is_added(tmp_path):
     sweep(tmp_path, "dir=s", "x=1,2", "steps=3")
     sweep(tmp_path, "dir=s", "x=1,2", "steps=3")
@@ -78,6 +79,7 @@ def test_wrong_settings_are_not_tried_again_and_do_not_stop_the_others(tmp_path)
     assert "2 of 4 jobs are unfinished" in said
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_is_resumed(tmp_path):
     running = begin(tmp_path, "dir=s", "x=1", "steps=40", "pause=0.02")
     wait_for(lambda: steps(tmp_path / "s") > 3)
@@ -143,6 +145,7 @@ def test_a_job_is_found_again_before_it_has_a_lock_of_its_own(tmp_path, delay):
     assert len(attempts(tmp_path / "s")[0]) == 1
 
 
+@pytest.mark.slow
 def test_jobs_and_sweep_that_are_all_killed_are_continued(tmp_path):
     typed = ("dir=s", "x=1,2", "steps=30", "pause=0.02", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)
@@ -154,6 +157,7 @@ def test_jobs_and_sweep_that_are_all_killed_are_continued(tmp_path):
     assert_each_once(tmp_path / "s", 2, 30)
 
 
+@pytest.mark.slow
 def test_ctrl_c_also_stops_the_jobs_of_a_sweep_that_was_killed(tmp_path):
     typed = ("dir=s", "x=1,2", "steps=4000", "pause=0.02", "jobs=2")
     running = begin(tmp_path, *typed)
@@ -177,6 +181,7 @@ def test_of_two_sweeps_on_one_folder_the_second_waits(tmp_path):
     assert sum("finished before" in it for it in said) == 1
 
 
+@pytest.mark.slow
 def test_a_waiting_sweep_takes_over_from_one_that_is_killed(tmp_path):
     typed = ("dir=s", "x=1,2,3,4", "steps=20", "pause=0.03", "jobs=2")
     first = begin(tmp_path, *typed)

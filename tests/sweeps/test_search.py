@@ -12,7 +12,7 @@ from attnorm.sweeps.jobs import choices, parse
 optuna = pytest.importorskip("optuna")
 from attnorm.sweeps.search import PRUNERS, STUDY, Dimension  # noqa: E402
 
-pytestmark = pytest.mark.training  # it starts processes
+pytestmark = [pytest.mark.training, pytest.mark.slow]  # it starts processes
 SPACE = ("x=interval(0,1)", "n=range(1,9,2)", "shift=choice(0,0.5)", "z=tag(log,interval(1e-4,1e-1))")
 
 

@@ -83,6 +83,7 @@ def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, 
     assert {it for it in runs.files_of(run) if not it.startswith("figures/")} == runs.files_of(straight)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_again_and_again_has_whole_curves(monkeypatch, tmp_path, straight):
     run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
     for step in (4, 8, 9):
@@ -133,6 +134,7 @@ def test_a_run_continues_exactly_wherever_it_was_killed(monkeypatch, tmp_path, h
     assert runs.same_run(tmp_path / "whole", run)
 
 
+@pytest.mark.slow
 def test_wandb_and_tensorboard_continue_their_run(monkeypatch, tmp_path):
     typed = (*SHORT, "logger=many", "run.save_every_steps=3")
     run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_batch_end", 6, *typed)
@@ -215,6 +217,7 @@ def test_every_validation_after_a_resumed_epoch_sees_all_batches(monkeypatch, tm
     assert counts == [counts[0] * number for number in range(1, 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timing", ["interval: step, frequency: 2", "interval: epoch"])
 @pytest.mark.parametrize(
     ("hook", "steps"),
@@ -261,6 +264,7 @@ def auto(monkeypatch, folder: Path, *overrides: str) -> int:
     return runs.call(monkeypatch, "train", *typed)
 
 
+@pytest.mark.slow
 def test_auto_continues_the_newest_unfinished_run_of_the_same_settings(monkeypatch, tmp_path, straight, capsys):
     parent = tmp_path / "gigaword/hnas"
     for number, overrides in enumerate([(), (), ("seed=2",)]):
