@@ -34,6 +34,7 @@ class RunSummary(dict[str, Any]):
             stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
             state = RunState.INTERRUPTED if stopped else RunState.FAILED
             self.update(state=state, why=f"{type(error).__name__}: {error}")
+        self.update({"tokens_per_second": None} | self.throughput.totals())
         try:
             self.write()
         except OSError as failure:  # the disk is full, say, which has probably ended the run as well
@@ -42,13 +43,15 @@ class RunSummary(dict[str, Any]):
             log.warning("could not write %s: %s", self.path, failure)
 
     def fail(self, why: str) -> None:
-        """Records, at once, that the run has failed; for a process that is about to be ended."""
+        """Records, at once, that the run has failed; for a process that is about to be ended.
+
+        Nothing is read from the device, which may hang.
+        """
         self.update(state=RunState.FAILED, why=why)
         self.write()
 
     def write(self) -> None:
         """Writes summary.json, on the first rank."""
-        self.update({"tokens_per_second": None} | self.throughput.totals())
         self.update(peak_memory=peak_memory(), wall_seconds=round(time.perf_counter() - self.started, 1))
         if is_first_rank():
             write_json(self.path, dict(self))

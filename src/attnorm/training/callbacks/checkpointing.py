@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
 
-from attnorm.config.checkpoint_files import LAST, best_file, read_checkpoint, replace_by_copy
+from attnorm.config.checkpoint_files import LAST, UNFINISHED, best_file, read_checkpoint, replace_by_copy
 from attnorm.config.run_settings import RunSettings
 from attnorm.errors import CheckpointError
 from attnorm.training.callbacks.graceful_stop import GracefulStop
@@ -74,7 +74,8 @@ class Checkpoints(Checkpoint):
         self._save(trainer)
         if trainer.is_global_zero and place is not None:
             for number in reversed(range(place + 1, len(self.best))):
-                best_file(self.folder, number - 1).replace(best_file(self.folder, number))
+                if (better := best_file(self.folder, number - 1)).exists():  # not of a checkpoint that was moved alone
+                    better.replace(best_file(self.folder, number))
             replace_by_copy(self.last, best_file(self.folder, place))
 
     def on_save_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -126,11 +127,12 @@ def restore_best(folder: Path, steps: list[int]) -> None:
         except CheckpointError:
             continue  # a damaged file is not copied
     moves = [(there[step], best_file(folder, place)) for place, step in enumerate(steps) if step in there]
-    aside = [(source, target.with_suffix(".moving")) for source, target in moves if source != target]
-    for source, target in aside:
-        replace_by_copy(source, target)
-    for _, moving in aside:
-        moving.replace(moving.with_suffix(".ckpt"))
+    moves = [(source, target) for source, target in moves if source != target]
+    aside = [target.with_name(f"{target.name}.moving{UNFINISHED}") for _, target in moves]
+    for (source, _), copy in zip(moves, aside, strict=True):  # first all copies, since targets may be sources
+        replace_by_copy(source, copy)
+    for (_, target), copy in zip(moves, aside, strict=True):
+        copy.replace(target)
 
 
 def validates_now(trainer: pl.Trainer) -> bool:

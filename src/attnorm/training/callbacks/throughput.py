@@ -88,7 +88,7 @@ class Throughput(pl.Callback):
         )
         interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
         is_update = (index + 1) % trainer.accumulate_grad_batches == 0
-        if is_update and trainer.global_step % interval == 0:
+        if is_update and interval and trainer.global_step % interval == 0:
             self._tick()
             values = self.values(self.total.minus(self.logged))
             # not through Lightning's log, which would cost time in every other update as well
