@@ -364,6 +364,9 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
         ("++model.dropout=0.2", "model.dropout=0.2: the run being resumed has 0.1"),
         ("++model.drop=0.2", "model.drop=0.2: .* has no such option"),
         ("attention=softmax", "attention=softmax: cannot be set when a run continues in its folder; allowed: "),
+        ("~callbacks.nothing", "~callbacks.nothing: the run being resumed has no such entry to remove"),
+        ("~callbacks", "~callbacks: the run being resumed has no such entry to remove"),
+        ("-m", "-m: has no meaning when a run continues in its folder"),
         ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: cannot be set when a run continues in its folder"),
     ],
 )
@@ -495,7 +498,7 @@ def test_a_job_of_slurm_is_requeued_after_it_has_been_saved(monkeypatch, tmp_pat
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     for number, resumes in ((signal.SIGUSR2, True), (signal.SIGUSR2, False), (signal.SIGTERM, True)):
         calls.unlink(missing_ok=True)
-        with pytest.raises(BaseException, match="stopped by"), GracefulStop(tmp_path, requeues=resumes):
+        with pytest.raises(BaseException, match="stopped by"), slurm.requeued(resumes), GracefulStop(tmp_path):
             os.kill(os.getpid(), number)
             time.sleep(1)
         assert calls.exists() == (resumes and number == signal.SIGUSR2)

@@ -32,6 +32,8 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
 
     Raises RunError for a folder that is not a run's, and ConfigError for arguments that have no meaning here.
     """
+    if options := [argument for argument in arguments if argument.startswith("-")]:
+        raise ConfigError([f"{option}: has no meaning when a run continues in its folder" for option in options])
     typed = OverridesParser.create().parse_overrides(arguments)
     is_trusted = any(it.key_or_group == "trust_code" and it.value() is True for it in typed)
     if not (folder / FILE).is_file():
@@ -61,7 +63,11 @@ def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
         yield Problem(key, "cannot be set when a run continues in its folder", value)
     elif override.is_delete():
         group, _, name = key.rpartition(".")
-        OmegaConf.update(cfg, group, {it: inner for it, inner in cfg[group].items() if it != name}, merge=False)
+        entries = OmegaConf.select(cfg, group) if group else {}
+        if isinstance(entries, Mapping) and name in entries:
+            OmegaConf.update(cfg, group, {it: inner for it, inner in entries.items() if it != name}, merge=False)
+        else:
+            yield Problem.about(key, f"~{key}: the run being resumed has no such entry to remove")
     elif key in GROUPS:
         cfg[key] = compose_group(conf, key, str(value))
     elif "." in key or not isinstance(cfg.get(key, {}), Mapping):

@@ -1,7 +1,7 @@
 """The group `run`: how a run saves, what it does when something goes wrong, and whether it is compiled.
 
-Each of these keys may differ when the run is resumed. They do not change what a run trains, except that a compiled model
-rounds differently, and that an update may be skipped where the run would otherwise end.
+Each of these keys may differ when the run is resumed. They do not change what a run trains, with two exceptions: a
+compiled model rounds differently, and `skip_updates` skips an update at which the run would otherwise end.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,12 @@
 
 import logging
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attnorm.errors import Interrupted
 
 log = logging.getLogger(__name__)
 
@@ -11,6 +16,17 @@ def job_id() -> str | None:
     """The id of the SLURM job that this process belongs to, <array>_<task> for one of a job array; None outside."""
     array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+
+
+@contextmanager
+def requeued(enabled: bool) -> Iterator[None]:
+    """Requeues the job after a run that SIGUSR2 has interrupted, once everything else of the run has been closed."""
+    try:
+        yield
+    except Interrupted as stopped:
+        if enabled and stopped.signal_number == signal.SIGUSR2:
+            requeue()
+        raise
 
 
 def requeue() -> None:

@@ -35,6 +35,7 @@ from attnorm.training.profiler import profiled
 from attnorm.training.run_folder import load_weights, resume_history, start_record
 from attnorm.training.run_log import RunLog
 from attnorm.training.run_loggers import RunLoggers
+from attnorm.training.slurm import requeued
 from attnorm.training.summary import RunSummary
 from attnorm.training.trainer import best_value, build_trainer, checkpoint_cost, ending, set_length
 
@@ -69,8 +70,9 @@ def train(
     with (
         locked(run_folder) if is_first else nullcontext(),
         RunLog(cfg, run_folder),
+        requeued(cfg["resume"] is not None),  # a job that cannot continue would start from the beginning
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
-        GracefulStop(run_folder / "checkpoints", requeues=cfg["resume"] is not None) as stop,
+        GracefulStop(run_folder / "checkpoints") as stop,
         Watchdog(run_folder, cfg["run"]["hang_timeout"], summary.fail) as watchdog,
         RunLoggers(cfg, run_folder, label, group, draw) as loggers,
         OutOfMemory(cfg) as memory,

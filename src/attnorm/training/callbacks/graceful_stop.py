@@ -11,7 +11,6 @@ from pytorch_lightning.callbacks import Timer
 
 from attnorm.config.checkpoint_files import LAST
 from attnorm.errors import Interrupted
-from attnorm.training.slurm import requeue
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # NCCL catches SIGUSR1
 
@@ -24,13 +23,11 @@ class GracefulStop(pl.Callback):
     finished and saved by `Checkpoints`, on which all ranks agree. A second SIGINT raises at once in any case. Processes
     forked from this one, such as data workers, ignore the signals.
 
-    After SIGUSR2, with which SLURM warns of a time limit, the job is requeued if `resume` is set.
-
-    checkpoints: the folder of last.ckpt. requeues: whether to requeue a job of SLURM.
+    checkpoints: the folder of last.ckpt.
     """
 
-    def __init__(self, checkpoints: Path, requeues: bool = False):
-        self.checkpoints, self.requeues = checkpoints, requeues
+    def __init__(self, checkpoints: Path):
+        self.checkpoints = checkpoints
         self.training = False
         self.received = self.saved_for = 0
         self.owner = os.getpid()
@@ -41,11 +38,9 @@ class GracefulStop(pl.Callback):
         self._install()
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, handler)
-        if self.requeues and isinstance(error, Interrupted) and error.signal_number == signal.SIGUSR2:
-            requeue()
 
     def _install(self) -> None:
         for number in SIGNALS:
