@@ -458,6 +458,17 @@ def test_as_many_best_checkpoints_are_kept_as_asked_for(tmp_path):
     assert runs.summary_of(tmp_path)["best_step"] == best[0]
 
 
+def test_more_best_checkpoints_can_be_kept_than_a_checkpoint_that_was_moved_alone_has(tmp_path, straight):
+    alone = tmp_path / "last.ckpt"
+    alone.write_bytes((straight / "checkpoints/previous.ckpt").read_bytes())
+    typed = (*SHORT, "run.keep_best=2", "task.validations=7", f"ckpt_path={alone}")
+    assert runs.tiny_run(tmp_path / "run", *typed)["state"] == "finished"
+
+
+def test_a_run_that_logs_nothing_trains_all_the_same(tmp_path):
+    assert runs.tiny_run(tmp_path, *SHORT, "trainer.log_every_n_steps=0")["state"] == "finished"
+
+
 def test_checkpoints_are_saved_at_the_updates_asked_for(monkeypatch, tmp_path):
     saved = []
     monkeypatch.setattr(Checkpoints, "_save", followed(Checkpoints._save, lambda _, it: saved.append(it.global_step)))

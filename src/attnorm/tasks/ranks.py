@@ -18,7 +18,7 @@ class Ranks(NamedTuple):
 
     @classmethod
     def present(cls) -> "Ranks":
-        """The processes of the current process group; this process alone if there is none."""
+        """The processes of the current process group; or this process alone without a process group."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return cls()
         return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())

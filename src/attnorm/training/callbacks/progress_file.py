@@ -1,5 +1,6 @@
 """progress.json: how far a run is, for programs that watch it."""
 
+import math
 import time
 from pathlib import Path
 
@@ -36,10 +37,12 @@ class ProgressFile(pl.Callback):
             self._write(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        if not trainer.sanity_checking and (found := trainer.callback_metrics.get(self.monitor)) is not None:
-            self.value = float(found)
-            self.best = self.value if self.best is None else self.better(self.best, self.value)
-            self._write(trainer)
+        if trainer.sanity_checking:
+            return
+        found = float(trainer.callback_metrics.get(self.monitor, math.nan))
+        self.value = found if math.isfinite(found) else None  # JSON has no NaN
+        self.best = self.better((it for it in (self.best, self.value) if it is not None), default=None)
+        self._write(trainer)
 
     def state_dict(self) -> dict[str, float | None]:
         return {"value": self.value, "best": self.best}
