@@ -19,7 +19,7 @@ from attnorm.config.run_key import run_key
 from attnorm.config.run_state import FolderLock, RunState, is_running, locked, state_of
 from attnorm.errors import ConfigError, RunError
 from attnorm.tasks.task import Task
-from attnorm.training import slurm
+from attnorm.training import run_folder, slurm
 from attnorm.training.callbacks import checkpointing
 from attnorm.training.callbacks.checkpointing import Checkpoints
 from attnorm.training.callbacks.graceful_stop import GracefulStop
@@ -186,6 +186,24 @@ def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypa
     assert not (tmp_path / "run/checkpoints/best.ckpt").exists()
     resume(tmp_path / "run")
     assert runs.same_run(straight, tmp_path / "run")
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_run_killed_while_it_takes_over_checkpoints_loses_none(monkeypatch, tmp_path, call):
+    typed = (
+        *SHORT,
+        "run.keep_best=2",
+        "task.validations=4",
+        "optimizer.lr=1e-30",
+    )  # all validations are equal, so the first two are best
+    runs.tiny_run(tmp_path / "whole", *typed)
+    first = runs.stopped(monkeypatch, tmp_path / "first", 9, *typed)
+    alone = f"ckpt_path={first}/checkpoints/last.ckpt"
+    run = crashed(monkeypatch, tmp_path / "run", run_folder, "replace_by_copy", call, *typed, alone)
+    resume(run)
+    assert runs.different_ends(tmp_path / "whole", run) == []
+    for name in ("best", "best_2"):
+        assert runs.load(run, name)["global_step"] == runs.load(tmp_path / "whole", name)["global_step"]
 
 
 def test_a_run_that_failed_while_it_was_scored_is_scored_again(monkeypatch, tmp_path, straight):
@@ -458,10 +476,13 @@ def test_as_many_best_checkpoints_are_kept_as_asked_for(tmp_path):
     assert runs.summary_of(tmp_path)["best_step"] == best[0]
 
 
-def test_more_best_checkpoints_can_be_kept_than_a_checkpoint_that_was_moved_alone_has(tmp_path, straight):
-    alone = tmp_path / "last.ckpt"
-    alone.write_bytes((straight / "checkpoints/previous.ckpt").read_bytes())
-    typed = (*SHORT, "run.keep_best=2", "task.validations=7", f"ckpt_path={alone}")
+def test_more_best_checkpoints_can_be_kept_than_a_checkpoint_that_was_moved_alone_has(monkeypatch, tmp_path):
+    first, alone = (
+        runs.stopped(monkeypatch, tmp_path / "first", 9, *SHORT),
+        tmp_path / "last.ckpt",
+    )  # the best is from 7
+    alone.write_bytes((first / "checkpoints/last.ckpt").read_bytes())
+    typed = (*SHORT, "run.keep_best=2", f"ckpt_path={alone}")
     assert runs.tiny_run(tmp_path / "run", *typed)["state"] == "finished"
 
 

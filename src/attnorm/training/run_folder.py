@@ -92,19 +92,23 @@ def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
     The resumed run then has a checkpoint before it saves one, and also if it has no update left to make. Raises
     CheckpointError for a checkpoint, or a best.ckpt beside it, that is not of this model.
     """
-    content, is_same_run = read_checkpoint(checkpoint), _holds(run, checkpoint)
+    content, last = read_checkpoint(checkpoint), run / "checkpoints" / f"{LAST}.ckpt"
     check_fit(model, content, checkpoint)
-    best = [path for path in checkpoints_of(checkpoint.parent) if path.stem.startswith(BEST)]
-    for path in best if not is_same_run else ():
-        check_fit(model, read_checkpoint(path), path)
+    taken_over = [(content["global_step"], checkpoint, last)]
+    if not _holds(run, checkpoint):
+        for path in checkpoints_of(checkpoint.parent):
+            if path.stem.startswith(BEST):
+                best = read_checkpoint(path)
+                check_fit(model, best, path)
+                taken_over.append((best["global_step"], path, last.with_name(path.name)))
     files = (*CSV_FILES, *(file_of(run, name).name for name in learned_scalars(model)))
     continue_history(checkpoint.parent.parent, run, content["global_step"], files)
     if row := content.get(LOGGED):
         complete_history(run / CSV_FILES[0], row)
-    for source, name in ((checkpoint, f"{LAST}.ckpt"), *((path, path.name) for path in best)):
-        target = run / "checkpoints" / name
+    last.parent.mkdir(exist_ok=True)
+    # Oldest first, and last.ckpt after its equals: a run that is killed in between can resume from what it has.
+    for _, source, target in sorted(taken_over, key=lambda it: (it[0], it[2] == last)):
         if source.resolve() != target.resolve():
-            target.parent.mkdir(exist_ok=True)
             replace_by_copy(source, target)
 
 
