@@ -176,16 +176,13 @@ def test_an_update_that_was_saved_but_not_logged_is_logged(monkeypatch, tmp_path
     assert runs.same_run(straight, tmp_path / "run")
 
 
-def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypatch, tmp_path, straight):
-    def crash(*_):
-        raise Crash
-
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(checkpointing, "replace_by_copy", crash)
-        runs.tiny_run(tmp_path / "run", *SHORT)
-    assert not (tmp_path / "run/checkpoints/best.ckpt").exists()
-    resume(tmp_path / "run")
-    assert runs.same_run(straight, tmp_path / "run")
+@pytest.mark.parametrize("call", [1, 2])  # the second one is after the last update
+def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypatch, tmp_path, straight, call):
+    run = crashed(monkeypatch, tmp_path / "run", checkpointing, "replace_by_copy", call, *SHORT)
+    assert runs.load(run)["global_step"] == 7 * call
+    assert (run / "checkpoints/best.ckpt").exists() == (call == 2)
+    resume(run)
+    assert runs.same_run(straight, run)
 
 
 @pytest.mark.parametrize("call", [1, 2, 3])

@@ -38,6 +38,7 @@ class Checkpoints(Checkpoint):
         self.count, self.seconds = 0, 0.0
         self.step = self.saved_step = 0
         self.saved_at = 0.0
+        self.has_started = False
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": [list(entry) for entry in self.best]}
@@ -46,11 +47,16 @@ class Checkpoints(Checkpoint):
         self.best = [list(entry) for entry in state["best"]]
 
     def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        self.has_started = True
         self.step, self.saved_step, self.saved_at = trainer.global_step, trainer.global_step, time.monotonic()
         if trainer.ckpt_path is None:
             self._save(trainer)
-        elif trainer.is_global_zero:
-            restore_best(self.folder, [int(step) for _, step in self.best])
+        else:
+            self._restore_best(trainer)
+
+    def on_fit_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        if trainer.ckpt_path is not None and not self.has_started:  # without an update left, training does not start
+            self._restore_best(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: Any) -> None:
         if trainer.global_step == self.step:
@@ -102,6 +108,10 @@ class Checkpoints(Checkpoint):
         trainer.save_checkpoint(self.last)
         self.count, self.seconds = self.count + 1, self.seconds + time.perf_counter() - started
         self.saved_step, self.saved_at = trainer.global_step, time.monotonic()
+
+    def _restore_best(self, trainer: pl.Trainer) -> None:
+        if trainer.is_global_zero:
+            restore_best(self.folder, [int(step) for _, step in self.best])
 
     def _rank(self, value: float, step: int) -> int | None:
         """Inserts a validation into `best` and returns its place, or None if it is not among the best."""
