@@ -13,9 +13,11 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.tasks import results
 from attnorm.tasks.headlines.rouge import Rouge
 from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.selection import selection_half
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.answers import accuracy
+from attnorm.training.csv_table import read_csv
 from attnorm.training.run_folder import load_weights
 
 IMPOSSIBLE = 4
@@ -48,8 +50,9 @@ def made(tmp_path_factory):
     return run
 
 
-def columns(run, stem="validation"):
-    return parquet.read_table(run / f"predictions/{stem}.parquet").to_pydict()
+def columns(run, stem="validation", without=("selecting",)):
+    table = parquet.read_table(run / f"predictions/{stem}.parquet")
+    return {name: values for name, values in table.to_pydict().items() if name not in without}
 
 
 def restored(name, run):
@@ -113,6 +116,40 @@ def test_the_reported_metrics_follow_from_the_rows(made, name):
     assert {len(column) for column in found.values()} == {rows}
     assert_reported(found, summary["metrics"], visual="vqa" in name)
     assert max(found["loss_sum"]) > 0 and len(set(found["loss_sum"])) > rows / 2  # not one mean for all
+
+
+@EVERY
+def test_the_best_checkpoint_is_selected_on_half_of_the_groups(made, name):
+    """So the monitored loss of the validation that selected it follows from the rows of that half."""
+    run = made(name)
+    found = columns(run, without=())
+    halves = [{group for group, its in zip(found["group"], found["selecting"], strict=True) if its is is_selecting}
+              for is_selecting in (True, False)]  # fmt: skip
+    assert halves[0].isdisjoint(halves[1]) and 0 <= len(halves[0]) - len(halves[1]) <= 1
+    summary, logged = runs.summary_of(run), columns_of_selection(found)
+    [loss] = [float(row["val/loss"]) for row in read_csv(run / "metrics.csv")
+              if row["val/loss"] and int(row["step"]) == summary["best_step"]]  # fmt: skip
+    assert loss == pytest.approx(logged, rel=rounding(torch.float32, depth=3, size=len(found["id"])))
+
+
+def columns_of_selection(found):
+    """The loss per token of the rows on which the checkpoint was selected."""
+    chosen = [place for place, is_selecting in enumerate(found["selecting"]) if is_selecting]
+    return sum(found["loss_sum"][place] for place in chosen) / sum(found["n_tokens"][place] for place in chosen)
+
+
+def test_all_groups_can_be_asked_to_select(tmp_path):
+    runs.tiny_run(tmp_path, "task.selection=all", "task.max_steps=1")
+    assert all(columns(tmp_path, without=())["selecting"])
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_the_half_is_fixed_whatever_the_order(size):
+    groups = [f"image {number}" for number in range(size)]
+    half = selection_half(groups)
+    assert len(half) == (size + 1) // 2
+    assert half == selection_half([*reversed(groups), *groups])
+    assert size < 1000 or 400 < len(half & set(groups[:500])) * 2 < 600
 
 
 @EVERY
@@ -230,7 +267,7 @@ def test_questions_without_annotations_have_answers_but_no_scores(monkeypatch, m
     assert found["accuracy"] == found["loss_sum"] == [None] * 6 and found["reference"] == [[]] * 6
     assert all(found["output"]) and str(table.schema.field("loss_sum").type) == "double"
     again = parquet.read_table(run / "predictions/validation.parquet").schema
-    assert table.schema.equals(again)
+    assert table.schema.equals(again.remove(again.get_field_index("selecting")))
 
 
 # the file itself

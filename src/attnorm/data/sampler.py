@@ -31,6 +31,7 @@ class TokenBatches(Sampler[MicroBatch]):
     lengths: int (rows, k), the number of tokens of each of a row's k sequences.
     weights: int (rows,), the contribution of each row to the divisor of an update; by default the number of tokens of
              its last sequence.
+    rows:    int, the numbers of the rows that are used; by default all of them.
     shuffle: False keeps a fixed order, for validation, and distributes whole batches over the ranks, at least one each.
 
     Raises ValueError if there are fewer rows than parts.
@@ -42,6 +43,7 @@ class TokenBatches(Sampler[MicroBatch]):
         batch_tokens: int,
         *,
         weights: np.ndarray | None = None,
+        rows: np.ndarray | None = None,
         seed: int = 0,
         shuffle: bool = True,
         accumulation: int = 1,
@@ -50,18 +52,19 @@ class TokenBatches(Sampler[MicroBatch]):
     ):
         self.lengths, self.seed, self.shuffle = lengths, seed, shuffle
         self.weights = lengths[:, -1] if weights is None else weights
+        self.rows = np.arange(len(lengths)) if rows is None else rows
         self.accumulation, self.rank, self.ranks = accumulation, rank, ranks
         self.epoch, self.start = 0, 0
         parts = accumulation * ranks if shuffle else ranks
-        if len(lengths) < parts:
+        if len(self.rows) < parts:
             raise DataError(
-                f"{len(lengths)} rows cannot be split into {parts} parts (trainer.devices times "
+                f"{len(self.rows)} rows cannot be split into {parts} parts (trainer.devices times "
                 f"trainer.accumulate_grad_batches={accumulation}): every part of an update needs at least one row"
             )
-        self.order = np.lexsort(lengths.T[::-1])
+        self.order = self.rows[np.lexsort(lengths[self.rows].T[::-1])]
         self.cuts = cut_by_tokens(lengths[self.order], batch_tokens, at_least=parts if shuffle else 1)
         if len(self.cuts) <= ranks and not shuffle:  # a device without batches would block the others
-            self.cuts = [len(lengths) * rank // ranks for rank in range(ranks + 1)]
+            self.cuts = [len(self.rows) * rank // ranks for rank in range(ranks + 1)]
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration. Called by Lightning."""
@@ -84,7 +87,7 @@ class TokenBatches(Sampler[MicroBatch]):
                 yield self._part(self.order[self.cuts[batch] : self.cuts[batch + 1]], 0, 1)
             return
         random = np.random.Generator(np.random.PCG64([self.seed, self.epoch]))
-        order = np.lexsort((random.random(len(self.lengths)), *self.lengths.T[::-1]))
+        order = self.rows[np.lexsort((random.random(len(self.rows)), *self.lengths[self.rows].T[::-1]))]
         for batch in random.permutation(batches):
             update = order[self.cuts[batch] : self.cuts[batch + 1]]
             for piece in range(self.accumulation):

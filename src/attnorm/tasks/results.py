@@ -1,7 +1,7 @@
 """The results of an evaluation: metrics, baselines and predictions, for the screen and for files."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ class Predictions:
     scores: per-example values of the metrics, in percent; None if a metric is not defined for an example.
     loss_sum: the loss in nats. n_tokens: the number of tokens (or rows) of the example over which the loss is summed.
     statistics: further values from which metrics of the whole split can be computed.
+    selecting: the groups on which the best checkpoint was selected; None for a split on which none was.
     """
 
     ids: Sequence[object]
@@ -40,9 +41,11 @@ class Predictions:
     statistics: Mapping[str, Sequence] = field(default_factory=dict)
     groups: Sequence[object] | None = None
     inputs: Sequence[str] | None = None
+    selecting: Container[str] | None = None
 
     def table(self) -> "pa.Table":
-        """The columns id, group, input (if short), reference, output, the scores, loss_sum, n_tokens, statistics."""
+        """The columns id, group, input (if short), reference, output, the scores, loss_sum, n_tokens, statistics, and
+        selecting (whether the checkpoint was selected on the example)."""
         import pyarrow as pa
 
         columns = {"id": _strings(self.ids), "group": _strings(self.ids if self.groups is None else self.groups)}
@@ -52,6 +55,8 @@ class Predictions:
         columns |= {name: pa.array(values, pa.float64()) for name, values in self.scores.items()}
         columns |= {"loss_sum": pa.array(self.loss_sum, pa.float64()), "n_tokens": pa.array(self.n_tokens, pa.int64())}
         columns |= {name: pa.array(values) for name, values in self.statistics.items()}
+        if self.selecting is not None:
+            columns["selecting"] = pa.array([group in self.selecting for group in columns["group"].to_pylist()])
         return pa.table(columns)
 
     def write(self, path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from attnorm.schema import Count, Text, WholeNumber, build
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results
+from attnorm.tasks.selection import selection_half
 
 Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the tokens of its queries and of its keys
 
@@ -35,11 +36,14 @@ class TaskConfig:
     name:        name of the folder that contains the task's runs.
     max_steps:   number of updates, if neither trainer.max_steps nor trainer.max_epochs is set.
     validations: number of validations, evenly spaced over the run, with the last one at its end.
+    selection:   the validation examples on which the best checkpoint is selected: a fixed "half" of them, so that
+                 comparisons of runs can use the other half, or "all".
     """
 
     name: Text
     max_steps: Count = 1000
     validations: Count = 5
+    selection: Literal["half", "all"] = "half"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +182,18 @@ class Task(ABC):
         if "id" in split.texts.column_names and len(split.texts) == len(split):
             return list(split.texts[list(rows)]["id"])
         return list(map(str, rows))
+
+    def row_groups(self, split: Split) -> Sequence[object]:
+        """The group of each row, such as its image, as in the column `group` of predictions; by default its number.
+
+        The rows of a group are either all used to select the best checkpoint, or all used to compare runs.
+        """
+        return range(len(split))
+
+    def selecting(self, split: Split) -> set[str]:
+        """The groups of the validation split on which the best checkpoint is selected, see `selection_half`."""
+        groups = set(map(str, self.row_groups(split)))
+        return selection_half(groups) if self.config.selection == "half" else groups
 
     def cache(self) -> Path:
         """The folder for prepared data."""

@@ -4,6 +4,7 @@ from copy import copy
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 
 from attnorm.config.resolve import limit, max_steps
@@ -66,7 +67,13 @@ class TaskDataModule(pl.LightningDataModule):
 
     def val_dataloader(self) -> ResumableLoader:
         ranks = {"rank": self.trainer.global_rank, "ranks": self.trainer.world_size}
-        return self._loader("validation", self._sampler("validation", shuffle=False, **ranks))
+        return self._loader("validation", self._sampler("validation", shuffle=False, rows=self._selecting(), **ranks))
+
+    def _selecting(self) -> np.ndarray:
+        """The validation rows on which the best checkpoint is selected."""
+        split = self.splits["validation"]
+        selecting = self.task.selecting(split)
+        return np.flatnonzero([str(group) in selecting for group in self.task.row_groups(split)])
 
     def probe_batch(self) -> dict:
         """The first validation batch, the same whenever it is asked for."""

@@ -196,6 +196,8 @@ def evaluate_best(
         module = task.module(task.model(split.tokenizer), split.tokenizer, split)
     best_step = load_weights(module.model, run_folder / "checkpoints" / f"{BEST}.ckpt")
     scores = task.score(module.to(trainer.strategy.root_device), split)
+    if scores.predictions is not None:
+        scores.predictions.selecting = task.selecting(split)
     watchdog.finish(trainer)
     if not trainer.is_global_zero:
         return {}

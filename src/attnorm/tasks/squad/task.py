@@ -58,6 +58,10 @@ class SquadTask(EncoderTask):
     def collator(self, split: Split) -> SquadCollator:
         return SquadCollator(split.rows, split.tokenizer.pad_id)
 
+    def row_groups(self, split: Split) -> Sequence[object]:
+        passages = passages_of(split)
+        return [passages[question] for question in split.rows["example"]]
+
     def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
         """The ids of the questions whose windows the rows are."""
         return list(split.texts[split.rows[list(rows)]["example"]]["id"])
@@ -125,7 +129,7 @@ class SquadTask(EncoderTask):
             }
         return Predictions(
             ids=[name for name, _ in gold],
-            groups=[digest(context) for context in split.texts["context"]],
+            groups=passages_of(split),
             inputs=list(split.texts["question"]),
             references=[texts for _, texts in gold],
             outputs=list(answers.values()),
@@ -134,3 +138,8 @@ class SquadTask(EncoderTask):
             n_tokens=windows,
             statistics=statistics,
         )
+
+
+def passages_of(split: Split) -> list[str]:
+    """A name for the passage of each question."""
+    return [digest(context) for context in split.texts["context"]]

@@ -111,6 +111,9 @@ class VqaTask(Task):
         name = f"answers-{digest([source.fingerprint('train'), limit, least])}"
         return cached(self.cache() / name, build) / FILE
 
+    def row_groups(self, split: Split) -> Sequence[object]:
+        return list(split.texts["image"])
+
     def views(self, split: str) -> ImageFeatures | None:
         """The views of a split's images that the model uses. None if it uses the question alone."""
         fusion = self.cfg["model"]["fusion"]
@@ -226,7 +229,7 @@ class VqaTask(Task):
         gold = references(split.texts)
         return Predictions(
             ids=[reference.id for reference in gold],
-            groups=list(split.texts["image"]),
+            groups=self.row_groups(split),
             inputs=list(split.texts["question"]),
             references=[list(reference.answers) for reference in gold],
             outputs=[answers[reference.id] for reference in gold],
