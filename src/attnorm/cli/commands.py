@@ -1,9 +1,9 @@
-"""`eval.py` and `generate.py` from the command line."""
+"""The verbs that read finished runs, from the command line."""
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from attnorm.config.trust import keep_off_path
 
 
 def run_command(conf: Path, name: str, arguments: list[str]) -> int:
-    """`eval.py` and `generate.py`: their settings are those of conf/<name>.yaml; the rest changes the run's config."""
+    """A verb whose settings are those of conf/<name>.yaml. Without arguments it prints them."""
     if not arguments or {"--help", "-h"} & set(arguments):
         print((conf / f"{name}.yaml").read_text(), end="")
         return 0
@@ -25,14 +25,26 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
             if argument.startswith("run="):  # before anything else is imported
                 keep_off_path(argument.removeprefix("run=").strip("'\""))
         with quiet_ends():
-            from attnorm.cli.evaluate import evaluate
-            from attnorm.cli.generate import generate
-
             defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
-            {"eval": evaluate, "generate": generate}[name](arguments, defaults, conf)
+            command(name)(arguments, defaults, conf)
         return 0
 
     return exit_code(job, conf)
+
+
+def command(name: str) -> Callable[[list[str], dict[str, Any], Path], None]:
+    """The function behind a verb. Only the modules that it needs are imported."""
+    if name == "eval":
+        from attnorm.cli.evaluate import evaluate
+
+        return evaluate
+    if name == "generate":
+        from attnorm.cli.generate import generate
+
+        return generate
+    from attnorm.cli.compare import run_compare
+
+    return run_compare
 
 
 @contextmanager

@@ -11,6 +11,7 @@ VERBS = {
     "train": "train one model on one task with one attention normalizer",
     "sweep": "train many models, each in a process of its own",
     "eval": "score a run folder, or a file of predictions",
+    "compare": "say whether runs with different normalizers differ, and by how much",
     "generate": "write headlines for articles with the model of a run folder",
 }
 

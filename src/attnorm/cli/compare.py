@@ -1,0 +1,101 @@
+"""`attnorm compare`: whether arms differ from a baseline, or how many runs would show it."""
+
+from dataclasses import dataclass
+from math import isnan, nan
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from attnorm.analysis.comparison import SOURCES, Comparison, compare
+from attnorm.analysis.scores import SplitName
+from attnorm.analysis.statistics.power import plan
+from attnorm.analysis.verdict import ArmScores, Verdict, count, decimals
+from attnorm.config.overrides import read_command
+from attnorm.errors import RunError
+from attnorm.progress import console
+from attnorm.schema import Positive, Text, build
+from attnorm.tasks.results import NAMES
+from attnorm.training.console import print_table, show_lines, show_warnings
+
+COSTS = {"tokens_per_second": 0, "peak_memory_mb": 0, "hours": 2}  # their digits after the point
+Places = Text | tuple[Text, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings:
+    """The keys of `attnorm compare`, as in conf/compare.yaml."""
+
+    baseline: Places | None
+    against: Places
+    metric: Text | None
+    split: SplitName
+    level: Annotated[float, Field(gt=0, lt=1)]
+    plan: Positive | None
+
+
+def run_compare(arguments: list[str], defaults: dict[str, Any], conf: Path) -> None:
+    """Prints the scores of the arms and the verdicts, or a plan."""
+    settings: CompareSettings = build("", CompareSettings, read_command(arguments, defaults, changes=False).settings)
+    options: dict[str, Any] = {"metric": settings.metric, "split": settings.split, "level": settings.level}
+    if settings.baseline is None:
+        found = compare(settings.against, **options)
+    else:
+        found = compare(settings.baseline, settings.against, **options)
+    show_arms(found)
+    for verdict in found.verdicts:
+        if settings.plan is None:
+            show_verdict(verdict)
+        else:
+            show_plan(found, verdict, settings.plan)
+
+
+def show_arms(found: Comparison) -> None:
+    """The scores of the arms as a table, and what a reader has to know about them."""
+    digits, name = decimals(found.metric), NAMES.get(found.metric, found.metric)
+    rows = [["", name, "± over seeds", "seeds", "tokens/s", "memory (MB)", "hours per run"]]
+    rows += [[it.label, *cells(it, digits)] for it in found.scores]
+    kind = "" if found.is_primary else "; not the primary metric of the task"
+    title = f"{found.task}: {name} on {count(found.examples, 'example')} of {SOURCES[found.source]}{kind}"
+    print_table(title, [list(column) for column in zip(*rows, strict=True)])
+    show_lines(*(f"left out: {line}" for it in found.scores for line in it.left_out))
+    differing = f"The arms differ in more than their attention: {', '.join(found.differing)}."
+    show_warnings([*found.notes, *([differing] if found.differing else [])])
+
+
+def cells(scores: ArmScores, digits: int) -> list[str]:
+    """The numbers of an arm as text."""
+    costs = [(scores.costs.get(name, nan), places) for name, places in COSTS.items()]
+    numbers = [(scores.mean, digits), (scores.spread, digits), (len(scores.values), 0), *costs]
+    return ["" if isnan(value) else f"{value:,.{places}f}" for value, places in numbers]
+
+
+def show_verdict(verdict: Verdict) -> None:
+    """The verdict on an arm in words."""
+    console.print()
+    console.print(verdict.sentence(), style="bold" if verdict.is_shown else None, markup=False)
+    show_lines(verdict.claim_for_this_test_set() or "")
+
+
+def show_plan(found: Comparison, verdict: Verdict, difference: float) -> None:
+    """How many seeds and examples would show a difference between an arm and the baseline, and what they would cost.
+
+    Raises RunError if the runs are too few to plan with.
+    """
+    hours = [it.costs["hours"] for it in found.scores if it.label in (verdict.label, verdict.baseline) if it.costs]
+    level, per_run = verdict.difference.level, sum(hours) / len(hours) if hours else None
+    try:
+        rows = plan(verdict.difference, difference, level=level, hours_per_run=per_run)
+    except ValueError as error:
+        raise RunError(f"{verdict.label} and {verdict.baseline}: {error}") from error
+    digits = decimals(found.metric)
+    table = [["examples", "seeds per arm", "detectable difference", "hours for both arms"]]
+    for row in rows:
+        seeds = "no number is enough" if row.seeds is None else f"{row.seeds:,}"
+        cost = "" if row.hours is None else f"{row.hours:,.1f}"
+        table.append([f"{row.examples:,}", seeds, f"{row.detectable:.{digits}f}", cost])
+    sizes = f"{count(verdict.difference.seeds, 'seed')} and {count(verdict.difference.examples, 'example')}"
+    name = NAMES.get(found.metric, found.metric)
+    title = f"{verdict.label} minus {verdict.baseline}: to detect {difference:g} {name} with 80 % power, from {sizes}"
+    console.print()
+    print_table(title, [list(column) for column in zip(*table, strict=True)])
