@@ -176,7 +176,7 @@ def verdict_of(
         baseline=baseline.label,
         metric=metric,
         difference=found,
-        adjusted=float("nan") if pending else found.p_value,
+        adjusted=float("nan"),
         by_seed=dict(zip(pairs, rows.mean(1).tolist(), strict=True)),
         no_verdict=unfinished if pending else found.no_verdict,
     )
@@ -184,7 +184,8 @@ def verdict_of(
 
 def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts with p-values that are adjusted for all of them together."""
-    return [replace(it, adjusted=p) for it, p in zip(verdicts, holm([it.adjusted for it in verdicts]), strict=True)]
+    p_values = [it.difference.p_value if it.no_verdict is None else float("nan") for it in verdicts]
+    return [replace(it, adjusted=p) for it, p in zip(verdicts, holm(p_values), strict=True)]
 
 
 def scores_of(

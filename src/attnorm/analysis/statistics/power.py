@@ -58,7 +58,10 @@ class Design:
         """
         deviation = sqrt(self.of_seeds + self.of_examples)
         squares, weights = np.zeros((1, 1)), np.ones((1, 1))
-        for axis, variance, degrees in ((0, self.of_seeds, self.seed_degrees), (1, self.of_examples, self.cluster_degrees)):
+        for axis, variance, degrees in (
+            (0, self.of_seeds, self.seed_degrees),
+            (1, self.of_examples, self.cluster_degrees),
+        ):
             if variance:
                 spread, weight = chi_squared(degrees)
                 term = student((1 - level) / 2, degrees) ** 2 * variance * spread
@@ -186,7 +189,9 @@ def usable(pilot: "Difference | Variances", power: float, level: float) -> Varia
     """The variances of a pilot that can be planned with."""
     found = pilot if isinstance(pilot, Variances) else pilot.variances
     if not np.isfinite(found.mean_square_noise):
-        raise ValueError(f"pilot: {found.seeds} seeds and {found.clusters} independent examples; two of each are needed")
+        raise ValueError(
+            f"pilot: {found.seeds} seeds and {found.clusters} independent examples; two of each are needed"
+        )
     for name, share in (("power", power), ("level", level)):
         if not 0 < share < 1:
             raise ValueError(f"{name}={share}: must be between 0 and 1")
