@@ -29,7 +29,7 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "tasks": {"models", "data", "attention", "optim"},
     "config": {"tasks", "models", "data", "attention", "optim"},
     "training": {"config", "tasks", "models", "data", "attention", "optim"},
-    "analysis": {"training", "config", "tasks", "models", "data", "attention"},
+    "analysis": {"sweeps", "training", "config", "tasks", "models", "data", "attention"},
     "sweeps": {"training", "config"},
     "__main__": {"cli"},
     "cli": {"sweeps", "analysis", "training", "config", "tasks", "models", "data", "attention"},
