@@ -13,7 +13,7 @@ from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label,
 from attnorm.training.csv_table import CsvTable, read_csv
 
 COLUMNS = ("step", "layer", "head", "value")
-RESERVED = ("attention", "metrics")  # CSV files of a run folder that hold something else
+RESERVED = ("attention", "head_measures", "metrics", "state_measures")  # CSV files of a run folder that hold something else
 
 
 class LearnedScalars(EveryNSteps):
@@ -64,7 +64,7 @@ def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
             for name, scalar in part.learned_scalars().items():
                 declared = f"{type(part).__name__}.learned_scalars: {name!r}"
                 if not name.isidentifier() or name in RESERVED:
-                    raise ValueError(f"{declared} must be a Python identifier other than {' and '.join(RESERVED)}")
+                    raise ValueError(f"{declared} must be a Python identifier other than {', '.join(RESERVED)}")
                 if layer in found[name]:
                     raise ValueError(
                         f"{declared} is declared by the normalizer and by the scorer of {layer}; rename one"
