@@ -138,7 +138,7 @@ def largest_activation(states: Tensor, live: Tensor | None = None) -> Tensor:
     return largest.masked_fill(~rows_of(states, live).any(-1), torch.nan)
 
 
-# ----------------------------------------------------------------------------------------------------------- all at once
+# --------------------------------------------------------------------------------------------------------- all at once
 
 
 def head_measures(weights: Tensor, allowed: Tensor | None = None) -> dict[str, Tensor]:

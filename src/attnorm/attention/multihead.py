@@ -47,7 +47,7 @@ class Observation:
     """What one attention module computed in one forward pass, before dropout.
 
     weights: (B, H, N, M). allowed: the mask, bool, broadcastable to the weights, or None.
-    scores:  (B, H, N, M), in float32 or wider, without mask and prior. log_prior: log u, broadcastable to them, or None.
+    scores:  (B, H, N, M), without mask and prior. log_prior: log u, broadcastable to them, or None.
     q, k, v: (B, H, N, D), (B, H, M, D), (B, H, M, D), the projected queries, keys and values of every head.
     scale:   the scores are `scale` q k'; None if the scorer is not of a dot-product type.
     """

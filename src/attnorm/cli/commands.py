@@ -1,5 +1,6 @@
-"""`eval.py` and `generate.py` from the command line."""
+"""`eval.py`, `generate.py` and `attnorm attention` from the command line."""
 
+import importlib
 import os
 import signal
 import sys
@@ -13,23 +14,29 @@ from omegaconf import OmegaConf
 from attnorm.cli.errors import exit_code
 from attnorm.config.trust import keep_off_path
 
+COMMANDS = {
+    "eval": "attnorm.cli.evaluate:evaluate",
+    "generate": "attnorm.cli.generate:generate",
+    "attention": "attnorm.cli.attention:show_attention",
+}
+
 
 def run_command(conf: Path, name: str, arguments: list[str]) -> int:
-    """`eval.py` and `generate.py`: their settings are those of conf/<name>.yaml; the rest changes the run's config."""
+    """Runs one of these commands. Its settings are those of conf/<name>.yaml; the rest changes the run's config."""
     if not arguments or {"--help", "-h"} & set(arguments):
         print((conf / f"{name}.yaml").read_text(), end="")
         return 0
 
     def job() -> int:
         for argument in arguments:
-            if argument.startswith("run="):  # before anything else is imported
-                keep_off_path(argument.removeprefix("run=").strip("'\""))
+            key, _, value = argument.partition("=")
+            if key in ("run", "against"):  # before anything else is imported
+                for folder in (value, *value.split(",")):
+                    keep_off_path(folder.strip("'\""))
         with quiet_ends():
-            from attnorm.cli.evaluate import evaluate
-            from attnorm.cli.generate import generate
-
             defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
-            {"eval": evaluate, "generate": generate}[name](arguments, defaults, conf)
+            module, _, action = COMMANDS[name].partition(":")
+            getattr(importlib.import_module(module), action)(arguments, defaults, conf)
         return 0
 
     return exit_code(job, conf)

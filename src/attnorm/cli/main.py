@@ -12,6 +12,7 @@ VERBS = {
     "sweep": "train many models, each in a process of its own",
     "eval": "score a run folder, or a file of predictions",
     "generate": "write headlines for articles with the model of a run folder",
+    "attention": "draw and measure what the model of a run folder attends to",
 }
 
 
@@ -19,7 +20,7 @@ def main() -> int:
     """Runs the verb that was typed and returns the exit code."""
     verb, *arguments = sys.argv[1:] or ["--help"]
     if verb in ("-h", "--help"):
-        listed = "\n".join(f"  {name:<10}{purpose}" for name, purpose in VERBS.items())
+        listed = "\n".join(f"  {name:<11}{purpose}" for name, purpose in VERBS.items())
         print(f"usage: attnorm <verb> [key=value ...]\n\n{listed}\n\nattnorm <verb> --help shows the keys of a verb.")
         return 0
     if verb not in VERBS:

@@ -23,6 +23,7 @@ from attnorm.tasks.task import CleaningConfig, DataConfig, Task, task_of
 
 OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
+LISTS = ("references", "layers", "heads", "formats")  # settings that may be lists
 PATHS = ("run", "input", "predictions", "references", "questions", "null_odds")  # settings that are taken as typed
 
 
@@ -44,7 +45,7 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> EvalCommand:
         if override.is_sweep_override():
             problems.append(f"{line}: one value at a time here")
         elif key in defaults:  # a folder may be called 1
-            if isinstance(value, dict) or (isinstance(value, list) and key != "references"):
+            if isinstance(value, dict) or (isinstance(value, list) and key not in LISTS):
                 problems.append(f"{line}: expected a single value")
             is_path = key in PATHS and value is not None and not isinstance(value, (str, list))
             settings[key] = (override.input_line or "").partition("=")[2] if is_path else value

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -117,7 +117,7 @@ def record(model: nn.Module) -> Iterator[dict[str, LayerRecord]]:
 
     def after_residual(_: nn.Module, inputs: tuple, output: Tensor) -> None:
         for name in inside.pop():
-            records[name] = LayerRecord(**{**vars(records[name]), "residual": output})
+            records[name] = replace(records[name], residual=output)
 
     with ExitStack() as hooks:
         for layer in names:

@@ -13,7 +13,12 @@ from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label,
 from attnorm.training.csv_table import CsvTable, read_csv
 
 COLUMNS = ("step", "layer", "head", "value")
-RESERVED = ("attention", "head_measures", "metrics", "state_measures")  # CSV files of a run folder that hold something else
+RESERVED = (
+    "attention",
+    "head_measures",
+    "metrics",
+    "state_measures",
+)  # CSV files of a run folder that hold something else
 
 
 class LearnedScalars(EveryNSteps):
