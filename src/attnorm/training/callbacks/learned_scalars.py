@@ -11,6 +11,7 @@ from attnorm.schema import Count
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
 from attnorm.training.csv_table import CsvTable, read_csv
+from attnorm.training.loggers import send_charts
 
 COLUMNS = ("step", "layer", "head", "value")
 RESERVED = (
@@ -26,7 +27,7 @@ class LearnedScalars(EveryNSteps):
 
     Each scalar has its own file ``<name>.csv`` in the run folder, with the columns ``step``, ``layer``, ``head`` (empty
     if a layer has one value for all heads) and ``value``. The mean over heads goes to the loggers as
-    ``<name>/<layer>``.
+    ``<name>/<layer>``; loggers that have charts show the curves of all layers in one of them.
 
     Args:
         run_folder: folder of the CSV files.
@@ -41,6 +42,7 @@ class LearnedScalars(EveryNSteps):
         assert isinstance(task, TaskModule)
         names = learned_scalars(task.model)
         self.tables = {name: CsvTable(file_of(self.run_folder, name)) for name in names}
+        send_charts(trainer.loggers, list(names))
         self.start(trainer, task, self.tables.values())
 
     def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
