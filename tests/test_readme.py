@@ -180,6 +180,8 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
         return [it for job in jobs for it in problems_of_job(job, multirun=False)]
+    if verb == "attention" and not arguments:
+        return []  # it prints its help
     defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{verb}.yaml"))
     command = (read_attention if verb == "attention" else rerun.read_command)(arguments, defaults)
     if command.settings.get("metric"):

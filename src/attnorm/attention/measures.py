@@ -46,7 +46,7 @@ def mean_mass(weights: Tensor, allowed: Tensor | None = None) -> Tensor:
 def sink_rate(weights: Tensor, allowed: Tensor | None = None, threshold: float = SINK) -> Tensor:
     """The share of heads whose mean mass on a key exceeds the threshold, for each key, (B, M).
 
-    Source: "When Attention Sink Emerges in Language Models" (arXiv 2410.10781), Sec. 3, with its threshold 0.3. There,
+    Source: "When Attention Sink Emerges in Language Models" (arXiv 2410.10781), with its threshold 0.3. There,
     the mean is over the queries that may see the key; here it is over all live queries, which is the same for the first
     key of causal attention. So the masses of a head sum to 1, and late keys that few queries see are no sinks.
     """
@@ -80,7 +80,7 @@ def effective_rank(states: Tensor, live: Tensor | None = None) -> Tensor:
     It is between 1, if all rows are multiples of one vector, and the number of rows or columns. The singular values of
     attention weights give the effective rank of a head.
 
-    Source: "The Effective Rank: a Measure of Effective Dimensionality" (Roy and Vetterli, 2007), Eq. 3.
+    Source: "The Effective Rank: a Measure of Effective Dimensionality" (Roy and Vetterli, 2007).
     """
     x = live_rows(states, live)
     finite = x.isfinite().all(-1).all(-1)
@@ -96,7 +96,7 @@ def distance_to_rank_one(states: Tensor, live: Tensor | None = None) -> Tensor:
     connections drives this distance to 0 doubly exponentially in the number of layers.
 
     Source: "Attention is not all you need: pure attention loses rank doubly exponentially with depth" (arXiv
-    2103.03404), Sec. 2, with another norm.
+    2103.03404), with another norm.
     """
     x, live = live_rows(states, live), rows_of(states, live)
     mean = x.sum(-2, keepdim=True) / live.sum(-1)[..., None, None]
