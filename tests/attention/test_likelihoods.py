@@ -111,9 +111,11 @@ def test_the_objective_is_the_sum_over_pairs_for_each_query():
     assert transport_objective(weights, scores).item() == pytest.approx(expected / 3)
 
 
-def test_the_minimum_of_equation_10_is_that_of_a_general_solver():
+@pytest.mark.parametrize("prior", [None, "pairwise"])
+def test_the_minimum_of_equation_10_is_that_of_a_general_solver(prior):
     scores = randn(1, 1, 3, 4)
-    s = scores[0, 0].flatten().numpy()
+    log_prior = None if prior is None else randn(1, 1, 3, 4, seed=1)
+    s = (scores if log_prior is None else scores + log_prior)[0, 0].flatten().numpy()
 
     def objective(w):
         return float((w * (torch.tensor(w).log().numpy() - s)).sum()) / 3
@@ -124,7 +126,14 @@ def test_the_minimum_of_equation_10_is_that_of_a_general_solver():
         objective, [0.25] * 12, bounds=[(1e-9, 1)] * 12, constraints=rows + columns, options={"ftol": 1e-12}
     )
     assert found.success
-    assert transport_optimum(scores).item() == pytest.approx(found.fun, abs=1e-7)
+    assert transport_optimum(scores, log_prior=log_prior).item() == pytest.approx(found.fun, abs=1e-6)
+
+
+def test_texts_that_share_a_row_have_the_mean_of_their_minima():
+    scores, segments = randn(1, HEADS, 5, 5), torch.tensor([0, 0, 1, 1, 1])
+    allowed = segments[:, None] == segments
+    first, second = (transport_optimum(scores[..., part, part]) for part in (slice(0, 2), slice(2, 5)))
+    assert_close(transport_optimum(scores, allowed), (2 * first + 3 * second) / 5, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mask", ["none", PADDED])

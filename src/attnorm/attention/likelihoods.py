@@ -99,21 +99,21 @@ def transport_optimum(
     """The minimum of [D] Eq. 10, (B, H), as `transport_objective`. Columns sum to N / M, so that it exists.
 
     Sinkhorn's iterations converge to the minimum, and doubly-normalized attention is the first of them. The value is
-    NaN if the mask is more than padding (with a causal mask, only the identity has such sums), or if the columns are
-    not within `tolerance` of their sum after `max_iters` iterations.
+    NaN if the columns are not within `tolerance` of their sum after `max_iters` iterations. Unless the mask consists of
+    padding and segments, that is not tried: with a causal mask, only the identity has such sums.
     """
     s = masked_scores(scores.double(), allowed)
-    queries, keys = live_queries(s), (s > -torch.inf).any(-2)
-    only_padding = ((s > -torch.inf) == (queries[..., :, None] & keys[..., None, :])).all((-2, -1))
+    pairs = (s > -torch.inf).to(s.dtype)
+    feasible = ((pairs @ pairs.mT @ pairs > 0) == (pairs > 0)).all((-2, -1))  # complete blocks of queries and keys
     s, f = add_log_prior(s, log_prior), s.new_zeros(())
     for _ in range(max_iters):
         g = logsumexp_over_queries(s - f)  # (B, H, 1, M), the column step
         f = logsumexp_over_keys(s - g)  # (B, H, N, 1), the row step
         w = (s - f - g).exp()
         converged = marginal_error(w, s > -torch.inf) <= tolerance
-        if (converged | ~only_padding).all():
+        if (converged | ~feasible).all():
             break
-    return transport_objective(w, scores, allowed, log_prior).masked_fill(~(converged & only_padding), torch.nan)
+    return transport_objective(w, scores, allowed, log_prior).masked_fill(~(converged & feasible), torch.nan)
 
 
 # ------------------------------------------------------------------------------------------------------------- Fenchel
