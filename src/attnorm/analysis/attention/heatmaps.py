@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg")
 CELL, LARGEST, SMALLEST = 0.17, 11.0, 1.3  # inches: a cell, and the longest and shortest side of a heat map
 LINE = 0.125  # inches that a label takes
-WIDEST = 20.0  # inches of a figure with several columns
+WIDEST = 25.0  # inches of a figure with several columns
 LONGEST = 16  # characters of a token that are written
 
 
