@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from test_house import BELOW
 
 from attnorm.cli import train as front
+from attnorm.cli.attention import read_attention, run_folders
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.sweep import sample_jobs
 from attnorm.config import overrides as rerun
@@ -47,7 +48,7 @@ SQUAD = {  # the smallest file of its form
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
     r"(?:(?:(?:srun(?: --\S+)+ )?python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|attnorm (?P<verb>train|sweep|eval|generate))"
+    r"|attnorm (?P<verb>train|sweep|eval|generate|attention(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
@@ -179,21 +180,24 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
         return [it for job in jobs for it in problems_of_job(job, multirun=False)]
+    if verb == "attention" and not arguments:
+        return []  # it prints its help
     defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{verb}.yaml"))
-    command = rerun.read_command(arguments, defaults)
+    command = (read_attention if verb == "attention" else rerun.read_command)(arguments, defaults)
     if command.settings.get("metric"):
         references = command.settings["references"]
         paths = references if isinstance(references, list) else [references]
         return [f"no file {path}" for path in (command.settings["predictions"], *paths) if not Path(path).is_file()]
     if any(key.startswith("task.") for key, _ in command.typed):
         return []  # of another task than that of the run at hand
-    cfg = rerun.changed(rerun.read_run(Path(command.settings["run"])), command.typed, runs.CONF)
-    return config.check_parts(cfg, ("validation",))
+    folders = run_folders(command.settings) if verb == "attention" else [Path(command.settings["run"])]
+    cfgs = [rerun.changed(rerun.read_run(folder), command.typed, runs.CONF) for folder in folders]
+    return [it for cfg in cfgs for it in config.check_parts(cfg, ("validation",))]
 
 
 def test_there_are_commands_to_look_at():
     assert len(COMMANDS) > 80
-    assert {verb for _, verb, _ in COMMANDS} == {"train", "sweep", "eval", "generate"}
+    assert {verb for _, verb, _ in COMMANDS} == {"train", "sweep", "eval", "generate", "attention"}
     assert {where for where, *_ in commands()} >= {"README.md", "docs/hnas.md", "docs/tutorial.md", "conf/train.yaml"}
     assert any(typed.startswith("torchrun") for *_, typed in COMMANDS)
     assert any(typed.startswith("attnorm") for *_, typed in COMMANDS)

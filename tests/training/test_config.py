@@ -15,6 +15,7 @@ import torch
 import yaml
 from pytorch_lightning.loggers import Logger
 
+from attnorm.cli.main import VERBS
 from attnorm.cli import train as front
 from attnorm.config import check_trainer, resolve
 from attnorm.config import validate as config
@@ -156,7 +157,8 @@ def test_every_file_opens_with_the_command_that_uses_it(file):
             break
         opening.append(line)
     assert opening
-    commands = [line for line in opening if re.search(r"\b(python (train|eval|generate)\.py|attnorm sweep)\b", line)]
+    command = rf"\b(python (train|eval|generate)\.py|attnorm ({'|'.join(VERBS)}))\b"
+    commands = [line for line in opening if re.search(command, line)]
     if name_of(file) in NO_COMMAND:
         assert not commands
     elif file.parent == runs.CONF:

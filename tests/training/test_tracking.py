@@ -4,6 +4,7 @@ import csv
 import functools
 import importlib.util
 import json
+import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import runs
 import yaml
 from pytorch_lightning.loggers import Logger
 
+import attnorm
 from attnorm.analysis.figures import draw_run
 from attnorm.config.resolve import leaves
 from attnorm.training import loggers as tracking
@@ -21,7 +23,7 @@ from attnorm.training import run_loggers
 from attnorm.training import train as training
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.csv_table import CsvTable, continue_history, read_csv
-from attnorm.training.loggers import MetricsFile, has_wandb_key
+from attnorm.training.loggers import MetricsFile, has_wandb_key, markdown_table, thin
 from attnorm.training.train import train
 
 WANDB = importlib.util.find_spec("wandb") is not None
@@ -253,7 +255,7 @@ class Wandb:
         if kind == "run":
             self.runs.append(record.run)
         elif kind == "config":
-            self.config |= {item.key: json.loads(item.value_json) for item in record.config.update}
+            self.config |= {name_of(item): json.loads(item.value_json) for item in record.config.update}
         elif kind == "summary":
             self.summary |= {name_of(item): json.loads(item.value_json) for item in record.summary.update}
         elif kind == "exit":
@@ -342,7 +344,7 @@ def tracked_run() -> Path:
 
 @needs_wandb
 def test_wandb_gets_the_whole_configuration():
-    recorded = {key: value for key, value in Wandb(tracked_run()).config.items() if key != "_wandb"}
+    recorded = {key: value for key, value in Wandb(tracked_run()).config.items() if not key.startswith("_wandb")}
     assert recorded == yaml.safe_load((tracked_run() / "config.yaml").read_text())
 
 
@@ -414,6 +416,57 @@ def test_figures_arrive_as_images_before_the_loggers_are_closed():
         assert (image.step, image.encoded_image_string[:4]) == (4, b"\x89PNG")
         [[file]] = wandb.files(f"figures/{name}").values()
         assert file.read_bytes() == (tracked_run() / f"figures/{name}.png").read_bytes()
+
+
+@needs_wandb
+def test_all_layers_of_the_hybrid_weights_are_lines_of_one_chart():
+    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+
+    rows = read_csv(tracked_run() / "hybrid_weights.csv")
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    events = events_of(tracked_run() / "tensorboard")
+    [content] = events.Tensors("custom_scalars__config__")
+    layout = Layout.FromString(content.tensor_proto.string_val[0])
+    [category] = layout.category
+    [chart] = category.chart
+    [pattern] = chart.multiline.tag
+    tags = [tag for tag in events.Tags()["scalars"] if re.match(pattern, tag)]
+    assert category.title == "hybrid weights" and sorted(tags) == sorted(f"hybrid_weights/{it}" for it in layers)
+    [[file]] = Wandb(tracked_run()).files("charts/hybrid_weights_table").values()
+    table = json.loads(file.read_text())
+    places = [table["columns"].index(name) for name in ("step", "lineKey", "lineVal")]
+    points = [tuple(row[place] for place in places) for row in table["data"]]
+    assert sorted(points) == sorted((int(row["step"]), row["layer"], float(row["value"])) for row in rows)
+
+
+def test_a_chart_is_thinned_to_what_wandb_takes_and_keeps_both_ends():
+    points = [(step, step / 2) for step in range(100)]
+    assert thin(points, 100) == points
+    few = thin(points, 7)
+    assert len(few) == 7 and few[0] == points[0] and few[-1] == points[-1] and sorted(set(few)) == few
+
+
+@needs_wandb
+def test_predictions_arrive_as_tables():
+    wanted = attnorm.load_run(tracked_run()).predictions
+    [[file]] = Wandb(tracked_run()).files("predictions/validation").values()
+    table = json.loads(file.read_text())
+    assert table["columns"] == list(wanted.columns)
+    outputs = [row[table["columns"].index("output")] for row in table["data"]]
+    assert outputs == wanted["output"].tolist()
+    [(step, text)] = texts(events_of(tracked_run() / "tensorboard"), "predictions/validation").items()
+    lines = text.splitlines()
+    assert step == 4 and lines[0] == f"| {' | '.join(wanted.columns)} |" and len(lines) == 2 + len(wanted)
+    assert all(f"| {output} |" in line for output, line in zip(wanted["output"], lines[2:], strict=True))
+
+
+def test_text_does_not_break_a_markdown_table():
+    import pandas as pd
+
+    table = pd.DataFrame({"a|b": ["x | y\nz", "\\|"], "n": [1 / 3, float("nan")]})
+    assert markdown_table(table).splitlines() == [
+        *(r"| a\|b | n |", "| --- | --- |", r"| x \| y z | 0.3333 |", r"| \\\| | nan |")
+    ]
 
 
 @needs_wandb

@@ -316,7 +316,10 @@ def declaring(part, **scalars):
 @pytest.mark.parametrize(
     ("scalars", "words"),
     [
-        ({"metrics": torch.ones(1)}, "'metrics' must be a Python identifier other than attention and metrics"),
+        (
+            {"metrics": torch.ones(1)},
+            "'metrics' must be a Python identifier other than attention, head_measures, metrics, state_measures",
+        ),
         ({"../../x": torch.ones(1)}, "'../../x' must be a Python identifier"),
         ({"upper": torch.ones(3)}, r"'upper' has shape \(3,\); expected \(1,\) or \(2,\), the number of heads"),
         ({"upper": torch.ones(2, 1)}, r"'upper' has shape \(2, 1\)"),

@@ -26,14 +26,14 @@ SPOTS = (0.5, 0.25, 0.75, 0.1, 0.9)  # for a number in its box, in fractions of 
 ROOMY = 0.2  # distance between two numbers at which they do not touch, in fractions of the image
 
 
-def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
-    """Draws a figure for each of these validation questions into the run's figures/.
+def draw_boxes(run: Path, rows: list[int], folder: Path | None = None, trust_code: bool = False) -> list[Path]:
+    """Draws a figure for each of these validation questions into a folder, by default the run's figures/.
 
     There is one panel per view, with each box coloured by the share of the question's attention that reaches it
     (`view_shares`). Raises ValueError for a run of another task or of a model without boxes, for views without box
     positions, and for questions that do not exist.
     """
-    cfg = read_run(run)
+    cfg = read_run(run, trust_code)
     if task_of(cfg).interface != "vqa":
         raise ValueError(f"{run}: a run of task={cfg['task']['name']}; boxes are those of task=vqa")
     tokenizer, model, _ = open_run(run, cfg, "best")
@@ -61,7 +61,7 @@ def draw_boxes(run: Path, rows: list[int]) -> list[Path]:
             for name, (_, present, _), geometry, share in zip(names, views, places, shares, strict=False)
         ]
         title = f"{text['question']}\ngiven: {answers[place]}; annotators: {tally(json.loads(text['answers']))}"
-        drawn.append(draw_panels(title, panels, run / "figures" / f"boxes_{row}.png"))
+        drawn.append(draw_panels(title, panels, (folder or run / "figures") / f"boxes_{row}.png"))
     return drawn
 
 

@@ -1,39 +1,34 @@
 """Opens a run folder in Python: its configuration, its metrics, and its model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from attnorm.attention.multihead import observe
+from attnorm.analysis.attention.heatmaps import draw_reading
+from attnorm.analysis.attention.reading import LayerAttention, Reading, read
 from attnorm.config.checkpoint_files import BEST
 from attnorm.config.overrides import open_run, read_run
+from attnorm.config.resolve import run_label
 from attnorm.data.arrow import cleaned
+from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import RunError
+from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.tasks.task import Task, task_of
-from attnorm.training.callbacks.attention_stats import layer_label, stacks_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class LayerAttention:
-    """The attention of one layer over one text.
+class Measures(NamedTuple):
+    """The measures of one reading, as in `Reading`: of heads, of states, and the sink rate of every key."""
 
-    weights: float32 (heads, queries, keys) on the CPU. The rows of live queries sum to what the normalizer guarantees.
-    queries, keys: the tokens of the rows and of the columns.
-    """
-
-    weights: Tensor
-    queries: list[str]
-    keys: list[str]
+    heads: "pd.DataFrame"
+    states: "pd.DataFrame"
+    sinks: "pd.DataFrame"
 
 
 class Run:
@@ -100,26 +95,72 @@ class Run:
         """
         return self.task.generate(self.model, self.tokenizer, [self._clean(text) for text in texts])
 
-    @torch.no_grad()
-    def attention(self, text: str) -> dict[str, LayerAttention]:
-        """The attention weights of every layer while the model reads a text (and generates an output, if it does so).
+    def attention(self, text: str | None = None, *, example: str | None = None) -> dict[str, LayerAttention]:
+        """The attention weights of every layer while the model reads an input (and generates an output, if it does so).
+
+        text:    a text, for models that read a single text. example: the id of an example of the validation split, as
+                 in `predictions`, for models that need more (task=vqa).
 
         The keys name layers as in attention.csv, such as "encoder/0", "decoder/1" or "decoder/1/cross".
-        Raises UserError for a task whose input is not a single text.
+        Raises UserError if the model cannot read such an input, and ConfigError for an unknown example.
         """
-        batch, tokens = self.task.attended(self.model, self.tokenizer, self._clean(text))
-        device = next(self.model.parameters()).device
-        found: dict[str, LayerAttention] = {}
+        return self.reading(text, example=example).layers
 
-        def keep(name: str, weights: Tensor, _: Tensor | None) -> None:
-            label = layer_label(name, stacks_of(self.model))
-            queries, keys = tokens(label)
-            shape = slice(len(queries)), slice(len(keys))
-            found[label] = LayerAttention(weights[0].float().cpu()[:, *shape], queries, keys)
+    def measures(self, text: str | None = None, *, example: str | None = None) -> "Measures":
+        """The measures of the weights and states of every layer while the model reads an input, see `attention`."""
+        found = self.reading(text, example=example)
+        return Measures(found.heads, found.states, found.sinks)
 
-        with observe(self.model, keep):
-            self.model(*(tensor.to(device) for tensor in batch))
-        return found
+    def draw_attention(
+        self,
+        text: str | None = None,
+        folder: str | Path | None = None,
+        *,
+        example: str | None = None,
+        layers: Collection[str] | None = None,
+        heads: Collection[int] | None = None,
+        formats: Sequence[str] = ("png",),
+    ) -> list[Path]:
+        """Draws the attention weights of some layers and heads, or of all, as heat maps, and returns the files.
+
+        folder:  where the figures are written; by default figures/attention/ in the run folder.
+        formats: some of "png" and "svg". The other arguments are those of `attention` and `Reading.select`.
+        """
+        found = self.reading(text, example=example).select(layers, heads)
+        return draw_reading([found], Path(folder or self.folder / "figures" / "attention"), formats)
+
+    def reading(self, text: str | None = None, *, example: str | None = None) -> Reading:
+        """Everything that the attention layers compute while the model reads an input, see `attention`."""
+        if (text is None) == (example is None):
+            raise ConfigError([Problem("text", "give either a text or the id of an example")])
+        if text is not None:
+            shown = self._clean(text)
+            if not shown:
+                raise ConfigError([Problem("text", "must not be empty", text)])
+            inputs, tokens = self.task.attended(self.model, self.tokenizer, shown)
+        else:
+            row = self.row_of(str(example))
+            inputs, tokens = self.task.attended_example(self.model, self.validation, row)
+            shown = self.validation.texts[row][self.task.schema.words[0]]
+        return read(self.name, shown, self.model, inputs, tokens)
+
+    @property
+    def name(self) -> str:
+        """The attention and the seed of the run, for titles."""
+        return f"{run_label(self.config)} seed {self.config['seed']}"
+
+    @cached_property
+    def validation(self) -> Split:
+        """The tokenized validation split."""
+        return self.task.splits(self.tokenizer, ("validation",))["validation"]
+
+    def row_of(self, example: str) -> int:
+        """The row of an example of the validation split by its id. Raises ConfigError if there is none."""
+        ids = self.task.example_ids(self.validation, range(len(self.validation)))
+        if example not in ids:
+            some = f"{', '.join(ids[:3])}, ... (column id of predictions/validation.parquet)"
+            raise ConfigError([Problem("example", f"no such id in the validation split; there are {some}", example)])
+        return ids.index(example)
 
     def _clean(self, text: str) -> str:
         data = self.config["data"]

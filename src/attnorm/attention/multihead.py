@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,26 @@ class Cache:
                 setattr(self, name, tensor.index_select(0, rows))
 
 
+@dataclass(frozen=True)
+class Observation:
+    """What one attention module computed in one forward pass, before dropout.
+
+    weights: (B, H, N, M). allowed: the mask, bool, broadcastable to the weights, or None.
+    scores:  (B, H, N, M), without mask and prior. log_prior: log u, broadcastable to them, or None.
+    q, k, v: (B, H, N, D), (B, H, M, D), (B, H, M, D), the projected queries, keys and values of every head.
+    scale:   the scores are `scale` q k'; None if the scorer is not of a dot-product type.
+    """
+
+    weights: Tensor
+    allowed: Tensor | None
+    scores: Tensor
+    log_prior: Tensor | None
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float | None
+
+
 class MultiHeadAttention(nn.Module):
     """Queries from one sequence attend to keys and values from another sequence (or the same one).
 
@@ -61,7 +82,7 @@ class MultiHeadAttention(nn.Module):
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.output = nn.Linear(width, width)
-        self.observer: Callable[[Tensor, Tensor | None], None] | None = None
+        self.observer: Callable[[Observation], None] | None = None
 
     def forward(
         self,
@@ -104,7 +125,8 @@ class MultiHeadAttention(nn.Module):
         else:
             weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale)
         if self.observer is not None:
-            self.observer(weights, dense_mask(mask, scores))
+            allowed, of_dot = dense_mask(mask, scores), scale if self.scorer.is_dot else None
+            self.observer(Observation(weights, allowed, scores, log_prior, q, k, v, of_dot))
         return F.dropout(weights, dropout).to(v.dtype) @ v
 
     def _split(self, x: Tensor) -> Tensor:
@@ -122,10 +144,17 @@ def observe(model: nn.Module, see: Callable[[str, Tensor, Tensor | None], None])
 
     The calls happen inside this context only. There the dense weights are computed; outside it there is no extra cost.
     """
+    with observe_all(model, lambda name, seen: see(name, seen.weights, seen.allowed)):
+        yield
+
+
+@contextmanager
+def observe_all(model: nn.Module, see: Callable[[str, Observation], None]) -> Iterator[None]:
+    """As `observe`, with everything that a layer computes: calls `see(layer name, Observation)`."""
     layers = attention_layers(model)
     try:
         for name, layer in layers.items():
-            layer.observer = lambda weights, allowed, name=name: see(name, weights, allowed)
+            layer.observer = lambda seen, name=name: see(name, seen)
         yield
     finally:
         for layer in layers.values():

@@ -1,9 +1,10 @@
 """The verbs that read finished runs, from the command line."""
 
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,13 @@ from omegaconf import OmegaConf
 
 from attnorm.cli.errors import exit_code
 from attnorm.config.trust import keep_off_path
+
+COMMANDS = {  # imported only when they are used
+    "eval": "attnorm.cli.evaluate:evaluate",
+    "generate": "attnorm.cli.generate:generate",
+    "attention": "attnorm.cli.attention:show_attention",
+    "compare": "attnorm.cli.compare:run_compare",
+}
 
 
 def run_command(conf: Path, name: str, arguments: list[str]) -> int:
@@ -22,29 +30,17 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
 
     def job() -> int:
         for argument in arguments:
-            if argument.startswith("run="):  # before anything else is imported
-                keep_off_path(argument.removeprefix("run=").strip("'\""))
+            key, _, value = argument.partition("=")
+            if key in ("run", "against"):  # before anything else is imported
+                for folder in (value, *value.split(",")):
+                    keep_off_path(folder.strip("'\""))
         with quiet_ends():
             defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
-            command(name)(arguments, defaults, conf)
+            module, _, action = COMMANDS[name].partition(":")
+            getattr(importlib.import_module(module), action)(arguments, defaults, conf)
         return 0
 
     return exit_code(job, conf)
-
-
-def command(name: str) -> Callable[[list[str], dict[str, Any], Path], None]:
-    """The function behind a verb. Only the modules that it needs are imported."""
-    if name == "eval":
-        from attnorm.cli.evaluate import evaluate
-
-        return evaluate
-    if name == "generate":
-        from attnorm.cli.generate import generate
-
-        return generate
-    from attnorm.cli.compare import run_compare
-
-    return run_compare
 
 
 @contextmanager

@@ -13,6 +13,7 @@ VERBS = {
     "eval": "score a run folder, or a file of predictions",
     "compare": "say whether runs with different normalizers differ, and by how much",
     "generate": "write headlines for articles with the model of a run folder",
+    "attention": "draw and measure what the model of a run folder attends to",
 }
 
 
@@ -20,7 +21,7 @@ def main() -> int:
     """Runs the verb that was typed and returns the exit code."""
     verb, *arguments = sys.argv[1:] or ["--help"]
     if verb in ("-h", "--help"):
-        listed = "\n".join(f"  {name:<10}{purpose}" for name, purpose in VERBS.items())
+        listed = "\n".join(f"  {name:<11}{purpose}" for name, purpose in VERBS.items())
         print(f"usage: attnorm <verb> [key=value ...]\n\n{listed}\n\nattnorm <verb> --help shows the keys of a verb.")
         return 0
     if verb not in VERBS:

@@ -25,7 +25,7 @@ OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, 
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
 FILES = ("predictions", "references", "questions", "null_odds")
 PATHS = ("run", "input", "baseline", "against", *FILES)  # settings that are taken as typed
-LISTS = ("references", "baseline", "against")  # of files or folders
+LISTS = ("references", "baseline", "against", "layers", "heads", "formats")  # settings that may be lists
 
 
 @dataclass(frozen=True)

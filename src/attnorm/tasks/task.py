@@ -15,7 +15,7 @@ from attnorm.data.preprocess import Split, prepare
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import UserError
+from attnorm.errors import ConfigError, Problem, UserError
 from attnorm.optim import Optimization
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
@@ -130,7 +130,13 @@ class Task(ABC):
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The input tensors with which the model reads one cleaned text, and the tokens of its attention."""
-        raise UserError(f"task={self.cfg['task']['name']}: its models need more input than a text")
+        name = self.cfg["task"]["name"]
+        raise ConfigError([Problem("text", f"task={name}: its models need more input than a text")])
+
+    def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
+        """The arguments with which the model reads one row of a split, as a batch, and the tokens of its attention."""
+        message = f"task={self.cfg['task']['name']}: its models read a text; give a text instead"
+        raise ConfigError([Problem("example", message)])
 
     def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
         """The ids of rows of a split, as in the table of predictions: those of the source, or else the row numbers."""

@@ -6,11 +6,12 @@ An entry of the group `logger` is any Lightning logger. The methods of `RunLogge
 import logging
 import netrc
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import yaml
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
@@ -20,8 +21,14 @@ from attnorm.config.resolve import leaves
 from attnorm.schema import Text
 from attnorm.training.csv_table import CsvTable
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 log = logging.getLogger(__name__)
 Samples = list[dict[str, str]]  # texts by label
+Curves = Mapping[str, Mapping[int, float]]  # label of a layer -> update -> value
+SHOWN = 100  # rows of a table that TensorBoard shows
+LARGEST = 10_000  # rows of a table that wandb takes
 
 
 class MetricsFile(Logger):
@@ -66,6 +73,15 @@ class RunLogger(Protocol):
     def log_figure(self, path: Path, step: int) -> None:
         """A PNG file that was drawn when the run ended."""
 
+    def log_charts(self, charts: Sequence[str]) -> None:
+        """Names of charts, before the first update. The metrics "<name>/..." are the curves of one chart."""
+
+    def log_curves(self, name: str, curves: Curves, step: int) -> None:
+        """The curves of a chart when the run ended: the value at each update, by the label of the layer."""
+
+    def log_predictions(self, name: str, table: "pd.DataFrame", step: int) -> None:
+        """The first rows of the table of predictions of the best model (`Predictions.table`). name: of the split."""
+
     def log_final(self, scores: Mapping[str, float], step: int) -> None:
         """The scores of the best model, named "final/<metric>". A logger without it gets them as metrics."""
 
@@ -75,6 +91,13 @@ def send_samples(loggers: Iterable[Logger], name: str, samples: Samples, step: i
     for logger in loggers:
         if samples and hasattr(logger, "log_samples"):
             logger.log_samples(name, samples, step)
+
+
+def send_charts(loggers: Iterable[Logger], charts: Sequence[str]) -> None:
+    """Calls `RunLogger.log_charts` of every logger that has it."""
+    for logger in loggers:
+        if charts and hasattr(logger, "log_charts"):
+            logger.log_charts(charts)
 
 
 def samples_text(samples: Samples) -> str:
@@ -140,6 +163,32 @@ class TensorBoard(TensorBoardLogger):
 
         self.experiment.add_image(f"figures/{path.stem}", matplotlib.image.imread(path), step, dataformats="HWC")
 
+    @rank_zero_only
+    def log_charts(self, charts: Sequence[str]) -> None:
+        """Charts of the tab CUSTOM SCALARS, each with all metrics whose tag begins with its name."""
+        layout = {name.replace("_", " "): {"all layers": ["Multiline", [f"{re.escape(name)}/.*"]]} for name in charts}
+        self.experiment.add_custom_scalars(layout)
+
+    @rank_zero_only
+    def log_predictions(self, name: str, table: "pd.DataFrame", step: int) -> None:
+        """A Markdown table of the first rows, as text."""
+        self.experiment.add_text(f"predictions/{name}", markdown_table(table.head(SHOWN)), step)
+
+
+def markdown_table(table: "pd.DataFrame") -> str:
+    """A table in Markdown; numbers have at most four digits."""
+
+    def row(cells: Iterable[object]) -> str:
+        return f"| {' | '.join(map(in_cell, cells))} |"
+
+    return "\n".join([row(table.columns), row(["---"] * len(table.columns)), *map(row, table.to_numpy().tolist())])
+
+
+def in_cell(value: object) -> str:
+    """A value in a cell of a Markdown table, which ends at `|` and at the end of the line."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+
 
 def code_block(text: str) -> str:
     """Text that TensorBoard's Markdown shows as it is."""
@@ -192,11 +241,39 @@ class Wandb(WandbLogger):
         self.log_image(f"figures/{path.stem}", [str(path)], step=step)
 
     @rank_zero_only
+    def log_curves(self, name: str, curves: Curves, step: int) -> None:
+        """One chart with a line per layer, drawn when the run ends: wandb draws each metric of a run by itself."""
+        import wandb
+
+        points = max(1, LARGEST // len(curves))
+        thinned = [thin(sorted(curve.items()), points) for curve in curves.values()]
+        chart = wandb.plot.line_series(
+            xs=[[update for update, _ in curve] for curve in thinned],
+            ys=[[value for _, value in curve] for curve in thinned],
+            keys=list(curves),
+            title=name.replace("_", " "),
+            xname="update",
+        )
+        self.experiment.log({f"charts/{name}": chart, "trainer/global_step": step})
+
+    @rank_zero_only
+    def log_predictions(self, name: str, table: "pd.DataFrame", step: int) -> None:
+        """A table of the first rows."""
+        self.log_table(f"predictions/{name}", dataframe=table.head(LARGEST), step=step)
+
+    @rank_zero_only
     def finalize(self, status: str) -> None:
         """Closes the run; otherwise it would stay open during the next run of a sweep."""
         super().finalize(status)
         if self._experiment is not None:
             self._experiment.finish(exit_code=int(status != "success"))
+
+
+def thin(points: Sequence[tuple[int, float]], most: int) -> Sequence[tuple[int, float]]:
+    """At most `most` of the points, evenly spaced, with the first and the last one."""
+    if len(points) <= most:
+        return points
+    return [points[round(place * (len(points) - 1) / max(1, most - 1))] for place in range(most)]
 
 
 def wandb_id(name: str, run_folder: Path, resumed_run: Path | None) -> str:

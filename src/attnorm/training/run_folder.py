@@ -19,6 +19,7 @@ from attnorm.config.checkpoint_files import (
 from attnorm.config.integrity import check_fit, parameters_of
 from attnorm.config.run_config import read_config
 from attnorm.config.run_state import PROGRESS, read_json
+from attnorm.training.callbacks.attention_measures import MEASURE_FILES
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.checkpointing import LOGGED
 from attnorm.training.callbacks.learned_scalars import file_of, learned_scalars
@@ -27,7 +28,7 @@ from attnorm.training.environment import describe_environment, write_json, write
 from attnorm.training.rendezvous import decided_by_first
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
-CSV_FILES = ("metrics.csv", ATTENTION_FILE)  # beside those of learned scalars
+CSV_FILES = ("metrics.csv", ATTENTION_FILE, *MEASURE_FILES)  # beside those of learned scalars
 
 
 def claim_folder(folder: Path, ckpt_path: str | None = None) -> Path:

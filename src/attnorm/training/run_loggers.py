@@ -1,17 +1,23 @@
 """The loggers of a run: started before training, closed once everything has been sent to them."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
 from attnorm.config.checkpoint_files import read_checkpoint
 from attnorm.config.components import build_components, entries
+from attnorm.tasks.results import Predictions, Results
+from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.environment import is_first_rank
-from attnorm.training.loggers import MetricsFile, Samples, send_samples
+from attnorm.training.loggers import LARGEST, Curves, MetricsFile, Samples, send_samples
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +84,16 @@ class RunLoggers(pl.Callback):
             attempt("save", logger, logger.save)
         trainer.loggers = []
 
-    def log_final(self, scores: Mapping[str, float], samples: Samples, step: int) -> None:
-        """Sends the scores and samples of the best model to every logger; metrics.csv keeps its columns."""
+    def log_final(self, results: Results, samples: Samples, step: int) -> None:
+        """Sends scores, samples and predictions of the best model to the loggers; metrics.csv keeps its columns."""
         self.metrics_file.last_step = step
-        named = {f"final/{name}": value for name, value in scores.items()}
+        named = {f"final/{name}": value for name, value in results.metrics.items()}
         for logger in self.others:
             attempt("log the final scores", logger, getattr(logger, "log_final", logger.log_metrics), named, step)
             attempt("log the samples", logger, send_samples, [logger], "final", samples, step)
+            if results.predictions is not None and hasattr(logger, "log_predictions"):
+                table = first_rows(results.predictions)
+                attempt("log the predictions", logger, logger.log_predictions, results.split, table, step)
 
     def __enter__(self) -> "RunLoggers":
         return self
@@ -93,11 +102,37 @@ class RunLoggers(pl.Callback):
         if not is_first_rank():
             return
         figures = attempt("draw the figures", self, self.draw, self.run_folder) if self.draw else None
+        curves, step = (
+            attempt("read the learned scalars", self, recorded_curves, self.run_folder),
+            self.metrics_file.last_step,
+        )
         for logger in self.others:
             for path in figures or []:
                 if hasattr(logger, "log_figure"):
-                    attempt(f"log {path.name}", logger, logger.log_figure, path, self.metrics_file.last_step)
+                    attempt(f"log {path.name}", logger, logger.log_figure, path, step)
+            for name, of_layers in (curves or {}).items():
+                if hasattr(logger, "log_curves"):
+                    attempt(f"log the curves of {name}", logger, logger.log_curves, name, of_layers, step)
             attempt("close", logger, logger.finalize, "success" if kind is None else "failed")
+
+
+def recorded_curves(run_folder: Path) -> dict[str, Curves]:
+    """The mean over heads of every learned scalar that the run has recorded: name -> layer -> update -> value."""
+    found: dict[str, Curves] = {}
+    for name, rows in recorded_scalars(run_folder).items():
+        heads: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for row in rows:
+            heads[row["layer"]][int(row["step"])].append(float(row["value"]))
+        found[name] = {layer: {step: sum(it) / len(it) for step, it in of.items()} for layer, of in heads.items()}
+    return found
+
+
+def first_rows(predictions: Predictions) -> "pd.DataFrame":
+    """The first LARGEST rows of the table of predictions; lists of texts become one text."""
+    table = predictions.table().slice(0, LARGEST).to_pandas()
+    for name in ("reference", "output"):
+        table[name] = [it if isinstance(it, str) or it is None else ", ".join(it) for it in table[name]]
+    return table
 
 
 def attempt(what: str, owner: object, action: Callable, *arguments: Any) -> Any:

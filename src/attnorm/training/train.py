@@ -206,7 +206,7 @@ def evaluate_best(
     console.show_samples(scores.samples[:SAMPLES])
     scores.write(run_folder / "samples", scores.split)
     scores.write_predictions(run_folder, scores.split)
-    loggers.log_final(scores.metrics, scores.samples[:SAMPLES], steps)
+    loggers.log_final(scores, scores.samples[:SAMPLES], steps)
     console.show_scores(scores, label)
     for name, rows in recorded_scalars(run_folder).items():
         console.show_learned_scalar(name, rows)

@@ -71,5 +71,5 @@ def marginal_error(weights: Tensor, allowed: Tensor | None = None) -> Tensor:
     """
     allowed = torch.ones_like(weights, dtype=torch.bool) if allowed is None else allowed.expand(weights.shape)
     live_keys = allowed.any(-2)  # (B, H, M)
-    share = allowed.any(-1).sum(-1, keepdim=True) / live_keys.sum(-1, keepdim=True)
+    share = allowed.any(-1).sum(-1, keepdim=True).to(weights.dtype) / live_keys.sum(-1, keepdim=True)
     return ((weights.sum(-2) - share).abs() * live_keys).amax(-1)

@@ -8,21 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attnorm.data.cache import cached
 from attnorm.data.image_features import ImageFeatures
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest, read_json
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import Task, TaskConfig
+from attnorm.tasks.task import Task, TaskConfig, Tokens
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
 from attnorm.tasks.vqa.features import VqaCollator, VqaFeaturizer
 from attnorm.tasks.vqa.metric import references, results, score
-from attnorm.tasks.vqa.module import VqaModule
+from attnorm.tasks.vqa.module import VqaModule, views_of
 
 FILE = "answers.json"
 
@@ -195,6 +197,31 @@ class VqaTask(Task):
             made = ", ".join(map(str, self.sizes()[0]))
             raise DataError(f"data: the views have other numbers of features per box ({found}) than the model ({made})")
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
+
+    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+        message = "task=vqa: its models need more input than a text; give the id of a validation question as example"
+        raise ConfigError([Problem("text", message)])
+
+    def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
+        """The model reads a question and the views of its image. Boxes are named by their view and number."""
+        batch = self.collator(split)[MicroBatch([row], 1)]
+        views, found = self.views(split.name), views_of(batch)
+        words = [split.tokenizer.token(number) for number in batch["ids"][0].tolist()]
+        boxes = []  # of each view, padded to its maximum as in `Fusion.read`
+        if views is not None:
+            most = zip(views.names, self.sizes()[1], strict=True)
+            boxes = [[f"{name} {number}" for number in range(count)] for name, count in most]
+        joined = self.cfg["model"]["fusion"] == "concat"
+        fused = [box for view in (boxes if joined else boxes[:1]) for box in view]
+
+        def tokens(layer: str) -> tuple[list[str], list[str]]:
+            if layer.startswith("fusion"):
+                return fused, [box for view in boxes[1:] for box in view]
+            if layer.startswith("guided"):
+                return fused, words if layer.endswith("cross") else fused
+            return words, words
+
+        return (batch["ids"], found), tokens
 
     def score(self, module: VqaModule, split: Split) -> Results:
         """The official accuracy, overall and by answer type, if the questions have annotations.

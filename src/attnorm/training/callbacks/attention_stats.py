@@ -1,6 +1,7 @@
 """Entropy and column mass of every attention head while a model trains."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,7 @@ class AttentionStats(EveryNSteps):
     def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         self.table = CsvTable(self.file)
         if self.every_n_steps and trainer.is_global_zero:
-            batch = trainer.datamodule.probe_batch()  # type: ignore[attr-defined]  # set by Lightning
-            self.batch = {name: tensor.to(task.device) for name, tensor in batch.items()}
+            self.batch = first_batch(trainer, task)
         self.start(trainer, task, [self.table])
 
     @torch.no_grad()
@@ -119,12 +119,24 @@ class AttentionStats(EveryNSteps):
             metrics[f"column_mass/{label}/mean"] = mass.mean().item()
             metrics[f"column_mass/{label}/min"] = mass.min().item()
 
-        was_training = task.model.training
-        task.model.eval()
-        with observe(task.model, record):
+        with in_evaluation(task.model), observe(task.model, record):
             task(self.batch)
-        task.model.train(was_training)
         log_now(trainer, metrics)
+
+
+def first_batch(trainer: pl.Trainer, task: pl.LightningModule) -> dict[str, Tensor]:
+    """The first validation batch, on the device of the model."""
+    batch = trainer.datamodule.probe_batch()  # type: ignore[attr-defined]  # set by Lightning
+    return {name: tensor.to(task.device) for name, tensor in batch.items()}
+
+
+@contextmanager
+def in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Puts the model in evaluation mode inside this context."""
+    was_training = model.training
+    model.eval()
+    yield
+    model.train(was_training)
 
 
 def log_now(trainer: pl.Trainer, metrics: dict[str, float]) -> None:

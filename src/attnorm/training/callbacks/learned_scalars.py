@@ -11,9 +11,15 @@ from attnorm.schema import Count
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
 from attnorm.training.csv_table import CsvTable, read_csv
+from attnorm.training.loggers import send_charts
 
 COLUMNS = ("step", "layer", "head", "value")
-RESERVED = ("attention", "metrics")  # CSV files of a run folder that hold something else
+RESERVED = (
+    "attention",
+    "head_measures",
+    "metrics",
+    "state_measures",
+)  # CSV files of a run folder that hold something else
 
 
 class LearnedScalars(EveryNSteps):
@@ -21,7 +27,7 @@ class LearnedScalars(EveryNSteps):
 
     Each scalar has its own file ``<name>.csv`` in the run folder, with the columns ``step``, ``layer``, ``head`` (empty
     if a layer has one value for all heads) and ``value``. The mean over heads goes to the loggers as
-    ``<name>/<layer>``.
+    ``<name>/<layer>``; loggers that have charts show the curves of all layers in one of them.
 
     Args:
         run_folder: folder of the CSV files.
@@ -36,6 +42,7 @@ class LearnedScalars(EveryNSteps):
         assert isinstance(task, TaskModule)
         names = learned_scalars(task.model)
         self.tables = {name: CsvTable(file_of(self.run_folder, name)) for name in names}
+        send_charts(trainer.loggers, list(names))
         self.start(trainer, task, self.tables.values())
 
     def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
@@ -64,7 +71,7 @@ def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
             for name, scalar in part.learned_scalars().items():
                 declared = f"{type(part).__name__}.learned_scalars: {name!r}"
                 if not name.isidentifier() or name in RESERVED:
-                    raise ValueError(f"{declared} must be a Python identifier other than {' and '.join(RESERVED)}")
+                    raise ValueError(f"{declared} must be a Python identifier other than {', '.join(RESERVED)}")
                 if layer in found[name]:
                     raise ValueError(
                         f"{declared} is declared by the normalizer and by the scorer of {layer}; rename one"

@@ -1,0 +1,176 @@
+"""`attnorm attention`: heat maps and measures of the attention of one run, or of two next to each other."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from attnorm import progress
+from attnorm.analysis.attention.heatmaps import FORMATS, draw_reading
+from attnorm.analysis.attention.reading import Reading
+from attnorm.analysis.boxes import draw_boxes
+from attnorm.analysis.run import Run
+from attnorm.cli.evaluate import check, configurations
+from attnorm.config.arguments import quoted
+from attnorm.config.overrides import EvalCommand, read_command
+from attnorm.errors import ConfigError, Problem
+from attnorm.training import console
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AS_TYPED = ("run", "against", "text", "example", "folder")  # their values are text, whatever characters they contain
+MOST_ROWS = 32  # heads that are printed one by one; the means over the heads of a layer are printed if there are more
+WEIGHTS = {  # columns of the printed tables, and their names
+    "entropy": "entropy",
+    "sink_mass": "sink mass",
+    "sink_token": "on",
+    "column_mass_min": "least column mass",
+    "column_mass_max": "largest column mass",
+    "effective_rank": "rank",
+}
+PROBLEMS = {
+    "objective": "objective",
+    "objective_rows": "least, Eq. 9",
+    "objective_both": "least, Eq. 10",
+    "query_likelihood": "log p(q)",
+    "key_likelihood": "log p(k)",
+    "deviation": "deviation",
+}
+STATES = {
+    "effective_rank": "rank",
+    "rank_one_distance": "rank-one distance",
+    "cosine": "cosine",
+    "kurtosis": "kurtosis",
+    "largest": "largest",
+}
+
+
+def show_attention(arguments: list[str], defaults: dict, conf: Path) -> None:
+    """Draws figures, writes tables, and prints the measures of the attention of one or two runs."""
+    console.quiet_libraries()
+    command = read_attention(arguments, defaults)
+    settings = command.settings
+    folders = run_folders(settings)
+    readings, runs = [], []
+    for folder in folders:
+        _, cfg = configurations(folder, command, conf)
+        check(cfg, ())
+        runs.append(Run(folder, cfg, settings["ckpt"]))
+        found = runs[-1].reading(settings["text"], example=settings["example"])
+        readings.append(found.select(settings["layers"], settings["heads"]))
+    target = Path(settings["folder"] or folders[0] / "figures" / "attention")
+    if len({reading.run for reading in readings}) < len(readings):
+        readings = [replace(it, run=f"{it.run} ({folder})") for it, folder in zip(readings, folders, strict=True)]
+    written = draw_reading(readings, target, settings["formats"])
+    if settings["example"] is not None:
+        for number, run in enumerate(runs, start=1):
+            written += draw_example_boxes(run, settings, target / f"run_{number}" if len(runs) > 1 else target)
+    written += write_tables(readings, target)
+    for reading in readings:
+        show(reading)
+    progress.console.print(f"written to {target}: {', '.join(str(path.relative_to(target)) for path in written)}")
+
+
+def read_attention(arguments: Sequence[str], defaults: dict) -> EvalCommand:
+    """The settings of the command. Raises ConfigError with every problem of them."""
+    command = read_command([as_typed(argument) for argument in arguments], defaults)
+    settings, problems = command.settings, list[str]()
+    for key in ("layers", "heads", "formats"):
+        if settings[key] is not None and not isinstance(settings[key], list):
+            settings[key] = [settings[key]]
+    problems += [
+        Problem("heads", "allowed: whole numbers from 0", head)
+        for head in settings["heads"] or ()
+        if type(head) is not int or head < 0
+    ]
+    for suffix in settings["formats"] or [None]:
+        if suffix not in FORMATS:
+            problems.append(Problem("formats", f"allowed: {', '.join(FORMATS)}", suffix))
+    if (settings["text"] is None) == (settings["example"] is None):
+        given = "not both" if settings["text"] is not None else 'as in text="Police arrested two men."'
+        problems.append(Problem("text", f"either text or example must be given, {given}"))
+    problems += list(too_many(settings))
+    if problems:
+        raise ConfigError(problems)
+    return command
+
+
+def as_typed(argument: str) -> str:
+    """An argument whose value Hydra reads as text if it is one of AS_TYPED: commas, quotes and braces are kept."""
+    key, equals, value = argument.partition("=")
+    if key not in AS_TYPED or not equals or value in ("null", "???"):
+        return argument
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    return f"{key}={quoted(value)}"
+
+
+def run_folders(settings: dict[str, Any]) -> list[Path]:
+    """The folders of `run` and `against`. A folder whose name has a comma is one folder if it exists."""
+    run = settings["run"]
+    parts = [run] if Path(run).exists() else [part.strip() for part in run.split(",") if part.strip()]
+    return [Path(part) for part in (*parts, *([settings["against"]] if settings["against"] else []))]
+
+
+def too_many(settings: dict[str, Any]) -> Iterator[str]:
+    if isinstance(settings["run"], str) and len(run_folders(settings)) > 2:
+        yield Problem("run", "at most two runs can be compared", settings["run"])
+
+
+def draw_example_boxes(run: Run, settings: dict[str, Any], folder: Path) -> list[Path]:
+    """The boxes of the image of an example, shaded by the attention of the question; nothing for a model without."""
+    if getattr(run.model, "fusion", None) is None:
+        return []
+    return draw_boxes(run.folder, [run.row_of(settings["example"])], folder, settings["trust_code"])
+
+
+def write_tables(readings: Sequence[Reading], folder: Path) -> list[Path]:
+    """Writes heads.csv, states.csv and sinks.csv, with the column `run`."""
+    import pandas as pd
+
+    written = []
+    for name in ("heads", "states", "sinks"):
+        tables = []
+        for reading in readings:
+            table = getattr(reading, name).copy()
+            table.insert(0, "run", reading.run)
+            tables.append(table)
+        written.append(folder / f"{name}.csv")
+        pd.concat(tables).to_csv(written[-1], index=False)
+    return written
+
+
+def show(reading: Reading) -> None:
+    """Prints the measures of a reading."""
+    heads, note = reading.heads, ""
+    if len(heads) > MOST_ROWS:
+        numeric = heads.drop(columns=["head", "sink_token"])
+        heads, note = numeric.groupby("layer", sort=False).mean().reset_index(), ", means over heads"
+    print_measures(f"{reading.run}: attention weights{note}", heads, ("layer", "head"), WEIGHTS)
+    print_measures(f"{reading.run}: what attention optimizes{note}", heads, ("layer", "head"), PROBLEMS)
+    print_measures(f"{reading.run}: states", reading.states, ("layer", "place"), STATES)
+
+
+def print_measures(title: str, rows: "pd.DataFrame", labels: Sequence[str], columns: dict[str, str]) -> None:
+    """A table with labels and measures; measures that no row has are left out."""
+    shown = {name: name for name in labels} | columns
+    shown = {name: words for name, words in shown.items() if name in rows and rows[name].notna().any()}
+    table = Table(title=escape(title), title_justify="left")
+    for name, words in shown.items():
+        widest = max(len(text) for text in (*map(cell, rows[name]), *words.split()))
+        justify: Any = "left" if name in labels else "right"
+        table.add_column(words, justify=justify, overflow="fold", min_width=widest)
+    for values in rows[list(shown)].itertuples(index=False):
+        table.add_row(*(escape(cell(value)) for value in values))
+    progress.console.print(table)
+
+
+def cell(value: object) -> str:
+    """A value as it is printed: floats with three digits, and nothing for NaN."""
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.3g}"
+    return str(value)

@@ -1,0 +1,73 @@
+"""Measures of attention and of the states around it while a model trains: `callbacks=measures`."""
+
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from attnorm.models.recording import record
+from attnorm.schema import Count
+from attnorm.tasks.module import TaskModule
+from attnorm.training.callbacks.attention_stats import (
+    EveryNSteps,
+    first_batch,
+    in_evaluation,
+    layer_label,
+    log_now,
+    stacks_of,
+)
+from attnorm.training.csv_table import CsvTable
+
+MEASURE_FILES = ("head_measures.csv", "state_measures.csv")
+
+
+class AttentionMeasures(EveryNSteps):
+    """Records `LayerRecord.of_heads` and `LayerRecord.of_states` on the first examples of the first validation batch.
+
+    ``head_measures.csv`` has one row per step, layer and head. ``state_measures.csv`` has one row per step, layer and
+    place: the ``output`` of the attention, and the output of the ``residual`` connection around it. Each value is the
+    mean over the examples in which the measure is defined, and empty if there is none. The loggers get the means over
+    heads as ``attention/<measure>/<layer>``, and the values of the states as ``states/<measure>/<layer>/<place>``.
+
+    Args:
+        run_folder: folder of the CSV files.
+        every_n_steps: number of updates between two records. Each of them takes a forward pass, and singular values and
+            a convex problem per query in float64.
+        examples: number of examples that are measured.
+    """
+
+    def __init__(self, run_folder: Path, every_n_steps: Count = 500, examples: Count = 8):
+        super().__init__(every_n_steps)
+        self.files, self.examples = [Path(run_folder) / name for name in MEASURE_FILES], examples
+        self.batch: dict[str, Tensor] | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        self.heads, self.states = map(CsvTable, self.files)
+        if trainer.is_global_zero:
+            self.batch = first_batch(trainer, task)
+        self.start(trainer, task, [self.heads, self.states])
+
+    @torch.no_grad()
+    def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        assert isinstance(task, TaskModule)
+        metrics: dict[str, float] = {}
+        with in_evaluation(task.model), record(task.model) as layers:
+            task(self.batch)
+        for name, layer in layers.items():
+            label, few = layer_label(name, stacks_of(task.model)), layer.first(self.examples)
+            row = {"step": trainer.global_step, "layer": label}
+            of_heads = {measure: values.nanmean(0) for measure, values in few.of_heads().items()}  # (H,) each
+            for head in range(layer.module.heads):
+                self.heads.append(row | {"head": head} | numbers({key: of_heads[key][head] for key in of_heads}))
+            metrics |= {f"attention/{key}/{label}": value.nanmean().item() for key, value in of_heads.items()}
+            for place, measures in few.of_states().items():
+                means = {measure: values.nanmean() for measure, values in measures.items()}
+                self.states.append(row | {"place": place} | numbers(means))
+                metrics |= {f"states/{key}/{label}/{place}": value.item() for key, value in means.items()}
+        log_now(trainer, {name: value for name, value in metrics.items() if value == value})  # without NaN
+
+
+def numbers(values: dict[str, Tensor]) -> dict[str, str]:
+    """Values as they are written to a table; those that are not defined are empty."""
+    return {name: "" if value.isnan() else f"{value.item():.8g}" for name, value in values.items()}

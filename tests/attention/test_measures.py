@@ -1,0 +1,178 @@
+"""Measures of attention weights and states, against loops in plain Python over the pairs and rows that count."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from reference import BATCH, HEADS, MASKS, case, randn
+from scipy import stats
+from torch.testing import assert_close
+
+from attnorm.attention import build_normalizer
+from attnorm.attention.measures import (
+    column_mass,
+    distance_to_rank_one,
+    effective_rank,
+    head_measures,
+    kurtosis,
+    largest_activation,
+    mean_cosine,
+    mean_mass,
+    normalized_entropy,
+    row_error,
+    sink_rate,
+    state_measures,
+)
+
+pytestmark = pytest.mark.numerical
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+NONE = float("nan")
+LIVE = torch.tensor([[True, True, False, True, True], [False, True, True, False, False], [True] + [False] * 4])
+
+
+def weights_of(mask, seed=0):
+    """Softmax weights with this mask, and the mask pair by pair."""
+    allowed = MASKS[mask].allowed.expand(BATCH, HEADS, *MASKS[mask].size)
+    return build_normalizer("softmax")(3 * randn(*allowed.shape, seed=seed), MASKS[mask].allowed), allowed
+
+
+def mean(values):
+    return sum(values) / len(values) if values else NONE
+
+
+def by_loops(w, allowed):
+    """The measures of one head's weights (N, M) by name."""
+    n_queries, n_keys = len(w), len(w[0])
+    visible = [[j for j in range(n_keys) if allowed[i][j]] for i in range(n_queries)]
+    live = [i for i in range(n_queries) if visible[i]]
+    keys = sorted({j for row in visible for j in row})
+    mass = {j: sum(w[i][j] for i in live) for j in keys}
+    each = [-sum(w[i][j] * math.log(w[i][j]) for j in visible[i]) / math.log(len(visible[i])) for i in live
+            if len(visible[i]) > 1]  # fmt: skip
+    largest = max(mass.values()) / len(live) if keys else NONE
+    return {
+        "entropy": mean(each),
+        "sink_mass": largest,
+        "sink": float(largest > 0.3),
+        "column_mass_min": min(mass.values(), default=NONE),
+        "column_mass_max": max(mass.values(), default=NONE),
+        "marginal_error": max((abs(mass[j] - len(live) / len(keys)) for j in keys), default=NONE),
+        "row_error": max((abs(sum(w[i]) - 1) for i in live), default=NONE),
+    }
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_measures_of_weights_are_those_of_the_pairs_that_the_mask_allows(mask):
+    weights, allowed = weights_of(mask)
+    found = head_measures(weights, MASKS[mask].allowed)
+    for b, h in product(range(BATCH), range(HEADS)):
+        for name, expected in by_loops(weights[b, h].tolist(), allowed[b, h].tolist()).items():
+            with case(mask, name):
+                assert found[name][b, h].item() == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+def test_without_a_mask_every_pair_counts():
+    weights, _ = weights_of("none")
+    every = torch.ones(weights.shape, dtype=torch.bool)
+    for name, value in head_measures(weights).items():
+        assert_close(value, head_measures(weights, every)[name], msg=name)
+
+
+def test_entropy_is_one_for_even_weights_zero_for_a_single_key_and_knows_rows_of_any_sum():
+    even = torch.full((1, 1, 3, 4), 0.25)
+    assert_close(normalized_entropy(even), torch.ones(1, 1))
+    assert_close(normalized_entropy(-7 * even), torch.ones(1, 1))
+    assert_close(normalized_entropy(torch.eye(4)[None, None]), torch.zeros(1, 1))
+    causal = torch.ones(3, 3).tril()
+    assert_close(normalized_entropy((causal / causal.sum(1, keepdim=True))[None, None], causal > 0), torch.ones(1, 1))
+    assert normalized_entropy(torch.ones(1, 1, 2, 1)).isnan().all()  # a single key leaves no choice
+
+
+def test_the_sink_rate_is_the_share_of_heads_whose_mean_mass_on_a_key_is_above_the_threshold():
+    first = torch.tensor([[0.8, 0.2, 0.0], [0.6, 0.2, 0.2], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    second = torch.tensor([[0.4, 0.3, 0.3], [0.2, 0.3, 0.5], [0.2, 0.3, 0.5], [0.0, 0.0, 0.0]])
+    weights, allowed = torch.stack([first, second])[None], torch.tensor([True, True, True, False])[:, None]
+    assert_close(mean_mass(weights, allowed)[0, 0], torch.tensor([2.4, 0.4, 0.2]) / 3)  # the padded query is no query
+    assert sink_rate(weights, allowed).tolist() == [[0.5, 0.0, 0.5]]
+    assert sink_rate(weights, allowed, threshold=0.26).tolist() == [[1.0, 0.5, 0.5]]
+
+
+def test_column_mass_of_doubly_normalized_attention_is_above_its_bound():
+    scores = 4 * randn(BATCH, HEADS, 5, 4)
+    least, most = column_mass(build_normalizer("dnas")(scores))
+    assert (least >= 1 / 4 - 1e-12).all() and (most >= 5 / 4 - 1e-12).all()
+    assert column_mass(build_normalizer("softmax")(scores))[0].min() < 1 / 4
+
+
+def test_rows_that_are_no_distributions_have_an_error():
+    weights = torch.tensor([[0.5, 0.5], [0.5, 0.2], [0.0, 0.0]])[None, None]
+    assert_close(row_error(weights), torch.ones(1, 1))
+    assert_close(row_error(weights, torch.tensor([True, True, False])[:, None]), torch.full((1, 1), 0.3))
+
+
+# -------------------------------------------------------------------------------------------------------------- states
+
+X = randn(3, 5, 4, seed=5) + 0.5
+
+
+def test_measures_of_states_are_those_of_the_rows_that_count():
+    found = state_measures(X, LIVE)
+    for b, live in enumerate(LIVE):
+        x = X[b][live].numpy()
+        sigma = np.linalg.svd(x, compute_uv=False)
+        angles = [
+            float(x[i] @ x[j] / np.linalg.norm(x[i]) / np.linalg.norm(x[j]))
+            for i, j in product(range(len(x)), repeat=2)
+            if i != j
+        ]
+        expected = {
+            "effective_rank": math.exp(stats.entropy(sigma / sigma.sum())),
+            "rank_one_distance": np.linalg.norm(x - x.mean(0)) / np.linalg.norm(x),
+            "cosine": mean(angles),
+            "kurtosis": stats.kurtosis(x, axis=None, fisher=False),
+            "largest": np.abs(x).max(),
+        }
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert found[name][b].item() == pytest.approx(value, rel=1e-9, abs=1e-9, nan_ok=True), name
+
+
+def test_values_of_padding_and_the_number_of_padded_rows_do_not_matter():
+    padded = torch.cat([X.masked_fill(~LIVE[..., None], 1e6), 1e6 * torch.ones(3, 2, 4, dtype=X.dtype)], dim=1)
+    live = torch.cat([LIVE, torch.zeros(3, 2, dtype=torch.bool)], dim=1)
+    for name, value in state_measures(padded, live).items():
+        assert_close(value, state_measures(X, LIVE)[name], equal_nan=True, msg=name, **TIGHT)
+
+
+def test_equal_rows_have_rank_one_and_orthogonal_rows_full_rank():
+    equal, orthogonal = torch.ones(4, 3, dtype=torch.float64), 5 * torch.eye(4, dtype=torch.float64)
+    assert_close(effective_rank(torch.stack([equal.T, -2 * equal.T])), torch.ones(2, dtype=torch.float64), **TIGHT)
+    assert effective_rank(orthogonal).item() == pytest.approx(4)
+    assert distance_to_rank_one(equal).item() == pytest.approx(0, abs=1e-12)
+    assert distance_to_rank_one(orthogonal).item() == pytest.approx(math.sqrt(3) / 2)  # x = (5/4, ..., 5/4)
+    assert (mean_cosine(equal).item(), mean_cosine(orthogonal).item()) == pytest.approx((1, 0), abs=1e-12)
+
+
+def test_the_mean_row_is_the_nearest_of_all_vectors():
+    x = X[0]
+    for seed in range(20):
+        other = x.mean(0) + 0.1 * randn(4, seed=seed)
+        assert (x - other).norm() / x.norm() > distance_to_rank_one(x)
+
+
+def test_an_outlier_raises_the_kurtosis_and_the_maximum():
+    normal = torch.randn(200, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert kurtosis(normal).item() == pytest.approx(3, abs=6 * math.sqrt(24 / 20_000))  # six standard errors
+    normal[3, 7] = -50.0
+    assert kurtosis(normal) > 100 and largest_activation(normal) == 50
+
+
+def test_states_without_numbers_give_nan_and_no_error():
+    broken = X.clone()
+    broken[1, 0, 0] = NONE
+    assert effective_rank(broken).isnan().tolist() == [False, True, False]
+    nobody = torch.zeros(3, 5, dtype=torch.bool)
+    assert all(value.isnan().all() for value in state_measures(X, nobody).values())
