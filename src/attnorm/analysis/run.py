@@ -16,7 +16,7 @@ from attnorm.data.arrow import cleaned
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import RunError
-from attnorm.tasks.task import Task, task_of
+from attnorm.tasks.task import Task, Tokens, task_of
 from attnorm.training.callbacks.attention_stats import layer_label, stacks_of
 
 if TYPE_CHECKING:
@@ -100,6 +100,14 @@ class Run:
         """
         return self.task.generate(self.model, self.tokenizer, [self._clean(text) for text in texts])
 
+    def attended(self, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+        """What the model reads when it is given a text: its inputs, of one example, and the tokens of each layer's
+        queries and keys.
+
+        Raises UserError for a task whose input is not a single text.
+        """
+        return self.task.attended(self.model, self.tokenizer, self._clean(text))
+
     @torch.no_grad()
     def attention(self, text: str) -> dict[str, LayerAttention]:
         """The attention weights of every layer while the model reads a text (and generates an output, if it does so).
@@ -107,7 +115,7 @@ class Run:
         The keys name layers as in attention.csv, such as "encoder/0", "decoder/1" or "decoder/1/cross".
         Raises UserError for a task whose input is not a single text.
         """
-        batch, tokens = self.task.attended(self.model, self.tokenizer, self._clean(text))
+        batch, tokens = self.attended(text)
         device = next(self.model.parameters()).device
         found: dict[str, LayerAttention] = {}
 
