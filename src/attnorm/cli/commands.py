@@ -1,4 +1,4 @@
-"""`eval.py` and `generate.py` from the command line."""
+"""`eval.py`, `generate.py` and `attnorm figures` from the command line."""
 
 import os
 import signal
@@ -15,9 +15,14 @@ from attnorm.config.trust import keep_off_path
 
 
 def run_command(conf: Path, name: str, arguments: list[str]) -> int:
-    """`eval.py` and `generate.py`: their settings are those of conf/<name>.yaml; the rest changes the run's config."""
+    """`eval.py`, `generate.py` and `attnorm figures`: their settings are those of conf/<name>.yaml; what else is typed
+    changes the run's config, or names the figures."""
     if not arguments or {"--help", "-h"} & set(arguments):
         print((conf / f"{name}.yaml").read_text(), end="")
+        if name == "figures":
+            from attnorm.analysis.papers.registry import listing
+
+            print(f"\n{listing()}")
         return 0
 
     def job() -> int:
@@ -25,11 +30,19 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
             if argument.startswith("run="):  # before anything else is imported
                 keep_off_path(argument.removeprefix("run=").strip("'\""))
         with quiet_ends():
-            from attnorm.cli.evaluate import evaluate
-            from attnorm.cli.generate import generate
-
             defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
-            {"eval": evaluate, "generate": generate}[name](arguments, defaults, conf)
+            if name == "figures":
+                from attnorm.cli.figures import draw_figures
+
+                draw_figures(arguments, defaults)
+            elif name == "eval":
+                from attnorm.cli.evaluate import evaluate
+
+                evaluate(arguments, defaults, conf)
+            else:
+                from attnorm.cli.generate import generate
+
+                generate(arguments, defaults, conf)
         return 0
 
     return exit_code(job, conf)

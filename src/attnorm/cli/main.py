@@ -12,6 +12,7 @@ VERBS = {
     "sweep": "train many models, each in a process of its own",
     "eval": "score a run folder, or a file of predictions",
     "generate": "write headlines for articles with the model of a run folder",
+    "figures": "draw the figures of the papers",
 }
 
 

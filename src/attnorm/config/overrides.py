@@ -1,5 +1,6 @@
 """Opening a run folder: its recorded configuration, changed by overrides; the current defaults play no part."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,11 @@ from attnorm.tasks.task import CleaningConfig, DataConfig, Task, task_of
 
 OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
-PATHS = ("run", "input", "predictions", "references", "questions", "null_odds")  # settings that are taken as typed
+PATHS = (  # settings that are taken as typed
+    *("run", "input", "predictions", "references", "questions", "null_odds"),
+    *("out", "runs", "model", "text"),
+)
+LISTS = ("references", "runs", "model")  # settings that may be a list
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,13 @@ class EvalCommand:
     typed: list[tuple[str, Any]]
 
 
-def read_command(arguments: list[str], defaults: dict[str, Any]) -> EvalCommand:
-    """Sorts `key=value` arguments into the command's own keys (those of `defaults`) and changes to the run's config."""
+def read_command(
+    arguments: list[str], defaults: dict[str, Any], groups: Sequence[str] | None = OVERRIDABLE
+) -> EvalCommand:
+    """Sorts `key=value` arguments into the command's own keys (those of `defaults`) and changes to the run's config.
+
+    groups: the groups of the run's config that can be changed; None for a command that changes no run's config.
+    """
     settings, asked, typed = dict(defaults), set(), []
     problems: list[str] = []
     for override in OverridesParser.create().parse_overrides(readable(arguments)):
@@ -44,15 +54,15 @@ def read_command(arguments: list[str], defaults: dict[str, Any]) -> EvalCommand:
         if override.is_sweep_override():
             problems.append(f"{line}: one value at a time here")
         elif key in defaults:  # a folder may be called 1
-            if isinstance(value, dict) or (isinstance(value, list) and key != "references"):
+            if isinstance(value, dict) or (isinstance(value, list) and key not in LISTS):
                 problems.append(f"{line}: expected a single value")
             is_path = key in PATHS and value is not None and not isinstance(value, (str, list))
             settings[key] = (override.input_line or "").partition("=")[2] if is_path else value
             asked.add(key)
-        elif "." in key or key in OVERRIDABLE:
+        elif groups is not None and ("." in key or key in groups):
             typed.append((key, value))
         else:
-            problems.append(cannot_be_set(key, [*defaults, *OVERRIDABLE]))
+            problems.append(cannot_be_set(key, [*defaults, *(groups or ())]))
     for key, value in settings.items():
         if value == "???" or (value in (None, "") and defaults[key] == "???"):
             problems.append(f"{key}: must be given, as in {key}=<value>")

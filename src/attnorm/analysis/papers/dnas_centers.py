@@ -1,7 +1,7 @@
 """How far two clusters are apart after one attention update ("Doubly-Normalized Attention", Sec. 5.2, Figure 2).
 
-n0 points lie at a and n1 points at -a, on a line. With the mass ratio r = n0 / n1, s = exp(-2 a^2), which is the Gaussian
-score between the clusters, and q = (r + s) / (r s + 1), the distance of their centers becomes
+n0 points lie at a and n1 points at -a, on a line. With the mass ratio r = n0 / n1, the Gaussian weight between the
+clusters s = exp(-2 a^2), and q = (r + s) / (r s + 1), the distance of their centers becomes
 
 softmax:  2 r (1 - s^2) a / ((1 + r s) (r + s))       Eq. 11
 dnas:     2 q r (1 - s^2) a / ((q + r s) (r + s q))   Eq. 12
@@ -94,9 +94,9 @@ def sentences(rows: Rows) -> tuple[str, str]:
     error = max(abs(row["formula"] - row["simulated"]) for row in rows)
     balanced, few = dnas_distance(1.0, 1), [f(1.0, 10) for f in (softmax_distance, dnas_distance)]
     return (
-        f"Both updates bring the centers closer, by the same amount if the clusters have equal masses ({balanced:.2f} of "
-        f"2.00 is left for a = 1); the more the masses differ, the more of the distance dnas keeps compared with softmax "
-        f"({few[1]:.2f} and {few[0]:.2f} at 10 : 1).",
-        f"The dots are updates of N0 + N1 points with the normalizers of this package; they lie on the closed forms (Eq. "
-        f"11 and 12) up to {error:.0e}.",
+        "Both updates bring the centers closer, by the same amount if the clusters have equal masses (for a = 1, "
+        f"{balanced:.2f} of 2.00 is left); with unequal masses, dnas keeps more of the distance than softmax "
+        f"(at 10 : 1, {few[1]:.2f} and {few[0]:.2f}).",
+        "The dots are updates of N0 + N1 points with the normalizers of this package; they lie on the closed forms "
+        f"(Eq. 11 and 12) up to {error:.0e}.",
     )

@@ -1,8 +1,8 @@
 """Two clusters over several attention updates ("Doubly-Normalized Attention", Sec. 5.2 and App. C, Figures 5 and 6).
 
-The paper states neither the positions nor the sizes of its clusters. Here, 100 points on a line start around 1.5 and -1.5
-with a standard deviation of 0.1, and every update is x <- W x with Gaussian scores. The starting positions matter: from
-+-1.0, both clusters merge within four updates even if they are balanced, and from +-2.0 they never do.
+The paper states neither the positions nor the sizes of its clusters. Here, 100 points on a line start around 1.5 and
+-1.5 with a standard deviation of 0.1, and every update is x <- W x with Gaussian scores. The starting positions matter:
+from +-1.0, the clusters merge within four updates even if they are balanced, and from +-2.0 neither of them does.
 """
 
 from collections.abc import Iterable
@@ -99,9 +99,9 @@ def draw(larger: int, settings: Settings) -> Drawing:
         figure,
         rows,
         (
-            f"With {shares} points, {alike}: after four updates the centers are {left['softmax']} apart with softmax and "
-            f"{left['dnas']} with dnas.",
-            f"Blue lines are the points of the first cluster, orange ones those of the second; {draws} are left.",
+            f"With {shares} points, {alike}: after four updates the centers are {left['softmax']} apart with softmax "
+            f"and {left['dnas']} with dnas.",
+            f"Blue lines are the points of the first cluster, orange lines those of the second; {draws} are left.",
         ),
     )
 
@@ -143,8 +143,8 @@ def draw_iterations(settings: Settings) -> Drawing:
         rows,
         (
             "With balanced clusters all curves coincide: further iterations have nothing to correct.",
-            f"With {UNBALANCED} : {POINTS - UNBALANCED} points every further iteration moves the centers closer: "
-            f"{listed(last[k] for k in (1, 3, 10, 50))} are left after four updates with 1, 3, 10 and 50 iterations, and "
-            f"{last[0]:.2f} with softmax, because equal masses for all keys draw the small cluster to the large one.",
+            f"With {UNBALANCED} : {POINTS - UNBALANCED} points, every further iteration moves the centers closer: with "
+            f"1, 3, 10 and 50 iterations, {listed(last[k] for k in (1, 3, 10, 50))} are left after four updates, and "
+            f"{last[0]:.2f} with softmax.",
         ),
     )

@@ -74,9 +74,9 @@ def draw_layers(settings: Settings) -> Drawing:
         figure,
         rows,
         (
-            f"From the layer nearest the input to the one nearest the output, the share of dnas is {listed(last.values())} "
-            f"at the last update; it is at least 0.5 in {above} of {len(last)} layers (in the paper in all of them, and "
-            "closest to 0.5 near the output).",
+            "From the layer nearest the input to the one nearest the output, the share of dnas is "
+            f"{listed(last.values())} at the last update; it is at least 0.5 in {above} of {len(last)} layers (in the "
+            "paper in all of them, and closest to 0.5 near the output).",
             rates(rows),
         ),
     )

@@ -21,7 +21,7 @@ STYLES: dict[str, dict[str, Any]] = {  # of a normalizer, wherever it is drawn; 
     "dnas": {"color": VERMILION, "linestyle": "--"},
     "hnas": {"color": GREEN, "linestyle": "-."},
 }
-STYLE = {
+STYLE: Any = {  # of matplotlib
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.labelsize": 9,

@@ -4,24 +4,26 @@ The relative deviation |lambda* - alpha z| / |lambda*| is measured for every hea
 `fenchel_problems`.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Iterable
 
 import torch
 
 from attnorm.analysis.papers.drawing import BLUE, VERMILION, Drawing, Rows, listed, panels
-from attnorm.analysis.papers.fenchel_models import Measured, measured_bert, measured_runs, measured_t5
+from attnorm.analysis.papers.fenchel_models import Measured, has_transformers, measured_bert, measured_runs, measured_t5
 from attnorm.analysis.papers.registry import Settings
 from attnorm.errors import ConfigError, Problem
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-T5_STACKS = ("encoder", "decoder", "decoder cross")
 
 
 def draw_layers(settings: Settings) -> Drawing:
     """Draws Figure 4: the distribution over positions of the mean over heads, layer by layer."""
-    found = of_runs(settings) if settings.runs else (*measured_bert(settings), *measured_t5(settings))
-    stacks = list(by_stack(found))
+    if settings.runs:
+        found = of_runs(settings)
+    else:
+        found = (*measured_bert(settings), *(measured_t5(settings) if has_transformers() else ()))
+    stacks = by_stack(found)
     most = max(len(layers) for _, layers in stacks)
     size = (1.8 * most + 1.2, 1.55 * len(stacks) + 0.9)
     title = "Relative deviation of alpha z from the exact solution, by layer (mean over heads)"
@@ -30,7 +32,7 @@ def draw_layers(settings: Settings) -> Drawing:
         for panel, layer in zip(row, layers, strict=False):
             values = layer.deviation.mean(0)
             panel.hist(values, bins=24, color=BLUE)
-            panel.axvline(values.mean(), color=VERMILION, linewidth=1.5)
+            panel.axvline(values.mean().item(), color=VERMILION, linewidth=1.5)
             panel.set_title(f"layer {layer.layer}: {values.mean():.3f}", fontsize=8.5)
             panel.set_yticks([])
             panel.set_xlim(left=0)
@@ -89,7 +91,7 @@ def draw_heads(found: Iterable[Measured]) -> Drawing:
         panel.vlines(heads, low, high, color=BLUE, linewidth=1, label="5 % to 95 % of the positions")
         panel.vlines(heads, lower, upper, color=BLUE, linewidth=4, label="25 % to 75 %")
         panel.plot(heads, means, "D", color="black", markersize=3, label="mean of the head")
-        panel.axhline(means.mean(), color=VERMILION, linewidth=1.2, label="mean of the layer")
+        panel.axhline(means.mean().item(), color=VERMILION, linewidth=1.2, label="mean of the layer")
         panel.set(title=f"{layer.stack} layer {layer.layer}: mean {means.mean():.3f}", ylim=(0, None))
         panel.set_xticks(heads)
         for head in heads:
@@ -99,8 +101,8 @@ def draw_heads(found: Iterable[Measured]) -> Drawing:
             rows.append(row | {"stationarity": layer.stationarity})
     for panel in places[len(found) :]:
         panel.remove()
-    for row in axes:
-        row[0].set_ylabel("deviation")
+    for first, *_ in axes:
+        first.set_ylabel("deviation")
     for panel in places[max(0, len(found) - columns) : len(found)]:
         panel.set_xlabel("head")
     figure.legend(*places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -120,16 +122,17 @@ def sentences(found: Iterable[Measured]) -> tuple[str, str]:
     random = " Random weights say nothing about a trained model." if any("random" in it.model for it in found) else ""
     return (
         f"Mean deviation by layer: {means}.",
-        f"A head deviates by {heads.min():.3f} to {heads.max():.3f} on average over {positions} positions, so that alpha z "
-        f"{'is' if heads.max() < 0.2 else 'is not always'} close to the exact solution, which was found up to a "
-        f"stationarity error of {largest:.0e}.{random}",
+        f"The means of the heads, over {positions} positions, lie between {heads.min():.3f} and {heads.max():.3f}; the "
+        f"exact solutions have a stationarity error of at most {largest:.0e}.{random}",
     )
 
 
-def by_stack(found: Iterable[Measured]) -> Iterator[tuple[str, list[Measured]]]:
+def by_stack(found: Iterable[Measured]) -> list[tuple[str, list[Measured]]]:
     """The layers of each stack, with its name."""
-    for (model, stack), layers in groupby(found, key=lambda it: (it.model, it.stack)):
-        yield f"{model}: {stack}", list(layers)
+    stacks: dict[str, list[Measured]] = defaultdict(list)
+    for layer in found:
+        stacks[f"{layer.model}: {layer.stack}"].append(layer)
+    return list(stacks.items())
 
 
 def of_runs(settings: Settings) -> tuple[Measured, ...]:

