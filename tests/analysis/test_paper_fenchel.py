@@ -207,6 +207,10 @@ def test_figure_4_shows_every_layer_of_the_four_kinds_of_attention(small, transf
         assert rows == pytest.approx(layer.deviation.mean(0).tolist())
         assert f"{layer.deviation.mean().item():.3f}" in drawing.sentences[0]
     assert "Random weights say nothing" in drawing.sentences[1]
+    ordered = [layer for _, layers in fenchel_deviation.by_stack(measured) for layer in layers]
+    for axes, layer in zip(drawing.figure.axes, ordered, strict=True):
+        assert sum(bar.get_height() for bar in axes.patches) == layer.deviation.shape[1]
+        assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > layer.deviation.mean(0).max()
 
 
 @pytest.mark.parametrize(
@@ -231,6 +235,8 @@ def test_figures_5_to_8_show_every_head(small, transformers, name, stack, heads)
         assert row["q05"] == pytest.approx(np.quantile(values, 0.05))
         assert row["q50"] <= row["q95"] == pytest.approx(np.quantile(values, 0.95))
         assert row["stationarity"] < 1e-8
+    for axes in drawing.figure.axes:
+        assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > max(row["q95"] for row in drawing.rows)
 
 
 def test_random_weights_follow_the_seed_and_leave_other_random_numbers_alone(small, transformers):

@@ -33,7 +33,7 @@ def draw_figures(arguments: list[str], defaults: dict[str, Any]) -> None:
             given = replace(settings, runs=tuple(short_run(run, out / "runs") for run in figure.trained))
         drawing = figure.draw(given)
         paths = write(name, drawing, out)
-        progress.console.print(f'\n{name}: {figure.place} of "{figure.paper}"', *drawing.sentences, sep="\n")
+        progress.console.print(f'\n{name} ("{figure.paper}", {figure.place})', *drawing.sentences, sep="\n")
         progress.console.print(f"written to {', '.join(map(str, paths))}")
 
 

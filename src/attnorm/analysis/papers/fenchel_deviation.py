@@ -25,20 +25,20 @@ def draw_layers(settings: Settings) -> Drawing:
         found = (*measured_bert(settings), *(measured_t5(settings) if has_transformers() else ()))
     stacks = by_stack(found)
     most = max(len(layers) for _, layers in stacks)
-    size = (1.8 * most + 1.2, 1.55 * len(stacks) + 0.9)
+    size = (1.8 * most + 1.2, 1.65 * len(stacks) + 0.9)
     title = "Relative deviation of alpha z from the exact solution, by layer (mean over heads)"
     figure, axes = panels(len(stacks), most, size, title, sharex="row")
-    for row, (name, layers) in zip(axes, stacks, strict=True):
+    for row, (_, layers) in zip(axes, stacks, strict=True):
+        largest = 1.05 * max(layer.deviation.mean(0).max().item() for layer in layers)
         for panel, layer in zip(row, layers, strict=False):
             values = layer.deviation.mean(0)
-            panel.hist(values, bins=24, color=BLUE)
+            panel.hist(values, bins=40, range=(0, largest), color=BLUE)
             panel.axvline(values.mean().item(), color=VERMILION, linewidth=1.5)
             panel.set_title(f"layer {layer.layer}: {values.mean():.3f}", fontsize=8.5)
-            panel.set_yticks([])
-            panel.set_xlim(left=0)
+            panel.set(yticks=[], xlim=(0, largest))
         for panel in row[len(layers) :]:
             panel.remove()
-        row[0].set_ylabel(f"{name}\npositions")
+        row[0].set_ylabel(f"{layers[0].model}\n{layers[0].stack}", fontsize=8.5)
     for panel in axes[-1]:
         panel.set_xlabel("deviation")
     rows: Rows = [
@@ -92,13 +92,14 @@ def draw_heads(found: Iterable[Measured]) -> Drawing:
         panel.vlines(heads, lower, upper, color=BLUE, linewidth=4, label="25 % to 75 %")
         panel.plot(heads, means, "D", color="black", markersize=3, label="mean of the head")
         panel.axhline(means.mean().item(), color=VERMILION, linewidth=1.2, label="mean of the layer")
-        panel.set(title=f"{layer.stack} layer {layer.layer}: mean {means.mean():.3f}", ylim=(0, None))
+        panel.set(title=f"{layer.stack} layer {layer.layer}: mean {means.mean():.3f}")
         panel.set_xticks(heads)
         for head in heads:
             row = {"model": layer.model, "stack": layer.stack, "layer": layer.layer, "head": head}
             numbers = dict(zip(QUANTILES, quantiles[:, head].tolist(), strict=True))
             row |= {"mean": means[head].item()} | {f"q{100 * q:02.0f}": value for q, value in numbers.items()}
             rows.append(row | {"stationarity": layer.stationarity})
+    places[0].set_ylim(bottom=0)  # of all panels, which share this axis; before they are filled, it would fix the top
     for panel in places[len(found) :]:
         panel.remove()
     for first, *_ in axes:

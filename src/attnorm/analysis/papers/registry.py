@@ -114,7 +114,7 @@ FIGURES = {
     "dnas_sinkhorn": PaperFigure(
         "the same clusters by the number of Sinkhorn iterations (not in the paper)",
         DNAS,
-        "Figures 5 and 6, continued",
+        "after Figures 5 and 6",
         "dnas_mixtures:draw_iterations",
         MIXTURES,
     ),
