@@ -17,8 +17,8 @@ from attnorm.attention.build import build_normalizer, build_scorer
 from attnorm.attention.normalizers.base import Normalizer
 
 SCALES = (0.3, 0.5, 1.0, 1.5)  # a, a panel each; the paper does not state its values
-LARGEST = 100  # ratios from 1/100 to 100
-MARKED = (1, 2, 5, 10, 30, 100)  # the sizes of the larger cluster whose simulation is marked in the figure
+LARGEST = 100  # ratios from 1 / 100 to 100
+MARKED = (2, 3, 6, 11, 31, 101)  # numbers of points whose simulation is marked in the figure
 
 
 def softmax_distance(a: float, r: float) -> float:
@@ -70,23 +70,20 @@ def draw(settings: Settings) -> Drawing:
     rows = distances()
     title = "Distance of two cluster centers after one attention update"
     figure, [axes] = panels(1, len(SCALES), (11, 3.4), title)
+    smooth = torch.logspace(-2, 2, 201).tolist()
     for panel, a in zip(axes, SCALES, strict=True):
         for name in FORMULAS:
-            curve = [row for row in rows if (row["a"], row["normalizer"]) == (a, name)]
-            marked = [row for row in curve if max(row["n0"], row["n1"]) in MARKED]
-            panel.plot(*columns(curve, "formula"), label=f"{name}, closed form", **STYLES[name])
-            dots = {"color": STYLES[name]["color"], "markersize": 4}
-            panel.plot(*columns(marked, "simulated"), "o", label=f"{name}, simulated", **dots)
+            panel.plot(smooth, [FORMULAS[name](a, r) for r in smooth], label=f"{name}, closed form", **STYLES[name])
+            marked = [
+                row for row in rows if (row["a"], row["normalizer"]) == (a, name) and row["n0"] + row["n1"] in MARKED
+            ]
+            at = [row["ratio"] for row in marked], [row["simulated"] for row in marked]
+            panel.plot(*at, "o", label=f"{name}, simulated", color=STYLES[name]["color"], markersize=4)
         panel.set(xscale="log", title=f"a = {a:g}, distance {2 * a:g} before", xlabel="mass ratio r = N0 / N1")
         panel.set_ylim(0, 1.1 * dnas_distance(a, 1))
     axes[0].set_ylabel("center distance")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return Drawing(figure, rows, sentences(rows))
-
-
-def columns(rows: Rows, column: str) -> tuple[list[float], list[float]]:
-    """The ratios and the values of a column."""
-    return [row["ratio"] for row in rows], [row[column] for row in rows]
 
 
 def sentences(rows: Rows) -> tuple[str, str]:

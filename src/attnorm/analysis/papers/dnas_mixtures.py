@@ -114,7 +114,7 @@ def draw_iterations(settings: Settings) -> Drawing:
     seeds = range(settings.seed, settings.seed + settings.draws)
     for panel, larger in zip(axes, (BALANCED, UNBALANCED), strict=True):
         curves = {"softmax": (0, build_normalizer("softmax"), STYLES["softmax"])}
-        for iterations, shade in zip(ITERATIONS, shades(len(ITERATIONS)), strict=True):
+        for iterations, shade in zip(ITERATIONS, shades(len(ITERATIONS), "YlOrRd_r"), strict=True):
             label = f"sinkhorn, {iterations}" if iterations > 1 else "sinkhorn, 1 (dnas)"
             curves[label] = (iterations, build_normalizer("sinkhorn", n_iters=iterations), {"color": shade})
         for label, (iterations, normalizer, style) in curves.items():

@@ -55,11 +55,11 @@ def panels(
     return figure, axes.tolist()
 
 
-def shades(count: int) -> list[Any]:
-    """Colours for an ordered quantity, dark to light; the lightest is still visible on white."""
+def shades(count: int, colormap: str = "viridis") -> list[Any]:
+    """Colours for an ordered quantity, dark to light, from a colormap without its lightest end."""
     from matplotlib import colormaps
 
-    return [colormaps["viridis"](0.88 * place / max(1, count - 1)) for place in range(count)]
+    return [colormaps[colormap](0.05 + 0.8 * place / max(1, count - 1)) for place in range(count)]
 
 
 def write(name: str, drawing: Drawing, folder: Path) -> list[Path]:
