@@ -134,7 +134,7 @@ def material(tmp_path, monkeypatch):
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
-            (r"model=<BERT folder>", f"model={tmp_path}/bert"),
+            (r"(model=\[?)<BERT folder>", rf"\1{tmp_path}/bert"),
             (r"<T5 folder>", f"{tmp_path}/t5"),
             (r"<BERT folder(?: or run)?>", str(encoder)),
             (r"<text>|<wikipedia>|<novels>", f"{tmp_path}/my/books"),
