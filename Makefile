@@ -1,10 +1,10 @@
-# make train | make test | make test-fast | make test-numerics | make lint | make docs | make setup
+# make train | make test | make test-fast | make test-numerics | make figures | make lint | make docs | make setup
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
 
-.PHONY: setup train test test-fast test-numerics test-slow test-gpu lint format docs clean
+.PHONY: setup train test test-fast test-numerics test-slow test-gpu figures lint format docs clean
 
 setup: $(VENV)/.installed
 
@@ -42,6 +42,10 @@ test-slow: setup
 
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu -rs
+
+# The figures of the papers, into figures/: about three minutes on one CPU core, less when they are drawn again.
+figures: setup $(VENV)/.encoder
+	OMP_NUM_THREADS=1 $(BIN)/attnorm figures all
 
 lint: setup
 	$(BIN)/ruff check .

@@ -21,8 +21,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from test_house import BELOW
 
+from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention, run_folders
+from attnorm.cli.figures import read_figures
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.sweep import sample_jobs
 from attnorm.config import overrides as rerun
@@ -48,7 +50,7 @@ SQUAD = {  # the smallest file of its form
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
     r"(?:(?:(?:srun(?: --\S+)+ )?python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|attnorm (?P<verb>train|sweep|eval|generate|attention(?!=)))"
+    r"|attnorm (?P<verb>train|sweep|compare|eval|generate|figures|attention(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
@@ -116,6 +118,9 @@ def material(tmp_path, monkeypatch):
     for name in ("q", "a", "vq", "va", "results", "annotations", "questions"):
         (tmp_path / f"{name}.json").write_text("{}")
     (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
+    for kind in ("bert", "t5"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     for name in ("articles", "headlines", "titles", "task1_ref1"):
         (tmp_path / f"{name}.txt").write_text("an article\n")
@@ -131,6 +136,8 @@ def material(tmp_path, monkeypatch):
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
+            (r"(model=\[?)<BERT folder>", rf"\1{tmp_path}/bert"),
+            (r"<T5 folder>", f"{tmp_path}/t5"),
             (r"<BERT folder(?: or run)?>", str(encoder)),
             (r"<text>|<wikipedia>|<novels>", f"{tmp_path}/my/books"),
             (r"<Reuters>", str(tmp_path)),
@@ -183,6 +190,12 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "attention" and not arguments:
         return []  # it prints its help
     defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{verb}.yaml"))
+    if verb == "figures":
+        read_figures(arguments, defaults)
+        return []
+    if verb == "compare":
+        rerun.read_command(arguments, defaults, changes=False)
+        return []
     command = (read_attention if verb == "attention" else rerun.read_command)(arguments, defaults)
     if command.settings.get("metric"):
         references = command.settings["references"]
@@ -197,7 +210,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
 
 def test_there_are_commands_to_look_at():
     assert len(COMMANDS) > 80
-    assert {verb for _, verb, _ in COMMANDS} == {"train", "sweep", "eval", "generate", "attention"}
+    assert {verb for _, verb, _ in COMMANDS} == {*main.VERBS}
     assert {where for where, *_ in commands()} >= {"README.md", "docs/hnas.md", "docs/tutorial.md", "conf/train.yaml"}
     assert any(typed.startswith("torchrun") for *_, typed in COMMANDS)
     assert any(typed.startswith("attnorm") for *_, typed in COMMANDS)

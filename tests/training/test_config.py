@@ -15,8 +15,8 @@ import torch
 import yaml
 from pytorch_lightning.loggers import Logger
 
-from attnorm.cli.main import VERBS
 from attnorm.cli import train as front
+from attnorm.cli.main import VERBS
 from attnorm.config import check_trainer, resolve
 from attnorm.config import validate as config
 from attnorm.config.choices import choices

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading, read
@@ -17,7 +17,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, RunError
-from attnorm.tasks.task import Task, task_of
+from attnorm.tasks.task import Task, Tokens, task_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,15 +129,23 @@ class Run:
         found = self.reading(text, example=example).select(layers, heads)
         return draw_reading([found], Path(folder or self.folder / "figures" / "attention"), formats)
 
+    def attended(self, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+        """What the model reads when it is given a text: its inputs, of one example, and the tokens of each layer's
+        queries and keys.
+
+        Raises UserError for a task whose input is not a single text, and ConfigError for a text without words.
+        """
+        shown = self._clean(text)
+        if not shown:
+            raise ConfigError([Problem("text", "must not be empty", text)])
+        return self.task.attended(self.model, self.tokenizer, shown)
+
     def reading(self, text: str | None = None, *, example: str | None = None) -> Reading:
         """Everything that the attention layers compute while the model reads an input, see `attention`."""
         if (text is None) == (example is None):
             raise ConfigError([Problem("text", "give either a text or the id of an example")])
         if text is not None:
-            shown = self._clean(text)
-            if not shown:
-                raise ConfigError([Problem("text", "must not be empty", text)])
-            inputs, tokens = self.task.attended(self.model, self.tokenizer, shown)
+            shown, (inputs, tokens) = self._clean(text), self.attended(text)
         else:
             row = self.row_of(str(example))
             inputs, tokens = self.task.attended_example(self.model, self.validation, row)

@@ -19,6 +19,7 @@ COMMANDS = {  # imported only when they are used
     "generate": "attnorm.cli.generate:generate",
     "attention": "attnorm.cli.attention:show_attention",
     "compare": "attnorm.cli.compare:run_compare",
+    "figures": "attnorm.cli.figures:draw_figures",
 }
 
 
@@ -26,6 +27,10 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
     """A verb whose settings are those of conf/<name>.yaml. Without arguments it prints them."""
     if not arguments or {"--help", "-h"} & set(arguments):
         print((conf / f"{name}.yaml").read_text(), end="")
+        if name == "figures":
+            from attnorm.analysis.papers.registry import listing
+
+            print(f"\n{listing()}")
         return 0
 
     def job() -> int:

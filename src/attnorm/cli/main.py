@@ -14,6 +14,7 @@ VERBS = {
     "compare": "say whether runs with different normalizers differ, and by how much",
     "generate": "write headlines for articles with the model of a run folder",
     "attention": "draw and measure what the model of a run folder attends to",
+    "figures": "draw the figures of the papers",
 }
 
 

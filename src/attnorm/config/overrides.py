@@ -24,8 +24,9 @@ from attnorm.tasks.task import CleaningConfig, DataConfig, Task, task_of
 OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
 FILES = ("predictions", "references", "questions", "null_odds")
-PATHS = ("run", "input", "baseline", "against", *FILES)  # settings that are taken as typed
-LISTS = ("references", "baseline", "against", "layers", "heads", "formats")  # settings that may be lists
+# Settings that are taken as typed, and settings that may be lists.
+PATHS = ("run", "runs", "baseline", "against", "input", "out", "model", "text", *FILES)
+LISTS = ("references", "runs", "baseline", "against", "model", "layers", "heads", "formats")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The derivation, the measured coverage and the references are in docs/statistics.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from math import inf, log, nan, sqrt
+from math import log, nan, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike
