@@ -32,7 +32,9 @@ def pseudo_values(statistics: ArrayLike, metric: Callable[[Array], Array]) -> Ar
     """
     parts = np.asarray(statistics, dtype=np.float64)
     if parts.ndim != 2 or len(parts) < 2:
-        raise ValueError(f"statistics: must have the shape (examples, sums) with two examples or more, not {parts.shape}")
+        raise ValueError(
+            f"statistics: must have the shape (examples, sums) with two examples or more, not {parts.shape}"
+        )
     n, total = len(parts), parts.sum(0)
     whole, without = metric(total), metric(total - parts)
     if np.shape(whole) != () or np.shape(without) != (n,):

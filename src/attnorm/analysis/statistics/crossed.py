@@ -5,7 +5,7 @@ The derivation, the measured coverage and the references are in docs/statistics.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from math import inf, log, nan, sqrt
+from math import log, nan, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -81,7 +81,9 @@ def paired_difference(
     if not np.isfinite(table).all():
         raise ValueError("differences: must be finite")
     if groups is not None and len(groups) != table.shape[1]:
-        raise ValueError(f"groups: must have one label for each of the {table.shape[1]:,} examples, not {len(groups):,}")
+        raise ValueError(
+            f"groups: must have one label for each of the {table.shape[1]:,} examples, not {len(groups):,}"
+        )
     if not 0 < level < 1:
         raise ValueError(f"level={level}: must be between 0 and 1")
     found = variances_of(table, groups)

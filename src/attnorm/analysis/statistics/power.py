@@ -58,7 +58,10 @@ class Design:
         """
         deviation = sqrt(self.of_seeds + self.of_examples)
         squares, weights = np.zeros((1, 1)), np.ones((1, 1))
-        for axis, variance, degrees in ((0, self.of_seeds, self.seed_degrees), (1, self.of_examples, self.cluster_degrees)):
+        for axis, variance, degrees in (
+            (0, self.of_seeds, self.seed_degrees),
+            (1, self.of_examples, self.cluster_degrees),
+        ):
             if variance:
                 spread, weight = chi_squared(degrees)
                 term = student((1 - level) / 2, degrees) ** 2 * variance * spread
@@ -70,9 +73,9 @@ class Design:
         return float((weights * (above + below)).sum())
 
     def detectable(self, power: float, level: float) -> float:
-        """The difference for which `power` has this value."""
+        """The difference for which `power` has this value; zero if even no difference is called one that often."""
         deviation = sqrt(self.of_seeds + self.of_examples)
-        if not deviation:
+        if not deviation or self.power(0, level) >= power:
             return 0.0
         high = deviation
         while self.power(high, level) < power:
@@ -186,10 +189,10 @@ def usable(pilot: "Difference | Variances", power: float, level: float) -> Varia
     """The variances of a pilot that can be planned with."""
     found = pilot if isinstance(pilot, Variances) else pilot.variances
     if not np.isfinite(found.mean_square_noise):
-        raise ValueError(f"pilot: {found.seeds} seeds and {found.clusters} independent examples; two of each are needed")
+        raise ValueError(
+            f"pilot: {found.seeds} seeds and {found.clusters} independent examples; two of each are needed"
+        )
     for name, share in (("power", power), ("level", level)):
         if not 0 < share < 1:
             raise ValueError(f"{name}={share}: must be between 0 and 1")
-    if power <= 1 - level:
-        raise ValueError(f"power={power}: must be above 1 - level, which is reached without any difference")
     return found
