@@ -1,43 +1,49 @@
 """How often the intervals of attnorm.analysis.statistics contain the true difference, by simulation.
 
     python benchmarks/coverage.py
-    python benchmarks/coverage.py --parts clusters detectable --draws 100000
+    python benchmarks/coverage.py --parts clusters --draws 100000
 
 Each cell simulates many experiments of two arms, which are trained with the same seeds and evaluated on the same
-examples. Columns: "seeds" is the coverage of the 95 % interval for new seeds on this test set, "both" that of the
-interval for new seeds and new examples. "wide" is the mean width of the latter relative to that of the oracle, which
-knows the variance of the estimate. "equal" is the share of experiments in which two arms without a true difference are
-called different (p < 0.05, new seeds and new examples), and "silent" the share without a verdict.
+examples. "spread" says which of seeds, examples and noise vary. Coverage is that of 95 % intervals: "seeds" for new
+seeds on the same test set, "both" for new seeds and new examples. "wide" is the mean width of the latter relative to
+that of an oracle that knows the variance of the estimate, and "silent" the share of experiments without a verdict,
+which coverage leaves out. "equal" is the share of all experiments in which equal arms are called different.
+
 Parts:
-  grid        seeds x the variances of seeds, examples and noise, each zero or not x three kinds of scores
-  small       test sets of 10 to 30 examples, and exact match where few examples differ
+  grid        3, 5 and 10 seeds x seven spreads x three kinds of scores, of equal arms and of different ones
+  small       test sets of 5 to 30 examples, and test sets of 1,000 on which few examples differ
   rejected    other methods on the normal scores of the grid: lowest and highest coverage
-  clusters    clusters of equal and of unequal size, intraclass correlation 0.7
-  perplexity  differences between the pseudo-values of perplexities
-  holm        three arms that equal the baseline: how often any of them is called different
-  detectable  how often a difference of the size printed as detectable is found
+  clusters    clusters of equal and of unequal size with an intraclass correlation of 0.7, and other methods for them
+  perplexity  differences between the perplexities of two arms
+  holm        three arms equal to a baseline: how often at least one is called different
+  detectable  how often a true difference of the size reported as detectable is found
 """
 
 import argparse
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from attnorm.analysis.statistics.corpus import perplexity, pseudo_values
-from attnorm.analysis.statistics.crossed import MIN_CLUSTERS, MIN_DIFFERING, paired_difference
+from attnorm.analysis.statistics.crossed import MIN_CLUSTERS, MIN_DIFFERING, p_value
 from attnorm.analysis.statistics.multiple import holm
-from attnorm.analysis.statistics.power import detectable
-from attnorm.analysis.statistics.variances import Variances, student, variances_of
+from attnorm.analysis.statistics.power import design, detectable
+from attnorm.analysis.statistics.variances import Variances, cluster_means, student, variances_of
 
 LEVEL = 0.95
 SEEDS = (3, 5, 10)
-CHUNK = 4_000_000  # numbers drawn at a time
+PORTION = 250_000  # numbers of a table drawn at a time
+CLUSTERS = [("equal", 5), ("one half", 30), *itertools.product(("equal", "log-normal", "Zipf"), (10, 30, 100))]
+MIXES = tuple(mix for mix in itertools.product((0, 1), repeat=3) if any(mix))
 KINDS = ("normal", "exact match", "rouge")
-SPREADS = (0.05, 0.3, 0.3)  # of seeds, examples and noise in the latent quality of an arm; that of questions is 1
+SPREADS = (0.1, 0.3, 0.3)  # of seeds, examples and noise in the latent quality of an arm; that of questions is 1
+BASE = -0.2  # the mean quality of arm B
+Z = stats.norm.isf((1 - LEVEL) / 2)
+ROUNDING = 1e-6  # of intervals without any width
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,6 @@ class Cell:
     examples: int
     spread: tuple[float, float, float]
     gap: float = 0.0
-    base: float = -0.2  # the latent quality of arm B
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Found:
     both: float
     wide: float
     silent: float
-    wrong: float  # share of all experiments whose verdict excludes the true difference
+    called: float  # the share called different, which is "equal" for equal arms
 
 
 def normal_scores(rng: np.random.Generator, cell: Cell, draws: int) -> tuple:
@@ -72,16 +77,33 @@ def normal_scores(rng: np.random.Generator, cell: Cell, draws: int) -> tuple:
 
     With a spread of 1, seeds, examples and noise contribute equally to the variance of the mean.
     """
+    seed, example, noise = deviations(cell)
     k, n = cell.seeds, cell.examples
-    seed, example, noise = np.array(cell.spread) * (1, (n / k) ** 0.5, n**0.5)
     examples = example * rng.standard_normal((draws, 1, n))
     table = seed * rng.standard_normal((draws, k, 1)) + examples + noise * rng.standard_normal((draws, k, n))
     return table + cell.gap, cell.gap, cell.gap + examples.mean((-2, -1))
 
 
+def deviations(cell: Cell) -> tuple[float, float, float]:
+    """The standard deviations of the normal effects of seeds, examples and noise."""
+    seed, example, noise = cell.spread
+    return seed, example * (cell.examples / cell.seeds) ** 0.5, noise * cell.examples**0.5
+
+
+def rare_scores(rng: np.random.Generator, cell: Cell, draws: int) -> tuple:
+    """As `normal_scores`: all seeds differ on the same few examples, by 1, or in equal arms by 1 or -1.
+
+    The expected number of these examples stands in the place of the spread of examples.
+    """
+    share, shape = cell.spread[1] / cell.examples, (draws, 1, cell.examples)
+    sign = 1 if cell.gap else np.where(rng.random(shape) < 0.5, 1, -1)
+    table = np.repeat((rng.random(shape) < share) * sign * 1.0, cell.seeds, axis=1)
+    return table, share if cell.gap else 0.0, table.mean((-2, -1))
+
+
 def exact_match(mean: np.ndarray, deviation: float) -> np.ndarray:
     """The probability that a normal quality is above zero."""
-    return stats.norm.cdf(mean / deviation) if deviation else (mean > 0).astype(float)
+    return special.ndtr(mean / deviation) if deviation else (mean > 0).astype(float)
 
 
 def rouge(mean: np.ndarray, deviation: float) -> np.ndarray:
@@ -91,47 +113,50 @@ def rouge(mean: np.ndarray, deviation: float) -> np.ndarray:
         if not deviation:
             return np.maximum(mean - over, 0)
         score = (mean - over) / deviation
-        return deviation * (score * stats.norm.cdf(score) + stats.norm.pdf(score))
+        return deviation * (score * special.ndtr(score) + np.exp(-np.square(score) / 2) / (2 * np.pi) ** 0.5)
 
     return 25 * (excess(0) - excess(4))
 
 
 SCORES: dict[str, tuple[Callable, Callable]] = {  # score of a quality; mean score of a normal quality
-    "exact match": (lambda quality: (quality > 0).astype(np.float64), exact_match),
-    "rouge": (lambda quality: 25 * np.clip(quality, 0, 4, dtype=np.float64), rouge),
+    "exact match": (lambda quality: (quality > 0).astype(np.float32), exact_match),
+    "rouge": (lambda quality: 25 * np.clip(quality, 0, 4), rouge),
 }
 
 
 def bounded_scores(rng: np.random.Generator, cell: Cell, draws: int) -> tuple:
-    """As `normal_scores`, of scores that are bounded, and zero for most examples.
+    """As `normal_scores`, of scores that are bounded, and whose differences are mostly zero.
 
     The quality of an answer is the ease of its question, which both arms share, plus effects of the arm on the
-    question, of the seed and of both. The differences are zero for most examples.
+    question, of the seed, and of both.
     """
     score, mean_score = SCORES[cell.kind]
-    seed, example, noise = np.array(cell.spread) * SPREADS
+    seed, example, noise = np.array(cell.spread, dtype=np.float32) * np.array(SPREADS, dtype=np.float32)
     k, n = cell.seeds, cell.examples
 
-    def drawn(*shape: int) -> np.ndarray:
-        return rng.standard_normal((draws, *shape), dtype=np.float32)
+    def effect(size: np.float32, *shape: int) -> np.ndarray:
+        return size * rng.standard_normal((draws, *shape), dtype=np.float32) if size else np.zeros(1, np.float32)
 
-    ease, arms = drawn(1, n), []
-    for base in (cell.base + cell.gap, cell.base):
-        known = base + ease + example * drawn(1, n)
-        quality = known + seed * drawn(k, 1) + noise * drawn(k, n)
-        on_test_set = mean_score(known, (seed**2 + noise**2) ** 0.5).mean((-2, -1))
-        everywhere = mean_score(np.array(base), (1 + seed**2 + example**2 + noise**2) ** 0.5)
-        arms.append((score(quality), everywhere, on_test_set))
-    return tuple(a - b for a, b in zip(*arms, strict=True))
+    ease, arms = effect(np.float32(1), 1, n), []
+    for base in (BASE + cell.gap, BASE):
+        known = np.float32(base) + ease + effect(example, 1, n)
+        quality = known + effect(seed, k, 1) + effect(noise, k, n)
+        on_test_set = mean_score(known, (seed**2 + noise**2) ** 0.5).mean((-2, -1), dtype=np.float64)
+        everywhere = mean_score(np.array(base), float(1 + seed**2 + example**2 + noise**2) ** 0.5)
+        arms.append((score(np.broadcast_to(quality, (draws, k, n))), everywhere, on_test_set))
+    table, *truths = (a - b for a, b in zip(*arms, strict=True))
+    return table.astype(np.float64), *truths
+
+
+SIMULATORS = {"normal": normal_scores, "rare": rare_scores}
 
 
 def experiments(cell: Cell, draws: int) -> Iterator[tuple]:
-    """The experiments of a cell in portions; the same ones in every process."""
+    """The experiments of a cell in portions, the same ones whenever they are simulated."""
     rng = np.random.default_rng(zlib.crc32(repr(cell).encode()))
-    simulate = normal_scores if cell.kind == "normal" else bounded_scores
-    portion = max(1, CHUNK // (cell.seeds * cell.examples))
+    portion = max(1, PORTION // (cell.seeds * cell.examples))
     for start in range(0, draws, portion):
-        yield simulate(rng, cell, min(portion, draws - start))
+        yield SIMULATORS.get(cell.kind, bounded_scores)(rng, cell, min(portion, draws - start))
 
 
 def cover(cell: Cell, draws: int) -> Found:
@@ -141,35 +166,222 @@ def cover(cell: Cell, draws: int) -> Found:
         narrow, wide = variances_of(table).half_widths(LEVEL)
         estimate, differing = table.mean((-2, -1)), (table != 0).any(-2).sum(-1)
         silent = differing < min(MIN_DIFFERING, cell.examples / 2)
-        rows.append(np.stack([estimate - truth, estimate - on_test_set, narrow, wide, silent]))
-    error, error_on_test_set, narrow, wide, silent = np.concatenate(rows, axis=1)
-    spoken, rounding = silent == 0, 1e-9  # of intervals without any width
-    within = np.abs(error) <= wide + rounding
+        rows.append(np.stack([estimate, estimate - truth, estimate - on_test_set, narrow, wide, silent]))
+    estimate, error, error_on_test_set, narrow, wide, silent = np.concatenate(rows, axis=1)
+    spoken = silent == 0 if not silent.all() else silent == 1  # all without a verdict: coverage had there been one
     return Found(
-        seeds=(np.abs(error_on_test_set) <= narrow + rounding)[spoken].mean(),
-        both=within[spoken].mean(),
-        wide=wide.mean() / (stats.norm.isf((1 - LEVEL) / 2) * error.std()),
+        seeds=(np.abs(error_on_test_set) <= narrow + ROUNDING)[spoken].mean(),
+        both=(np.abs(error) <= wide + ROUNDING)[spoken].mean(),
+        wide=wide.mean() / (Z * error.std()),
         silent=silent.mean(),
-        wrong=(spoken & ~within).mean(),
+        called=((silent == 0) & (np.abs(estimate) > wide + ROUNDING)).mean(),
     )
 
 
-def grid(seeds: tuple[int, ...] = SEEDS, kinds: tuple[str, ...] = KINDS) -> Iterator[Cell]:
-    """All cells; those of normal scores have no gap, because adding one changes no interval relative to the truth."""
-    for kind, k in itertools.product(kinds, seeds):
-        for spread in itertools.product((0, 1), repeat=3):
-            if any(spread):
-                examples = 100 if kind == "normal" else 500
-                for gap in (0.0,) if kind == "normal" else (0.0, 0.15):
-                    yield Cell(kind, k, examples, spread, gap)
+def grid(kinds: tuple[str, ...] = KINDS) -> Iterator[Cell]:
+    """All cells; those of normal scores have no gap, because it moves an interval and the truth alike."""
+    for kind, k, spread in itertools.product(kinds, SEEDS, MIXES):
+        for gap in (0.0,) if kind == "normal" else (0.0, 0.15):
+            yield Cell(kind, k, 100 if kind == "normal" else 300, spread, gap)
+
+
+def small() -> Iterator[Cell]:
+    """Test sets that are small, or on which few examples differ."""
+    for n, k, spread in itertools.product((5, 10, 20, 30), (3, 10), ((0, 1, 0), (0, 1, 1), (1, 1, 1))):
+        yield Cell("normal", k, n, spread)
+    for differing, gap in itertools.product((2, 5, 10, 15, 20, 40), (0.0, 1.0)):
+        yield Cell("rare", 3, 1000, (0, differing, 0), gap)
+
+
+def show_cells(cells: Iterator[Cell], draws: int) -> None:
+    heads = "".join(f"{head:>8}" for head in ("seeds", "both", "wide", "silent", "equal"))
+    print(f"{'scores':<12}{'k':>3}{'n':>6}  {'spread':<8}{'arms':<9}{heads}")
+    for cell in cells:
+        found, arms = cover(cell, draws), "unequal" if cell.gap else "equal"
+        equal = "" if cell.gap else f"{found.called:8.1%}"
+        print(f"{cell.kind:<12}{cell.seeds:>3}{cell.examples:>6}  {shown(cell.spread):<8}{arms:<9}", end="")
+        print(f"{found.seeds:8.1%}{found.both:8.1%}{found.wide:8.2f}{found.silent:8.1%}{equal}", flush=True)
+
+
+def shown(spread: tuple) -> str:
+    return " ".join(f"{part:g}" for part in spread)
+
+
+def by_components(v: Variances, n: int) -> np.ndarray:
+    seeds = np.maximum(v.mean_square_seeds - v.mean_square_noise, 0)
+    noise = np.minimum(v.mean_square_seeds, v.mean_square_noise)
+    examples = np.maximum(v.mean_square_examples - v.mean_square_noise, 0)
+    return np.sqrt((student((1 - LEVEL) / 2, v.seeds - 1) ** 2 * seeds + Z**2 * (noise + examples)) / (v.seeds * n))
+
+
+def by_satterthwaite(v: Variances, n: int) -> np.ndarray:
+    squares = (v.mean_square_seeds, v.mean_square_examples, v.mean_square_noise)
+    degrees = (v.seeds - 1, n - 1, (v.seeds - 1) * (n - 1))
+    total = v.mean_square_seeds + np.maximum(v.mean_square_examples - v.mean_square_noise, 0)
+    joint = total**2 / sum(square**2 / of for square, of in zip(squares, degrees, strict=True))
+    return student((1 - LEVEL) / 2, joint) * np.sqrt(total / (v.seeds * n))
+
+
+REJECTED: dict[str, Callable[[Variances, int], np.ndarray]] = {
+    "attnorm": lambda v, n: v.half_widths(LEVEL)[1],
+    "t over the means of seeds": lambda v, n: v.half_widths(LEVEL)[0],
+    "normal over the means of examples": lambda v, n: Z * np.sqrt(v.mean_square_examples / (v.seeds * n)),
+    "t and normal by variance component": by_components,
+    "Satterthwaite's t": by_satterthwaite,
+}
+
+
+def bootstrap(rng: np.random.Generator, table: np.ndarray, resamples: int = 400) -> tuple[float, float]:
+    """The percentile interval of means over resampled seeds and resampled examples."""
+    k, n = table.shape
+    seeds, examples = (rng.multinomial(size, np.full(size, 1 / size), resamples) / size for size in (k, n))
+    return tuple(np.quantile(((seeds @ table) * examples).sum(1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
+
+
+def show_rejected(draws: int) -> None:
+    coverage: dict[tuple[str, int], list[float]] = {}
+    for cell in grid(("normal",)):
+        hits: dict[str, list] = {name: [] for name in (*REJECTED, "percentile bootstrap")}
+        rng = np.random.default_rng(0)
+        for table, truth, _ in experiments(cell, draws):
+            error, found = np.abs(table.mean((-2, -1)) - truth), variances_of(table)
+            for name, half_width in REJECTED.items():
+                hits[name].extend(error <= half_width(found, cell.examples))
+            for one in table[: max(1, len(table) // 10)]:  # fewer, because they take long
+                low, high = bootstrap(rng, one)
+                hits["percentile bootstrap"].append(low <= truth <= high)
+        for name, hit in hits.items():
+            coverage.setdefault((name, cell.seeds), []).append(float(np.mean(hit)))
+    print(f"{'method':<36}" + "".join(f"{f'{k} seeds':>18}" for k in SEEDS))
+    for name in (*REJECTED, "percentile bootstrap"):
+        ranges = (coverage[name, k] for k in SEEDS)
+        print(f"{name:<36}" + "".join(f"{f'{min(found):.1%} to {max(found):.1%}':>18}" for found in ranges))
+
+
+def sizes_of(kind: str, clusters: int) -> np.ndarray:
+    """The numbers of examples per cluster: 10 on average, or in the largest of two kinds far more."""
+    if kind == "log-normal":
+        sizes = 10 * np.exp(np.random.default_rng(5).standard_normal(clusters))
+    elif kind == "Zipf":
+        sizes = 20 * clusters / np.log(clusters + 1) / np.arange(1, clusters + 1)
+    else:
+        sizes = np.full(clusters, 10.0)
+        if kind == "one half":
+            sizes[0] = sizes[1:].sum()
+    return np.maximum(sizes.round(), 1).astype(int)
+
+
+def linearised(table: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The half width from linearised totals of clusters and t with C - 1 degrees of freedom."""
+    means, sizes = cluster_means(table, groups)
+    grand = table.mean((-2, -1), keepdims=True)
+    return variances_of(len(sizes) * sizes / table.shape[-1] * (means - grand) + grand).half_widths(LEVEL)[1]
+
+
+def clustered_effects(
+    rng: np.random.Generator, groups: np.ndarray, draws: int, each: int, correlation: float = 0.7
+) -> np.ndarray:
+    """Standard normal effects (draws, each, examples) with this correlation within a cluster."""
+    between = rng.standard_normal((draws, each, groups.max() + 1))[..., groups]
+    return correlation**0.5 * between + (1 - correlation) ** 0.5 * rng.standard_normal((draws, each, len(groups)))
+
+
+def clustered_scores(rng: np.random.Generator, cell: Cell, groups: np.ndarray, draws: int) -> np.ndarray:
+    """Differences (draws, k, n) with the mean zero."""
+    seed, example, noise = deviations(cell)
+    table = np.zeros((draws, cell.seeds, len(groups))) + seed * rng.standard_normal((draws, cell.seeds, 1))
+    table += example * clustered_effects(rng, groups, draws, 1)
+    return table + noise * clustered_effects(rng, groups, draws, cell.seeds) if noise else table
+
+
+def show_clusters(draws: int) -> None:
+    methods = ("attnorm", "linearised", "ignored")
+    print(f"{'sizes':<12}{'C':>4}{'effective':>11}{'k':>4}  {'spread':<8}" + "".join(f"{m:>12}" for m in methods))
+    for (kind, clusters), k, spread in itertools.product(CLUSTERS, (3, 10), ((0, 1, 0), (0, 1, 1), (1, 1, 1))):
+        groups = np.repeat(np.arange(clusters), sizes_of(kind, clusters))
+        cell, hits = Cell("normal", k, len(groups), spread), []
+        rng = np.random.default_rng(zlib.crc32(repr((kind, cell)).encode()))
+        for _ in range(0, draws, rows := max(1, PORTION // (k * len(groups)))):
+            table = clustered_scores(rng, cell, groups, rows)
+            found, error = variances_of(table, groups), np.abs(table.mean((-2, -1)))
+            ignored = variances_of(table).half_widths(LEVEL)[1]
+            half_widths = (found.half_widths(LEVEL)[1], linearised(table, groups), ignored)
+            hits.append(error <= np.stack(half_widths))
+        silent = "" if found.effective_clusters >= MIN_CLUSTERS - 1e-6 else "   no verdict"
+        print(f"{kind:<12}{clusters:>4}{found.effective_clusters:>11.1f}{k:>4}  {shown(spread):<8}", end="")
+        print("".join(f"{hit:12.1%}" for hit in np.concatenate(hits, axis=1).mean(1)) + silent, flush=True)
+
+
+def perplexity_experiment(rng: np.random.Generator, k: int, n: int, gap: float, seed: float = 0.01) -> tuple:
+    """The differences (k, n) between the pseudo-values of two arms, and the true difference between perplexities."""
+    tokens, ease, arms = rng.integers(5, 100, n), rng.standard_normal(n) / 2, []
+    for base in (3 + gap, 3.0):
+        mean = base + ease + 0.1 * rng.standard_normal(n) + seed * rng.standard_normal((k, 1))
+        loss = tokens * (mean + rng.standard_normal((k, n)) / tokens**0.5)
+        values = [pseudo_values(np.stack([run, tokens], axis=1), perplexity) for run in loss]
+        arms.append((np.array(values), np.exp(base + seed**2 / 2)))
+    return arms[0][0] - arms[1][0], arms[0][1] - arms[1][1]
+
+
+def show_perplexity(draws: int) -> None:
+    print(f"{'k':>3}{'n':>6}{'difference':>12}{'both':>8}")
+    for k, n, gap in itertools.product((3, 5), (100, 1000), (0.0, 0.02)):
+        rng, hits = np.random.default_rng(k * n), []
+        for _ in range(draws // 4):
+            table, truth = perplexity_experiment(rng, k, n, gap)
+            hits.append(abs(table.mean() - truth) <= variances_of(table).half_widths(LEVEL)[1])
+        print(f"{k:>3}{n:>6}{truth:>12.2f}{np.mean(hits):8.1%}", flush=True)
+
+
+def show_holm(draws: int, arms: int = 3) -> None:
+    print(f"{'k':>3}{'any p < 0.05':>14}{'any adjusted p < 0.05':>23}")
+    for k in SEEDS:
+        rng, called = np.random.default_rng(k), []
+        for _ in range(draws // 8):
+            scores = rng.standard_normal((arms + 1, k, 1)) + 10 * rng.standard_normal((arms + 1, 1, 100))
+            tables = scores[1:] + rng.standard_normal((arms, k, 100)) - scores[0]
+            p = [p_value(float(table.mean()), variances_of(table)) for table in tables]
+            called.append((min(p) < 1 - LEVEL, min(holm(p)) < 1 - LEVEL))
+        print("{:>3}{:>14.1%}{:>23.1%}".format(k, *np.mean(called, axis=0)), flush=True)
+
+
+def show_detectable(draws: int, pilots: int = 300) -> None:
+    print(
+        f"{'k':>3}  {'spread':<8}{'known variances':>16}{'pilots, mean':>14}{'10 % to 90 % of pilots':>24}{'size':>8}"
+    )
+    for k, spread in itertools.product(SEEDS, MIXES):
+        cell = Cell("normal", k, 100, spread)
+        seed, example, noise = (deviation**2 for deviation in deviations(cell))
+        squares = (100 * seed + noise, k * example + noise, noise)
+        known = Variances(*squares, seeds=k, examples=100, clusters=100, effective_clusters=100.0)
+        size, truth = detectable(known), design(known, k, 100)
+        table = next(experiments(cell, pilots))[0]
+        powers = [truth.power(detectable(variances_of(one)), LEVEL) for one in table[:pilots]]
+        found = cover(Cell("normal", k, 100, spread, size), draws).called
+        low, high = np.quantile(powers, [0.1, 0.9])
+        ratio, spreads = size / (truth.of_seeds + truth.of_examples) ** 0.5, f"{low:.0%} to {high:.0%}"
+        print(f"{k:>3}  {shown(spread):<8}{found:16.1%}{np.mean(powers):14.1%}{spreads:>24}{ratio:8.2f}", flush=True)
+
+
+PARTS: dict[str, Callable[[int], None]] = {
+    "grid": lambda draws: show_cells(grid(), draws),
+    "small": lambda draws: show_cells(small(), draws),
+    "rejected": show_rejected,
+    "clusters": show_clusters,
+    "perplexity": show_perplexity,
+    "holm": show_holm,
+    "detectable": show_detectable,
+}
 
 
 def main() -> None:
-    import sys, time
-    for cell in grid():
-        t = time.time()
-        f = cover(cell, int(sys.argv[1]))
-        print(cell.kind, cell.seeds, cell.spread, cell.gap, f"{f.seeds:.4f} {f.both:.4f} {f.wide:.2f} {f.silent:.3f} {f.wrong:.4f}  {time.time()-t:.1f}s", '<<<' if min(f.seeds,f.both)<.945 else '', flush=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--draws", type=int, default=20_000, help="experiments per cell; slow parts use a fraction")
+    asked = parser.parse_args()
+    for number, part in enumerate(asked.parts):
+        print(f"{chr(10) if number else ''}{part}")
+        PARTS[part](asked.draws)
 
 
 if __name__ == "__main__":

@@ -73,9 +73,9 @@ class Design:
         return float((weights * (above + below)).sum())
 
     def detectable(self, power: float, level: float) -> float:
-        """The difference for which `power` has this value."""
+        """The difference for which `power` has this value; zero if even no difference is called one that often."""
         deviation = sqrt(self.of_seeds + self.of_examples)
-        if not deviation:
+        if not deviation or self.power(0, level) >= power:
             return 0.0
         high = deviation
         while self.power(high, level) < power:
@@ -195,6 +195,4 @@ def usable(pilot: "Difference | Variances", power: float, level: float) -> Varia
     for name, share in (("power", power), ("level", level)):
         if not 0 < share < 1:
             raise ValueError(f"{name}={share}: must be between 0 and 1")
-    if power <= 1 - level:
-        raise ValueError(f"power={power}: must be above 1 - level, which is reached without any difference")
     return found

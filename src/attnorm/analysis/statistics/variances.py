@@ -22,50 +22,52 @@ examples: C clusters with :math:`n_c` examples each enter as jackknife pseudo-va
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 Array = NDArray[np.float64]
+Values: TypeAlias = Any  # a float, or a float64 array with one number per table
 
 
 @dataclass(frozen=True)
 class Variances:
     """The mean squares of a table of differences, as numbers or as arrays of any one shape.
 
-    mean_square_seeds, mean_square_examples, mean_square_noise: see the module. They are NaN with fewer than two seeds
-    or clusters, because nothing varies then.
+    mean_square_seeds, mean_square_examples, mean_square_noise: see the module. They are NaN with fewer than two seeds,
+    and the last two also with fewer than two clusters, because nothing varies then.
     seeds: the number of seeds. examples: the number of examples. clusters: the number of clusters, which is the number
     of examples if every example stands for itself.
     effective_clusters: the number of clusters of equal size that determine the variance between clusters equally well.
     """
 
-    mean_square_seeds: float
-    mean_square_examples: float
-    mean_square_noise: float
+    mean_square_seeds: Values
+    mean_square_examples: Values
+    mean_square_noise: Values
     seeds: int
     examples: int
     clusters: int
     effective_clusters: float
 
     @property
-    def between_seeds(self) -> float:
+    def between_seeds(self) -> Values:
         """The variance of the seed effects, truncated at zero."""
         return np.maximum(self.mean_square_seeds - self.mean_square_noise, 0) / self.clusters
 
     @property
-    def between_examples(self) -> float:
+    def between_examples(self) -> Values:
         """The variance of the effects of examples, or of clusters, truncated at zero."""
         return np.maximum(self.mean_square_examples - self.mean_square_noise, 0) / self.seeds
 
     @property
-    def of_seeds(self) -> float:
+    def of_seeds(self) -> Values:
         """The part of the variance of the mean difference that new seeds on the same examples bring, noise included."""
         return self.mean_square_seeds / (self.seeds * self.clusters)
 
     @property
-    def of_examples(self) -> float:
+    def of_examples(self) -> Values:
         """The part of the variance of the mean difference that only new examples bring."""
         return self.between_examples / self.clusters
 
@@ -73,8 +75,8 @@ class Variances:
         r"""The half widths of the intervals for new seeds, and for new seeds and new examples.
 
         They are :math:`t_{k-1} \sqrt{\mathrm{MS}_S / kn}` and
-        :math:`\sqrt{(t_{k-1}^2 \mathrm{MS}_S + t_{n-1}^2 \max(\mathrm{MS}_I - \mathrm{MS}_E, 0)) / kn}`, where each t is
-        the quantile of Student's distribution at 1 - (1 - level) / 2. Subtracting :math:`\mathrm{MS}_E` keeps the noise
+        :math:`\sqrt{(t_{k-1}^2 \mathrm{MS}_S + t_{n-1}^2 \max(\mathrm{MS}_I - \mathrm{MS}_E, 0)) / kn}`, where t is the
+        quantile of Student's distribution at 1 - (1 - level) / 2. Subtracting :math:`\mathrm{MS}_E` keeps the noise
         from being counted twice, because :math:`\mathrm{MS}_S` contains it.
         """
         seeds = student((1 - level) / 2, self.seeds - 1) ** 2 * self.of_seeds
@@ -95,11 +97,11 @@ def variances_of(differences: Array, groups: Sequence[Hashable] | None = None) -
     *_, seeds, examples = differences.shape
     means, sizes = cluster_means(differences, groups)
     clusters, share = len(sizes), sizes / examples
-    if seeds < 2 or clusters < 2:
-        nothing = np.full(differences.shape[:-2], np.nan)[()]
-        return Variances(nothing, nothing, nothing, seeds, examples, clusters, float(clusters))
+    nothing = np.full(differences.shape[:-2], np.nan)[()]
     per_seed = differences.mean(-1, keepdims=True)
-    between = clusters * per_seed[..., 0].var(-1, ddof=1)
+    between = clusters * per_seed[..., 0].var(-1, ddof=1) if seeds > 1 else nothing
+    if seeds < 2 or clusters < 2:
+        return Variances(between, nothing, nothing, seeds, examples, clusters, float(clusters))
     # Without cluster c, the mean moves by -n_c / (n - n_c) times the distance of the cluster's mean from it.
     moved = (clusters - 1) * share / (1 - share) * (means - per_seed)
     shared = moved.mean(-2, keepdims=True)
