@@ -156,7 +156,9 @@ def test_every_file_opens_with_the_command_that_uses_it(file):
             break
         opening.append(line)
     assert opening
-    commands = [line for line in opening if re.search(r"\b(python (train|eval|generate)\.py|attnorm sweep)\b", line)]
+    commands = [
+        line for line in opening if re.search(r"\b(python (train|eval|generate)\.py|attnorm (sweep|attention))\b", line)
+    ]
     if name_of(file) in NO_COMMAND:
         assert not commands
     elif file.parent == runs.CONF:
