@@ -1,6 +1,6 @@
 """`attnorm attention`: heat maps and measures of the attention of one run, or of two next to each other."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,8 @@ def show_attention(arguments: list[str], defaults: dict, conf: Path) -> None:
 def read_attention(arguments: Sequence[str], defaults: dict) -> EvalCommand:
     """The settings of the command. Raises ConfigError with every problem of them."""
     command = read_command([as_typed(argument) for argument in arguments], defaults)
-    settings, problems = command.settings, list[str]()
+    settings = command.settings
+    problems: list[str] = []
     for key in ("layers", "heads", "formats"):
         if settings[key] is not None and not isinstance(settings[key], list):
             settings[key] = [settings[key]]
@@ -93,7 +94,8 @@ def read_attention(arguments: Sequence[str], defaults: dict) -> EvalCommand:
     if (settings["text"] is None) == (settings["example"] is None):
         given = "not both" if settings["text"] is not None else 'as in text="Police arrested two men."'
         problems.append(Problem("text", f"either text or example must be given, {given}"))
-    problems += list(too_many(settings))
+    if len(run_folders(settings)) > 2:
+        problems.append(Problem("run", "at most two runs can be compared", settings["run"]))
     if problems:
         raise ConfigError(problems)
     return command
@@ -114,11 +116,6 @@ def run_folders(settings: dict[str, Any]) -> list[Path]:
     run = settings["run"]
     parts = [run] if Path(run).exists() else [part.strip() for part in run.split(",") if part.strip()]
     return [Path(part) for part in (*parts, *([settings["against"]] if settings["against"] else []))]
-
-
-def too_many(settings: dict[str, Any]) -> Iterator[str]:
-    if isinstance(settings["run"], str) and len(run_folders(settings)) > 2:
-        yield Problem("run", "at most two runs can be compared", settings["run"])
 
 
 def draw_example_boxes(run: Run, settings: dict[str, Any], folder: Path) -> list[Path]:
