@@ -18,6 +18,7 @@ import runs
 import torch
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from made_up_runs import make_runs
 from omegaconf import OmegaConf
 from test_house import BELOW
 
@@ -194,7 +195,8 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         read_figures(arguments, defaults)
         return []
     if verb == "compare":
-        rerun.read_command(arguments, defaults, changes=False)
+        if arguments:
+            rerun.read_command(arguments, defaults, changes=False)
         return []
     command = (read_attention if verb == "attention" else rerun.read_command)(arguments, defaults)
     if command.settings.get("metric"):
@@ -311,6 +313,9 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     with monkeypatch.context() as patch, pytest.raises(NonFiniteLoss):  # what docs/runs.md replays
         patch.setattr(HeadlineModule, "backward", lambda self, loss: (loss * float("nan")).backward())
         runs.tiny_run(tmp_path / "failed", "attention=hnas", "task.max_steps=1")
+    make_runs(
+        tmp_path / "logs/sweeps/gigaword_1a2b3c4d", {"softmax": 0.0, "hnas": 0.0}
+    )  # what docs/compare.md compares
     (run / "failures").mkdir()
     shutil.copy(tmp_path / "failed/failures/step_000001.pt", run / "failures/step_000120.pt")
     capsys.readouterr()
