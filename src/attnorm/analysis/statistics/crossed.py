@@ -34,6 +34,7 @@ class Difference:
 
     estimate: the mean over seeds and examples of arm A minus arm B, in the units of the score.
     seeds, examples, clusters: the size of the table. Without groups, every example is a cluster.
+    effective_clusters: the number of clusters of equal size that tell as much about new ones.
     level: the level of both intervals, such as 0.95.
     new_seeds: the interval for the mean difference over all seeds on this test set.
     new_seeds_and_examples: the interval for the mean difference over all seeds and all examples of this kind.
@@ -52,6 +53,7 @@ class Difference:
     seeds: int
     examples: int
     clusters: int
+    effective_clusters: float
     level: float
     new_seeds: Interval
     new_seeds_and_examples: Interval
@@ -96,6 +98,7 @@ def paired_difference(
         seeds=found.seeds,
         examples=found.examples,
         clusters=found.clusters,
+        effective_clusters=found.effective_clusters,
         level=level,
         new_seeds=around(estimate, nan if seeds_fail else float(narrow)),
         new_seeds_and_examples=around(estimate, float(wide) if verdict else nan),
