@@ -2,10 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -20,66 +19,14 @@ from attnorm.errors import UserError
 from attnorm.optim import Optimization
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
-from attnorm.schema import Count, Text, WholeNumber, build
+from attnorm.schema import build
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results
 from attnorm.tasks.selection import selection_half
+from attnorm.tasks.settings import CleaningConfig, DataConfig, StartConfig, TaskConfig
 
 Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the tokens of its queries and of its keys
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """Options that every task has.
-
-    name:        name of the folder that contains the task's runs.
-    max_steps:   number of updates, if neither trainer.max_steps nor trainer.max_epochs is set.
-    validations: number of validations, evenly spaced over the run, with the last one at its end.
-    selection:   the validation examples on which the best checkpoint is selected: a fixed "half" of them, so that
-                 comparisons of runs can use the other half, or "all".
-    """
-
-    name: Text
-    max_steps: Count = 1000
-    validations: Count = 5
-    selection: Literal["half", "all"] = "half"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Keys of `data` that are used with every source.
-
-    max_train, max_valid, max_test: maximum number of rows of a split; the first rows are used. None: all rows.
-    batch_tokens: number of tokens (padding included) per update, over all devices and accumulation steps.
-    num_workers:  number of worker processes that load batches; 0 loads them in the training process.
-    prefetch_factor: number of batches that each worker loads ahead; None: 2. It needs workers.
-    """
-
-    batch_tokens: Count
-    max_train: Count | None = None
-    max_valid: Count | None = None
-    max_test: Count | None = None
-    num_workers: WholeNumber = 0
-    prefetch_factor: Count | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CleaningConfig:
-    """Keys of `data` that are used if the texts of its source may be cleaned."""
-
-    lowercase: bool = False
-    digits: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartConfig:
-    """Keys of `model` that are used here.
-
-    init: a BERT model or a run folder whose weights initialize the model.
-    """
-
-    init: Text | None = None
 
 
 class Task(ABC):
@@ -92,6 +39,7 @@ class Task(ABC):
     interface:   the interface of the models that the task trains, see `attnorm.models`.
     schema:      the row schema that its data source must have.
     unit:        what a split consists of, in the plural.
+    primary:     the metric of single examples on which runs are compared; None: the one that selects the best model.
     scoring:     keys that only affect how a model is scored. They can be changed when a finished run is evaluated.
     monitoring:  keys that only affect what is shown during training. They can be changed when a run is resumed.
     """
@@ -101,6 +49,7 @@ class Task(ABC):
     interface: ClassVar[str]
     schema: ClassVar[RowSchema]
     unit: ClassVar[str]
+    primary: ClassVar[str | None] = None
     scoring: ClassVar[tuple[str, ...]] = ()
     monitoring: ClassVar[tuple[str, ...]] = ()
 
@@ -137,6 +86,12 @@ class Task(ABC):
         except NameError:  # an annotation that is only valid for a type checker
             return None
         return (found.monitor, found.mode) if isinstance(found, type) and issubclass(found, TaskModule) else None
+
+    @classmethod
+    def primary_metric(cls) -> str | None:
+        """The name of the metric on which runs are compared, without the name of a split."""
+        objective = cls.objective()
+        return cls.primary or (objective[0].rpartition("/")[2] if objective else None)
 
     @abstractmethod
     def collator(self, split: Split) -> Dataset:

@@ -67,6 +67,7 @@ def train(
     task, throughput = task_of(cfg), Throughput()
     is_first = is_first_rank()
     named = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
+    named["primary"] = task.primary_metric()
     with (
         locked(run_folder) if is_first else nullcontext(),
         RunLog(cfg, run_folder),

@@ -40,6 +40,7 @@ class HeadlineTask(Task):
 
     Config, groups = HeadlineTaskConfig, {"decoding": Decoding}
     interface, schema, unit = "seq2seq", PAIRS, "pairs"
+    primary = "rougeL"
     scoring, monitoring = ("task.stemmer", "decoding"), ("task.rouge_pairs",)
 
     def featurizer(self) -> PairFeaturizer:

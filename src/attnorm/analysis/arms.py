@@ -1,0 +1,184 @@
+"""Run folders as the arms of a comparison: which runs differ in nothing but the seed, and in what the arms differ.
+
+Everything is read from files as plain data. Nothing that a run names is imported, so the folders may come from anyone.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any
+
+from attnorm.attention.build import short_name
+from attnorm.config.resolve import leaves
+from attnorm.config.run_config import FILE, read_config
+from attnorm.config.run_state import SUMMARY, RunState, read_json, state_of
+from attnorm.errors import RunError
+from attnorm.sweeps.state import EVENTS, Journal
+
+# Groups and keys that do not make an arm: the seed, and where and how safely a run trains, and what is shown of it.
+SHARED = ("seed", "paths", "logger", "callbacks", "tags", "run", "resume", "ckpt_path")
+MAX_LISTED = 6  # keys that a label names
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run folder, as its files describe it.
+
+    folder: the run folder. config: its configuration as plain values. state: what has become of it. summary: the
+    content of summary.json, {} if there is none.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    state: RunState
+    summary: Mapping[str, Any]
+
+    @property
+    def seed(self) -> int:
+        """The seed of the initial values and of the order of the data."""
+        return self.config["seed"]
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return self.config["task"]["name"]
+
+    @property
+    def why(self) -> str | None:
+        """Why the run ended early; None if it did not, or could not say so."""
+        return self.summary.get("why")
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The flat settings that make an arm, see `SHARED`."""
+        kept = {key: value for key, value in self.config.items() if key not in SHARED}
+        return dict(leaves(kept))
+
+    @property
+    def attention(self) -> str:
+        """The label of its attention, such as "hnas"."""
+        if label := self.summary.get("attention"):
+            return str(label)
+        names = [value for value in self.config["attention"].values() if isinstance(value, str)]
+        return "_".join(dict.fromkeys(map(short_name, names))) or "none"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs that differ in nothing but the seed.
+
+    label: the label of their attention; if other settings distinguish them from another arm with the same attention,
+    these follow, as in "softmax (model.n_heads=4)". runs: by seed, one per seed.
+    """
+
+    label: str
+    runs: tuple[TrainedRun, ...]
+
+    @property
+    def finished(self) -> dict[int, TrainedRun]:
+        """The finished runs by seed."""
+        return {run.seed: run for run in self.runs if run.state is RunState.FINISHED}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The flat settings that all its runs share."""
+        return self.runs[0].settings
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return self.runs[0].task
+
+
+def find_runs(places: Iterable[str | Path]) -> list[TrainedRun]:
+    """The runs in some places: run folders, folders with runs below them, such as that of a sweep, or patterns.
+
+    Raises RunError for a place without runs, and for a run folder whose config.yaml cannot be read.
+    """
+    folders: dict[Path, None] = {}
+    for place in places:
+        found = run_folders(place)
+        if not found:
+            raise RunError(f"{place}: no run folder there; a run folder has a {FILE}")
+        folders |= dict.fromkeys(found)
+    return [read_folder(folder) for folder in folders]
+
+
+def run_folders(place: str | Path) -> list[Path]:
+    """The run folders in one place."""
+    roots = (
+        [Path(path) for path in sorted(glob(str(place), recursive=True))] if has_magic(str(place)) else [Path(place)]
+    )
+    found: list[Path] = []
+    for root in roots:
+        configs = [root / FILE] if (root / FILE).is_file() else sorted(root.rglob(FILE))
+        found += [path.parent for path in configs if path.stat().st_size]
+    return found
+
+
+def read_folder(folder: Path) -> TrainedRun:
+    """One run folder. Raises RunError if its config.yaml cannot be read."""
+    config, state = read_config(folder), state_of(folder)
+    # the summary of a run that goes on is that of an earlier part of it
+    summary = {} if state is RunState.RUNNING else read_json(folder / SUMMARY)
+    return TrainedRun(folder, config, state, summary)
+
+
+def waiting_jobs(places: Iterable[str | Path]) -> list[str]:
+    """The labels of the jobs that a sweep in one of these places has not started yet."""
+    labels = []
+    for place in places:
+        for path in sorted(Path(place).rglob(EVENTS)) if Path(place).is_dir() else ():
+            for job in Journal(path.parent).added():
+                if state_of(path.parent / job["name"]) is RunState.ABSENT:
+                    labels.append(job["label"])
+    return labels
+
+
+def arms_of(runs: Sequence[TrainedRun]) -> list[Arm]:
+    """Groups runs by their settings, in the order in which they are given.
+
+    If several runs have the same settings and the same seed, the finished one counts, and of several the newest.
+    """
+    groups: dict[str, list[TrainedRun]] = defaultdict(list)
+    for run in runs:
+        groups[repr(sorted(run.settings.items(), key=lambda item: item[0]))].append(run)
+    members = [one_per_seed(group) for group in groups.values()]
+    names = labels_of([group[0] for group in members])
+    return [Arm(name, group) for name, group in zip(names, members, strict=True)]
+
+
+def one_per_seed(runs: Iterable[TrainedRun]) -> tuple[TrainedRun, ...]:
+    """The run that counts of each seed, ordered by seed."""
+    best: dict[int, TrainedRun] = {}
+    for run in sorted(runs, key=lambda run: (run.state is RunState.FINISHED, (run.folder / FILE).stat().st_mtime)):
+        best[run.seed] = run
+    return tuple(best[seed] for seed in sorted(best))
+
+
+def labels_of(arms: Sequence[TrainedRun]) -> list[str]:
+    """A label for each arm, given one run of each: its attention, and what tells it from others with that attention."""
+    labels = []
+    for arm in arms:
+        alike = [other for other in arms if (other.attention, other.task) == (arm.attention, arm.task)]
+        keys = varying(other.settings for other in alike)
+        told = [f"{key}={arm.settings[key]}" for key in keys if key in arm.settings]
+        more = [f"{len(told) - MAX_LISTED} more"] if len(told) > MAX_LISTED else []
+        labels.append(f"{arm.attention} ({', '.join(told[:MAX_LISTED] + more)})" if told else arm.attention)
+    return labels
+
+
+def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The keys in which some settings differ, sorted."""
+    found = list(settings)
+    keys = sorted({key for its in found for key in its})
+    absent = object()
+    return [key for key in keys if any(its.get(key, absent) != found[0].get(key, absent) for its in found[1:])]
+
+
+def is_of_normalizer(key: str) -> bool:
+    """Whether a setting is one of the attention."""
+    return key.startswith("attention.")

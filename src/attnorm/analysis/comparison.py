@@ -1,0 +1,253 @@
+"""Is the difference between two arms real? Pairs their runs by seed and their scores by example."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying, waiting_jobs
+from attnorm.analysis.scores import ExampleTable, Source, SplitName, common_split, example_table, primary_metric
+from attnorm.analysis.statistics.crossed import paired_difference
+from attnorm.analysis.statistics.multiple import holm
+from attnorm.analysis.verdict import ArmScores, Verdict, count
+from attnorm.config.run_state import RunState
+from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.imports import nearest
+
+Places = str | Path | Sequence[str | Path]
+SOURCES = {
+    "test": "the test split",
+    "half": "the half of the validation split that did not select the checkpoints",
+    "validation": "the validation split",
+}
+DEFAULT_BASELINE = "softmax"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms compared with a baseline on one metric.
+
+    metric: its name. is_primary: whether the task declares it as its primary metric. source: the examples, as a key of
+    SOURCES. examples: their number. scores: of all arms, the baseline first. verdicts: of the other arms.
+    differing: the settings besides the attention in which the arms differ. notes: what a reader has to know.
+    pending: the runs that are not finished yet; there are no verdicts as long as there are any.
+    """
+
+    task: str
+    metric: str
+    is_primary: bool
+    source: Source
+    examples: int
+    scores: list[ArmScores]
+    verdicts: list[Verdict]
+    differing: list[str]
+    notes: list[str]
+    pending: list[str]
+
+    @property
+    def baseline(self) -> str:
+        """The label of the baseline."""
+        return self.scores[0].label
+
+
+def compare(
+    baseline: Places,
+    against: Places | None = None,
+    metric: str | None = None,
+    *,
+    split: SplitName = "auto",
+    level: float = 0.95,
+) -> Comparison:
+    """Compares runs with the runs of a baseline, paired by seed and by example.
+
+    Args:
+        baseline: run folders, folders with runs below them, or patterns; or, if these are all in `against`, the label
+            of one of the arms there, such as "softmax".
+        against: the runs to compare, in the same form. Runs that differ only in their seed form an arm.
+        metric: a column of the table of predictions, "loss" or "perplexity"; None: the primary metric of the task.
+        split: "test", "validation" (the half that did not select the checkpoints) or "auto" (the test split if all runs
+            have been scored on it).
+        level: the level of the intervals.
+
+    Raises RunError for folders without runs and runs that cannot be compared, and ConfigError for other arguments.
+    """
+    places = [places_of(its) for its in (baseline, against if against is not None else baseline)]
+    if against is not None and is_label(baseline):
+        arms, place = arms_of(find_runs(places[1])), places[1]
+        chosen = baseline_of(arms, str(baseline))
+        others = [arm for arm in arms if arm is not chosen]
+    elif against is None:
+        arms, place = arms_of(find_runs(places[0])), places[0]
+        chosen = baseline_of(arms, None)
+        others = [arm for arm in arms if arm is not chosen]
+    else:
+        runs = [find_runs(its) for its in places]
+        arms, place = arms_of([*runs[0], *runs[1]]), [*places[0], *places[1]]
+        ours = {run.folder for run in runs[0]}
+        [chosen, *more] = [arm for arm in arms if any(run.folder in ours for run in arm.runs)]
+        if more:
+            labels = "; ".join(arm.label for arm in (chosen, *more))
+            raise ConfigError([Problem("baseline", f"must be one arm, but these runs form {len(more) + 1}: {labels}")])
+        others = [arm for arm in arms if arm is not chosen]
+    if not others:
+        raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
+    return compare_arms(chosen, others, metric, split=split, level=level, pending=waiting_jobs(place))
+
+
+def compare_arms(
+    baseline: Arm,
+    others: Sequence[Arm],
+    metric: str | None = None,
+    *,
+    split: SplitName = "auto",
+    level: float = 0.95,
+    pending: Sequence[str] = (),
+) -> Comparison:
+    """Compares arms with a baseline. pending: further runs that are planned; see `compare` for the other arguments."""
+    arms = [baseline, *others]
+    if len({arm.task for arm in arms}) > 1:
+        names = ", ".join(dict.fromkeys(arm.task for arm in arms))
+        raise RunError(f"runs of different tasks cannot be compared: {names}")
+    finished = [run for arm in arms for run in arm.finished.values()]
+    chosen_split = common_split(finished, split)
+    tables = {run.folder: it for run in finished if (it := example_table(run, chosen_split)) is not None}
+    primary = primary_metric(finished)
+    metric = metric_of(list(tables.values()), metric, primary)
+    ids, notes = shared_examples(arms, tables, metric)
+    source: Source = next((table.source for table in tables.values()), "half")
+    if source == "validation":
+        notes.append(
+            "The checkpoints were selected on these examples, so all scores are too good, and not all by as much. "
+            "Train with task.selection=half, or score the test split with eval.py."
+        )
+    running = [f"{arm.label}, seed {run.seed}" for arm in arms for run in arm.runs if run.state is RunState.RUNNING]
+    waiting = [*running, *pending]
+    scores = [scores_of(arm, tables, metric, ids, chosen_split) for arm in arms]
+    verdicts = [verdict_of(baseline, arm, tables, metric, ids, level, waiting) for arm in others]
+    return Comparison(
+        task=baseline.task,
+        metric=metric,
+        is_primary=metric == primary,
+        source=source,
+        examples=len(ids),
+        scores=scores,
+        verdicts=adjusted(verdicts),
+        differing=[key for key in varying(arm.settings for arm in arms) if not is_of_normalizer(key)],
+        notes=notes,
+        pending=waiting,
+    )
+
+
+def verdict_of(
+    baseline: Arm,
+    arm: Arm,
+    tables: dict[Path, ExampleTable],
+    metric: str,
+    ids: list[str],
+    level: float,
+    pending: Sequence[str],
+) -> Verdict:
+    """The verdict on one arm, not adjusted for others."""
+    pairs = {
+        seed: (tables[run.folder], tables[baseline.finished[seed].folder])
+        for seed, run in arm.finished.items()
+        if seed in baseline.finished and run.folder in tables and baseline.finished[seed].folder in tables
+    }
+    if not pairs or not ids:
+        raise RunError(
+            f"{arm.label} and {baseline.label} have no seed and no example in common that both were scored on"
+        )
+    rows = np.stack([first.values(metric, ids) - second.values(metric, ids) for first, second in pairs.values()])
+    groups = list(next(iter(pairs.values()))[0].rows.loc[ids, "group"])
+    found = paired_difference(rows, groups if len(set(groups)) < len(groups) else None, level)
+    unfinished = f"{count(len(pending), 'planned run')} {'is' if len(pending) == 1 else 'are'} not finished yet"
+    return Verdict(
+        label=arm.label,
+        baseline=baseline.label,
+        metric=metric,
+        difference=found,
+        adjusted=float("nan") if pending else found.p_value,
+        by_seed=dict(zip(pairs, rows.mean(1).tolist(), strict=True)),
+        no_verdict=unfinished if pending else found.no_verdict,
+    )
+
+
+def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts with p-values that are adjusted for all of them together."""
+    return [replace(it, adjusted=p) for it, p in zip(verdicts, holm([it.adjusted for it in verdicts]), strict=True)]
+
+
+def scores_of(
+    arm: Arm, tables: dict[Path, ExampleTable], metric: str, ids: Sequence[str], split: SplitName
+) -> ArmScores:
+    """The scores of an arm's finished runs on the examples."""
+    scored = {seed: run for seed, run in arm.finished.items() if run.folder in tables}
+    values = {seed: tables[run.folder].overall(metric, ids) for seed, run in scored.items()}
+    left_out = []
+    for run in arm.runs:
+        if run.seed not in scored:
+            reason = f"has not been scored on the {split} split" if run.seed in arm.finished else str(run.state)
+            why = f" ({run.why})" if run.why and run.seed not in arm.finished else ""
+            left_out.append(f"{arm.label}, seed {run.seed}: {reason}{why}")
+    return ArmScores(arm.label, values, tuple(left_out))
+
+
+def shared_examples(arms: Sequence[Arm], tables: dict[Path, ExampleTable], metric: str) -> tuple[list[str], list[str]]:
+    """The ids of the examples that all runs have a score for, in order, and notes about those that they have not.
+
+    Raises RunError if two runs have different references for the same ids, because they were scored on other data.
+    """
+    found = list(tables.values())
+    if not found:
+        raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
+    ids = list(found[0].rows.index)
+    common = set(ids).intersection(*(table.rows.index for table in found[1:]))
+    notes = []
+    if len(common) < max(len(table.rows) for table in found):
+        notes.append(
+            f"The runs have {len(common):,} examples in common; those that only some of them have are left out."
+        )
+    ids = [name for name in ids if name in common]
+    if len({table.content(ids) for table in found}) > 1:
+        raise RunError("the runs were scored on different data: the same ids have different references")
+    known = np.isfinite(np.stack([table.values(metric, ids) for table in found])).all(0) if ids else np.zeros(0, bool)
+    if not known.all():
+        notes.append(f"Left out for want of a score in some run: {count(int((~known).sum()), 'example')}.")
+    return [name for name, is_known in zip(ids, known, strict=True) if is_known], notes
+
+
+def metric_of(tables: Sequence[ExampleTable], asked: str | None, primary: str | None) -> str:
+    """The metric to compare. Raises ConfigError for one that the tables do not have."""
+    allowed = [name for name in (tables[0].metrics() if tables else []) if all(name in it.metrics() for it in tables)]
+    name = asked or primary or next(iter(allowed), "loss")
+    if tables and name not in allowed:
+        message = f"the runs have no such metric; allowed: {', '.join(allowed)}.{nearest(name, allowed)}"
+        raise ConfigError([Problem("metric", message, name)])
+    return name
+
+
+def baseline_of(arms: Sequence[Arm], label: str | None) -> Arm:
+    """The arm with a label; without one, softmax, or else the first arm. Raises ConfigError for an unknown label."""
+    labels = [arm.label for arm in arms]
+    if label is None:
+        label = DEFAULT_BASELINE if DEFAULT_BASELINE in labels else labels[0]
+    if label not in labels:
+        message = f"there is neither such a folder nor such an arm; the arms are: {', '.join(labels)}"
+        raise ConfigError([Problem("baseline", f"{message}.{nearest(label, labels)}", label)])
+    return arms[labels.index(label)]
+
+
+def is_label(baseline: Places) -> bool:
+    """Whether the baseline is given by its label: it is neither a path nor a pattern."""
+    return isinstance(baseline, str) and not Path(baseline).exists() and not set("*?[/") & set(baseline)
+
+
+def places_of(places: Places) -> list[str | Path]:
+    """The places as a list."""
+    return [places] if isinstance(places, (str, Path)) else list(places)
+
+
+def all_verdicts(comparisons: Sequence[Comparison]) -> Iterator[Verdict]:
+    """The verdicts on the primary metrics of several comparisons, adjusted for all of them together."""
+    yield from adjusted([it for comparison in comparisons if comparison.is_primary for it in comparison.verdicts])

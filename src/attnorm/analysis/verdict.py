@@ -1,0 +1,98 @@
+"""What can be said about the difference between an arm and the baseline, in numbers and in words."""
+
+from dataclasses import dataclass
+from math import isnan
+
+import numpy as np
+
+from attnorm.analysis.statistics.crossed import Difference
+from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
+
+
+@dataclass(frozen=True)
+class ArmScores:
+    """The scores of one arm on the examples of a comparison.
+
+    values: the metric by seed, for each finished run. left_out: what has become of the others, as sentences.
+    """
+
+    label: str
+    values: dict[int, float]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds; NaN without finished runs."""
+        return float(np.mean(list(self.values.values()))) if self.values else float("nan")
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over seeds, with k - 1 in the denominator; NaN with fewer than two."""
+        return float(np.std(list(self.values.values()), ddof=1)) if len(self.values) > 1 else float("nan")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What can be said about the difference between an arm and the baseline.
+
+    difference: the arm minus the baseline, over the seeds that both have finished. adjusted: its p-value for new seeds
+    and new examples, adjusted for all arms that were compared (Holm 1979); NaN without a verdict.
+    by_seed:    the difference of each seed. no_verdict: why there is none; None if there is one.
+    """
+
+    label: str
+    baseline: str
+    metric: str
+    difference: Difference
+    adjusted: float
+    by_seed: dict[int, float]
+    no_verdict: str | None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the difference is shown at the level of the interval, after the adjustment."""
+        return self.no_verdict is None and self.adjusted < 1 - self.difference.level
+
+    def sentence(self) -> str:
+        """The verdict in words, with the unadjusted interval and the difference that could have been detected."""
+        it, digits = self.difference, decimals(self.metric)
+        name = NAMES.get(self.metric, self.metric)
+        start = f"{self.label} minus {self.baseline}: {it.estimate:+.{digits}f} {name}"
+        sizes = f"{count(it.seeds, 'seed')}, {count(it.examples, 'example')}"
+        if it.clusters != it.examples:
+            sizes += f" in {count(it.clusters, 'group')}"
+        if self.no_verdict is not None:
+            return f"{start} ({sizes}): no verdict, {self.no_verdict}."
+        low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
+        interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f} for new seeds and new examples"
+        adjusted = f"adjusted p = {p_text(self.adjusted)}"
+        better = " (lower is better)" if self.metric in LOWER_IS_BETTER else ""
+        verdict = "shown" if self.is_shown else "not shown"
+        return (
+            f"{start}{better}, {interval} ({sizes}): {verdict}, {adjusted}. "
+            f"Detectable with 80 % power: {it.detectable:.{digits}f}."
+        )
+
+    def claim_for_this_test_set(self) -> str | None:
+        """The weaker claim in words, for new seeds on the same examples; None if it cannot be made."""
+        it, digits = self.difference, decimals(self.metric)
+        if isnan(it.p_value_new_seeds):
+            return None
+        low, high = it.new_seeds.low, it.new_seeds.high
+        interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f}"
+        return f"For new seeds on these examples only: {interval}, p = {p_text(it.p_value_new_seeds)} (unadjusted)."
+
+
+def decimals(metric: str) -> int:
+    """The digits after the point with which a metric is written: losses in nats are small."""
+    return 4 if metric in LOWER_IS_BETTER else 2
+
+
+def p_text(p: float) -> str:
+    """A p-value as text."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def count(number: int, unit: str) -> str:
+    """A number with its unit: "1 seed", "1,000 examples"."""
+    return f"{number:,} {unit}" + "s" * (number != 1)
