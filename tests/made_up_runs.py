@@ -1,0 +1,213 @@
+"""Run folders that no training has written, as many as a test needs: files of the right form with made-up content."""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from attnorm.config.run_config import FILE
+from attnorm.config.run_state import PROGRESS, SUMMARY
+from attnorm.tasks.results import PREDICTIONS, Predictions
+
+LAYERS = ("encoder/0", "encoder/1", "decoder/0", "decoder/0/cross", "decoder/1", "decoder/1/cross")
+PEOPLE = ("minister", "union leader", "central bank", "opposition party", "coast guard", "oil company", "court")
+DEEDS = ("rejects", "announces", "postpones", "signs", "defends", "cancels", "wins")
+THINGS = ("budget cuts", "new trade deal", "rescue operation", "election date", "rate increase", "ceasefire")
+PLACES = ("in maduva", "in bulgovia", "after talks", "before summit", "for third time", "amid protests")
+CONFIG: dict[str, Any] = {
+    "data": {"_target_": "attnorm.data.sources.newswire.Newswire", "batch_tokens": 4000, "train_size": 20000},
+    "tokenizer": {"_target_": "attnorm.data.tokenizers.sentencepiece.SentencePiece", "vocab_size": 4000},
+    "model": {"_target_": "attnorm.models.seq2seq.Seq2Seq", "d_model": 128, "n_heads": 4, "dropout": 0.1},
+    "attention": {"encoder": "softmax", "decoder": "softmax", "cross": "softmax", "options": {}},
+    "optimizer": {"_target_": "torch.optim.AdamW", "lr": 0.001, "hybrid_lr_factor": 10.0},
+    "scheduler": {"_target_": "attnorm.optim.warmup_decay", "warmup": 0.1},
+    "trainer": {"accelerator": "cpu", "precision": "32-true", "max_steps": None},
+    "task": {"_target_": "attnorm.tasks.headlines.task.HeadlineTask", "name": "gigaword", "max_steps": 3000},
+    "decoding": {"beam_size": 4, "max_length": 30},
+    "paths": {"log_dir": "logs", "cache_dir": ".cache"},
+    "logger": {},
+    "callbacks": {},
+    "run": {"keep_best": 1},
+}
+
+
+def make_run(
+    folder: Path,
+    attention: str = "softmax",
+    seed: int = 1,
+    *,
+    gain: float = 0.0,
+    examples: int = 200,
+    steps: int = 3000,
+    task: str = "gigaword",
+    state: str | None = "finished",
+    why: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    outputs: Iterable[str] | None = None,
+    summary: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a run folder.
+
+    gain: how many points of ROUGE it is better than a run with gain 0. state: as in summary.json; None leaves the
+    folder of a run that was killed. settings: changes to the configuration by flat key. outputs: the first texts that
+    the model wrote. summary: further entries of summary.json.
+    """
+    chance = np.random.default_rng(abs(hash_of(f"{attention} {seed} {task} {gain}")))
+    folder.mkdir(parents=True)
+    config = changed(
+        {**CONFIG, "seed": seed, "tags": [], "ckpt_path": None},
+        {"task.name": task, "task.max_steps": steps, **options_of(attention), **(settings or {})},
+    )
+    (folder / FILE).write_text(yaml.safe_dump(config, sort_keys=False))
+    environment = {"packages": {"torch": "2.13.0", "attnorm": "0.1.0"}, "git": {"commit": "1c9edda192"}, "gpus": []}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    reached = steps if state == "finished" else 2 * steps // 3
+    curve = write_metrics(folder / "metrics.csv", reached, steps, gain, chance)
+    write_attention(folder / "attention.csv", attention, reached, chance)
+    if attention == "hnas":
+        write_weights(folder / "hybrid_weights.csv", reached, chance)
+    progress = {"step": reached, "updates": steps, "monitor": "val/loss", "value": curve, "seconds_left": 95.0}
+    (folder / PROGRESS).write_text(json.dumps(progress))
+    if state is None:
+        return folder
+    content: dict[str, Any] = {"task": task, "attention": attention, "seed": seed, "state": state, "steps": reached}
+    content |= {"monitor": "val/loss", "best_value": curve, "primary": "rougeL", "parameters": 1_442_208}
+    if state == "finished":
+        predictions = made_up_predictions(examples, gain, seed, attention, outputs)
+        predictions.write(folder / PREDICTIONS / "validation.parquet")
+        means = {name: float(np.mean(values)) for name, values in predictions.scores.items()}
+        content["validation"] = {"split": "validation", "metrics": {**means, "loss": curve}}
+    slower = {"softmax": 1.0, "dnas": 0.61, "hnas": 0.58}.get(attention, 0.8)
+    content |= {"tokens_per_second": round(8325 * slower + chance.normal(0, 40), 1), "wall_seconds": 317 / slower}
+    content |= {"peak_memory": {"process_mb": 1336 / slower**0.3}, **({"why": why} if why else {}), **(summary or {})}
+    (folder / SUMMARY).write_text(json.dumps(content))
+    return folder
+
+
+def make_runs(
+    place: Path, arms: Mapping[str, float], seeds: Iterable[int] = (1, 2, 3), **settings: Any
+) -> list[Path]:
+    """One run per arm and seed. arms: the gain of each attention. An arm "hnas+lr=0.01" has other settings as well."""
+    folders = []
+    for name, gain in arms.items():
+        attention, _, key = name.partition("+")
+        more = dict([key.split("=")]) if key else {}
+        typed = {f"optimizer.{name}": float(value) for name, value in more.items()}
+        for seed in seeds:
+            folder = place / f"{name}_{seed}"
+            folders.append(make_run(folder, attention, seed, gain=gain, settings=typed, **settings))
+    return folders
+
+
+def changed(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with some flat keys changed or added."""
+    found: dict[str, Any] = deepcopy(dict(config))
+    for key, value in settings.items():
+        *groups, name = key.split(".")
+        table = found
+        for group in groups:
+            table = table.setdefault(group, {})
+        table[name] = value
+    return found
+
+
+def options_of(attention: str) -> dict[str, Any]:
+    """The settings of an attention."""
+    options = {"attention.options.hnas.start": 0.5} if attention == "hnas" else {}
+    return {"attention.encoder": attention, **options}
+
+
+def hash_of(text: str) -> int:
+    """A number that is always the same for a text."""
+    return int.from_bytes(text.encode()[-7:].rjust(7), "big") * 31 + len(text)
+
+
+def write_metrics(path: Path, reached: int, steps: int, gain: float, chance: np.random.Generator) -> float:
+    """metrics.csv of a run of so many updates; returns the last validation loss."""
+    columns = ["step", "train/loss", "train/gradient_norm", "train/tokens_per_second", "val/loss", "val/rouge1", "val/rougeL"]
+    loss = 0.0
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        for step in range(15, reached + 1, 15):
+            at = 4.2 + 4.1 * math.exp(-step / 420) - 0.05 * gain * step / steps
+            row: dict[str, Any] = {"step": step, "train/loss": at + chance.normal(0, 0.08)}
+            row |= {"train/gradient_norm": 1.1 + math.exp(-step / 300) + chance.gamma(2, 0.08)}
+            row |= {"train/tokens_per_second": 8000 + chance.normal(0, 150)}
+            writer.writerow(row)
+            if step % 300 == 0:
+                loss = at + 0.25 + chance.normal(0, 0.01)
+                score = 24 * (1 - math.exp(-step / 900)) + gain * step / steps + chance.normal(0, 0.3)
+                writer.writerow({"step": step, "val/loss": loss, "val/rouge1": score + 1, "val/rougeL": score})
+    return loss
+
+
+def write_attention(path: Path, attention: str, reached: int, chance: np.random.Generator) -> None:
+    """attention.csv with four heads per layer."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["step", "layer", "head", "entropy", "column_mass", "column_mass_min"])
+        for step in range(0, reached + 1, 50):
+            for depth, layer in enumerate(LAYERS):
+                doubly = attention != "softmax" and layer.startswith("encoder")
+                for head in range(4):
+                    entropy = 2.5 - (0.3 if doubly else 1.1) * (1 - math.exp(-step / 700)) - 0.05 * depth
+                    mass = 0.55 if doubly else 0.3 * math.exp(-step / 500) + 0.004
+                    entropy, mass = entropy + chance.normal(0, 0.06), mass * math.exp(chance.normal(0, 0.2))
+                    writer.writerow([step, layer, head, f"{entropy:.8g}", f"{mass:.8g}", f"{mass / 3:.8g}"])
+
+
+def write_weights(path: Path, reached: int, chance: np.random.Generator) -> None:
+    """hybrid_weights.csv of the encoder."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["step", "layer", "head", "value"])
+        for step in range(0, reached + 1, 10):
+            for depth in range(2):
+                value = 0.5 + (0.34 - 0.2 * depth) * (1 - math.exp(-step / 800)) + chance.normal(0, 0.004)
+                writer.writerow([step, f"encoder/{depth}", "", f"{value:.8g}"])
+
+
+def made_up_predictions(
+    examples: int, gain: float, seed: int, attention: str, outputs: Iterable[str] | None
+) -> Predictions:
+    """Headlines whose scores follow the two-way random-effects model of the comparison."""
+    shared = np.random.default_rng(0)
+    of_arm = np.random.default_rng(hash_of(attention))
+    own = np.random.default_rng(hash_of(f"{attention} {seed}"))
+    sentences = [headline(shared) for _ in range(examples)]
+    written = [varied(text, own) for text in sentences]
+    for place, text in enumerate(outputs or ()):
+        written[place] = text
+    base = shared.normal(26, 15, examples) + of_arm.normal(0, 3, examples)
+    scores = np.clip(base + gain + own.normal(0, 0.25) + own.normal(0, 6, examples), 0, 100)
+    tokens = shared.integers(6, 12, examples)
+    loss = np.clip(4.5 - 0.05 * gain + shared.normal(0, 0.8, examples) + own.normal(0, 0.2, examples), 0.1, None)
+    return Predictions(
+        ids=list(range(examples)),
+        inputs=[f"the {text} , officials said on friday , according to a report by state radio ." for text in sentences],
+        references=sentences,
+        outputs=written,
+        scores={"rouge1": (scores + 1).tolist(), "rougeL": scores.tolist()},
+        loss_sum=(loss * tokens).tolist(),
+        n_tokens=tokens.tolist(),
+        selecting={str(number) for number in range(0, examples, 2)},
+    )
+
+
+def headline(chance: np.random.Generator) -> str:
+    """A made-up headline."""
+    return " ".join(str(chance.choice(words)) for words in (PEOPLE, DEEDS, THINGS, PLACES))
+
+
+def varied(text: str, chance: np.random.Generator) -> str:
+    """A headline with some of its words replaced or left out."""
+    others = headline(chance).split()
+    words = [word if chance.random() < 0.72 else str(chance.choice(others)) for word in text.split()]
+    return " ".join(words[: max(3, len(words) - int(chance.integers(0, 3)))])
