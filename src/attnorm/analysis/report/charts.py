@@ -21,6 +21,21 @@ COLOURS, SHADES = 8, 8  # --c0 to --c7, --s0 to --s7 of assets/style.css
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 FEW = 12  # steps of a curve up to which its points are drawn
 HEIGHT = 210
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu Sans", sans-serif'  # of style.css
+CONFIG = {  # texts and grid have colours of assets/style.css
+    "font": FONT,
+    "aria": False,
+    "view": {"stroke": None},
+    "axis": {
+        "domain": False,
+        "ticks": False,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelPadding": 6,
+        "titlePadding": 8,
+    },
+}
 Rows = list[dict[str, Any]]
 
 
@@ -79,7 +94,7 @@ def curves(
     rows = [asdict(point) for point in points]
     fields = {"series": series, "step": "update", "mean": "mean", "low": "smallest", "high": "largest", "size": "values"}
     x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format="~s"))
-    y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format="~g"))
+    y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(points)))
     colour, dash = scales(used)
     tooltip = [
         alt.Tooltip("series:N", title=series),
@@ -96,7 +111,9 @@ def curves(
     return Figure(name, title, description, specified(alt.layer(band, line, dots)), {"rows": rows}, fields, used)
 
 
-def by_layer(name: str, title: str, points: Sequence[tuple[str, Point]], styles: Mapping[str, Style]) -> Figure:
+def by_layer(
+    name: str, title: str, points: Sequence[tuple[str, Point]], styles: Mapping[str, Style], log: bool = False
+) -> Figure:
     """A point per layer and arm, with a line from the smallest to the largest value."""
     import altair as alt
 
@@ -111,10 +128,10 @@ def by_layer(name: str, title: str, points: Sequence[tuple[str, Point]], styles:
         xOffset=alt.XOffset("series:N", sort=labels),
         color=colour,
     )
-    y = alt.Y("mean:Q", title=None, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=5, format="~g"))
-    rule = base.mark_rule(strokeWidth=2, opacity=0.55).encode(
-        y=alt.Y("low:Q", title=None, scale=alt.Scale(zero=False, nice=True)), y2="high:Q"
-    )
+    means = [point for _, point in points]
+    scale = log_scale(means) if log else alt.Scale(zero=False, nice=True)
+    y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(means)))
+    rule = base.mark_rule(strokeWidth=2, opacity=0.55).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
     tooltip = [
         alt.Tooltip("series:N", title="arm"),
         alt.Tooltip("layer:N", title="layer"),
@@ -187,7 +204,7 @@ def forest(name: str, comparison: Comparison) -> Figure:
     )
     listed = "; ".join(sentence_of(row) for row in rows)
     chart = alt.layer(zero, narrow_rule, wide_rule, ticks, dots)
-    spec = specified(chart, height={"step": 46})
+    spec = specified(chart, height=46 * len(rows))
     data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
     return Figure(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
 
@@ -228,6 +245,11 @@ def log_scale(points: Sequence[Point]) -> "alt.Scale":
     return alt.Scale(type="log", domainMin=log_floor(points), clamp=True)
 
 
+def axis_format(points: Sequence[Point]) -> str:
+    """How the numbers of an axis are written: thousands with a prefix."""
+    return "~s" if max((abs(point.mean) for point in points), default=0) >= 1000 else "~g"
+
+
 def log_floor(points: Sequence[Point]) -> float:
     """The lower end of a logarithmic axis: the smallest positive mean, or a power of ten below it if there are zeros."""
     positive = [point.mean for point in points if point.mean > 0]
@@ -239,10 +261,6 @@ def log_floor(points: Sequence[Point]) -> float:
 
 def specified(chart: "alt.LayerChart", height: Any = HEIGHT) -> dict[str, Any]:
     """The specification of a chart that is as wide as its place on the page."""
-    chart = chart.properties(width="container", height=height, background="transparent")
-    chart = chart.configure_view(stroke=None).configure_axis(
-        domain=False, ticks=False, labelFontSize=12, titleFontSize=12, titleFontWeight="normal", labelPadding=6, grid=True
-    )
-    spec: dict[str, Any] = chart.configure(font="inherit", aria=False).to_dict(validate=False)
+    spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict(validate=False)
     spec.pop("$schema", None)
-    return spec
+    return {**spec, "background": None, "padding": {"left": 2, "right": 10, "top": 4, "bottom": 2}, "config": CONFIG}

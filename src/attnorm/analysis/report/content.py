@@ -95,19 +95,21 @@ def collect(
     split: SplitName = "auto",
     level: float = 0.95,
     refresh: int | None = None,
+    ended: bool = False,
 ) -> Report:
     """Reads the runs in some places.
 
     baseline: the label of the arm that the others are compared with; None: softmax, or else the first arm. metric: the
     metric of the verdicts; None: the primary one of each task. split, level: see `compare`. refresh: see `Report`.
+    ended: no sweep is at work there, even if the lock of one is held; for that sweep itself.
 
     Raises RunError for a place without runs, and ConfigError for a baseline or a metric that no task has.
     """
     runs, unreadable = readable_runs(places)
-    waiting, at_work = waiting_jobs(places), sweep_at_work(places)
+    waiting, at_work = waiting_jobs(places), not ended and sweep_at_work(places)
     by_task = arms_by_task(runs)
     baselines = baselines_of(by_task, baseline)
-    pending = waiting + [name for name in unfinished(by_task) if at_work]
+    pending = [*waiting, *(unfinished(by_task) if at_work else ())]
     found = {
         task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()
     }
@@ -120,7 +122,7 @@ def collect(
     ]
     arms = [arm for its in by_task.values() for arm in its]
     return Report(
-        title=title_for(by_task),
+        title=title_for(by_task, baselines),
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         places=[str(place) for place in places],
         facts=facts_of(arms, waiting),
@@ -228,7 +230,7 @@ def facts_of(arms: Sequence[Arm], waiting: Sequence[str]) -> list[tuple[str, str
     """The size of the whole set of runs."""
     runs = [run for arm in arms for run in arm.runs]
     finished = sum(run.state is RunState.FINISHED for run in runs)
-    return [("runs finished", f"{finished:,} of {len(runs) + len(waiting):,}"), ("arms", f"{len(arms):,}")]
+    return [("runs finished", f"{finished:,} of {len(runs) + len(waiting):,}")]
 
 
 def task_facts(arms: Sequence[Arm], baseline: Arm, main: Comparison | None) -> list[tuple[str, str]]:
@@ -271,11 +273,11 @@ def runs_table(name: str, arms: Sequence[Arm]) -> Table:
     return Table(name, f"All {count(len(rows), 'run')}", columns, rows)
 
 
-def title_for(by_task: dict[str, list[Arm]]) -> str:
+def title_for(by_task: dict[str, list[Arm]], baselines: dict[str, Arm]) -> str:
     """The title of the page."""
     if len(by_task) == 1:
         [(task, arms)] = by_task.items()
-        labels = [arm.label for arm in arms]
+        labels = [arm.label for arm in ordered_arms(arms, baselines[task], None)]
         if len(labels) <= 4 and sum(map(len, labels)) < 60:
             return f"{', '.join(labels)} on {task}"
     return f"Attention normalizers on {', '.join(list(by_task)[:4])}" if by_task else "Attention normalizers"

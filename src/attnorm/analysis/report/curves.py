@@ -13,7 +13,7 @@ from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
 
 METRICS = "metrics.csv"
-LOGGED = ("train/loss", "val/loss", "val/", "train/gradient_norm", "train/tokens_per_second")  # columns, in order
+LOGGED = ("train/loss", "val/loss", "val/", "train/gradient_norm")  # columns, in order
 POINTS = 100  # of a curve; if there are more, neighbours are averaged
 
 
@@ -78,8 +78,8 @@ def final_by_layer(arms: Mapping[str, Sequence[TrainedRun]], column: str) -> lis
         values = part["value"]
         point = Point(series, int(part["step"].max()), values.mean(), values.min(), values.max(), len(values))
         found.append((str(layer), point))
-    order = {layer: number for number, layer in enumerate(sorted({layer for layer, _ in found}, key=layer_order))}
-    return sorted(found, key=lambda it: order[it[0]])
+    stacks = list(dict.fromkeys(stack_of(layer) for layer, _ in found))
+    return sorted(found, key=lambda it: (stacks.index(stack_of(it[0])), layer_number(it[0])))
 
 
 def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]]]:
@@ -166,10 +166,9 @@ def layer_name(layer: str) -> str:
     return f"layer {number}" if number else layer
 
 
-def layer_order(layer: str) -> tuple[str, int]:
-    """Layers by stack, and by number within it."""
-    number = "".join(part for part in layer.split("/") if part.isdigit())
-    return stack_of(layer), int(number or 0)
+def layer_number(layer: str) -> int:
+    """The number of a layer in its stack."""
+    return int("".join(part for part in layer.split("/") if part.isdigit()) or 0)
 
 
 def runs_to_draw(arm: Arm) -> list[TrainedRun]:

@@ -18,7 +18,6 @@ MOST_SCALARS = 12  # charts of learned scalars
 LOGGED = {
     "train/loss": "training loss (nats)",
     "train/gradient_norm": "norm of the gradient",
-    "train/tokens_per_second": "speed of training (tokens/s)",
 }
 
 
@@ -54,7 +53,7 @@ def drawings_of(anchor: str, arms: Sequence[Arm]) -> Drawings:
             attention.append(curves(name, f"{words}, {stack}", points, styles, log=log))
         if last := final_by_layer(series, column):
             name = f"{anchor}-{column.replace('_', '-')}-layers"
-            attention.append(by_layer(name, f"{words} at the end of training, by layer", last, styles))
+            attention.append(by_layer(name, f"{words} at the end of training, by layer", last, styles, log))
     scalars = scalar_figures(anchor, arms)
     dropped = []
     if len(series) < len(arms):
