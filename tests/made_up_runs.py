@@ -91,9 +91,7 @@ def make_run(
     return folder
 
 
-def make_runs(
-    place: Path, arms: Mapping[str, float], seeds: Iterable[int] = (1, 2, 3), **settings: Any
-) -> list[Path]:
+def make_runs(place: Path, arms: Mapping[str, float], seeds: Iterable[int] = (1, 2, 3), **settings: Any) -> list[Path]:
     """One run per arm and seed. arms: the gain of each attention. An arm "hnas+lr=0.01" has other settings as well."""
     folders = []
     for name, gain in arms.items():
@@ -191,7 +189,9 @@ def made_up_predictions(
     loss = np.clip(4.5 - 0.05 * gain + shared.normal(0, 0.8, examples) + own.normal(0, 0.2, examples), 0.1, None)
     return Predictions(
         ids=list(range(examples)),
-        inputs=[f"the {text} , officials said on friday , according to a report by state radio ." for text in sentences],
+        inputs=[
+            f"the {text} , officials said on friday , according to a report by state radio ." for text in sentences
+        ],
         references=sentences,
         outputs=written,
         scores={"rouge1": (scores + 1).tolist(), "rougeL": scores.tolist()},

@@ -1,8 +1,9 @@
 """The charts of the report, as functions of plain rows.
 
 Altair writes the specifications. Their data stay outside, in named data sets, so that the page can show the same rows
-as a table. Colours are CSS variables of the page (`--c0`, ... for arms, `--s0`, ... for layers), so that a chart changes
-with the mode of the page and in print. Nothing that a run wrote becomes part of an expression or the name of a field.
+as a table. Colours are CSS variables of the page (`--c0`, ... for arms, `--s0`, ... for layers), so that a chart
+follows the mode of the page, also in print. Nothing that a run wrote becomes part of an expression or the name of a
+field.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 COLOURS, SHADES = 8, 8  # --c0 to --c7, --s0 to --s7 of assets/style.css
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 FEW = 12  # steps of a curve up to which its points are drawn
+MANY = 12  # rows of a forest plot from which it is drawn narrowly, without single seeds
 HEIGHT = 210
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu Sans", sans-serif'  # of style.css
 CONFIG = {  # texts and grid have colours of assets/style.css
@@ -92,7 +94,14 @@ def curves(
     used = [style for label, style in styles.items() if any(point.series == label for point in points)]
     scale = log_scale(points) if log else alt.Scale(zero=False, nice=True)
     rows = [asdict(point) for point in points]
-    fields = {"series": series, "step": "update", "mean": "mean", "low": "smallest", "high": "largest", "size": "values"}
+    fields = {
+        "series": series,
+        "step": "update",
+        "mean": "mean",
+        "low": "smallest",
+        "high": "largest",
+        "size": "values",
+    }
     x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format="~s"))
     y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(points)))
     colour, dash = scales(used)
@@ -147,14 +156,15 @@ def forest(name: str, comparison: Comparison) -> Figure:
     import altair as alt
 
     level = comparison.verdicts[0].difference.level * 100
-    rows, seeds = [], []
+    rows, seeds, many = [], [], len(comparison.verdicts) > MANY
     for it in comparison.verdicts:
         wide, narrow = it.difference.new_seeds_and_examples, it.difference.new_seeds
         ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}
         word = "no verdict" if it.no_verdict else "shown" if it.is_shown else "not shown"
         row = {"arm": it.label, "difference": it.difference.estimate, **ends, "verdict": word}
         rows.append({key: known(value) for key, value in row.items()})
-        seeds += [{"arm": it.label, "seed": seed, "value": rounded(value)} for seed, value in it.by_seed.items()]
+        if not many:
+            seeds += [{"arm": it.label, "seed": seed, "value": rounded(value)} for seed, value in it.by_seed.items()]
     fields = {
         "arm": "arm",
         "difference": "difference",
@@ -185,7 +195,9 @@ def forest(name: str, comparison: Comparison) -> Figure:
     narrow_rule = base.mark_rule(strokeWidth=6, color="var(--accent)", opacity=0.35).encode(
         x=x("seeds_low"), x2="seeds_high:Q"
     )
-    fill = alt.Scale(domain=["shown", "not shown", "no verdict"], range=["var(--accent)", "var(--paper)", "var(--paper)"])
+    fill = alt.Scale(
+        domain=["shown", "not shown", "no verdict"], range=["var(--accent)", "var(--paper)", "var(--paper)"]
+    )
     dots = base.mark_point(size=90, strokeWidth=2, stroke="var(--accent)", opacity=1, filled=False).encode(
         x=x("difference"), fill=alt.Fill("verdict:N", scale=fill, legend=None), tooltip=tooltip
     )
@@ -202,9 +214,9 @@ def forest(name: str, comparison: Comparison) -> Figure:
             ],
         )
     )
-    listed = "; ".join(sentence_of(row) for row in rows)
+    listed = "; ".join(sentence_of(row) for row in rows[:MANY]) + ("; and others" if many else "")
     chart = alt.layer(zero, narrow_rule, wide_rule, ticks, dots)
-    spec = specified(chart, height=46 * len(rows))
+    spec = specified(chart, height=(22 if many else 46) * len(rows))
     data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
     return Figure(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
 
@@ -251,7 +263,7 @@ def axis_format(points: Sequence[Point]) -> str:
 
 
 def log_floor(points: Sequence[Point]) -> float:
-    """The lower end of a logarithmic axis: the smallest positive mean, or a power of ten below it if there are zeros."""
+    """The lower end of a logarithmic axis: the smallest positive mean, or a power of ten if there are zeros."""
     positive = [point.mean for point in points if point.mean > 0]
     if not positive:
         return 1e-6
@@ -259,8 +271,8 @@ def log_floor(points: Sequence[Point]) -> float:
     return smallest if all(point.low > 0 for point in points) and smallest > 1e-8 else 10.0 ** floor(log10(smallest))
 
 
-def specified(chart: "alt.LayerChart", height: Any = HEIGHT) -> dict[str, Any]:
+def specified(chart: "alt.LayerChart | alt.FacetChart", height: Any = HEIGHT) -> dict[str, Any]:
     """The specification of a chart that is as wide as its place on the page."""
     spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict(validate=False)
     spec.pop("$schema", None)
-    return {**spec, "background": None, "padding": {"left": 2, "right": 10, "top": 4, "bottom": 2}, "config": CONFIG}
+    return {**spec, "background": "transparent", "padding": {"left": 2, "right": 10, "top": 4, "bottom": 2}, "config": CONFIG}

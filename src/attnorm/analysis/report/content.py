@@ -21,7 +21,15 @@ from attnorm.analysis.report.results import (
     unknown_metric,
     with_holm,
 )
-from attnorm.analysis.report.runs import Progress, Trouble, name_of, progress_of, readable_runs, sweep_at_work, troubles_of
+from attnorm.analysis.report.runs import (
+    Progress,
+    Trouble,
+    name_of,
+    progress_of,
+    readable_runs,
+    sweep_at_work,
+    troubles_of,
+)
 from attnorm.analysis.report.setup import Setup, setup_of
 from attnorm.analysis.report.tables import Cell, Column, Table, as_number, number
 from attnorm.analysis.scores import SplitName
@@ -110,9 +118,7 @@ def collect(
     by_task = arms_by_task(runs)
     baselines = baselines_of(by_task, baseline)
     pending = [*waiting, *(unfinished(by_task) if at_work else ())]
-    found = {
-        task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()
-    }
+    found = {task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()}
     if metric is not None and (error := unknown_metric(metric, found.values())):
         raise error
     adjusted = dict(zip(found, with_holm(list(found.values())), strict=True))
@@ -156,11 +162,7 @@ def baselines_of(by_task: dict[str, list[Arm]], label: str | None) -> dict[str, 
 def unfinished(by_task: dict[str, list[Arm]]) -> list[str]:
     """The runs that have ended without finishing, which a sweep that is at work may resume."""
     return [
-        name_of(arm, run)
-        for arms in by_task.values()
-        for arm in arms
-        for run in arm.runs
-        if run.state.is_unfinished
+        name_of(arm, run) for arms in by_task.values() for arm in arms for run in arm.runs if run.state.is_unfinished
     ]
 
 

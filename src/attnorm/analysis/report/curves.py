@@ -1,5 +1,6 @@
 """Curves over the course of training, aggregated over the runs of each arm and thinned to few points."""
 
+import csv
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class Point:
 
 
 def metric_curves(arms: Mapping[str, Sequence[TrainedRun]]) -> dict[str, list[Point]]:
-    """The curves of losses and metrics by name, over the seeds of each arm. arms: the runs by the name of the series."""
+    """The curves of losses and metrics by name, over the seeds of each arm. arms: the runs by series."""
     found: dict[str, list[pd.DataFrame]] = {}
     for series, runs in arms.items():
         for number, run in enumerate(runs):
@@ -52,32 +53,34 @@ def is_logged(column: str) -> bool:
     return column.startswith(LOGGED)
 
 
-def attention_curves(arms: Mapping[str, Sequence[TrainedRun]], column: str) -> dict[str, list[Point]]:
-    """The curves of a column of attention.csv by stack, such as "decoder cross": the mean over its layers and heads."""
+def attention_rows(arms: Mapping[str, Sequence[TrainedRun]]) -> pd.DataFrame:
+    """The rows of attention.csv of all runs, with the columns series, run and stack; without rows if there are none."""
     tables = [
         read_numbers(run.folder / ATTENTION_FILE).assign(series=series, run=number)
         for series, runs in arms.items()
         for number, run in enumerate(runs)
     ]
-    rows = with_layers(tables, column)
-    if rows.empty:
+    return with_layers(tables)
+
+
+def attention_curves(rows: pd.DataFrame, column: str) -> dict[str, list[Point]]:
+    """The curves of a column by stack, such as "decoder cross": the mean over its layers and heads."""
+    if column not in rows:
         return {}
-    rows = rows.groupby(["stack", "series", "run", "step"], sort=False)["value"].mean().reset_index()
-    return {str(stack): aggregated(part) for stack, part in rows.groupby("stack", sort=False)}
+    means = rows.groupby(["stack", "series", "run", "step"], sort=False)[column].mean().rename("value").reset_index()
+    return {str(stack): aggregated(part) for stack, part in means.groupby("stack", sort=False)}
 
 
-def final_by_layer(arms: Mapping[str, Sequence[TrainedRun]], column: str) -> list[tuple[str, Point]]:
-    """The last recorded values of a column of attention.csv: for each layer, a point per arm, over heads and seeds."""
+def final_by_layer(rows: pd.DataFrame, column: str) -> list[tuple[str, Point]]:
+    """The last recorded values of a column: for each layer, a point per series, over heads and runs."""
+    if column not in rows:
+        return []
+    last = rows[rows["step"] == rows.groupby(["series", "run"])["step"].transform("max")].dropna(subset=[column])
     found = []
-    tables = [
-        read_numbers(run.folder / ATTENTION_FILE).assign(series=series) for series, runs in arms.items() for run in runs
-    ]
-    last = [table[table["step"] == table["step"].max()] for table in tables if "step" in table]
-    rows = with_layers(last, column)
-    for (layer, series), part in rows.groupby(["layer", "series"], sort=False) if not rows.empty else ():
-        values = part["value"]
-        point = Point(series, int(part["step"].max()), values.mean(), values.min(), values.max(), len(values))
-        found.append((str(layer), point))
+    for (layer, series), part in last.groupby(["layer", "series"], sort=False):
+        values = part[column]
+        mean, low, high = map(rounded, (values.mean(), values.min(), values.max()))
+        found.append((str(layer), Point(str(series), int(part["step"].max()), mean, low, high, len(values))))
     stacks = list(dict.fromkeys(stack_of(layer) for layer, _ in found))
     return sorted(found, key=lambda it: (stacks.index(stack_of(it[0])), layer_number(it[0])))
 
@@ -86,24 +89,32 @@ def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]
     """The curves of learned scalars by name and stack, with one series per layer, over the heads and runs."""
     tables: dict[str, list[pd.DataFrame]] = {}
     for number, run in enumerate(runs):
-        for name, rows in recorded_scalars(run.folder).items():
-            tables.setdefault(name, []).append(pd.DataFrame(rows).assign(run=number))
+        for name, recorded in scalars_of(run.folder).items():
+            tables.setdefault(name, []).append(pd.DataFrame(recorded).assign(run=number))
     found: dict[str, dict[str, list[Point]]] = {}
     for name, parts in tables.items():
-        rows = with_layers([numeric(part) for part in parts], "value")
-        rows = rows.assign(series=[layer_name(layer) for layer in rows["layer"]])
-        stacks = rows.groupby("stack", sort=False) if not rows.empty else ()
-        found[name] = {str(stack): aggregated(part) for stack, part in stacks}
+        rows = with_layers([numeric(part) for part in parts])
+        if "value" in rows:
+            rows = rows.assign(series=rows["layer"].map(layer_name)).dropna(subset=["value"])
+            found[name] = {str(stack): aggregated(part) for stack, part in rows.groupby("stack", sort=False)}
     return found
 
 
-def with_layers(tables: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
-    """The rows of all tables that have a finite value in a column, named "value", with the stack of their layer."""
-    usable = [table for table in tables if {"step", "layer", column} <= set(table.columns)]
+def scalars_of(folder: Path) -> dict[str, list[dict[str, str]]]:
+    """The learned scalars of a run; none if its CSV files are damaged."""
+    try:
+        return recorded_scalars(folder)
+    except (OSError, ValueError, csv.Error):
+        return {}
+
+
+def with_layers(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of all tables that have steps and layers, with the stack of each layer."""
+    usable = [table for table in tables if {"step", "layer"} <= set(table.columns)]
     if not usable:
         return pd.DataFrame()
-    rows = pd.concat(usable).rename(columns={column: "value"}).dropna(subset=["step", "layer", "value"])
-    return rows.assign(stack=[stack_of(str(layer)) for layer in rows["layer"]])
+    rows = pd.concat(usable, ignore_index=True)
+    return rows.assign(stack=rows["layer"].map(stack_of))
 
 
 def aggregated(rows: pd.DataFrame) -> list[Point]:
@@ -123,7 +134,9 @@ def aggregated(rows: pd.DataFrame) -> list[Point]:
     groups = rows.groupby(["series", "step"], sort=False)["value"]
     found = groups.agg(["mean", "min", "max", "size"]).reset_index().sort_values("step", kind="stable")
     order = {series: number for number, series in enumerate(dict.fromkeys(rows["series"]))}
-    points = [Point(str(it[0]), round(it[1]), *map(rounded, it[2:5]), int(it[5])) for it in found.itertuples(index=False)]
+    points = []
+    for series, step, mean, low, high, size in found.itertuples(index=False):
+        points.append(Point(str(series), round(step), rounded(mean), rounded(low), rounded(high), int(size)))
     return sorted(points, key=lambda point: (order[point.series], point.step))
 
 
@@ -146,13 +159,15 @@ def read_numbers(path: Path, wanted: Callable[[str], bool] | None = None) -> pd.
 
 
 def numeric(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with finite numbers, or NaN, in all columns but "layer"; rows without a step are left out."""
-    values = {
-        name: table[name].astype(str) if name == "layer" else pd.to_numeric(table[name], errors="coerce")
-        for name in table.columns
-    }
-    found = pd.DataFrame(values).replace([np.inf, -np.inf], np.nan)
-    return found.dropna(subset=["step"]) if "step" in found else pd.DataFrame()
+    """A table with numbers, or NaN, in all columns but "layer"; rows without a step are left out."""
+    if "step" not in table:
+        return pd.DataFrame()
+    for name in table.columns:
+        if name == "layer":
+            table[name] = table[name].astype(str)
+        elif not pd.api.types.is_numeric_dtype(table[name]):
+            table[name] = pd.to_numeric(table[name], errors="coerce")
+    return table[np.isfinite(table["step"])]
 
 
 def stack_of(layer: str) -> str:
@@ -176,4 +191,3 @@ def runs_to_draw(arm: Arm) -> list[TrainedRun]:
     finished = list(arm.finished.values())
     running = [run for run in arm.runs if run.state is RunState.RUNNING]
     return [*finished, *running] or list(arm.runs)
-

@@ -7,6 +7,7 @@ from attnorm.analysis.arms import Arm, TrainedRun
 from attnorm.analysis.report.charts import COLOURS, Figure, by_layer, curves, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.curves import (
     attention_curves,
+    attention_rows,
     final_by_layer,
     metric_curves,
     runs_to_draw,
@@ -43,15 +44,15 @@ def drawings_of(anchor: str, arms: Sequence[Arm]) -> Drawings:
         curves(f"{anchor}-curve-{number}", title_of_curve(name), points, styles)
         for number, (name, points) in enumerate(metric_curves(series).items(), start=1)
     ]
-    attention = []
+    attention, rows = [], attention_rows(series)
     for column, words, log in (
         ("entropy", "entropy (nats)", False),
         ("column_mass", "smallest column mass", True),
     ):
-        for number, (stack, points) in enumerate(attention_curves(series, column).items(), start=1):
+        for number, (stack, points) in enumerate(attention_curves(rows, column).items(), start=1):
             name = f"{anchor}-{column.replace('_', '-')}-{number}"
             attention.append(curves(name, f"{words}, {stack}", points, styles, log=log))
-        if last := final_by_layer(series, column):
+        if last := final_by_layer(rows, column):
             name = f"{anchor}-{column.replace('_', '-')}-layers"
             attention.append(by_layer(name, f"{words} at the end of training, by layer", last, styles, log))
     scalars = scalar_figures(anchor, arms)
@@ -76,7 +77,7 @@ def series_of(arms: Sequence[Arm]) -> Mapping[str, Sequence[TrainedRun]]:
 
 def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Figure]:
     """A chart for each learned scalar and stack of each arm."""
-    figures = []
+    figures: list[Figure] = []
     for arm in arms:
         if len(figures) > MOST_SCALARS:
             break

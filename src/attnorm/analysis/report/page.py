@@ -1,7 +1,7 @@
 """Writes the report as one HTML file, which opens from disk and loads nothing from anywhere.
 
-Jinja escapes every text. Data for scripts are JSON with "<", ">" and "&" escaped, in elements that are not run. The page
-has a content security policy that allows only its own two scripts, by their hashes, and no request at all.
+Jinja escapes every text. Data for scripts are JSON with "<", ">" and "&" escaped, in elements that are not run. The
+page has a content security policy that allows only its own two scripts, by their hashes, and no request at all.
 """
 
 import base64

@@ -21,6 +21,9 @@ COSTS = (  # of a run: column, key, digits, hint
 )
 
 
+Group = tuple[str, list[ArmScores], dict[str, Verdict]]  # a metric, the scores of the arms, and verdicts by label
+
+
 @dataclass(frozen=True)
 class Results:
     """The final scores of the arms of a task.
@@ -48,7 +51,7 @@ def results_of(
     level: float,
     pending: Sequence[str],
 ) -> Results:
-    """Compares the arms of a task with its baseline on every metric. metric: that of the verdicts; None: the primary."""
+    """Compares the arms of a task with its baseline on every metric. metric: that of the verdicts, or None."""
     others = [arm for arm in arms if arm is not baseline]
     allowed = metrics_of(arms, split)
     if not allowed:
@@ -81,7 +84,7 @@ def comparable(arms: Sequence[Arm], compare: Callable[[Arm], object]) -> tuple[l
             compare(arm)
             kept.append(arm)
         except RunError as error:
-            left_out.append(sentence(f"{arm.label} is not compared: {error}"))
+            left_out.append(f"{arm.label} is not compared: {str(error).rstrip('.')}.")
     return kept, left_out
 
 
@@ -108,9 +111,7 @@ def reported_scores(arms: Sequence[Arm]) -> dict[str, list[ArmScores]]:
     values = {(arm.label, run.seed): reported_metrics(run) for arm in arms for run in arm.finished.values()}
     for name in dict.fromkeys(name for metrics in values.values() for name in metrics):
         found[name] = [
-            ArmScores(
-                arm.label, {seed: its[name] for seed in arm.finished if name in (its := values[arm.label, seed])}
-            )
+            ArmScores(arm.label, {seed: its[name] for seed in arm.finished if name in (its := values[arm.label, seed])})
             for arm in arms
         ]
     return found
@@ -203,7 +204,7 @@ def other_metrics_table(name: str, results: Results) -> Table | None:
     """All other metrics: for each, mean and spread of every arm, and its difference with the unadjusted interval."""
     if results.main is None:
         main = next(iter(results.reported), None)
-        groups = [(metric, scores, {}) for metric, scores in results.reported.items() if metric != main]
+        groups: list[Group] = [(metric, scores, {}) for metric, scores in results.reported.items() if metric != main]
     else:
         groups = [(it.metric, it.scores, {v.label: v for v in it.verdicts}) for it in results.comparisons[1:]]
     if not groups:
