@@ -11,6 +11,7 @@ VERBS = {
     "train": "train one model on one task with one attention normalizer",
     "sweep": "train many models, each in a process of its own",
     "eval": "score a run folder, or a file of predictions",
+    "report": "write one HTML page about any set of runs",
     "compare": "say whether runs with different normalizers differ, and by how much",
     "generate": "write headlines for articles with the model of a run folder",
     "attention": "draw and measure what the model of a run folder attends to",
@@ -48,6 +49,10 @@ def run(verb: str, arguments: list[str]) -> int:
         from attnorm.cli.sweep import run_sweep
 
         return run_sweep(CONF, arguments)
+    if verb == "report":
+        from attnorm.cli.report import run_report
+
+        return run_report(CONF, arguments)
     from attnorm.cli.commands import run_command
 
     return run_command(CONF, verb, arguments)

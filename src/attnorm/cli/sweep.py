@@ -12,6 +12,7 @@ from pathlib import Path
 from attnorm.cli.check_jobs import Checked, Checker
 from attnorm.cli.errors import exit_code
 from attnorm.cli.read_sweep import SweepCommand, read_sweep
+from attnorm.cli.report import write_report_of_sweep
 from attnorm.config.run_state import FolderLock
 from attnorm.errors import ConfigError, Problem
 from attnorm.progress import console
@@ -262,6 +263,7 @@ def close(command: SweepCommand, folder: Path, plan: Plan, journal: Journal, mod
     }
     write_json(folder / "sweep.json", content)
     print_results(results)
+    write_report_of_sweep(folder)
     if left:
         console.print(f"{left} of {plan.total} jobs are unfinished; to continue, repeat: {repeated}", markup=False)
     console.print(f"sweep folder: {folder}", markup=False)

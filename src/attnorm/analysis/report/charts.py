@@ -1,0 +1,278 @@
+"""The charts of the report, as functions of plain rows.
+
+Altair writes the specifications. Their data stay outside, in named data sets, so that the page can show the same rows
+as a table. Colours are CSS variables of the page (`--c0`, ... for arms, `--s0`, ... for layers), so that a chart
+follows the mode of the page, also in print. Nothing that a run wrote becomes part of an expression or the name of a
+field.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import floor, isfinite, log10
+from typing import TYPE_CHECKING, Any
+
+from attnorm.analysis.comparison import Comparison
+from attnorm.analysis.report.curves import Point
+from attnorm.analysis.report.results import title_of
+
+if TYPE_CHECKING:
+    import altair as alt
+
+COLOURS, SHADES = 8, 8  # --c0 to --c7, --s0 to --s7 of assets/style.css
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
+FEW = 12  # steps of a curve up to which its points are drawn
+MANY = 12  # rows of a forest plot from which it is drawn narrowly, without single seeds
+HEIGHT = 210
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu Sans", sans-serif'  # of style.css
+CONFIG = {  # texts and grid have colours of assets/style.css
+    "font": FONT,
+    "aria": False,
+    "view": {"stroke": None},
+    "axis": {
+        "domain": False,
+        "ticks": False,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelPadding": 6,
+        "titlePadding": 8,
+    },
+}
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a series is drawn. colour: a CSS variable. dash: lengths of strokes and gaps."""
+
+    label: str
+    colour: str
+    dash: list[int]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart.
+
+    name: unique on the page; the HTML id. title: what is drawn. description: the same for readers who do not see it,
+    with the main values. spec: the Vega-Lite specification. data: the rows of each of its data sets. fields: the
+    fields of the data set "rows" and their names in the table behind the chart. legend: the series, [] if there is one.
+    """
+
+    name: str
+    title: str
+    description: str
+    spec: dict[str, Any]
+    data: dict[str, Rows]
+    fields: dict[str, str]
+    legend: list[Style]
+
+
+def styles_of_arms(labels: Sequence[str]) -> dict[str, Style]:
+    """One style per arm; the first, the baseline, is neutral. After eight arms, colours return with another dash."""
+    return {
+        label: Style(label, f"var(--c{number % COLOURS})", DASHES[number // COLOURS % len(DASHES)])
+        for number, label in enumerate(labels)
+    }
+
+
+def styles_of_layers(labels: Sequence[str]) -> dict[str, Style]:
+    """One shade per layer, from the first to the last."""
+    last = max(len(labels) - 1, 1)
+    return {
+        label: Style(label, f"var(--s{round(number * (SHADES - 1) / last)})", DASHES[0])
+        for number, label in enumerate(labels)
+    }
+
+
+def curves(
+    name: str, title: str, points: Sequence[Point], styles: Mapping[str, Style], series: str = "arm", log: bool = False
+) -> Figure:
+    """Lines with bands from the smallest to the largest value. series: what a series is. log: a logarithmic axis."""
+    import altair as alt
+
+    used = [style for label, style in styles.items() if any(point.series == label for point in points)]
+    scale = log_scale(points) if log else alt.Scale(zero=False, nice=True)
+    rows = [asdict(point) for point in points]
+    fields = {
+        "series": series,
+        "step": "update",
+        "mean": "mean",
+        "low": "smallest",
+        "high": "largest",
+        "size": "values",
+    }
+    x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format="~s"))
+    y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(points)))
+    colour, dash = scales(used)
+    tooltip = [
+        alt.Tooltip("series:N", title=series),
+        alt.Tooltip("step:Q", title="update", format=","),
+        *(alt.Tooltip(f"{key}:Q", title=fields[key], format=".4~g") for key in ("mean", "low", "high")),
+    ]
+    base = alt.Chart(alt.NamedData("rows")).encode(x=x, color=colour)
+    band = base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
+    line = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash)
+    few = max((sum(point.series == style.label for point in points) for style in used), default=0) <= FEW
+    dots = base.mark_point(filled=True, size=28 if few else 90, opacity=1 if few else 0).encode(y=y, tooltip=tooltip)
+    last = "; ".join(f"{label} {value:.4g}" for label, value in {it.series: it.mean for it in points}.items())
+    description = f"Line chart of {title} against the number of updates. Last means: {last}."
+    return Figure(name, title, description, specified(alt.layer(band, line, dots)), {"rows": rows}, fields, used)
+
+
+def by_layer(
+    name: str, title: str, points: Sequence[tuple[str, Point]], styles: Mapping[str, Style], log: bool = False
+) -> Figure:
+    """A point per layer and arm, with a line from the smallest to the largest value."""
+    import altair as alt
+
+    rows = [{"layer": layer, **asdict(point)} for layer, point in points]
+    used = [style for label, style in styles.items() if any(row["series"] == label for row in rows)]
+    layers = list(dict.fromkeys(layer for layer, _ in points))
+    fields = {"layer": "layer", "series": "arm", "mean": "mean", "low": "smallest", "high": "largest", "size": "values"}
+    colour, _ = scales(used)
+    labels = [style.label for style in used]
+    base = alt.Chart(alt.NamedData("rows")).encode(
+        x=alt.X("layer:N", sort=layers, title=None, axis=alt.Axis(labelAngle=-30 if len(layers) > 3 else 0)),
+        xOffset=alt.XOffset("series:N", sort=labels),
+        color=colour,
+    )
+    means = [point for _, point in points]
+    scale = log_scale(means) if log else alt.Scale(zero=False, nice=True)
+    y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(means)))
+    rule = base.mark_rule(strokeWidth=2, opacity=0.55).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
+    tooltip = [
+        alt.Tooltip("series:N", title="arm"),
+        alt.Tooltip("layer:N", title="layer"),
+        *(alt.Tooltip(f"{key}:Q", title=fields[key], format=".4~g") for key in ("mean", "low", "high")),
+    ]
+    dots = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tooltip)
+    description = f"Dot chart of {title} in {len(layers)} layers, for {', '.join(labels)}."
+    return Figure(name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used)
+
+
+def forest(name: str, comparison: Comparison) -> Figure:
+    """The difference of each arm from the baseline: the mean, both intervals, and the difference of each seed."""
+    import altair as alt
+
+    level = comparison.verdicts[0].difference.level * 100
+    rows, seeds, many = [], [], len(comparison.verdicts) > MANY
+    for it in comparison.verdicts:
+        wide, narrow = it.difference.new_seeds_and_examples, it.difference.new_seeds
+        ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}
+        word = "no verdict" if it.no_verdict else "shown" if it.is_shown else "not shown"
+        row = {"arm": it.label, "difference": it.difference.estimate, **ends, "verdict": word}
+        rows.append({key: known(value) for key, value in row.items()})
+        if not many:
+            seeds += [{"arm": it.label, "seed": seed, "value": rounded(value)} for seed, value in it.by_seed.items()]
+    fields = {
+        "arm": "arm",
+        "difference": "difference",
+        "low": f"{level:g} % interval from",
+        "high": "to",
+        "seeds_low": "for new seeds only from",
+        "seeds_high": "to ",
+        "verdict": "verdict",
+    }
+    title = f"difference from {comparison.baseline} in {title_of(comparison.metric)}"
+    labels = [row["arm"] for row in rows]
+    y = alt.Y("arm:N", sort=labels, title=None, axis=alt.Axis(labelLimit=150, ticks=False, domain=False))
+    axis = alt.Axis(tickCount=6, format="~g")
+
+    def x(field: str) -> "alt.X":
+        return alt.X(f"{field}:Q", title=title, axis=axis, scale=alt.Scale(zero=True, nice=True))
+
+    base = alt.Chart(alt.NamedData("rows")).encode(y=y)
+    tooltip = [
+        alt.Tooltip("arm:N", title="arm"),
+        alt.Tooltip("difference:Q", title="difference", format="+.4~g"),
+        alt.Tooltip("low:Q", title="from", format="+.4~g"),
+        alt.Tooltip("high:Q", title="to", format="+.4~g"),
+        alt.Tooltip("verdict:N", title="verdict"),
+    ]
+    zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3], color="var(--ink-soft)").encode(x=x("at"))
+    wide_rule = base.mark_rule(strokeWidth=2, color="var(--accent)").encode(x=x("low"), x2="high:Q")
+    narrow_rule = base.mark_rule(strokeWidth=6, color="var(--accent)", opacity=0.35).encode(
+        x=x("seeds_low"), x2="seeds_high:Q"
+    )
+    fill = alt.Scale(
+        domain=["shown", "not shown", "no verdict"], range=["var(--accent)", "var(--paper)", "var(--paper)"]
+    )
+    dots = base.mark_point(size=90, strokeWidth=2, stroke="var(--accent)", opacity=1, filled=False).encode(
+        x=x("difference"), fill=alt.Fill("verdict:N", scale=fill, legend=None), tooltip=tooltip
+    )
+    ticks = (
+        alt.Chart(alt.NamedData("seeds"))
+        .mark_tick(color="var(--ink-soft)", thickness=1.5, height=9, yOffset=13)
+        .encode(
+            y=y,
+            x=x("value"),
+            tooltip=[
+                alt.Tooltip("arm:N", title="arm"),
+                alt.Tooltip("seed:N", title="seed"),
+                alt.Tooltip("value:Q", title="difference", format="+.4~g"),
+            ],
+        )
+    )
+    listed = "; ".join(sentence_of(row) for row in rows[:MANY]) + ("; and others" if many else "")
+    chart = alt.layer(zero, narrow_rule, wide_rule, ticks, dots)
+    spec = specified(chart, height=(22 if many else 46) * len(rows))
+    data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
+    return Figure(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
+
+
+def sentence_of(row: Mapping[str, Any]) -> str:
+    """A row of the forest plot in words."""
+    ends = "" if row["low"] is None else f", interval {row['low']:.4g} to {row['high']:.4g}"
+    return f"{row['arm']}: {row['difference']:+.4g}{ends}, {row['verdict']}"
+
+
+def known(value: Any) -> Any:
+    """A rounded number, None for NaN, and texts as they are."""
+    return value if not isinstance(value, float) else rounded(value) if isfinite(value) else None
+
+
+def rounded(value: float) -> float:
+    """A number with as many digits as a chart can show."""
+    return float(f"{value:.4g}")
+
+
+def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.StrokeDash"]:
+    """The encodings of series by colour and by dash. The legend is part of the page, not of the chart."""
+    import altair as alt
+
+    labels = [style.label for style in styles]
+    colour = alt.Scale(domain=labels, range=[style.colour for style in styles])
+    dash = alt.Scale(domain=labels, range=[style.dash for style in styles])
+    return (
+        alt.Color("series:N", scale=colour, legend=None),
+        alt.StrokeDash("series:N", scale=dash, legend=None),
+    )
+
+
+def log_scale(points: Sequence[Point]) -> "alt.Scale":
+    """A logarithmic scale; what is below its lower end is drawn there."""
+    import altair as alt
+
+    return alt.Scale(type="log", domainMin=log_floor(points), clamp=True)
+
+
+def axis_format(points: Sequence[Point]) -> str:
+    """How the numbers of an axis are written: thousands with a prefix."""
+    return "~s" if max((abs(point.mean) for point in points), default=0) >= 1000 else "~g"
+
+
+def log_floor(points: Sequence[Point]) -> float:
+    """The lower end of a logarithmic axis: the smallest positive mean, or a power of ten if there are zeros."""
+    positive = [point.mean for point in points if point.mean > 0]
+    if not positive:
+        return 1e-6
+    smallest = min(positive)
+    return smallest if all(point.low > 0 for point in points) and smallest > 1e-8 else 10.0 ** floor(log10(smallest))
+
+
+def specified(chart: "alt.LayerChart | alt.FacetChart", height: Any = HEIGHT) -> dict[str, Any]:
+    """The specification of a chart that is as wide as its place on the page."""
+    spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict(validate=False)
+    spec.pop("$schema", None)
+    return {**spec, "background": "transparent", "padding": {"left": 2, "right": 10, "top": 4, "bottom": 2}, "config": CONFIG}

@@ -1,0 +1,285 @@
+"""Everything that the report says, collected from run folders into plain values."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from attnorm.analysis.arms import Arm, TrainedRun, arms_of, waiting_jobs
+from attnorm.analysis.comparison import Comparison, baseline_of
+from attnorm.analysis.report import charts
+from attnorm.analysis.report.drawings import Drawings, drawings_of
+from attnorm.analysis.report.examples import Contrast, Example, contrasts_of, samples_of
+from attnorm.analysis.report.results import (
+    Results,
+    headline,
+    main_table,
+    other_metrics_table,
+    results_of,
+    title_of,
+    unknown_metric,
+    with_holm,
+)
+from attnorm.analysis.report.runs import (
+    Progress,
+    Trouble,
+    name_of,
+    progress_of,
+    readable_runs,
+    sweep_at_work,
+    troubles_of,
+)
+from attnorm.analysis.report.setup import Setup, setup_of
+from attnorm.analysis.report.tables import Cell, Column, Table, as_number, number
+from attnorm.analysis.scores import SplitName
+from attnorm.analysis.verdict import Verdict, count
+from attnorm.config.run_state import RunState
+from attnorm.tasks.results import LOWER_IS_BETTER
+
+Places = Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class VerdictText:
+    """A verdict in words. kind: "shown", "not-shown" or "none"."""
+
+    kind: str
+    label: str
+    sentence: str
+    claim: str | None
+
+
+@dataclass(frozen=True)
+class TaskPage:
+    """What the page says about the runs of one task.
+
+    name: the name of the task. anchor: the HTML id of its part of the page. facts: names and values of its size.
+    headline: the verdicts in one sentence. warnings, notes: what a reader has to know.
+    """
+
+    name: str
+    anchor: str
+    facts: list[tuple[str, str]]
+    headline: str
+    setup: Setup
+    warnings: list[str]
+    verdicts: list[VerdictText]
+    notes: list[str]
+    main: Table | None
+    others: Table | None
+    forest: charts.Figure | None
+    drawings: Drawings
+    samples: list[Example]
+    contrasts: list[Contrast]
+    runs: Table
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole page.
+
+    troubles: runs that are not finished. running: how far the others have come. waiting: planned runs that have not
+    started. refresh: seconds after which the page loads itself again; None: never.
+    """
+
+    title: str
+    written: str
+    places: list[str]
+    facts: list[tuple[str, str]]
+    tasks: list[TaskPage]
+    troubles: list[Trouble]
+    running: list[Progress]
+    waiting: list[str]
+    refresh: int | None
+    at_work: bool
+
+
+def collect(
+    places: Places,
+    baseline: str | None = None,
+    metric: str | None = None,
+    *,
+    split: SplitName = "auto",
+    level: float = 0.95,
+    refresh: int | None = None,
+    ended: bool = False,
+) -> Report:
+    """Reads the runs in some places.
+
+    baseline: the label of the arm that the others are compared with; None: softmax, or else the first arm. metric: the
+    metric of the verdicts; None: the primary one of each task. split, level: see `compare`. refresh: see `Report`.
+    ended: no sweep is at work there, even if the lock of one is held; for that sweep itself.
+
+    Raises RunError for a place without runs, and ConfigError for a baseline or a metric that no task has.
+    """
+    runs, unreadable = readable_runs(places)
+    waiting, at_work = waiting_jobs(places), not ended and sweep_at_work(places)
+    by_task = arms_by_task(runs)
+    baselines = baselines_of(by_task, baseline)
+    pending = [*waiting, *(unfinished(by_task) if at_work else ())]
+    found = {task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()}
+    if metric is not None and (error := unknown_metric(metric, found.values())):
+        raise error
+    adjusted = dict(zip(found, with_holm(list(found.values())), strict=True))
+    tasks = [
+        task_page(f"task-{number}", arms, baselines[task], adjusted[task], metric)
+        for number, (task, arms) in enumerate(by_task.items(), start=1)
+    ]
+    arms = [arm for its in by_task.values() for arm in its]
+    return Report(
+        title=title_for(by_task, baselines),
+        written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+        places=[str(place) for place in places],
+        facts=facts_of(arms, waiting),
+        tasks=tasks,
+        troubles=[*troubles_of(arms), *unreadable],
+        running=progress_of(arms),
+        waiting=waiting,
+        refresh=refresh,
+        at_work=at_work,
+    )
+
+
+def arms_by_task(runs: Sequence[TrainedRun]) -> dict[str, list[Arm]]:
+    """The arms of each task."""
+    by_task: dict[str, list[Arm]] = defaultdict(list)
+    for arm in arms_of(runs):
+        by_task[arm.task].append(arm)
+    return dict(by_task)
+
+
+def baselines_of(by_task: dict[str, list[Arm]], label: str | None) -> dict[str, Arm]:
+    """The baseline of each task. A task that has no arm with this label gets the one that it has without a label."""
+    if label is not None and by_task and not any(arm.label == label for arms in by_task.values() for arm in arms):
+        baseline_of([arm for arms in by_task.values() for arm in arms], label)  # raises ConfigError
+    return {
+        task: baseline_of(arms, label if any(arm.label == label for arm in arms) else None)
+        for task, arms in by_task.items()
+    }
+
+
+def unfinished(by_task: dict[str, list[Arm]]) -> list[str]:
+    """The runs that have ended without finishing, which a sweep that is at work may resume."""
+    return [
+        name_of(arm, run) for arms in by_task.values() for arm in arms for run in arm.runs if run.state.is_unfinished
+    ]
+
+
+def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results, metric: str | None) -> TaskPage:
+    """What the page says about one task."""
+    main = results.main
+    setup = setup_of(anchor, arms, baseline)
+    ordered = ordered_arms(arms, baseline, main)
+    split: SplitName = "test" if main is not None and main.source == "test" else "validation"
+    decided = main is not None and not main.pending and bool(main.verdicts)
+    return TaskPage(
+        name=baseline.task,
+        anchor=anchor,
+        facts=task_facts(arms, baseline, main),
+        headline=headline(main) if main else "There is nothing to compare yet.",
+        setup=setup,
+        warnings=warnings_of(setup, main, metric),
+        verdicts=[verdict_text(it) for it in main.verdicts] if main else [],
+        notes=[*results.left_out, *(main.notes if main else [])],
+        main=main_table(f"results-{anchor}", ordered, results),
+        others=other_metrics_table(f"metrics-{anchor}", results),
+        forest=charts.forest(f"forest-{anchor}", main) if main and decided else None,
+        drawings=drawings_of(anchor, ordered),
+        samples=samples_of(main, ordered, split) if main else [],
+        contrasts=contrasts_of(main, baseline, ordered, split) if main and decided else [],
+        runs=runs_table(f"runs-{anchor}", ordered),
+    )
+
+
+def ordered_arms(arms: Sequence[Arm], baseline: Arm, main: Comparison | None) -> list[Arm]:
+    """The baseline, then the arms in the order given; if there are too many colours to tell apart, the best first."""
+    others = [arm for arm in arms if arm is not baseline]
+    if main is not None and len(arms) > charts.COLOURS:
+        sign = 1 if main.metric in LOWER_IS_BETTER else -1
+        means = {it.label: sign * it.mean for it in main.scores if it.values}
+        others.sort(key=lambda arm: means.get(arm.label, float("inf")))
+    return [baseline, *others]
+
+
+def warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> list[str]:
+    """What makes the comparison less than a comparison of normalizers."""
+    found = []
+    if setup.confounds:
+        keys = ", ".join(setup.confounds[:8]) + (", \u2026" if len(setup.confounds) > 8 else "")
+        found.append(
+            f"More than the attention differs between the arms: {keys}. A difference between two arms that differ in "
+            "these settings cannot be attributed to the normalizer."
+        )
+    if main is not None and metric is not None and main.metric != metric:
+        found.append(f"The runs of this task have no metric {metric}; {title_of(main.metric)} is shown instead.")
+    elif main is not None and not main.is_primary:
+        found.append(
+            f"{title_of(main.metric)} is not the metric that the task declared as its primary one before training, so "
+            "these verdicts are exploratory, and their p-values are adjusted for this task only."
+        )
+    return found
+
+
+def verdict_text(verdict: Verdict) -> VerdictText:
+    """A verdict in words."""
+    kind = "none" if verdict.no_verdict is not None else "shown" if verdict.is_shown else "not-shown"
+    claim = None if verdict.no_verdict is not None else verdict.claim_for_this_test_set()
+    return VerdictText(kind, verdict.label, verdict.sentence(), claim)
+
+
+def facts_of(arms: Sequence[Arm], waiting: Sequence[str]) -> list[tuple[str, str]]:
+    """The size of the whole set of runs."""
+    runs = [run for arm in arms for run in arm.runs]
+    finished = sum(run.state is RunState.FINISHED for run in runs)
+    return [("runs finished", f"{finished:,} of {len(runs) + len(waiting):,}")]
+
+
+def task_facts(arms: Sequence[Arm], baseline: Arm, main: Comparison | None) -> list[tuple[str, str]]:
+    """The size of the comparison of a task."""
+    seeds = {len(arm.finished) for arm in arms}
+    facts = [
+        ("arms", f"{len(arms):,}"),
+        ("seeds per arm", str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"),
+        ("baseline", baseline.label),
+    ]
+    if main is not None:
+        facts += [("metric", title_of(main.metric)), ("examples", f"{main.examples:,}")]
+    return facts
+
+
+def runs_table(name: str, arms: Sequence[Arm]) -> Table:
+    """One row per run."""
+    columns = [
+        Column("arm"),
+        Column("seed", True),
+        Column("state"),
+        Column("updates", True),
+        Column("hours", True),
+        Column("folder"),
+    ]
+    rows = []
+    for arm in arms:
+        for run in arm.runs:
+            seconds = as_number(run.summary.get("wall_seconds"))
+            rows.append(
+                [
+                    Cell(arm.label),
+                    Cell(str(run.seed), run.seed),
+                    Cell(str(run.state)),
+                    number(as_number(run.summary.get("steps")), 0),
+                    number(None if seconds is None else seconds / 3600),
+                    Cell(str(run.folder)),
+                ]
+            )
+    return Table(name, f"All {count(len(rows), 'run')}", columns, rows)
+
+
+def title_for(by_task: dict[str, list[Arm]], baselines: dict[str, Arm]) -> str:
+    """The title of the page."""
+    if len(by_task) == 1:
+        [(task, arms)] = by_task.items()
+        labels = [arm.label for arm in ordered_arms(arms, baselines[task], None)]
+        if len(labels) <= 4 and sum(map(len, labels)) < 60:
+            return f"{', '.join(labels)} on {task}"
+    return f"Attention normalizers on {', '.join(list(by_task)[:4])}" if by_task else "Attention normalizers"

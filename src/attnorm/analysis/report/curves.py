@@ -1,0 +1,193 @@
+"""Curves over the course of training, aggregated over the runs of each arm and thinned to few points."""
+
+import csv
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from attnorm.analysis.arms import Arm, TrainedRun
+from attnorm.config.run_state import RunState
+from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
+from attnorm.training.callbacks.learned_scalars import recorded_scalars
+
+METRICS = "metrics.csv"
+LOGGED = ("train/loss", "val/loss", "val/", "train/gradient_norm")  # columns, in order
+POINTS = 100  # of a curve; if there are more, neighbours are averaged
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a curve.
+
+    series: the arm, or the layer. step: the number of updates. mean, low, high: the mean, the smallest and the largest
+    of the values. size: their number.
+    """
+
+    series: str
+    step: int
+    mean: float
+    low: float
+    high: float
+    size: int
+
+
+def metric_curves(arms: Mapping[str, Sequence[TrainedRun]]) -> dict[str, list[Point]]:
+    """The curves of losses and metrics by name, over the seeds of each arm. arms: the runs by series."""
+    found: dict[str, list[pd.DataFrame]] = {}
+    for series, runs in arms.items():
+        for number, run in enumerate(runs):
+            table = read_numbers(run.folder / METRICS, is_logged)
+            for name in table.columns.drop("step", errors="ignore"):
+                rows = table[["step", name]].dropna().set_axis(["step", "value"], axis=1)
+                found.setdefault(str(name), []).append(rows.assign(series=series, run=number))
+    order = sorted(found, key=lambda name: next(n for n, it in enumerate(LOGGED) if name.startswith(it)))
+    curves = {name: aggregated(pd.concat(found[name])) for name in order}
+    return {name: points for name, points in curves.items() if points}
+
+
+def is_logged(column: str) -> bool:
+    """Whether a column of metrics.csv is drawn."""
+    return column.startswith(LOGGED)
+
+
+def attention_rows(arms: Mapping[str, Sequence[TrainedRun]]) -> pd.DataFrame:
+    """The rows of attention.csv of all runs, with the columns series, run and stack; without rows if there are none."""
+    tables = [
+        read_numbers(run.folder / ATTENTION_FILE).assign(series=series, run=number)
+        for series, runs in arms.items()
+        for number, run in enumerate(runs)
+    ]
+    return with_layers(tables)
+
+
+def attention_curves(rows: pd.DataFrame, column: str) -> dict[str, list[Point]]:
+    """The curves of a column by stack, such as "decoder cross": the mean over its layers and heads."""
+    if column not in rows:
+        return {}
+    means = rows.groupby(["stack", "series", "run", "step"], sort=False)[column].mean().rename("value").reset_index()
+    return {str(stack): aggregated(part) for stack, part in means.groupby("stack", sort=False)}
+
+
+def final_by_layer(rows: pd.DataFrame, column: str) -> list[tuple[str, Point]]:
+    """The last recorded values of a column: for each layer, a point per series, over heads and runs."""
+    if column not in rows:
+        return []
+    last = rows[rows["step"] == rows.groupby(["series", "run"])["step"].transform("max")].dropna(subset=[column])
+    found = []
+    for (layer, series), part in last.groupby(["layer", "series"], sort=False):
+        values = part[column]
+        mean, low, high = map(rounded, (values.mean(), values.min(), values.max()))
+        found.append((str(layer), Point(str(series), int(part["step"].max()), mean, low, high, len(values))))
+    stacks = list(dict.fromkeys(stack_of(layer) for layer, _ in found))
+    return sorted(found, key=lambda it: (stacks.index(stack_of(it[0])), layer_number(it[0])))
+
+
+def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]]]:
+    """The curves of learned scalars by name and stack, with one series per layer, over the heads and runs."""
+    tables: dict[str, list[pd.DataFrame]] = {}
+    for number, run in enumerate(runs):
+        for name, recorded in scalars_of(run.folder).items():
+            tables.setdefault(name, []).append(pd.DataFrame(recorded).assign(run=number))
+    found: dict[str, dict[str, list[Point]]] = {}
+    for name, parts in tables.items():
+        rows = with_layers([numeric(part) for part in parts])
+        if "value" in rows:
+            rows = rows.assign(series=rows["layer"].map(layer_name)).dropna(subset=["value"])
+            found[name] = {str(stack): aggregated(part) for stack, part in rows.groupby("stack", sort=False)}
+    return found
+
+
+def scalars_of(folder: Path) -> dict[str, list[dict[str, str]]]:
+    """The learned scalars of a run; none if its CSV files are damaged."""
+    try:
+        return recorded_scalars(folder)
+    except (OSError, ValueError, csv.Error):
+        return {}
+
+
+def with_layers(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of all tables that have steps and layers, with the stack of each layer."""
+    usable = [table for table in tables if {"step", "layer"} <= set(table.columns)]
+    if not usable:
+        return pd.DataFrame()
+    rows = pd.concat(usable, ignore_index=True)
+    return rows.assign(stack=rows["layer"].map(stack_of))
+
+
+def aggregated(rows: pd.DataFrame) -> list[Point]:
+    """Mean and range over the runs of each series at each step.
+
+    rows: columns series, run, step, value, with several values of a run at a step where it has several heads. Where
+    there are more than POINTS steps, they are merged into so many intervals of equal length, and each run enters with
+    its mean over an interval.
+    """
+    rows = rows[np.isfinite(rows["value"])]
+    steps = np.unique(rows["step"])
+    if len(steps) > POINTS:
+        edges = np.linspace(steps[0], steps[-1], POINTS + 1)
+        rows = rows.assign(step=edges[np.clip(np.searchsorted(edges, rows["step"]), 1, POINTS)])
+        keys = ["series", "run", "step", *(["head"] if "head" in rows else []), *(["layer"] if "layer" in rows else [])]
+        rows = rows.groupby(keys, sort=False, dropna=False)["value"].mean().reset_index()
+    groups = rows.groupby(["series", "step"], sort=False)["value"]
+    found = groups.agg(["mean", "min", "max", "size"]).reset_index().sort_values("step", kind="stable")
+    order = {series: number for number, series in enumerate(dict.fromkeys(rows["series"]))}
+    points = []
+    for series, step, mean, low, high, size in found.itertuples(index=False):
+        points.append(Point(str(series), round(step), rounded(mean), rounded(low), rounded(high), int(size)))
+    return sorted(points, key=lambda point: (order[point.series], point.step))
+
+
+def rounded(value: float) -> float:
+    """A value with as many digits as a chart can show."""
+    return float(f"{value:.4g}")
+
+
+def read_numbers(path: Path, wanted: Callable[[str], bool] | None = None) -> pd.DataFrame:
+    """The numeric columns of a CSV file, "layer" as text; without rows if it cannot be read. What is no number is NaN.
+
+    wanted: which columns to read besides "step"; None: all.
+    """
+    chosen: Callable[[Hashable], bool] = lambda name: name == "step" or wanted is None or wanted(str(name))  # noqa: E731
+    try:
+        table = pd.read_csv(path, usecols=chosen, on_bad_lines="skip", encoding_errors="replace")
+    except (OSError, ValueError):  # missing, empty, or no table
+        return pd.DataFrame()
+    return numeric(table)
+
+
+def numeric(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with numbers, or NaN, in all columns but "layer"; rows without a step are left out."""
+    if "step" not in table:
+        return pd.DataFrame()
+    for name in table.columns:
+        if name == "layer":
+            table[name] = table[name].astype(str)
+        elif not pd.api.types.is_numeric_dtype(table[name]):
+            table[name] = pd.to_numeric(table[name], errors="coerce")
+    return table[np.isfinite(table["step"])]
+
+
+def stack_of(layer: str) -> str:
+    """ "decoder/0/cross" -> "decoder cross", "fusion" -> "fusion"."""
+    return " ".join(part for part in layer.split("/") if not part.isdigit())
+
+
+def layer_name(layer: str) -> str:
+    """ "decoder/0/cross" -> "layer 0"; the label itself if it has no number."""
+    number = "".join(part for part in layer.split("/") if part.isdigit())
+    return f"layer {number}" if number else layer
+
+
+def layer_number(layer: str) -> int:
+    """The number of a layer in its stack."""
+    return int("".join(part for part in layer.split("/") if part.isdigit()) or 0)
+
+
+def runs_to_draw(arm: Arm) -> list[TrainedRun]:
+    """The finished runs of an arm, or, as long as there are none, all of them."""
+    finished = list(arm.finished.values())
+    running = [run for run in arm.runs if run.state is RunState.RUNNING]
+    return [*finished, *running] or list(arm.runs)

@@ -1,0 +1,116 @@
+"""Writes the report as one HTML file, which opens from disk and loads nothing from anywhere.
+
+Jinja escapes every text. Data for scripts are JSON with "<", ">" and "&" escaped, in elements that are not run. The
+page has a content security policy that allows only its own two scripts, by their hashes, and no request at all.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from attnorm.analysis.report.charts import Figure
+from attnorm.analysis.report.content import Report
+from attnorm.errors import UserError
+
+EXTRA = "attnorm[report]"
+
+
+def check_installed() -> None:
+    """Raises UserError if a library of the extra is missing."""
+    for name in ("altair", "vl_convert", "jinja2"):
+        try:
+            __import__(name)
+        except ImportError as error:
+            if error.name != name:
+                raise
+            raise UserError(f"the report needs the package {name}; install it with: pip install {EXTRA}") from error
+
+
+def write_page(report: Report, path: Path) -> int:
+    """Writes the page, atomically, and returns its size in bytes."""
+    content = html_of(report).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_bytes(content)
+    os.replace(unfinished, path)
+    return len(content)
+
+
+def html_of(report: Report) -> str:
+    """The page as a text."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("attnorm.analysis.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    figures = {figure.name: payload_of(figure) for figure in figures_of(report)}
+    scripts = [asset("page.js"), *([asset("charts.js")] if figures else [])]
+    return environment.get_template("page.html").render(
+        report=report,
+        style=asset("style.css"),
+        scripts=scripts,
+        policy=policy_of(scripts),
+        figures=json_of(figures) if figures else "",
+        library=library() if figures else "",
+    )
+
+
+def figures_of(report: Report) -> Iterator[Figure]:
+    """All charts of the page."""
+    for page in report.tasks:
+        yield from [page.forest] if page.forest else []
+        yield from (*page.drawings.curves, *page.drawings.scalars, *page.drawings.attention)
+
+
+def payload_of(figure: Figure) -> dict[str, Any]:
+    """What the script needs for a chart: its specification, and its data as lists of values."""
+    return {
+        "spec": figure.spec,
+        "columns": [name.strip() for name in figure.fields.values()],
+        "fields": list(figure.fields),
+        "data": {
+            name: {"fields": list(rows[0]) if rows else [], "rows": [list(row.values()) for row in rows]}
+            for name, rows in figure.data.items()
+        },
+    }
+
+
+@cache
+def library() -> str:
+    """JavaScript that defines `window.vegaEmbed`, with all of Vega: compressed with gzip, in base64."""
+    import vl_convert
+
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
+
+
+def json_of(content: Any) -> str:
+    """JSON that can stand inside a script element, whatever texts it contains."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def policy_of(scripts: list[str]) -> str:
+    """A content security policy: these scripts only, and no requests. Vega compiles its expressions, hence eval."""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{it}'" for it in hashes)
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-eval' {allowed}"
+
+
+@cache
+def asset(name: str) -> str:
+    """The content of a file in assets/."""
+    return (files("attnorm.analysis.report") / "assets" / name).read_text(encoding="utf-8")

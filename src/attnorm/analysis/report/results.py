@@ -1,0 +1,298 @@
+"""The final scores of the arms of a task: verdicts in words, and tables of all metrics."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnorm.analysis.arms import Arm, TrainedRun
+from attnorm.analysis.comparison import SOURCES, Comparison, all_verdicts, compare_arms
+from attnorm.analysis.report.tables import Cell, Column, Table, as_number, interval, number
+from attnorm.analysis.scores import SplitName, common_split, cost_of, example_table, primary_metric
+from attnorm.analysis.verdict import ArmScores, Verdict, decimals, p_text
+from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
+
+BASELINE = "baseline"
+COSTS = (  # of a run: column, key, digits, hint
+    ("tokens/s", "tokens_per_second", 0, "training speed in tokens per second without padding, mean over seeds"),
+    ("memory (MB)", "peak_memory_mb", 0, "peak memory of the GPU, or of the process on a CPU, mean over seeds"),
+    ("hours", "hours", 2, "wall time of a run, mean over seeds"),
+)
+
+
+Group = tuple[str, list[ArmScores], dict[str, Verdict]]  # a metric, the scores of the arms, and verdicts by label
+
+
+@dataclass(frozen=True)
+class Results:
+    """The final scores of the arms of a task.
+
+    comparisons: on the metric of the verdicts first, and then on all other metrics; [] if nothing can be compared.
+    left_out: why arms are not compared, in words. reported: the metrics at the end of the runs by arm, if there are no
+    scores of single examples.
+    """
+
+    comparisons: list[Comparison]
+    left_out: list[str]
+    reported: dict[str, list[ArmScores]]
+
+    @property
+    def main(self) -> Comparison | None:
+        """The comparison on the metric of the verdicts."""
+        return self.comparisons[0] if self.comparisons else None
+
+
+def results_of(
+    arms: Sequence[Arm],
+    baseline: Arm,
+    metric: str | None,
+    split: SplitName,
+    level: float,
+    pending: Sequence[str],
+) -> Results:
+    """Compares the arms of a task with its baseline on every metric. metric: that of the verdicts, or None."""
+    others = [arm for arm in arms if arm is not baseline]
+    allowed = metrics_of(arms, split)
+    if not allowed:
+        reason = "No finished run has scores of single examples, so there is nothing to compare yet."
+        return Results([], [reason], reported_scores([baseline, *others]))
+
+    def on(name: str | None, these: Sequence[Arm]) -> Comparison:
+        return compare_arms(baseline, these, name, split=split, level=level, pending=pending)
+
+    chosen = metric if metric in allowed else None
+    with_runs = [arm for arm in others if arm.finished]
+    left_out = [f"{arm.label} is not compared: no run has finished." for arm in others if not arm.finished]
+    try:
+        try:
+            main = on(chosen, with_runs)
+        except RunError:  # because of some arms, perhaps
+            with_runs, reasons = comparable(with_runs, lambda arm: on(chosen, [arm]))
+            main, left_out = on(chosen, with_runs), left_out + reasons
+        more = [on(name, with_runs) for name in allowed if name != main.metric]
+    except RunError as error:
+        return Results([], [sentence(str(error))], reported_scores([baseline, *others]))
+    return Results([main, *more], left_out, {})
+
+
+def comparable(arms: Sequence[Arm], compare: Callable[[Arm], object]) -> tuple[list[Arm], list[str]]:
+    """The arms that can be compared with the baseline, and why the others cannot."""
+    kept, left_out = [], []
+    for arm in arms:
+        try:
+            compare(arm)
+            kept.append(arm)
+        except RunError as error:
+            left_out.append(f"{arm.label} is not compared: {str(error).rstrip('.')}.")
+    return kept, left_out
+
+
+def metrics_of(arms: Sequence[Arm], split: SplitName) -> list[str]:
+    """The metrics for which all finished runs have scores of single examples, those of the task before the losses."""
+    finished = [run for arm in arms for run in arm.finished.values()]
+    chosen = common_split(finished, split)
+    listed: list[list[str]] = []
+    for arm in arms:  # the runs of an arm have the same columns
+        for run in arm.finished.values():
+            try:
+                table = example_table(run, chosen)
+            except RunError:
+                continue
+            if table is not None:
+                listed.append(table.metrics())
+                break
+    return [name for name in (listed[0] if listed else []) if all(name in it for it in listed)]
+
+
+def reported_scores(arms: Sequence[Arm]) -> dict[str, list[ArmScores]]:
+    """The metrics that finished runs reported at the end of training, by metric."""
+    found: dict[str, list[ArmScores]] = {}
+    values = {(arm.label, run.seed): reported_metrics(run) for arm in arms for run in arm.finished.values()}
+    for name in dict.fromkeys(name for metrics in values.values() for name in metrics):
+        found[name] = [
+            ArmScores(arm.label, {seed: its[name] for seed in arm.finished if name in (its := values[arm.label, seed])})
+            for arm in arms
+        ]
+    return found
+
+
+def reported_metrics(run: TrainedRun) -> dict[str, float]:
+    """The metrics of the final evaluation, as recorded in summary.json."""
+    validation = run.summary.get("validation")
+    metrics = validation.get("metrics") if isinstance(validation, dict) else None
+    if not isinstance(metrics, dict):
+        return {}
+    return {str(name): found for name, value in metrics.items() if (found := as_number(value)) is not None}
+
+
+def with_holm(all_results: Sequence[Results]) -> list[Results]:
+    """The results with p-values that are adjusted for all primary metrics on the page together."""
+    primary = [it.main for it in all_results if it.main is not None and it.main.is_primary]
+    verdicts = all_verdicts(primary)
+    adjusted = {id(it): replace(it, verdicts=[next(verdicts) for _ in it.verdicts]) for it in primary}
+    return [
+        replace(it, comparisons=[adjusted.get(id(comparison), comparison) for comparison in it.comparisons])
+        for it in all_results
+    ]
+
+
+def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None:
+    """The table of final scores: one row per arm, the baseline first."""
+    main = results.main
+    if main is not None:
+        metric, scores, pending = main.metric, main.scores, bool(main.pending)
+        verdicts = {it.label: it for it in main.verdicts}
+    elif results.reported:
+        metric = primary_of(arms, results.reported)
+        scores, verdicts, pending = results.reported[metric], {}, False
+    else:
+        return None
+    digits, level = decimals(metric), next((it.difference.level for it in verdicts.values()), 0.95)
+    title = title_of(metric)
+    columns = [
+        Column("arm"),
+        Column(f"{title} {arrow(metric)}", True, f"{title}, mean over seeds; {better(metric)} is better"),
+        Column("s.d.", True, "standard deviation over seeds"),
+        Column("seeds", True, "number of finished seeds"),
+        Column("difference", True, "arm minus baseline, over the seeds that both have finished"),
+        Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
+        Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
+        Column("verdict"),
+        *(Column(title, True, hint) for title, _, _, hint in COSTS),
+        Column("parameters", True, "number of trained parameters"),
+    ]
+    by_label = {arm.label: arm for arm in arms}
+    listed = [*scores, *(ArmScores(label, {}) for label in by_label if label not in {it.label for it in scores})]
+    rows = []
+    for its in listed:
+        verdict = verdicts.get(its.label)
+        compared = [Cell(BASELINE), *[Cell("")] * 3] if its is scores[0] else verdict_cells(verdict, digits, pending)
+        costs = costs_of(by_label[its.label])
+        rows.append(
+            [
+                Cell(its.label),
+                number(its.mean, digits),
+                number(its.spread, digits),
+                Cell(str(len(its.values)), len(its.values)),
+                *compared,
+                *(number(costs.get(key), places) for _, key, places, _ in COSTS),
+                number(costs.get("parameters"), 0),
+            ]
+        )
+    caption = f"Final {title} of each arm, {examples_of(main)}" if main else f"Final {title} on the validation split"
+    return Table(name, caption, columns, rows, can_copy=True)
+
+
+def verdict_cells(verdict: Verdict | None, digits: int, pending: bool) -> list[Cell]:
+    """Difference, interval, p-value and verdict; only dashes while planned runs are unfinished."""
+    if verdict is None or pending:
+        return [Cell("\u2013"), Cell("\u2013"), Cell("\u2013"), Cell("pending" if pending else "\u2013")]
+    it = verdict.difference
+    low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
+    p = Cell(p_text(verdict.adjusted), verdict.adjusted) if verdict.adjusted == verdict.adjusted else Cell("\u2013")
+    word = "no verdict" if verdict.no_verdict else "shown" if verdict.is_shown else "not shown"
+    return [
+        number(it.estimate, digits, sign=True),
+        interval(low, high, digits),
+        p,
+        Cell(word, mark="shown" if verdict.is_shown else ""),
+    ]
+
+
+def other_metrics_table(name: str, results: Results) -> Table | None:
+    """All other metrics: for each, mean and spread of every arm, and its difference with the unadjusted interval."""
+    if results.main is None:
+        main = next(iter(results.reported), None)
+        groups: list[Group] = [(metric, scores, {}) for metric, scores in results.reported.items() if metric != main]
+    else:
+        groups = [(it.metric, it.scores, {v.label: v for v in it.verdicts}) for it in results.comparisons[1:]]
+    if not groups:
+        return None
+    pending = bool(results.main and results.main.pending)
+    columns, rows = [Column("arm")], [[Cell(its.label)] for its in groups[0][1]]
+    for metric, scores, verdicts in groups:
+        title, digits = title_of(metric), decimals(metric)
+        columns += [Column(f"{title} {arrow(metric)}", True, f"mean over seeds; {better(metric)} is better")]
+        columns += [Column("s.d.", True, f"standard deviation of {title} over seeds")]
+        if verdicts and not pending:
+            hint = f"of {title}: arm minus baseline, with the interval for new seeds and new examples"
+            columns += [Column("difference", True, hint), Column("interval", True, f"{hint}, unadjusted")]
+        for row, its in zip(rows, scores, strict=True):
+            row += [number(its.mean, digits), number(its.spread, digits)]
+            if verdicts and not pending:
+                found = verdict_cells(verdicts.get(its.label), digits, pending)[:2]
+                row += [Cell(BASELINE), Cell("")] if its is scores[0] else found
+    return Table(name, "The other metrics of each arm", columns, rows, can_copy=True)
+
+
+def costs_of(arm: Arm) -> dict[str, float]:
+    """Speed, memory, time and size of an arm, as means over its finished runs."""
+    found: dict[str, list[float]] = {}
+    for run in arm.finished.values():
+        memory = run.summary.get("peak_memory")
+        values = cost_of(run) if memory is None or isinstance(memory, dict) else {}
+        for key, value in {**values, "parameters": run.summary.get("parameters")}.items():
+            if (known := as_number(value)) is not None:
+                found.setdefault(key, []).append(known)
+    return {key: float(np.mean(values)) for key, values in found.items()}
+
+
+def primary_of(arms: Sequence[Arm], reported: dict[str, list[ArmScores]]) -> str:
+    """The primary metric of the task if it was reported, and otherwise the first one."""
+    primary = primary_metric([run for arm in arms for run in arm.finished.values()])
+    return primary if primary in reported else next(iter(reported))
+
+
+def title_of(metric: str) -> str:
+    """A metric in words."""
+    return NAMES.get(metric, metric.replace("_", " "))
+
+
+def arrow(metric: str) -> str:
+    """An arrow that points to where the metric is better."""
+    return "\u2193" if metric in LOWER_IS_BETTER else "\u2191"
+
+
+def better(metric: str) -> str:
+    """Whether "lower" or "higher" is better."""
+    return "lower" if metric in LOWER_IS_BETTER else "higher"
+
+
+def examples_of(comparison: Comparison) -> str:
+    """The examples of a comparison in words."""
+    return f"on {comparison.examples:,} examples of {SOURCES[comparison.source]}"
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def headline(comparison: Comparison) -> str:
+    """The verdicts of a task in one sentence."""
+    shown = [it for it in comparison.verdicts if it.is_shown]
+    decided = [it for it in comparison.verdicts if it.no_verdict is None]
+    if comparison.pending:
+        return "No verdict yet: planned runs are not finished."
+    if not comparison.verdicts:
+        return f"{comparison.baseline} is the only arm, so there is nothing to compare it with."
+    if not decided:
+        return f"No verdict on any difference from {comparison.baseline}."
+    if not shown:
+        return f"No difference from {comparison.baseline} is shown in {title_of(comparison.metric)}."
+    digits = decimals(comparison.metric)
+    listed = ", ".join(f"{it.label} ({it.difference.estimate:+.{digits}f})" for it in shown[:6])
+    more = f" and {len(shown) - 6} more" if len(shown) > 6 else ""
+    of = f"{len(shown)} of {len(comparison.verdicts)} arms {'differ' if len(shown) > 1 else 'differs'}"
+    return f"{of} from {comparison.baseline} in {title_of(comparison.metric)}: {listed}{more}."
+
+
+def unknown_metric(metric: str, found: Iterable[Results]) -> ConfigError | None:
+    """An error if no task has the metric that was asked for."""
+    mains = [it.main for it in found if it.main is not None]
+    if not mains or any(it.metric == metric for it in mains):
+        return None
+    names = dict.fromkeys(c.metric for it in found for c in it.comparisons)
+    return ConfigError([Problem("metric", f"the runs have no such metric; allowed: {', '.join(names)}", metric)])

@@ -1,0 +1,140 @@
+"""The runs of a report: all that can be read, what has become of them, and how far those have come that still train."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnorm.analysis.arms import Arm, TrainedRun, read_folder, run_folders, waiting_jobs
+from attnorm.analysis.report.tables import as_number
+from attnorm.config.run_config import FILE
+from attnorm.config.run_state import PROGRESS, FolderLock, RunState, read_json
+from attnorm.errors import RunError
+from attnorm.sweeps.results import last_line
+from attnorm.sweeps.state import CONSOLE, EVENTS, SWEEP_LOCK
+
+Places = Sequence[str | Path]
+LONGEST_REASON = 600  # characters
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A run that is not finished, and why.
+
+    name: the arm and the seed, or the folder if it cannot be read. state: in one word.
+    """
+
+    name: str
+    state: str
+    why: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a running run has come. Entries that are not known yet are None."""
+
+    name: str
+    step: int | None
+    updates: int | None
+    metric: str
+    value: float | None
+    seconds_left: float | None
+
+    @property
+    def share(self) -> float | None:
+        """The share of the updates that have been made."""
+        return min(1.0, self.step / self.updates) if self.step is not None and self.updates else None
+
+
+def readable_runs(places: Places) -> tuple[list[TrainedRun], list[Trouble]]:
+    """The runs in some places (see `find_runs`), and those whose configuration cannot be read.
+
+    Raises RunError for a place without runs, unless a sweep is about to start some there.
+    """
+    folders: dict[Path, None] = {}
+    for place in places:
+        found = run_folders(place)
+        if not found and not waiting_jobs([place]):
+            raise RunError(f"{place}: no run folder there; a run folder has a {FILE}")
+        folders |= dict.fromkeys(found)
+    runs, unreadable = [], []
+    for folder in folders:
+        try:
+            runs.append(checked(read_folder(folder)))
+        except RunError as error:
+            unreadable.append(Trouble(str(folder), "unreadable", shortened(str(error)), str(folder)))
+    return runs, unreadable
+
+
+def checked(run: TrainedRun) -> TrainedRun:
+    """The run. Raises RunError if its configuration lacks what every run has."""
+    path = run.folder / FILE
+    if not isinstance(run.config["seed"], int):
+        raise RunError(f"{path}: seed: expected a whole number")
+    if not isinstance(run.config["task"]["name"], str):
+        raise RunError(f"{path}: task.name: expected a name")
+    run.config["attention"]  # raises RunError if there is none
+    return run
+
+
+def troubles_of(arms: Sequence[Arm]) -> list[Trouble]:
+    """The runs that have ended without finishing."""
+    return [
+        Trouble(name_of(arm, run), str(run.state), reason(run), str(run.folder))
+        for arm in arms
+        for run in arm.runs
+        if run.state.is_unfinished
+    ]
+
+
+def reason(run: TrainedRun) -> str:
+    """Why a run is not finished: what it recorded, or else the last line of its output."""
+    if run.why:
+        return shortened(str(run.why))
+    said = last_line(run.folder / CONSOLE)
+    if run.state is RunState.KILLED:
+        ended = "The process ended before it could say why, for example because it was killed."
+        return f"{ended} Its last output: {shortened(said)}" if said else ended
+    return shortened(said) if said else "No reason was recorded."
+
+
+def shortened(text: str, most: int = LONGEST_REASON) -> str:
+    """A text that is cut off after so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}\u2026"
+
+
+def progress_of(arms: Sequence[Arm]) -> list[Progress]:
+    """How far the running runs have come."""
+    found = []
+    for arm in arms:
+        for run in arm.runs:
+            if run.state is RunState.RUNNING:
+                entries = read_json(run.folder / PROGRESS)
+                step, updates = as_number(entries.get("step")), as_number(entries.get("updates"))
+                found.append(
+                    Progress(
+                        name=name_of(arm, run),
+                        step=None if step is None else int(step),
+                        updates=None if updates is None else int(updates),
+                        metric=str(entries.get("monitor") or ""),
+                        value=as_number(entries.get("value")),
+                        seconds_left=as_number(entries.get("seconds_left")),
+                    )
+                )
+    return found
+
+
+def name_of(arm: Arm, run: TrainedRun) -> str:
+    """A run in words."""
+    return f"{arm.label}, seed {run.seed}"
+
+
+def sweep_at_work(places: Places) -> bool:
+    """Whether the process of a sweep is at work in one of these places, and may start or resume runs there."""
+    for place in places:
+        with suppress(OSError):
+            events = sorted(Path(place).rglob(EVENTS)) if Path(place).is_dir() else []
+            if any(FolderLock(path.parent, SWEEP_LOCK).holder() is not None for path in events):
+                return True
+    return False

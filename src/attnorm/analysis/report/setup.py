@@ -1,0 +1,92 @@
+"""What was held equal between the arms of a task, and what differs."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnorm.analysis.arms import Arm, is_of_normalizer, varying
+from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table
+from attnorm.config.run_state import read_json
+from attnorm.errors import in_yaml
+
+ENVIRONMENT = "environment.json"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was held equal between the arms of a task, and what differs.
+
+    differing: the settings in which the arms differ, one row per key; None if there is only one arm.
+    confounds: the keys among them that are not settings of the attention.
+    equal: the settings that all arms share, by group. notes: differences of code, versions and devices, in words.
+    """
+
+    differing: Table | None
+    confounds: list[str]
+    equal: dict[str, list[tuple[str, str]]]
+    notes: list[str]
+
+
+def setup_of(task: str, arms: Sequence[Arm], baseline: Arm) -> Setup:
+    """Compares the settings of the arms, the baseline first."""
+    ordered = [baseline, *(arm for arm in arms if arm is not baseline)]
+    keys = varying(arm.settings for arm in ordered)
+    keys = sorted(keys, key=lambda key: (is_of_normalizer(key), key))
+    equal: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for key, value in sorted(baseline.settings.items()):
+        if key not in keys:
+            group, _, name = key.partition(".")
+            equal[group].append((name or group, in_yaml(value)))
+    return Setup(
+        differing=differing_table(task, ordered, keys) if len(ordered) > 1 else None,
+        confounds=[key for key in keys if not is_of_normalizer(key)],
+        equal=dict(equal),
+        notes=environment_notes(ordered),
+    )
+
+
+def differing_table(task: str, arms: Sequence[Arm], keys: Sequence[str]) -> Table:
+    """One row per key, and one column per arm; what differs from the first arm, the baseline, is marked."""
+    first = arms[0].settings
+    rows = []
+    for key in keys:
+        values = [in_yaml(arm.settings[key]) if key in arm.settings else NOTHING for arm in arms]
+        there = in_yaml(first[key]) if key in first else NOTHING
+        cells = [Cell(value, mark="" if value == there else "differs") for value in values]
+        rows.append([Cell(key, mark="" if is_of_normalizer(key) else "confound"), *cells])
+    columns = [Column("setting"), *(Column(arm.label) for arm in arms)]
+    return Table(f"differences-{task}", "The settings in which the arms differ", columns, rows)
+
+
+def environment_notes(arms: Sequence[Arm]) -> list[str]:
+    """What differs between the runs in code, versions and devices."""
+    facts: dict[str, Counter[str]] = defaultdict(Counter)
+    for arm in arms:
+        for run in arm.runs:
+            for name, value in facts_of(read_json(run.folder / ENVIRONMENT)).items():
+                facts[name][value] += 1
+    notes = []
+    for name, values in facts.items():
+        if len(values) > 1:
+            listed = "; ".join(f"{value} ({count} runs)" for value, count in values.most_common(4))
+            notes.append(f"The runs differ in {name}: {listed}.")
+    if any("with uncommitted changes" in value for value in facts.get("the commit of the code", ())):
+        notes.append("Some runs were made with uncommitted changes to the code.")
+    return notes
+
+
+def facts_of(environment: Mapping[str, Any]) -> dict[str, str]:
+    """What a reader wants to be equal between runs, in words."""
+    facts = {}
+    git, packages, gpus = (environment.get(name) for name in ("git", "packages", "gpus"))
+    if isinstance(git, dict) and git.get("commit"):
+        changed = " with uncommitted changes" if git.get("changed") else ""
+        facts["the commit of the code"] = f"{str(git['commit'])[:10]}{changed}"
+    if isinstance(packages, dict):
+        for name in ("torch", "attnorm"):
+            if name in packages:
+                facts[f"the version of {name}"] = str(packages[name])
+    if isinstance(gpus, list):
+        facts["the device"] = ", ".join(map(str, gpus)) or "CPU"
+    return facts

@@ -1,0 +1,75 @@
+"""Tables of the report as plain values, and the way in which numbers are written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+MINUS, NOTHING = "\u2212", "\u2013"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    name: its header. is_numeric: whether it is aligned to the right and sorted by value. hint: what it means.
+    """
+
+    name: str
+    is_numeric: bool = False
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    text: what is shown. value: what the column is sorted by, and what is copied as CSV; None for text and for nothing.
+    mark: a CSS class, such as "differs".
+    """
+
+    text: str
+    value: float | None = None
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. The first cell of each row is its header.
+
+    name: unique on the page; the HTML id. caption: what the table shows, also for screen readers.
+    """
+
+    name: str
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    can_copy: bool = False
+
+
+def number(value: float | None, digits: int = 2, sign: bool = False) -> Cell:
+    """A number with so many digits after the point and thousands separated; a dash for None, NaN and infinity."""
+    if value is None or not isfinite(value):
+        return Cell(NOTHING)
+    return Cell(written(value, digits, sign), float(value))
+
+
+def written(value: float, digits: int, sign: bool = False) -> str:
+    """A number as text, with a minus sign instead of a hyphen."""
+    text = f"{value:{'+' if sign else ''},.{digits}f}"
+    if float(text.replace(",", "")) == 0:  # neither +0.00 nor -0.00
+        text = f"{0:.{digits}f}"
+    return text.replace("-", MINUS)
+
+
+def interval(low: float, high: float, digits: int) -> Cell:
+    """An interval, sorted by its lower end; a dash if there is none."""
+    if not (isfinite(low) and isfinite(high)):
+        return Cell(NOTHING)
+    return Cell(f"{written(low, digits)} to {written(high, digits)}", float(low))
+
+
+def as_number(value: object) -> float | None:
+    """A value of a file that anyone may have written, if it is a finite number."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
+        return float(value)
+    return None

@@ -1,0 +1,137 @@
+"""`attnorm report`: one HTML page about any set of runs."""
+
+import time
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from attnorm.cli.errors import exit_code
+from attnorm.config.arguments import as_typed, readable
+from attnorm.errors import ConfigError, Problem, UserError
+from attnorm.progress import console
+from attnorm.schema import Count, Share, Text, option_problems
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """The keys of `attnorm report`.
+
+    runs: run folders, folders with runs below them, or patterns. out: the file to write; None for report.html in the
+    place, or in the current folder for several places. baseline, metric, split, level: see `collect`. watch: write the
+    page every so many seconds until all runs have ended. open: open it in the web browser.
+    """
+
+    runs: list[Text] = field(default_factory=list)
+    out: Text | None = None
+    baseline: Text | None = None
+    metric: Text | None = None
+    split: Literal["auto", "test", "validation"] = "auto"
+    level: Share = 0.95
+    watch: bool = False
+    every: Count = 30
+    open: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The file to write."""
+        if self.out is not None:
+            return Path(self.out)
+        only = Path(self.runs[0]) if len(self.runs) == 1 else Path()
+        return only / PAGE if only.is_dir() else Path(PAGE)
+
+
+OWN = tuple(it.name for it in fields(ReportSettings))
+TEXTS = ("out", "baseline", "metric")  # taken as typed: a folder or an arm may be called 1
+
+
+def run_report(conf: Path, arguments: Sequence[str]) -> int:
+    """`attnorm report <arguments>`. Returns the exit code."""
+    if not arguments or {"--help", "-h"} & set(arguments):
+        print((conf / "report.yaml").read_text(), end="")
+        return 0
+    return exit_code(lambda: report(read_report(arguments)), conf)
+
+
+def read_report(arguments: Sequence[str]) -> ReportSettings:
+    """Reads the arguments. What is no `key=value`, or exists, is a place. Raises ConfigError with every problem."""
+    places = [it for it in arguments if is_place(it)]
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for override in OverridesParser.create().parse_overrides(readable([it for it in arguments if it not in places])):
+        key, value, [line] = override.key_or_group, override.value(), as_typed([override.input_line or ""])
+        if override.is_sweep_override():
+            problems.append(Problem.about(key, f"{line}: expected a single value, or runs=[<place>,<place>]"))
+        elif key in TEXTS and value is not None:
+            values[key] = (override.input_line or "").partition("=")[2].strip("'\"")
+        elif key == "runs":
+            values[key] = [str(it) for it in value] if isinstance(value, list) else [str(value)]
+        else:
+            values[key] = value
+    if "every" in values and values.get("watch") is not True:
+        problems.append(Problem("every", "has no effect without watch=true", values["every"]))
+    values["runs"] = [*places, *values.get("runs", [])]
+    problems += option_problems("", ReportSettings, values, owner="attnorm report")
+    if not values["runs"]:
+        problems.append(Problem("runs", "must be given, as in attnorm report <run folder> <run folder>"))
+    if problems:
+        raise ConfigError(problems)
+    return ReportSettings(**values)
+
+
+def is_place(argument: str) -> bool:
+    """Whether an argument is a place with runs rather than `key=value`."""
+    key, equals, _ = argument.partition("=")
+    return not equals or (key not in OWN and Path(argument).exists())
+
+
+def report(settings: ReportSettings) -> int:
+    """Writes the page, and goes on doing so while runs train if the settings ask for it."""
+    from attnorm.analysis.report.page import check_installed
+
+    check_installed()
+    is_open = False
+    while True:
+        started = time.monotonic()
+        goes_on = write(settings)
+        if settings.open and not is_open:
+            is_open = webbrowser.open(settings.path.resolve().as_uri())
+        if not goes_on:
+            return 0
+        time.sleep(max(0.0, settings.every - (time.monotonic() - started)))
+
+
+def write(settings: ReportSettings, ended: bool = False) -> bool:
+    """Writes the page once. Returns whether it is to be written again. ended: see `collect`."""
+    from attnorm.analysis.report.content import Report, collect
+    from attnorm.analysis.report.page import write_page
+
+    def collected(refresh: int | None) -> Report:
+        options: dict[str, Any] = {"split": settings.split, "level": settings.level, "refresh": refresh, "ended": ended}
+        return collect(settings.runs, settings.baseline, settings.metric, **options)
+
+    found = collected(settings.every if settings.watch else None)
+    goes_on = settings.watch and bool(found.running or found.at_work)
+    if settings.watch and not goes_on:
+        found = collected(None)  # the last page does not load itself again, and contains what has ended meanwhile
+    size = write_page(found, settings.path)
+    left = f"; {len(found.running)} running, {len(found.waiting)} waiting" if found.running or found.waiting else ""
+    console.print(f"written to {settings.path} ({size / 1e6:.1f} MB){left}", markup=False)
+    return goes_on
+
+
+def write_report_of_sweep(folder: Path) -> None:
+    """Writes report.html into the folder of a sweep that has ended. A problem is one line, and never an error."""
+    from attnorm.analysis.report.page import check_installed
+
+    try:
+        check_installed()
+        write(ReportSettings(runs=[str(folder)]), ended=True)
+    except Exception as error:  # the runs are done: nothing about a page may change how the sweep ends
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        console.print(f"no {PAGE}: {kind}{' '.join(str(error).splitlines())}", markup=False)

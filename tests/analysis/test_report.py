@@ -1,0 +1,288 @@
+"""What the report says: the numbers against independent computations, and what it keeps silent about."""
+
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up_runs import make_run, make_runs
+
+from attnorm.analysis.report.content import collect
+from attnorm.analysis.report.curves import POINTS, aggregated
+from attnorm.analysis.report.examples import marked
+from attnorm.analysis.statistics.crossed import paired_difference
+from attnorm.config.run_state import FolderLock
+from attnorm.errors import ConfigError, RunError
+
+SMALL = {"examples": 80, "steps": 600}
+
+
+@pytest.fixture(scope="module")
+def nine(tmp_path_factory):
+    """Three arms with three seeds; hnas is better by far."""
+    place = tmp_path_factory.mktemp("nine")
+    make_runs(place, {"softmax": 0, "dnas": 0.2, "hnas": 9}, **SMALL)
+    return place
+
+
+@pytest.fixture(scope="module")
+def of_nine(nine):
+    return task_of(collect([nine]))
+
+
+def cells(table, row):
+    """The cells of a row by the name of their column."""
+    [found] = [its for its in table.rows if its[0].text == row]
+    return {column.name: cell for column, cell in zip(table.columns, found, strict=True)}
+
+
+def scores_of(place, arm, metric="rougeL"):
+    """The scores (seeds, examples) of an arm on the half that did not select the checkpoint."""
+    tables = [pd.read_parquet(place / f"{arm}_{seed}" / "predictions" / "validation.parquet") for seed in (1, 2, 3)]
+    return np.stack([table.loc[~table["selecting"], metric].to_numpy() for table in tables])
+
+
+def task_of(report):
+    [task] = report.tasks
+    return task
+
+
+def test_scores_and_differences_are_those_of_the_predictions(nine, of_nine):
+    task = of_nine
+    for arm in ("softmax", "hnas"):
+        row, scores = cells(task.main, arm), scores_of(nine, arm)
+        assert row["ROUGE-L F1 ↑"].value == pytest.approx(scores.mean(), abs=1e-9)
+        assert row["s.d."].value == pytest.approx(scores.mean(1).std(ddof=1), abs=1e-9)
+        assert row["seeds"].value == 3
+    found = paired_difference(scores_of(nine, "hnas") - scores_of(nine, "softmax"))
+    row = cells(task.main, "hnas")
+    assert row["difference"].value == pytest.approx(found.estimate, abs=1e-9)
+    low, high = found.new_seeds_and_examples.low, found.new_seeds_and_examples.high
+    assert row["95 % interval"].text == f"{low:.2f} to {high:.2f}".replace("-", "−")
+    assert cells(task.main, "softmax")["difference"].text == "baseline"
+
+
+def test_speed_and_memory_are_means_over_seeds(nine, of_nine):
+    summaries = [json.loads((nine / f"dnas_{seed}" / "summary.json").read_text()) for seed in (1, 2, 3)]
+    row = cells(of_nine.main, "dnas")
+    assert row["tokens/s"].value == pytest.approx(np.mean([it["tokens_per_second"] for it in summaries]))
+    assert row["memory (MB)"].value == pytest.approx(np.mean([it["peak_memory"]["process_mb"] for it in summaries]))
+    assert row["hours"].value == pytest.approx(np.mean([it["wall_seconds"] for it in summaries]) / 3600)
+
+
+def test_the_verdict_is_in_words_and_comes_with_the_weaker_claim(of_nine):
+    task = of_nine
+    by_label = {it.label: it for it in task.verdicts}
+    assert by_label["hnas"].kind == "shown" and ": shown, adjusted p" in by_label["hnas"].sentence
+    assert by_label["dnas"].kind == "not-shown"
+    assert by_label["hnas"].claim.startswith("For new seeds on these examples only")
+    assert task.headline.startswith("1 of 2 arms differs from softmax in ROUGE-L F1: hnas")
+    assert [row["verdict"] for row in task.forest.data["rows"]] == ["not shown", "shown"]
+
+
+def test_p_values_are_adjusted_over_all_tasks(tmp_path):
+    make_runs(tmp_path / "a", {"softmax": 0, "hnas": 5}, **SMALL)
+    alone = task_of(collect([tmp_path])).main
+    make_runs(tmp_path / "b", {"softmax": 0, "dnas": 0.1}, task="classify", **SMALL)
+    together = {task.name: task.main for task in collect([tmp_path]).tasks}
+    p, q = (cells(alone, "hnas")["adjusted p"].value, cells(together["classify"], "dnas")["adjusted p"].value)
+    both = cells(together["gigaword"], "hnas")["adjusted p"].value
+    unadjusted = paired_difference(
+        np.stack([*scores_of(tmp_path / "b", "dnas")]) - np.stack([*scores_of(tmp_path / "b", "softmax")])
+    ).p_value
+    assert p < unadjusted  # so that the first of the two is multiplied by two, and the second by one
+    assert both == pytest.approx(min(1, 2 * p)) and q == pytest.approx(max(both, unadjusted))
+
+
+def test_more_than_the_attention_differs(tmp_path, of_nine):
+    assert of_nine.warnings == []
+    make_runs(tmp_path, {"softmax": 0, "hnas+lr=0.01": 1}, **SMALL)
+    task = task_of(collect([tmp_path]))
+    assert task.setup.confounds == ["optimizer.lr"]
+    [warning] = task.warnings
+    assert "optimizer.lr" in warning and "cannot be attributed to the normalizer" in warning
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in task.setup.differing.rows}
+    assert rows["optimizer.lr"] == ["0.001", "0.01"] and rows["attention.encoder"] == ["softmax", "hnas"]
+    assert ("d_model", "128") in task.setup.equal["model"]
+
+
+def test_different_code_is_noted(tmp_path):
+    first, second = make_run(tmp_path / "a", **SMALL), make_run(tmp_path / "b", "hnas", **SMALL)
+    assert collect([first, second]).tasks[0].setup.notes == []
+    (second / "environment.json").write_text(json.dumps({"git": {"commit": "f" * 40, "changed": True}}))
+    notes = " ".join(collect([first, second]).tasks[0].setup.notes)
+    assert "the commit of the code" in notes and "ffffffffff with uncommitted changes" in notes
+
+
+def test_runs_that_did_not_finish_are_listed_with_the_reason(tmp_path, nine):
+    make_run(tmp_path / "failed", "hnas", 4, state="failed", why="OutOfMemoryError: no memory left", **SMALL)
+    make_run(tmp_path / "stopped", "hnas", 5, state="interrupted", why="Interrupted: stopped by SIGTERM", **SMALL)
+    killed = make_run(tmp_path / "killed", "hnas", 6, state=None, **SMALL)
+    (killed / "console.log").write_text("step 12\nBus error\n")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.yaml").write_text("!!python/object:os.system {}")
+    report = collect([nine, tmp_path])
+    found = {it.name: (it.state, it.why) for it in report.troubles}
+    assert found["hnas, seed 4"] == ("failed", "OutOfMemoryError: no memory left")
+    assert found["hnas, seed 5"] == ("interrupted", "Interrupted: stopped by SIGTERM")
+    assert found["hnas, seed 6"][0] == "killed" and found["hnas, seed 6"][1].endswith("Bus error")
+    assert found[str(tmp_path / "odd")][0] == "unreadable"
+    assert len(found) == 4
+    assert cells(report.tasks[0].main, "hnas")["seeds"].value == 3
+
+
+def test_there_is_no_verdict_while_a_run_trains(tmp_path):
+    make_runs(tmp_path, {"softmax": 0, "hnas": 9}, **SMALL)
+    last = make_run(tmp_path / "late", "hnas", 4, state=None, **SMALL)
+    lock = FolderLock(last)
+    assert lock.acquire()
+    try:
+        report = collect([tmp_path], refresh=5)
+    finally:
+        lock.release()
+    task = task_of(report)
+    assert task.headline.startswith("No verdict yet")
+    assert [it.kind for it in task.verdicts] == ["none"] and "no verdict" in task.verdicts[0].sentence
+    row = cells(task.main, "hnas")
+    assert (row["difference"].text, row["95 % interval"].text, row["adjusted p"].text) == ("–", "–", "–")
+    assert task.forest is None and task.contrasts == []
+    assert not any("interval" in column.name for column in task.others.columns)
+    [progress] = report.running
+    assert (progress.name, progress.step, progress.updates) == ("hnas, seed 4", 400, 600)
+    assert progress.share == pytest.approx(2 / 3) and report.refresh == 5
+    assert task_of(collect([tmp_path])).verdicts[0].kind == "shown"
+
+
+def test_an_arm_without_a_common_seed_is_left_out_with_the_reason(tmp_path, nine):
+    make_run(tmp_path / "other", "sinkhorn", 9, **SMALL)
+    task = task_of(collect([nine, tmp_path]))
+    assert [it.label for it in task.verdicts] == ["dnas", "hnas"]
+    assert any(note.startswith("sinkhorn is not compared: ") for note in task.notes)
+    assert cells(task.main, "sinkhorn")["difference"].text == "–"
+
+
+def test_without_scores_of_examples_the_recorded_metrics_are_shown(tmp_path):
+    folder = make_run(tmp_path / "a", **SMALL)
+    (folder / "predictions" / "validation.parquet").unlink()
+    task = task_of(collect([folder]))
+    recorded = json.loads((folder / "summary.json").read_text())["validation"]["metrics"]
+    assert cells(task.main, "softmax")["ROUGE-L F1 ↑"].value == pytest.approx(recorded["rougeL"])
+    assert task.verdicts == [] and task.forest is None
+
+
+def test_a_single_run_is_enough_for_a_page(tmp_path):
+    task = task_of(collect([make_run(tmp_path / "a", "hnas", **SMALL)]))
+    assert task.setup.differing is None and task.main.rows[0][0].text == "hnas"
+    assert task.drawings.scalars and task.drawings.attention
+
+
+def test_another_metric_is_exploratory(nine):
+    task = task_of(collect([nine], metric="loss", baseline="dnas"))
+    assert "exploratory" in task.warnings[0]
+    assert task.main.rows[0][0].text == "dnas" and task.main.columns[1].name == "loss ↓"
+    assert {it.label for it in task.verdicts} == {"softmax", "hnas"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"baseline": "sotfmax"}, "Did you mean 'softmax'"), ({"metric": "rougel"}, "allowed: rougeL")],
+)
+def test_names_that_are_unknown(nine, options, message):
+    with pytest.raises(ConfigError, match=message):
+        collect([nine], **options)
+
+
+def test_a_place_without_runs(tmp_path):
+    with pytest.raises(RunError, match="no run folder there"):
+        collect([tmp_path])
+
+
+def test_nothing_that_a_run_names_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "stranger.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {"model._target_": "stranger.Model", "task._target_": "stranger.Task", "attention.encoder": "stranger:Own"}
+    report = collect([make_run(tmp_path / "run", settings=named, **SMALL)])
+    assert report.tasks and "stranger" not in sys.modules
+
+
+# ------------------------------------------------------------------------------------------------------------- curves
+
+
+def test_bands_reach_from_the_smallest_to_the_largest_run():
+    values = np.random.default_rng(0).normal(size=(3, 20))
+    rows = pd.DataFrame(
+        [("a", run, step, values[run, step]) for run in range(3) for step in range(20)],
+        columns=["series", "run", "step", "value"],
+    )
+    points = aggregated(rows)
+    assert [point.step for point in points] == list(range(20)) and {point.size for point in points} == {3}
+    for name, found in (("mean", values.mean(0)), ("low", values.min(0)), ("high", values.max(0))):
+        np.testing.assert_allclose([getattr(point, name) for point in points], found, rtol=5e-4)
+
+
+def test_long_curves_are_thinned_without_losing_their_course():
+    steps = np.arange(1, 20_001)
+    rows = pd.concat(
+        pd.DataFrame({"series": "a", "run": run, "step": steps, "value": steps / 20_000 + run}) for run in range(2)
+    )
+    points = aggregated(rows)
+    assert len(points) == POINTS
+    assert points[-1].step == 20_000
+    for point in points:  # the mean over an interval that ends at the step
+        assert point.mean == pytest.approx(point.step / 20_000 + 0.5, abs=1.2 / POINTS)
+        assert point.high - point.low == pytest.approx(1, abs=2e-3)
+
+
+def test_damaged_curves_do_not_keep_the_page_from_being_written(tmp_path):
+    folder = make_run(tmp_path / "a", "hnas", **SMALL)
+    (folder / "metrics.csv").write_bytes(b"step,val/loss\n1,2.5\n2,nan\nx,3\n3,inf\n4,1.5,7,8\n5\n6,2.0\xff")
+    (folder / "attention.csv").write_bytes(b"\x00\x01 not a table")
+    (folder / "hybrid_weights.csv").write_text("step,layer,head,value\n1,encoder/0,,high\n2,encoder/0,,0.5\n")
+    drawings = task_of(collect([folder])).drawings
+    assert [row["mean"] for row in drawings.curves[0].data["rows"]] == [2.5, 1.5]
+    assert drawings.attention == [] and [row["mean"] for row in drawings.scalars[0].data["rows"]] == [0.5]
+
+
+# ----------------------------------------------------------------------------------------------------------- examples
+
+
+@pytest.mark.parametrize(
+    ("text", "other"), [("a b c d", "a d"), ("", "a"), ("a b", ""), ("b a b a", "a b a b c"), ("x y", "x y")]
+)
+def test_marks_differ_and_the_rest_is_common(text, other):
+    pieces = marked(text, other)
+    assert " ".join(words for words, _ in pieces) == text
+    common = [word for words, differs in pieces if not differs for word in words.split()]
+    rest = iter(other.split())
+    assert all(word in rest for word in common)  # a subsequence
+    assert any(differs for _, differs in pieces) == bool(text and not is_subsequence(text.split(), other.split()))
+
+
+def is_subsequence(words, others):
+    rest = iter(others)
+    return all(word in rest for word in words)
+
+
+def test_the_examples_that_differ_most_do(nine, of_nine):
+    contrast = next(it for it in of_nine.contrasts if it.label == "hnas")
+    gaps = scores_of(nine, "hnas").mean(0) - scores_of(nine, "softmax").mean(0)
+    table = pd.read_parquet(nine / "softmax_1" / "predictions" / "validation.parquet")
+    ids = list(table.loc[~table["selecting"], "id"])
+    assert [it.name for it in contrast.better] == [ids[place] for place in np.argsort(-gaps)[:4]]
+    assert [float(it.difference.replace("−", "-")) for it in contrast.better] == pytest.approx(
+        sorted(gaps, reverse=True)[:4], abs=0.006
+    )
+    assert all(it.difference.startswith("−") for it in contrast.worse)
+    for example in contrast.better:
+        assert [it.label for it in example.outputs] == ["softmax", "hnas"]
+
+
+def test_samples_show_every_arm_for_the_same_example(nine, of_nine):
+    samples = of_nine.samples
+    assert len(samples) == 4 and len({it.name for it in samples}) == 4
+    for example in samples:
+        assert [it.label for it in example.outputs] == ["softmax", "dnas", "hnas"]
+        row = pd.read_parquet(nine / "dnas_1" / "predictions" / "validation.parquet").set_index("id").loc[example.name]
+        assert " ".join(words for words, _ in example.outputs[1].words) == row["output"]
+        assert example.reference == row["reference"]
