@@ -1,6 +1,6 @@
 """What can be said about the difference between an arm and the baseline, in numbers and in words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan
 
 import numpy as np
@@ -19,7 +19,7 @@ class ArmScores:
 
     label: str
     values: dict[int, float]
-    costs: dict[str, float]
+    costs: dict[str, float] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
     @property

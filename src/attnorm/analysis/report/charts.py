@@ -275,4 +275,9 @@ def specified(chart: "alt.LayerChart | alt.FacetChart", height: Any = HEIGHT) ->
     """The specification of a chart that is as wide as its place on the page."""
     spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict(validate=False)
     spec.pop("$schema", None)
-    return {**spec, "background": "transparent", "padding": {"left": 2, "right": 10, "top": 4, "bottom": 2}, "config": CONFIG}
+    return {
+        **spec,
+        "background": "transparent",
+        "padding": {"left": 2, "right": 10, "top": 4, "bottom": 2},
+        "config": CONFIG,
+    }

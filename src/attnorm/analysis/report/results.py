@@ -8,7 +8,7 @@ import numpy as np
 from attnorm.analysis.arms import Arm, TrainedRun
 from attnorm.analysis.comparison import SOURCES, Comparison, all_verdicts, compare_arms
 from attnorm.analysis.report.tables import Cell, Column, Table, as_number, interval, number
-from attnorm.analysis.scores import SplitName, common_split, cost_of, example_table, primary_metric
+from attnorm.analysis.scores import SplitName, common_split, costs_of, example_table, primary_metric
 from attnorm.analysis.verdict import ArmScores, Verdict, decimals, p_text
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
@@ -168,7 +168,7 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
     for its in listed:
         verdict = verdicts.get(its.label)
         compared = [Cell(BASELINE), *[Cell("")] * 3] if its is scores[0] else verdict_cells(verdict, digits, pending)
-        costs = costs_of(by_label[its.label])
+        costs = arm_costs(by_label[its.label])
         rows.append(
             [
                 Cell(its.label),
@@ -226,12 +226,12 @@ def other_metrics_table(name: str, results: Results) -> Table | None:
     return Table(name, "The other metrics of each arm", columns, rows, can_copy=True)
 
 
-def costs_of(arm: Arm) -> dict[str, float]:
+def arm_costs(arm: Arm) -> dict[str, float]:
     """Speed, memory, time and size of an arm, as means over its finished runs."""
     found: dict[str, list[float]] = {}
     for run in arm.finished.values():
         memory = run.summary.get("peak_memory")
-        values = cost_of(run) if memory is None or isinstance(memory, dict) else {}
+        values = costs_of(run) if memory is None or isinstance(memory, dict) else {}
         for key, value in {**values, "parameters": run.summary.get("parameters")}.items():
             if (known := as_number(value)) is not None:
                 found.setdefault(key, []).append(known)
