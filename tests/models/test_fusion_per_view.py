@@ -95,7 +95,7 @@ def test_each_box_keeps_one_over_the_boxes_of_its_own_view():
 
 
 def test_a_box_of_one_view_keeps_more_than_a_box_of_two_views_together():
-    """The worst case of Lemma 1: one query is alone in seeing all boxes but one, and divides its attention among them."""
+    """The worst case of Lemma 1: one query is alone in seeing all boxes but one, and has to divide its attention."""
     scores = torch.zeros(1, 1, 100, 200, dtype=torch.float64)
     scores[..., 0, 1:] = scores[..., 1:, 0] = 100.0
     dnas = build_normalizer("dnas")
