@@ -19,6 +19,7 @@ import torch
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
+from safetensors.torch import save_file
 from test_house import BELOW
 
 from attnorm.cli import train as front
@@ -114,6 +115,7 @@ def material(tmp_path, monkeypatch):
             (folder / name).write_text(json.dumps(SQUAD if name.startswith("dev") else {}))
     for name in ("q", "a", "vq", "va", "results", "annotations", "questions"):
         (tmp_path / f"{name}.json").write_text("{}")
+    save_file({"1": torch.zeros(1, 3), "1.boxes": torch.zeros(1, 4)}, tmp_path / "view.safetensors")
     (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     for name in ("articles", "headlines", "titles", "task1_ref1"):
@@ -130,6 +132,7 @@ def material(tmp_path, monkeypatch):
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
+            (r"<view \d>", f"{tmp_path}/view.safetensors"),
             (r"<BERT folder(?: or run)?>", str(encoder)),
             (r"<text>|<wikipedia>|<novels>", f"{tmp_path}/my/books"),
             (r"<Reuters>", str(tmp_path)),

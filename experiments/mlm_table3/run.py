@@ -58,8 +58,10 @@ def main() -> None:
     parser.add_argument("--text", nargs="+", help="text files, folders, globs; without: the built-in corpus")
     parser.add_argument("--vocabulary", type=Path, help="BERT's vocab.txt; without: a vocabulary trained on the text")
     parser.add_argument("--init", type=Path, help="folder of a BERT model to start from, instead of pretraining")
-    for task, files in (("squad11", "SQuAD 1.1"), ("squad20", "SQuAD 2.0"), ("mnli", "MNLI, JSON lines")):
-        parser.add_argument(f"--{task}", nargs=2, type=Path, metavar=("TRAIN", "VALID"), help=files)
+    two = {"nargs": 2, "type": Path, "metavar": ("TRAIN", "VALID")}
+    parser.add_argument("--squad11", **two, help="SQuAD 1.1, official JSON")
+    parser.add_argument("--squad20", **two, help="SQuAD 2.0, official JSON")
+    parser.add_argument("--mnli", **two, help="JSON lines: premise, hypothesis, label")
     parser.add_argument("--folder", type=Path, help="of the sweeps; default logs/mlm_table3_<size>")
     parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
     args = parser.parse_args()

@@ -68,6 +68,10 @@ class ViewAttention(nn.Module):
         super().__init__()
         self.attention, self.prior = cross_attention(shape, attention, n_keys)
 
+    def forward(self, x: Tensor, here: Tensor, others: Tensor, there: Tensor) -> Tensor:
+        """What the boxes x find among `others`; see `attend`."""
+        return attend(self.attention, self.prior, x, here, others, there)
+
 
 class Fusion(nn.Module):
     """Combines the views and normalizes the result: norm(x) of boxes x.
@@ -136,7 +140,7 @@ class Fusion(nn.Module):
             x = x + self.dropout(attend(self.attention, self.prior, x, here, others, there))
         elif self.layers:
             each = zip(self.layers, states[1:], present[1:], strict=True)
-            found = [attend(layer.attention, layer.prior, x, here, *view) for layer, *view in each]
+            found = [layer(x, here, others, there) for layer, others, there in each]
             x = x + self.dropout(torch.stack(found).sum(0))
         return self.norm(x), here
 

@@ -111,12 +111,12 @@ def story(split: str, index: int, seed: int = 0, difficulty: str = "hard") -> St
     Raises ValueError for a split that is not in SPLITS, an index or seed that is not an integer >= 0, or a difficulty
     that is not in DIFFICULTIES.
     """
-    for name, value, allowed in (("split", split, SPLITS), ("difficulty", difficulty, DIFFICULTIES)):
+    for name, value, allowed in (("split", split, SPLITS), ("difficulty", difficulty, tuple(DIFFICULTIES))):
         if value not in allowed:
             raise ValueError(f"newswire {name}={value!r}: allowed: {', '.join(allowed)}")
-    for name, value in (("index", index), ("seed", seed)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ValueError(f"newswire {name}={value!r}: allowed: integers >= 0")
+    for name, number in (("index", index), ("seed", seed)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise ValueError(f"newswire {name}={number!r}: allowed: integers >= 0")
     level = DIFFICULTIES[difficulty]
     stream = f"newswire {seed} {split} {index}" + (f" {difficulty}" if difficulty != "easy" else "")
     random = Random(stream).random
