@@ -20,6 +20,7 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_up_runs import make_runs
 from omegaconf import OmegaConf
+from safetensors.torch import save_file
 from test_house import BELOW
 
 from attnorm.cli import main
@@ -118,6 +119,7 @@ def material(tmp_path, monkeypatch):
             (folder / name).write_text(json.dumps(SQUAD if name.startswith("dev") else {}))
     for name in ("q", "a", "vq", "va", "results", "annotations", "questions"):
         (tmp_path / f"{name}.json").write_text("{}")
+    save_file({"1": torch.zeros(1, 3), "1.boxes": torch.zeros(1, 4)}, tmp_path / "view.safetensors")
     (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
     for kind in ("bert", "t5"):
         (tmp_path / kind).mkdir()
@@ -139,6 +141,7 @@ def material(tmp_path, monkeypatch):
             (r"<owner/name>", "owner/name"),
             (r"(model=\[?)<BERT folder>", rf"\1{tmp_path}/bert"),
             (r"<T5 folder>", f"{tmp_path}/t5"),
+            (r"<view \d>", f"{tmp_path}/view.safetensors"),
             (r"<BERT folder(?: or run)?>", str(encoder)),
             (r"<text>|<wikipedia>|<novels>", f"{tmp_path}/my/books"),
             (r"<Reuters>", str(tmp_path)),

@@ -1,5 +1,7 @@
 """Small models that answer questions about images, with questions and views for them."""
 
+import math
+
 import reference
 import torch
 from builders import PAD
@@ -8,6 +10,7 @@ from tolerance import tolerance
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.models.initialize import initialize, named_seed
 from attnorm.models.vqa.config import VqaModelConfig
+from attnorm.models.vqa.fusion import Fusion
 
 VISUAL_SITES = ("fusion", "encoder", "guided")
 WIDTHS, MOST = [5, 3, 4], [4, 3, 5]  # of the features of each view, and its most boxes
@@ -64,6 +67,25 @@ def rough_module(module, dtype=torch.float64, noise=0.3):
     """A part of a model with initial parameters and noise."""
     initialize(module, 0)
     return roughen(module, noise, dtype)
+
+
+def rough_fusion(kind="attention", normalizer="softmax", dtype=torch.float64, tables=None, **settings):
+    """The fusion of three views with initial parameters and noise."""
+    shape = visual_shape(fusion=kind, **settings)
+    return rough_module(Fusion(shape, tables or visual_tables(normalizer), WIDTHS, MOST), dtype)
+
+
+def boxes_by_formula(fusion, views):
+    """The states of the boxes of each view, by their formula."""
+    found = []
+    for boxes, (features, _, place) in zip(fusion.views, views, strict=False):
+        x1, y1, x2, y2 = place.unbind(-1)
+        numbers = [(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1]
+        turns = [number * math.pi * turn for number in numbers for turn in (0.5, 1, 2, 4, 8)]
+        place = torch.stack([turn.sin() for turn in turns] + [turn.cos() for turn in turns], -1)
+        x = features @ boxes.features.weight.T + boxes.features.bias + place @ boxes.place.weight.T
+        found.append(normed(x, boxes.norm))
+    return found
 
 
 def questions():

@@ -7,17 +7,27 @@ import hashlib
 import re
 import statistics
 from collections import Counter
+from random import Random
+from typing import get_args
 
 import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
-from attnorm.data.synthetic.newswire import EVENT_KINDS, SPLITS, pair, pairs, story
-from attnorm.data.synthetic.newswire.notation import read_events
+from attnorm.data.sources.newswire import Level
+from attnorm.data.synthetic.newswire import DIFFICULTIES, EVENT_KINDS, SPLITS, generate, pair, pairs, story
+from attnorm.data.synthetic.newswire.difficulty import Difficulty
+from attnorm.data.synthetic.newswire.generate import _EVENTS, vary_countries
+from attnorm.data.synthetic.newswire.lexicon import KINDS
+from attnorm.data.synthetic.newswire.notation import compile_template, read_events
+from attnorm.data.synthetic.newswire.wording import ARTICLE_CHOICES, HEADLINE_CHOICES, reword
 
 FORM = re.compile(r"[^\sA-Z0-9]+( [^\sA-Z0-9]+)*")
 SCORER = RougeScorer(["rouge1"], use_stemmer=True)
-FIRST_200_SHA256 = "f314c42969b6712b65d71a05f9b3a0ed95e02ec6ad5745409e12eac085aa6b47"
+FIRST_200_SHA256 = {
+    "easy": "f314c42969b6712b65d71a05f9b3a0ed95e02ec6ad5745409e12eac085aa6b47",
+    "hard": "82c345a5cdfc707d634f009402720ed4935d10e6c771d582d7d26ff53812c64d",
+}
 
 
 def rouge1(references: list[str], hypotheses: list[str]) -> float:
@@ -26,14 +36,19 @@ def rouge1(references: list[str], hypotheses: list[str]) -> float:
     return 100 * statistics.mean(scores)
 
 
-@pytest.fixture(scope="module")
-def train() -> list[tuple[str, str]]:
-    return list(pairs("train", 50_000))
+@pytest.fixture(scope="module", params=DIFFICULTIES)
+def difficulty(request) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def validation() -> list[tuple[str, str]]:
-    return list(pairs("validation", 1_000))
+def train(difficulty) -> list[tuple[str, str]]:
+    return list(pairs("train", 25_000, 0, difficulty))
+
+
+@pytest.fixture(scope="module")
+def validation(difficulty) -> list[tuple[str, str]]:
+    return list(pairs("validation", 1_000, 0, difficulty))
 
 
 def test_lead_8_baseline_is_like_gigaword(validation):
@@ -49,13 +64,14 @@ def test_headlines_use_words_that_their_article_lacks(validation):
     assert 25 <= share <= 50
 
 
-def test_lengths(validation):
+def test_lengths(validation, difficulty):
     articles = [len(article.split()) for article, _ in validation]
     headlines = [len(headline.split()) for _, headline in validation]
     for name, lengths in (("article", articles), ("headline", headlines)):
         low, high = np.percentile(lengths, [2.5, 97.5])
         print(f"\n{name} words: mean {statistics.mean(lengths):.1f}, 95 % between {low:.0f} and {high:.0f}")
-    assert 29 <= statistics.mean(articles) <= 33
+    least, most = {"easy": (29, 33), "hard": (34, 38)}[difficulty]
+    assert least <= statistics.mean(articles) <= most
     assert 7 <= statistics.mean(headlines) <= 9
     assert statistics.stdev(articles) > 4, "articles of one length teach nothing about length"
     assert min(headlines) >= 3
@@ -64,26 +80,33 @@ def test_lengths(validation):
 def test_few_pairs_and_headlines_repeat(train):
     pairs_twice = 100 * (1 - len(set(train)) / len(train))
     headlines_twice = 100 * (1 - len({headline for _, headline in train}) / len(train))
-    print(f"\nof 50,000 train pairs repeat {pairs_twice:.2f} %, of their headlines {headlines_twice:.2f} %")
-    assert pairs_twice < 1
-    assert headlines_twice < 2
+    print(f"\nof {len(train):,} train pairs repeat {pairs_twice:.2f} %, of their headlines {headlines_twice:.2f} %")
+    assert pairs_twice < 0.5
+    assert headlines_twice < 1
 
 
-def test_no_headline_is_in_two_splits(train, validation):
+def test_no_headline_is_in_two_splits(train, validation, difficulty):
     headlines = {"train": {h for _, h in train}, "validation": {h for _, h in validation}}
-    headlines["test"] = {h for _, h in pairs("test", 500)}
-    headlines["train of another seed"] = {h for _, h in pairs("train", 5_000, seed=1)}
+    headlines["test"] = {h for _, h in pairs("test", 500, 0, difficulty)}
+    headlines["train of another seed"] = {h for _, h in pairs("train", 2_000, 1, difficulty)}
     assert not headlines["train"] & headlines["validation"]
     assert not headlines["test"] & (headlines["train"] | headlines["validation"])
     assert not headlines["train of another seed"] & (headlines["validation"] | headlines["test"])
 
 
-def test_vocabulary_is_small_and_each_word_is_seen(train):
+def test_words_are_few_and_often_seen_unless_names_are_rare(train, validation, difficulty):
     counts = Counter(word for texts in train for text in texts for word in text.split())
-    rare = sum(count < 10 for count in counts.values())
-    print(f"\nword forms in 50,000 train pairs: {len(counts)}, of them {rare} seen less than 10 times")
-    assert len(counts) <= 3_000
-    assert rare <= 0.01 * len(counts)
+    rare = sum(count < 5 for count in counts.values())
+    unseen = {word for article, _ in validation for word in article.split()} - set(counts)
+    copied = [word for _, headline in validation for word in headline.split() if word not in counts]
+    print(
+        f"\nwords in {len(train):,} train pairs: {len(counts)}, seen less than 5 times: {rare}; unseen: {len(unseen)}"
+    )
+    if difficulty == "easy":
+        assert len(counts) <= 3_000 and rare <= 0.01 * len(counts) and not unseen
+    else:  # a headline in three has a name that no training pair has
+        assert len(counts) > 10_000 and rare > 0.5 * len(counts)
+        assert len(copied) > 0.25 * len(validation)
 
 
 def tfidf(articles: list[str], column: dict[str, int], idf: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -100,19 +123,19 @@ def tfidf(articles: list[str], column: dict[str, int], idf: np.ndarray | None = 
 
 
 def test_the_nearest_training_headline_is_a_poor_answer(train, validation):
-    train, validation = train[:20_000], validation[:200]
-    words = dict.fromkeys(word for article, _ in train for word in article.split())
-    column = {word: number for number, word in enumerate(words)}
+    train, validation = train[:10_000], validation[:200]
+    words = Counter(word for article, _ in train for word in article.split())
+    column = {word: number for number, word in enumerate(word for word, count in words.items() if count >= 5)}
     known, idf = tfidf([article for article, _ in train], column)
     asked, _ = tfidf([article for article, _ in validation], column, idf)
     nearest = (asked @ known.T).argmax(axis=1)
     score = rouge1([h for _, h in validation], [train[number][1] for number in nearest])
-    print(f"\nROUGE-1 of the headline of the nearest of 20,000 training articles: {score:.1f}")
+    print(f"\nROUGE-1 of the headline of the nearest of 10,000 training articles: {score:.1f}")
     assert score < 50, "a model that only recalls event kinds would look good"
 
 
 def test_every_text_is_in_gigaword_form(train, validation):
-    for texts in train + validation:
+    for texts in train[:5_000] + validation:
         for text in texts:
             assert FORM.fullmatch(text), text
     for article, headline in validation:
@@ -123,15 +146,62 @@ def test_every_text_is_in_gigaword_form(train, validation):
 
 def test_every_event_kind_appears():
     assert len(EVENT_KINDS) == len(set(EVENT_KINDS)) >= 40
-    seen = Counter(story("train", index).event for index in range(5_000))
+    seen = Counter(story("train", index, 0, "easy").event for index in range(5_000))
     assert set(seen) == set(EVENT_KINDS)
     print(f"\n{len(seen)} event kinds, in 5,000 pairs the rarest {min(seen.values())} times")
     assert min(seen.values()) > 20
 
 
-def test_the_first_200_pairs_are_pinned():
-    text = "\n".join("\t".join(texts) for texts in pairs("train", 200))
-    assert hashlib.sha256(text.encode()).hexdigest() == FIRST_200_SHA256
+# --------------------------------------------------------------------------------------------------------- difficulties
+
+
+def test_the_easy_corpus_has_nothing_of_what_makes_the_hard_one_hard():
+    assert DIFFICULTIES["easy"] == Difficulty(second_events=0.0, rare_names=0.0, reworded=False)
+    assert tuple(DIFFICULTIES) == get_args(Level) == ("easy", "hard")
+
+
+def test_most_hard_articles_report_a_second_event_on_which_the_headline_does_not_depend(monkeypatch):
+    before = {level: [story("test", index, 0, level) for index in range(300)] for level in DIFFICULTIES}
+    monkeypatch.setattr(generate, "_second_clause", lambda *_: "nothing else happened")
+    share = {}
+    for level, stories in before.items():
+        marked = [story("test", index, 0, level) for index in range(300)]
+        assert [it.headline for it in marked] == [it.headline for it in stories]
+        share[level] = statistics.mean("nothing else happened" in it.article for it in marked)
+    assert share["easy"] == 0
+    assert abs(share["hard"] - 0.8) < 4 * (0.8 * 0.2 / 300) ** 0.5  # four standard deviations
+
+
+@pytest.mark.parametrize("choices", [ARTICLE_CHOICES, HEADLINE_CHOICES], ids=["articles", "headlines"])
+def test_choices_of_words_are_different_words_in_gigaword_form(choices):
+    assert len(choices) > 40
+    for word, options in choices.items():
+        assert options[0] == word and len(set(options)) == len(options) >= 2
+        assert all(FORM.fullmatch(option) for option in options) and " " not in word
+    texts = [t.text for event in _EVENTS for templates in event.stories for t in templates]
+    texts += [form for event in _EVENTS for kind in event.kinds.values() for entry in kind.entries for form in entry]
+    assert set(choices) <= {word for text in texts for word in text.split()}, "words that never occur"
+
+
+def test_each_choice_of_a_word_is_drawn_equally_often():
+    drawn = Counter(reword(Random(0).random, " ".join(["a", "row"] * 3_000), HEADLINE_CHOICES).split())
+    assert set(drawn) == {"a", "row", "dispute", "spat"} and drawn["a"] == 3_000
+    deviation = (3_000 * 1 / 3 * 2 / 3) ** 0.5
+    assert all(abs(drawn[word] - 1_000) < 4 * deviation for word in ("row", "dispute", "spat"))
+
+
+def test_a_headline_names_a_people_or_its_country():
+    template = compile_template("{country.adj} police arrest {country2.adj} {person}", KINDS, headline=True)
+    random = Random(0).random
+    drawn = Counter(vary_countries(random, template).fields for _ in range(400))
+    assert len(drawn) == 4 and min(drawn.values()) > 60  # of 100 each
+    assert all(fields[2] == ("person", 1) for fields in drawn)
+
+
+@pytest.mark.parametrize("level", DIFFICULTIES)
+def test_the_first_200_pairs_are_pinned(level):
+    text = "\n".join("\t".join(texts) for texts in pairs("train", 200, 0, level))
+    assert hashlib.sha256(text.encode()).hexdigest() == FIRST_200_SHA256[level]
 
 
 def test_a_pair_depends_on_its_arguments_only():
@@ -140,7 +210,14 @@ def test_a_pair_depends_on_its_arguments_only():
     assert forwards == backwards == list(pairs("train", 50))
     assert forwards[7] == story("train", 7)[1:]
     others = [pair("train", 7, seed=1), pair("train", 8), pair("validation", 7), pair("test", 7)]
-    assert len({forwards[7], *others}) == 5
+    others.append(pair("train", 7, difficulty="easy"))
+    assert len({forwards[7], *others}) == 6
+
+
+@pytest.mark.parametrize("level", ["medium", "", None])
+def test_a_wrong_difficulty_lists_the_right_ones(level):
+    with pytest.raises(ValueError, match=r"difficulty=.*allowed: easy, hard"):
+        pair("train", 0, 0, level)
 
 
 @pytest.mark.parametrize("split", ["valid", "", "Train", None])

@@ -82,9 +82,12 @@ def test_each_yaml_holds_the_options_of_its_source_and_their_defaults(name):
 
 
 def test_newswire_gives_as_many_pairs_as_asked(monkeypatch):
-    monkeypatch.setattr(builtin.newswire, "pair", lambda split, index, seed=0: (f"{split} {index}", f"{seed}"))
+    monkeypatch.setattr(
+        builtin.newswire, "pair", lambda split, index, seed, level: (f"{split} {index}", f"{seed} {level}")
+    )
     source = build_source("newswire", train_size=3, valid_size=2, corpus_seed=7)
-    assert list(source.rows("train")) == [("train 0", "7"), ("train 1", "7"), ("train 2", "7")]
+    assert list(source.rows("train")) == [(f"train {number}", "7 hard") for number in range(3)]
+    assert list(build_source("newswire", test_size=1, difficulty="easy").rows("test")) == [("test 0", "0 easy")]
     assert len(list(source.rows("validation"))) == 2
     assert source.check() == []
 
@@ -96,7 +99,8 @@ def test_newswire_fingerprint_follows_parameters_and_generator(monkeypatch):
     plain = fingerprint(train_size=300)
     assert plain == fingerprint(train_size=300, valid_size=7)
     assert plain not in (fingerprint(train_size=301), fingerprint(train_size=300, corpus_seed=1))
-    monkeypatch.setattr(builtin.newswire, "pair", lambda split, index, seed=0: ("other", "words"))
+    assert plain != fingerprint(train_size=300, difficulty="easy")
+    monkeypatch.setattr(builtin.newswire, "pair", lambda *arguments: ("other", "words"))
     assert plain != fingerprint(train_size=300)
 
 

@@ -281,7 +281,7 @@ def test_newswire_documents_are_stories_of_like_events():
     train = documents(source)
     assert len(train) == 45 and len(documents(source, "validation")) == 7
     assert train[:30] == documents(NewswireText(train_size=30, corpus_seed=3))  # more documents keep the first ones
-    drawn = [story("train", i, 3) for i in range(60 * STORIES)]
+    drawn = [story("train", i, 3, "easy") for i in range(60 * STORIES)]
     items = {f"{s.headline} . {s.article}": s.event for s in drawn}
     alike = 0
     for document in train:

@@ -47,7 +47,10 @@ def losses(task: str, attention: str, updates: int = UPDATES) -> list[float]:
             "scheduler.warmup=0",
             "optimizer.lr=3.0e-3",
         )  # do not depend on the length
-        runs.tiny_run(Path(folder), f"attention={attention}", *limits, *constant, task=task)
+        data = (
+            ("data.difficulty=easy",) if task == "gigaword" else ()
+        )  # the corpus for which losses were recorded first
+        runs.tiny_run(Path(folder), f"attention={attention}", *limits, *constant, *data, task=task)
         objective, loss = (runs.logged(Path(folder), f"train/{name}") for name in ("objective", "loss"))
         found = objective or loss  # what is minimized; with label smoothing, train/loss is the loss without it
     return [found[step] for step in range(1, updates + 1)]

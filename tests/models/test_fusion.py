@@ -1,7 +1,5 @@
 """Fusion: views side by side, or the primary's boxes attending to the others' with any normalizer."""
 
-import math
-
 import pytest
 import torch
 from torch.testing import assert_close
@@ -11,12 +9,14 @@ from visual_builders import (
     WIDTHS,
     as_floats,
     attend_by_loops,
+    boxes_by_formula,
     chosen,
     dense_from,
     image_views,
     masked,
     normed,
     reordered,
+    rough_fusion,
     rough_module,
     rows_of,
     visual_shape,
@@ -32,23 +32,6 @@ pytestmark = pytest.mark.numerical
 
 WIDTH = 8
 ORDER_BLIND = ["softmax", "dnas", "hnas", "sinkhorn", "ot", "fenchel", "sparsemax", "entmax"]
-
-
-def rough_fusion(kind="attention", normalizer="softmax", dtype=torch.float64, tables=None, **settings):
-    shape = visual_shape(fusion=kind, **settings)
-    return rough_module(Fusion(shape, tables or visual_tables(normalizer), WIDTHS, MOST), dtype)
-
-
-def boxes_by_formula(fusion, views):
-    found = []
-    for boxes, (features, _, place) in zip(fusion.views, views, strict=False):
-        x1, y1, x2, y2 = place.unbind(-1)
-        numbers = [(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1]
-        turns = [number * math.pi * turn for number in numbers for turn in (0.5, 1, 2, 4, 8)]
-        place = torch.stack([turn.sin() for turn in turns] + [turn.cos() for turn in turns], -1)
-        x = features @ boxes.features.weight.T + boxes.features.bias + place @ boxes.place.weight.T
-        found.append(normed(x, boxes.norm))
-    return found
 
 
 def weights_of(fusion, views):

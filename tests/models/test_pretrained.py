@@ -119,6 +119,7 @@ def test_the_shape_is_what_config_json_says(bert):
         "encoder_layers": 3,
         "positions": "learned",
         "norm_first": False,
+        "residual": True,
         "embedding_norm": True,
         "norm_eps": 1e-2,
         "activation": "gelu",
@@ -492,7 +493,7 @@ def test_a_model_without_types_is_exported_with_one_of_zeros(transformers, tmp_p
 def test_what_a_bert_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, bert):
     attention = attention_tables(priors={"encoder": ["t5"]}, scorers={"encoder": "dot"})
     shape = TransformerConfig(
-        **{**SMALL, "norm_first": True, "positions": "sinusoidal", "encoder_layers": 2}, max_source=9
+        **{**SMALL, "norm_first": True, "residual": 0.5, "positions": "sinusoidal", "encoder_layers": 2}, max_source=9
     )
     model = MaskedLM(shape, {**attention, "encoder": "hnas"}, VOCABULARY, PAD)
     with pytest.raises(ValueError) as error:
@@ -500,6 +501,7 @@ def test_what_a_bert_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, be
     for problem in (
         "model.positions=sinusoidal: allowed: learned",
         "model.norm_first=true: allowed: false",
+        "model.residual=0.5: allowed: true",
         "model.embedding_norm=false: allowed: true",
         "encoder.layers.0.attention: normalizer HNAS: allowed: Softmax",
         "encoder.layers.1.attention: normalizer HNAS: allowed: Softmax",

@@ -14,6 +14,7 @@ import runs
 import torch
 import yaml
 from pytorch_lightning.loggers import Logger
+from safetensors.torch import save_file
 
 from attnorm.cli import train as front
 from attnorm.cli.main import VERBS
@@ -70,6 +71,10 @@ def needed(tmp_path, monkeypatch):
     visual = [f"data.{name}={tmp_path}/{name}.json" for name in VISUAL]
     for name in VISUAL:
         (tmp_path / f"{name}.json").write_text("{}")
+    boxes = torch.zeros(1, 4)
+    for view in ("first.safetensors", "second.safetensors"):
+        save_file({"1": torch.zeros(1, 3), "1.boxes": boxes}, tmp_path / view)
+    views = f"{tmp_path}/first.safetensors,{tmp_path}/second.safetensors"
     needs = {
         "data/newswire_text.yaml": ["task=mlm"],
         "data/text.yaml": ["task=mlm", f"data.files={table}"],
@@ -90,6 +95,9 @@ def needed(tmp_path, monkeypatch):
         "tokenizer/wordpiece.yaml": vocabulary,
         "experiment/gigaword_paper.yaml": [*rush, *vocabulary],
         "experiment/reuters.yaml": rush,
+        "experiment/vqa_paper.yaml": [*visual, f"data.features=[{views}]"],
+        "experiment/mlm_paper.yaml": [f"data.files={table}"],
+        "optimizer/adamax.yaml": [],
     }
     return lambda file: [chosen(file), *needs.get(name_of(file), [])]
 

@@ -36,6 +36,7 @@ def test_a_first_run_prints_nothing_of_libraries(output):
 def test_every_line_of_a_first_run_is_one_of_ours(output):
     ours = [
         rf"config|({'|'.join(runs.plain())})(: .*)?|[├└│ ].*",  # the configuration
+        r"training the tokenizer on the train split",  # unless another test has done so
         r"(train|validation) [\d,]+ pairs \(.*\)",
         r"4 updates of at most 1,000 tokens \([\d.]+% padding\), [\d,]+ parameters",
         VALIDATION.pattern,

@@ -99,6 +99,7 @@ def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path,
         "ffn_dim": 40,
         "encoder_layers": 2,
         "norm_first": False,
+        "residual": True,
         "positions": "learned",
     }
     expected |= {

@@ -71,8 +71,8 @@ def view_shares(over_boxes: Tensor, fusion: Tensor | None, sizes: list[int]) -> 
     over_boxes: (B, M), the attention of the question over the fused boxes.
     fusion: (B, H, M, M'), the attention of the primary's boxes over the concatenated boxes of the other views. The
             weight of a primary box is passed on to these with the mean weights over heads. So the shares of all other
-            views sum to 1, like those of the primary view. None: the fused boxes are the concatenated boxes of several
-            views, which are split again, or those of one view.
+            views sum to 1, like those of the primary view; with one attention per view, those of each other view do.
+            None: the fused boxes are the concatenated boxes of several views, which are split again, or those of one.
     """
     if fusion is None:
         return list(over_boxes.split(sizes, dim=1)) if over_boxes.shape[1] == sum(sizes) else [over_boxes]

@@ -17,7 +17,7 @@ FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt"
 WORDPIECE = f"{WordPiece.__module__}.{WordPiece.__qualname__}"
 SHAPE = (  # what the weights decide
     *("d_model", "n_heads", "ffn_dim", "encoder_layers", "positions", "norm_first", "embedding_norm", "norm_eps"),
-    *("type_vocab_size", "activation", "tie_embeddings"),
+    *("residual", "type_vocab_size", "activation", "tie_embeddings"),
 )
 
 
@@ -116,7 +116,7 @@ def shape_of(folder: Path) -> dict:
         raise DataError("the tokenizer of this run is not WordPiece; start from a run with tokenizer=wordpiece")
     positions = model["max_source"] if model["positions"] == "learned" else None
     pieces = WordPiece.from_settings(file=str(folder / WordPiece.FILE)).vocab_size
-    defaults = {"norm_eps": 1e-5, "type_vocab_size": 0}  # of runs whose model had no such key
+    defaults = {"norm_eps": 1e-5, "type_vocab_size": 0, "residual": True}  # of runs whose model had no such key
     return {**defaults, **model, "positions_there": positions, "vocab_size": pieces}
 
 

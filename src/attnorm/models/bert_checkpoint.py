@@ -33,6 +33,7 @@ SIZES = {"positions_there": ("max_position_embeddings", 512), "vocab_size": ("vo
 ALWAYS = {
     "positions": "learned",
     "norm_first": False,
+    "residual": True,
     "embedding_norm": True,
 }  # fields of TransformerConfig that have the same value in every BERT
 

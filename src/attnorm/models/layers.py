@@ -13,18 +13,29 @@ ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 
 
 class Residual(nn.Module):
-    """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm), with dropout on f."""
+    """s x + f(norm(x)) (pre-norm) or norm(s x + f(x)) (post-norm), with dropout on f.
+
+    s is `shape.residual`: 1 for True, 0 for False. Without skip connections, the states of all positions become more
+    alike from layer to layer ("Attention is not all you need: pure attention loses rank doubly exponentially with
+    depth", Dong et al., 2021). A smaller s shows how much of that a normalizer causes or prevents.
+    """
 
     def __init__(self, shape: EncoderConfig):
         super().__init__()
-        self.pre = shape.norm_first
+        self.pre, self.scale = shape.norm_first, float(shape.residual)
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps)
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+            return self.skip(x, self.dropout(sublayer(self.norm(x))))
+        return self.norm(self.skip(x, self.dropout(sublayer(x))))
+
+    def skip(self, x: Tensor, change: Tensor) -> Tensor:
+        """s x + change. A factor of 1 or 0 costs no product."""
+        if self.scale == 1:
+            return x + change
+        return self.scale * x + change if self.scale else change
 
 
 def build_attention(shape: EncoderConfig, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:

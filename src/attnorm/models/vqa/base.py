@@ -83,8 +83,9 @@ class VqaModel(nn.Module):
         learns to add the other views as far as they help.
         """
         initialize(self, seed)
-        if self.fusion is not None and self.fusion.attention is not None:
-            nn.init.zeros_(self.fusion.attention.output.weight)
+        if self.fusion is not None:
+            for attention in self.fusion.attentions():
+                nn.init.zeros_(attention.output.weight)
 
     @classmethod
     def uses(cls, settings: dict) -> set[str]:
@@ -124,7 +125,7 @@ class VqaModel(nn.Module):
 
         The first tensor is the weight of each fused box, (B, M). If the fusion is attention, the second tensor holds
         the weights with which each box of the primary view attends to the boxes of the other views, (B, H, M, M');
-        otherwise it is None.
+        otherwise it is None. With one attention per view, the weights for each view sum to 1.
 
         M is the maximum number of boxes of the primary view (of all views if the fusion is concat). M' is that of the
         other views, concatenated. Raises ValueError for a model without boxes.
@@ -135,4 +136,4 @@ class VqaModel(nn.Module):
         with observe(self.fusion, lambda name, weights, allowed: fused.append(weights)):
             weights = self.answer(ids, views)[1]
         assert weights is not None  # None is for models without boxes
-        return weights, fused[0] if fused else None
+        return weights, torch.cat(fused, -1) if fused else None

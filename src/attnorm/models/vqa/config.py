@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from attnorm.models.config import EncoderConfig, Positions
+from attnorm.models.config import EncoderConfig, Positions, Skip
 from attnorm.schema import Count, Share
 
 Fusion = Literal["none", "single", "concat", "attention"]
+FusionViews = Literal["joint", "per_view"]
 Question = Literal["gru", "transformer"]
 
 
 @dataclass(frozen=True)
 class VqaModelConfig:
-    """Options of the models. Raises ValueError for an invalid fusion, question or number of heads.
+    """Options of the models. Raises ValueError for an invalid fusion, fusion_views, question or number of heads.
 
     fusion:       how the views are combined: "none" (the question alone), "single" (only the first view, the primary
                   one), "concat" (the boxes of all views), "attention" (the primary's boxes attend to those of the other
@@ -22,9 +23,10 @@ class VqaModelConfig:
     hidden:       width of the layer in which question and image are joined.
     max_question: maximum number of tokens of a question.
     question:     how words become states: "gru" (in MCAN before the self-attention) or "transformer".
-    layers, n_heads, ffn_dim, norm_first: options of the transformers, as in `TransformerConfig`. In Pythia they apply
-                  to question="transformer". MCAN has as many layers for the boxes as for the question.
+    layers, n_heads, ffn_dim, norm_first, residual: options of the transformers, as in `TransformerConfig`. In Pythia
+                  they apply to question="transformer". MCAN has as many layers for the boxes as for the question.
     fusion_heads: number of heads of the fusion attention.
+    fusion_views: "joint" for one attention over the boxes of all other views, "per_view" for one attention per view.
     geometry:     whether the position and size of a box are used in addition to its features.
     dropout:      in [0, 1).
     """
@@ -39,15 +41,17 @@ class VqaModelConfig:
     n_heads: Count = 4
     ffn_dim: Count = 512
     norm_first: bool = False
+    residual: Skip = True
     fusion_heads: Count = 1
+    fusion_views: FusionViews = "joint"
     geometry: bool = True
     dropout: Share = 0.1
 
     def __post_init__(self) -> None:
-        for option, allowed in (("fusion", get_args(Fusion)), ("question", get_args(Question))):
+        for option, choices in (("fusion", Fusion), ("fusion_views", FusionViews), ("question", Question)):
             value = getattr(self, option)
-            if value not in allowed:
-                raise ValueError(f"{option}={value!r}: allowed: {', '.join(allowed)}")
+            if value not in get_args(choices):
+                raise ValueError(f"{option}={value!r}: allowed: {', '.join(get_args(choices))}")
         for option in ("n_heads", "fusion_heads"):
             value = getattr(self, option)
             if self.d_model % value:
@@ -62,6 +66,7 @@ class VqaModelConfig:
             encoder_layers=self.layers,
             max_source=self.max_question,
             norm_first=self.norm_first,
+            residual=self.residual,
             activation="relu",
             dropout=self.dropout,
         )

@@ -11,6 +11,7 @@ from attnorm.attention.build import build_site_normalizer, build_site_prior, bui
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import upcast
+from attnorm.attention.priors import Sum
 from attnorm.errors import DataError
 from attnorm.models.encoder import site_log_prior
 from attnorm.models.vqa.config import VqaModelConfig
@@ -51,6 +52,27 @@ def sinusoidal_encoding(geometry: Tensor) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1).to(geometry.dtype)
 
 
+def cross_attention(shape: VqaModelConfig, attention: dict, n_keys: int) -> tuple[MultiHeadAttention, Sum | None]:
+    """Builds the attention of the primary's boxes to at most `n_keys` boxes of other views, and its prior, if any."""
+    width, heads = shape.d_model, shape.fusion_heads
+    normalizer = build_site_normalizer(attention, "fusion", heads)
+    scorer = build_site_scorer(attention, "fusion", heads, width // heads)
+    prior = build_site_prior(attention, "fusion", heads=heads, bidirectional=True, positions=n_keys, width=width)
+    return MultiHeadAttention(width, heads, normalizer, scorer), prior
+
+
+class ViewAttention(nn.Module):
+    """The attention of the primary's boxes to the boxes of one other view."""
+
+    def __init__(self, shape: VqaModelConfig, attention: dict, n_keys: int):
+        super().__init__()
+        self.attention, self.prior = cross_attention(shape, attention, n_keys)
+
+    def forward(self, x: Tensor, here: Tensor, others: Tensor, there: Tensor) -> Tensor:
+        """What the boxes x find among `others`; see `attend`."""
+        return attend(self.attention, self.prior, x, here, others, there)
+
+
 class Fusion(nn.Module):
     """Combines the views and normalizes the result: norm(x) of boxes x.
 
@@ -60,6 +82,11 @@ class Fusion(nn.Module):
     norm(x_i + sum_j w_ij v_j) of the primary's boxes x_i, which attend to the boxes of all other views at the site
     "fusion". The output has as many boxes as the primary view. A column step sums over the boxes that are present.
 
+    With fusion_views="joint", one attention has the boxes of all other views as keys, and the sum is over all of them.
+    With "per_view", each other view has an attention with parameters of its own, and the sums of all views are added.
+    The paper does not say which one it used. Its Figure 1 shows a bound of 1/100 on the attention that a box receives.
+    With 100 boxes per view, this is the bound of dnas with "per_view"; with two other views, that of "joint" is 1/200.
+
     The three variants differ only in this sum. All of them end with the norm. If no other box is present, the sum is
     exactly 0, including the bias of its projection. So attention without other views equals "single" bit for bit.
 
@@ -68,12 +95,13 @@ class Fusion(nn.Module):
     view_boxes:  the maximum number of boxes of each view.
 
     Raises ValueError if the variant requires more views. The order of the boxes in a view has no effect, except for a
-    prior that depends on positions (t5, alibi, learned). Such a prior sees the other views concatenated.
+    prior that depends on positions (t5, alibi, learned). Such a prior sees the keys of its attention: with "joint", the
+    boxes of the other views one view after the other.
     """
 
     def __init__(self, shape: VqaModelConfig, attention: dict, view_widths: Sequence[int], view_boxes: Sequence[int]):
         super().__init__()
-        kind, width, heads = shape.fusion, shape.d_model, shape.fusion_heads
+        kind, width = shape.fusion, shape.d_model
         assert len(view_widths) == len(view_boxes) and kind != "none"
         least = 2 if kind == "attention" else 1
         if len(view_widths) < least:
@@ -83,16 +111,13 @@ class Fusion(nn.Module):
         used = 1 if kind == "single" else len(view_widths)
         self.kind, self.view_boxes = kind, list(view_boxes[:used])
         self.views = nn.ModuleList(Boxes(features, shape) for features in view_widths[:used])
-        self.attention: MultiHeadAttention | None = None
-        self.prior: nn.Module | None = None
-        if kind == "attention":
-            normalizer = build_site_normalizer(attention, "fusion", heads)
-            scorer = build_site_scorer(attention, "fusion", heads, width // heads)
-            self.attention = MultiHeadAttention(width, heads, normalizer, scorer)
-            positions = sum(view_boxes[1:])
-            self.prior = build_site_prior(
-                attention, "fusion", heads=heads, bidirectional=True, positions=positions, width=width
-            )
+        self.attention: MultiHeadAttention | None = None  # to all other views
+        self.prior: Sum | None = None
+        self.layers = nn.ModuleList()  # to one other view each
+        if kind == "attention" and shape.fusion_views == "joint":
+            self.attention, self.prior = cross_attention(shape, attention, sum(view_boxes[1:]))
+        elif kind == "attention":
+            self.layers.extend(ViewAttention(shape, attention, boxes) for boxes in view_boxes[1:])
         self.dropout, self.norm = nn.Dropout(shape.dropout), nn.LayerNorm(width)
 
     @property
@@ -112,12 +137,16 @@ class Fusion(nn.Module):
         x, here = states[0], present[0]
         if self.attention is not None:
             others, there = torch.cat(states[1:], 1), torch.cat(present[1:], 1)
-            mask = Mask(queries=here, keys=there)
-            log_prior = site_log_prior(self.prior, x.shape[1], 0, others, mask)
-            found = self.attention(x, others, mask, log_prior=log_prior)
-            fused = here & there.any(1, keepdim=True)
-            x = x + self.dropout(found.masked_fill(~fused.unsqueeze(-1), 0.0))
+            x = x + self.dropout(attend(self.attention, self.prior, x, here, others, there))
+        elif self.layers:
+            each = zip(self.layers, states[1:], present[1:], strict=True)
+            found = [layer(x, here, others, there) for layer, others, there in each]
+            x = x + self.dropout(torch.stack(found).sum(0))
         return self.norm(x), here
+
+    def attentions(self) -> list[MultiHeadAttention]:
+        """The attentions of the fusion: one if they are joint, one per other view, or none."""
+        return [module for module in self.modules() if isinstance(module, MultiHeadAttention)]
 
     def read(self, views: list[View]) -> tuple[list[Tensor], list[Tensor]]:
         """Returns the states (B, M, W) and presence (B, M) of each used view, padded to its maximum number of boxes M.
@@ -135,3 +164,17 @@ class Fusion(nn.Module):
             states.append(F.pad(boxes(features, geometry), (0, 0, 0, missing)))
             present.append(F.pad(here, (0, missing)))
         return states, present
+
+
+def attend(
+    attention: MultiHeadAttention, prior: Sum | None, x: Tensor, here: Tensor, others: Tensor, there: Tensor
+) -> Tensor:
+    """What the boxes x (B, M, W) find among `others` (B, M', W): (B, M, W), exactly 0 if no other box is present.
+
+    here: bool (B, M), the present boxes; there: bool (B, M'), the present ones among the others.
+    """
+    mask = Mask(queries=here, keys=there)
+    log_prior = site_log_prior(prior, x.shape[1], 0, others, mask)
+    found = attention(x, others, mask, log_prior=log_prior)
+    fused = here & there.any(1, keepdim=True)
+    return found.masked_fill(~fused.unsqueeze(-1), 0.0)

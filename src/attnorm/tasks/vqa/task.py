@@ -170,9 +170,10 @@ class VqaTask(Task):
         model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
         keys: dict[str, str] = {}
         if "encoder" not in self.model_class().sites_of(model):
-            keys |= dict.fromkeys(("model.layers", "model.n_heads", "model.ffn_dim", "model.norm_first"), transformer)
+            names = ("layers", "n_heads", "ffn_dim", "norm_first", "residual")
+            keys |= {f"model.{name}": transformer for name in names}
         if model["fusion"] != "attention":
-            keys["model.fusion_heads"] = "model.fusion=attention"
+            keys |= dict.fromkeys(("model.fusion_heads", "model.fusion_views"), "model.fusion=attention")
         if model["fusion"] == "none":
             keys["model.geometry"] = "model.fusion=single, concat or attention"
         return keys

@@ -26,6 +26,23 @@ lead , core , who said on .
 lead , who said that core .
 """
 
+# The orders of a sentence that also reports a second event, in difficulty "hard". `second` is that event's clause. The
+# headline is about `core`, which the grammar of the sentence singles out: it is the main clause, or the first of two,
+# or the one that the sentence calls more important.
+FRAMES_OF_TWO = """
+core , hours after second .
+core on , as second .
+core , while second .
+core , who said , and second .
+core , overshadowing reports that second .
+core , days before second .
+who said that core , and that second .
+as second , core .
+while second , core .
+hours after second , core , who said .
+reports that second were overshadowed when core .
+"""
+
 # Asides of any desk: other news, other people and places than the clause's own.
 _ASIDES = """
 a day after {group9} protested against {issue9} in {country9}

@@ -1,0 +1,111 @@
+"""What the experiments share: sweeps that continue where they stopped, their results, and tables beside a paper's."""
+
+import json
+import shlex
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnorm.cli.main import VERBS, run
+
+ROOT = Path(__file__).parents[1]
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of a sweep.
+
+    settings:  its overrides, as {key: value}.
+    folder:    its run folder.
+    metrics:   the scores of its best model on the validation split, by name.
+    baselines: the scores of simple methods on that split, by method and name.
+    """
+
+    settings: dict[str, str]
+    folder: Path
+    metrics: dict[str, float]
+    baselines: dict[str, dict[str, float]]
+
+
+def sweep(folder: Path, *overrides: str) -> list[Run]:
+    """Runs `attnorm sweep <overrides> dir=<folder>` and returns its runs, all of which have finished.
+
+    A sweep that was interrupted continues when the experiment is repeated, and finished runs are not run again. Raises
+    SystemExit if the sweep ends before all of its jobs have finished; its messages say why and how to continue.
+    """
+    arguments = [*overrides, f"dir={folder}"]
+    print(f"\n$ attnorm sweep {shlex.join(arguments)}", flush=True)
+    if code := run("sweep", arguments):
+        sys.exit(code)
+    jobs = json.loads((folder / "sweep.json").read_text())["jobs"]
+    return [read_run(Path(job["folder"]), job["overrides"]) for job in jobs]
+
+
+def read_run(folder: Path, overrides: Iterable[str] = ()) -> Run:
+    """Reads a finished run from its folder."""
+    summary = json.loads((folder / "summary.json").read_text())
+    settings = dict(override.split("=", 1) for override in overrides if "=" in override)
+    scores = summary["validation"]
+    return Run(settings, folder, scores["metrics"], scores["baselines"])
+
+
+def several(values: Iterable[object]) -> str:
+    """The values of one key, as a sweep takes them: "1,2,3"."""
+    return ",".join(map(str, values))
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """'31.20' for one value, '31.20 ± 0.41' for several: mean and standard deviation; '-' for none."""
+    if not values:
+        return NOTHING
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def of_paper(values: Sequence[float | None] | None, columns: int) -> list[str]:
+    """The cells of a paper's row; '-' for numbers that it does not have."""
+    return [NOTHING if value is None else f"{value:.2f}" for value in values or [None] * columns]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def beside_paper(
+    columns: Sequence[str],
+    ours: Mapping[str, Sequence[Sequence[float]]],
+    paper: Mapping[str, Sequence[float | None]],
+    paper_columns: Sequence[str],
+) -> str:
+    """A Markdown table with a row per system: our means and standard deviations, then the numbers of the paper.
+
+    columns:       the names of our columns. ours: for each system, the values of all seeds per column.
+    paper_columns: the names of the paper's columns. paper: its rows, None for a number that is not there. Systems that
+                   only the paper has follow ours.
+    """
+    header = ["", *columns, *(f"paper: {name}" for name in paper_columns)]
+    rows = []
+    for system in dict.fromkeys([*ours, *paper]):
+        found = ours.get(system) or [[]] * len(columns)
+        rows.append([system, *map(spread, found), *of_paper(paper.get(system), len(paper_columns))])
+    return table(header, rows)
+
+
+def values_of(runs: Iterable[Run], metrics: Sequence[str], **settings: str) -> list[list[float]]:
+    """For each metric, its values in the runs with these settings, one value per run."""
+    found = [run for run in runs if settings.items() <= run.settings.items()]
+    return [[run.metrics[name] for run in found] for name in metrics]
+
+
+def report(*folders: Path) -> None:
+    """Compares the runs of the sweeps with `attnorm report`, if this version of attnorm has it."""
+    arguments = [str(folder) for folder in folders]
+    if "report" in VERBS:
+        run("report", arguments)
+    else:
+        print(f"\nto compare the runs: attnorm report {shlex.join(arguments)}")
