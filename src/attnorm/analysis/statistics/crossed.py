@@ -17,6 +17,7 @@ from attnorm.analysis.statistics.variances import Variances, cluster_means, stud
 MIN_SEEDS = 3
 MIN_CLUSTERS = 10  # fewer independent examples say too little about others: see docs/statistics.md
 MIN_DIFFERING = 10  # fewer of them that differ at all are too few for a normal approximation
+ROUNDING = 1e-12  # mean squares this much smaller than others are zero
 SMALLEST = 1e-300  # p-values are not told apart below
 
 
@@ -90,7 +91,7 @@ def paired_difference(
         raise ValueError(f"level={level}: must be between 0 and 1")
     found = variances_of(table, groups)
     estimate = float(table.mean())
-    seeds_fail, examples_fail = weakness_of_seeds(table), weakness_of_examples(table, found, groups)
+    seeds_fail, examples_fail = weakness_of_seeds(table, found), weakness_of_examples(table, found, groups)
     narrow, wide = found.half_widths(level)
     verdict = seeds_fail is None and examples_fail is None
     return Difference(
@@ -114,12 +115,15 @@ def around(estimate: float, half_width: float) -> Interval:
     return Interval(estimate - half_width, estimate + half_width)
 
 
-def weakness_of_seeds(table: np.ndarray) -> str | None:
+def weakness_of_seeds(table: np.ndarray, found: Variances) -> str | None:
     """Why the table allows neither claim."""
     if len(table) < MIN_SEEDS:
         return f"{len(table)} of at least {MIN_SEEDS} seeds"
     if np.ptp(table) == 0:
         return "all differences are zero" if table[0, 0] == 0 else "all differences are equal"
+    noise = found.mean_square_noise
+    if found.mean_square_seeds < ROUNDING * noise and noise > ROUNDING * np.square(table).max():
+        return "the means of all seeds are equal, although seeds differ on single examples"  # by chance
     return None
 
 
