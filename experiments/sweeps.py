@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnorm.cli.main import VERBS, run
+from attnorm.cli.main import run
 
 ROOT = Path(__file__).parents[1]
 NOTHING = "-"
@@ -103,9 +103,5 @@ def values_of(runs: Iterable[Run], metrics: Sequence[str], **settings: str) -> l
 
 
 def report(*folders: Path) -> None:
-    """Compares the runs of the sweeps with `attnorm report`, if this version of attnorm has it."""
-    arguments = [str(folder) for folder in folders]
-    if "report" in VERBS:
-        run("report", arguments)
-    else:
-        print(f"\nto compare the runs: attnorm report {shlex.join(arguments)}")
+    """Compares the runs of the sweeps with `attnorm report`."""
+    run("report", list(map(str, folders)))

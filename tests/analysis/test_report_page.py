@@ -174,9 +174,9 @@ def charts():
 def test_a_specification_is_valid_and_names_only_fields_of_its_data(figure):
     import vl_convert
 
-    values = {name: rows for name, rows in figure.data.items()}
-    altair.Chart.from_dict({**figure.spec, "datasets": values}, validate=True)
-    compiled = vl_convert.vegalite_to_vega({**figure.spec, "width": 300, "datasets": values})
+    spec = {**figure.spec, "datasets": figure.data}
+    altair.Chart.from_dict(spec, validate=True)
+    compiled = vl_convert.vegalite_to_vega(spec)
     assert any(mark["type"] in ("line", "group", "symbol") for mark in compiled["marks"])
     fields = {it["field"] for layer in figure.spec["layer"] for it in layer["encoding"].values() if "field" in it}
     assert fields and fields <= set(figure.data["rows"][0])

@@ -1,6 +1,5 @@
 """Curves over the course of training, aggregated over the runs of each arm and thinned to few points."""
 
-import csv
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import pandas as pd
 from attnorm.analysis.arms import Arm, TrainedRun
 from attnorm.config.run_state import RunState
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
-from attnorm.training.callbacks.learned_scalars import recorded_scalars
+from attnorm.training.callbacks.learned_scalars import COLUMNS
 
 METRICS = "metrics.csv"
 LOGGED = ("train/loss", "val/loss", "val/", "train/gradient_norm")  # columns, in order
@@ -90,22 +89,25 @@ def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]
     tables: dict[str, list[pd.DataFrame]] = {}
     for number, run in enumerate(runs):
         for name, recorded in scalars_of(run.folder).items():
-            tables.setdefault(name, []).append(pd.DataFrame(recorded).assign(run=number))
+            tables.setdefault(name, []).append(recorded.assign(run=number))
     found: dict[str, dict[str, list[Point]]] = {}
     for name, parts in tables.items():
-        rows = with_layers([numeric(part) for part in parts])
+        rows = with_layers(parts)
         if "value" in rows:
             rows = rows.assign(series=rows["layer"].map(layer_name)).dropna(subset=["value"])
             found[name] = {str(stack): aggregated(part) for stack, part in rows.groupby("stack", sort=False)}
     return found
 
 
-def scalars_of(folder: Path) -> dict[str, list[dict[str, str]]]:
-    """The learned scalars of a run; none if its CSV files are damaged."""
-    try:
-        return recorded_scalars(folder)
-    except (OSError, ValueError, csv.Error):
-        return {}
+def scalars_of(folder: Path) -> dict[str, pd.DataFrame]:
+    """The learned scalars of a run by name: its CSV files with the columns of `LearnedScalars`."""
+    tables = {}
+    for path in sorted(folder.glob("*.csv")):
+        with open(path, errors="replace") as file:
+            header = file.readline(200).strip()
+        if header == ",".join(COLUMNS) and not (table := read_numbers(path)).empty:
+            tables[path.stem] = table
+    return tables
 
 
 def with_layers(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

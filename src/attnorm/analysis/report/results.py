@@ -7,7 +7,7 @@ import numpy as np
 
 from attnorm.analysis.arms import Arm, TrainedRun
 from attnorm.analysis.comparison import SOURCES, Comparison, all_verdicts, compare_arms
-from attnorm.analysis.report.tables import Cell, Column, Table, as_number, interval, number
+from attnorm.analysis.report.tables import Cell, Column, Table, as_number, interval, number, written
 from attnorm.analysis.scores import SplitName, common_split, costs_of, example_table, primary_metric
 from attnorm.analysis.verdict import ArmScores, Verdict, decimals, p_text
 from attnorm.errors import ConfigError, Problem, RunError
@@ -283,8 +283,11 @@ def headline(comparison: Comparison) -> str:
     if not shown:
         return f"No difference from {comparison.baseline} is shown in {title_of(comparison.metric)}."
     digits = decimals(comparison.metric)
-    listed = ", ".join(f"{it.label} ({it.difference.estimate:+.{digits}f})" for it in shown[:6])
+    listed = ", ".join(f"{it.label} ({written(it.difference.estimate, digits, sign=True)})" for it in shown[:6])
     more = f" and {len(shown) - 6} more" if len(shown) > 6 else ""
+    if len(comparison.verdicts) == 1:
+        difference = written(shown[0].difference.estimate, digits, sign=True)
+        return f"{shown[0].label} differs from {comparison.baseline} in {title_of(comparison.metric)}: {difference}."
     of = f"{len(shown)} of {len(comparison.verdicts)} arms {'differ' if len(shown) > 1 else 'differs'}"
     return f"{of} from {comparison.baseline} in {title_of(comparison.metric)}: {listed}{more}."
 

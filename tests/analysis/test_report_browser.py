@@ -1,0 +1,170 @@
+"""The report in headless Chromium: sorting, copying, charts, phones, modes, print and accessibility."""
+
+import base64
+
+import pytest
+from browser import open_browser
+from made_up_runs import make_run, make_runs
+
+from attnorm.analysis.report.content import collect
+from attnorm.analysis.report.page import figures_of, write_page
+
+EVIL = "</script><img src=x onerror=alert(1)><!--"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs")
+    make_runs(place, {"softmax": 0, "dnas": 0.5, "hnas": 9}, examples=40, steps=600, outputs=[EVIL] * 40)
+    make_run(place / "failed", "hnas", 4, state="failed", why=EVIL, steps=600)
+    return collect([place])
+
+
+@pytest.fixture(scope="module")
+def path(report, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_page(report, path)
+    return path
+
+
+def draw(browser):
+    browser.chrome.execute_async_script("drawAll().then(arguments[0])")
+
+
+def column(browser, name):
+    """The texts of a column of the first table."""
+    script = """
+        const table = document.querySelector("#results-task-1 table");
+        const place = [...table.tHead.rows[0].cells].findIndex((it) => it.textContent.startsWith(arguments[0]));
+        return [...table.tBodies[0].rows].map((row) => row.cells[place].textContent.trim());"""
+    return browser.run(script, name)
+
+
+def test_every_chart_is_drawn_without_an_error_or_a_request(browser, report, path):
+    browser.requests(), browser.errors()
+    browser.open(path)
+    draw(browser)
+    figures = list(figures_of(report))
+    marks = browser.run(
+        "return [...document.querySelectorAll('[data-chart]')].map((it) => [it.dataset.chart,"
+        " it.querySelectorAll('svg .mark-line path, svg .mark-symbol path, svg .mark-rule line').length])"
+    )
+    assert [name for name, _ in marks] == [figure.name for figure in figures]
+    assert all(count > 0 for _, count in marks)
+    assert browser.requests() == [path.resolve().as_uri()]
+    assert browser.errors() == []
+    assert browser.run("return document.images.length") == 0
+
+
+def test_a_click_and_a_key_sort_a_table(browser, path):
+    browser.open(path)
+    header = "#results-task-1 th:nth-child({}) > button"
+    scores = column(browser, "ROUGE-L")
+    browser.run(f"document.querySelector('{header.format(2)}').click()")
+    assert column(browser, "ROUGE-L") == sorted(scores, key=float, reverse=True)
+    from selenium.webdriver.common.keys import Keys
+
+    button = browser.chrome.find_element("css selector", header.format(2))
+    button.send_keys(Keys.ENTER)
+    assert column(browser, "ROUGE-L") == sorted(scores, key=float)
+    sorts = "return [...document.querySelectorAll('#results-task-1 th[aria-sort]')].map((it) => it.ariaSort)"
+    assert browser.run(sorts)[1] == "ascending" and set(browser.run(sorts)) == {"ascending", "none"}
+    browser.run(f"document.querySelector('{header.format(5)}').click()")  # a dash, which comes last, is no number
+    assert column(browser, "difference")[-1] == "baseline" and browser.run(sorts)[4] == "descending"
+    browser.run(f"document.querySelector('{header.format(1)}').click()")
+    assert column(browser, "arm") == ["dnas", "hnas", "softmax"]
+
+
+def test_a_table_can_be_copied(browser, path):
+    browser.open(path)
+    browser.run("document.querySelector('#results-task-1 tbody th').textContent = 'a_b & 50% | =1'")
+    table = "document.querySelector('#results-task-1 table')"
+    latex, markdown, csv = (
+        browser.run(f"return tableAs('{kind}', {table})").splitlines() for kind in ("latex", "markdown", "csv")
+    )
+    assert latex[0] == r"\begin{tabular}{lrrrrrrlrrrr}" and latex[-1] == r"\end{tabular}"
+    assert latex[4].startswith(r"a\_b \& 50\% | =1 & ") and all(it.endswith(r" \\") for it in latex[4:7])
+    assert markdown[1] == "|---|---:|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|"
+    assert markdown[2].startswith(r"| a\_b & 50% \| =1 | ")
+    means = [float(line.split(",")[1]) for line in csv[1:]]
+    assert [f"{it:.2f}" for it in means] == column(browser, "ROUGE-L")
+    browser.run("document.querySelector('#results-task-1 tbody th').textContent = '=HYPERLINK(1)'")
+    assert browser.run(f"return tableAs('csv', {table})").splitlines()[1].startswith("'=HYPERLINK(1),")
+    browser.run("document.querySelector('#results-task-1 [data-copy=csv]').click()")
+    browser.wait("document.querySelector('#results-task-1 .said').textContent !== ''")
+
+
+def test_the_data_behind_a_chart_are_a_table(browser, report, path):
+    browser.open(path)
+    figure = report.tasks[0].drawings.curves[0]
+    browser.run(f"document.querySelector('#{figure.name} details').open = true")
+    browser.wait(f"document.querySelector('#{figure.name} table') !== null")
+    rows = browser.run(
+        f"return [...document.querySelectorAll('#{figure.name} tbody tr')].map((row) =>"
+        " [...row.cells].map((it) => it.textContent))"
+    )
+    first = figure.data["rows"][0]
+    assert len(rows) == len(figure.data["rows"])
+    assert rows[0][:2] == [first["series"], str(first["step"])] and float(rows[0][2]) == first["mean"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_does_not_scroll_sideways(browser, path, width):
+    browser.open(path, width=width, height=844)
+    draw(browser)
+    browser.run("for (const it of document.querySelectorAll('details')) it.open = true")
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    widths = browser.run("return [...document.querySelectorAll('.chart svg')].map((it) => it.getBoundingClientRect())")
+    assert all(it["left"] >= 0 and it["right"] <= width + 1 for it in widths)
+
+
+def test_dark_mode_by_the_system_and_by_the_button(browser, path):
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    line = "return getComputedStyle(document.querySelector('#task-1-curve-1 .mark-line path')).stroke"
+    browser.open(path)
+    browser.run("try { localStorage.clear() } catch {}")
+    colours = []
+    for dark in (False, True):
+        browser.open(path, dark=dark)
+        draw(browser)
+        colours.append((browser.run(paper), browser.run(line)))
+        assert browser.run("return document.getElementById('mode').ariaPressed") == str(dark).lower()
+    light, dark = colours
+    assert light[0] == "rgb(255, 255, 255)" and dark[0] != light[0] and dark[1] != light[1]
+    browser.run("document.getElementById('mode').click()")
+    assert (browser.run(paper), browser.run(line)) == light
+    browser.run("try { localStorage.clear() } catch {}")
+
+
+def test_print_contains_all_charts(browser, report, path):
+    browser.open(path, dark=True)
+    found = browser.call("Page.printToPDF", printBackground=True)
+    content = base64.b64decode(found["data"])
+    assert content.startswith(b"%PDF") and content.count(b"/Type /Page\n") >= 2
+    drawn = browser.run("return document.querySelectorAll('[data-chart] svg').length")
+    assert drawn == len(list(figures_of(report)))
+    browser.open(path, width=700, dark=True, media="print")
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    browser.run("return document.documentElement.dataset.mode = 'dark'")
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_charts_and_tables_have_names_in_the_accessibility_tree(browser, report, path):
+    browser.open(path)
+    draw(browser)
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")
+    ]
+    images = [name for role, name in named if role in ("img", "image")]
+    assert images == [figure.description for figure in figures_of(report)]
+    buttons = [name for role, name in named if role == "button"]
+    assert {"LaTeX", "Markdown", "CSV", "Dark mode"} <= set(buttons) and all(buttons)
+    assert all(name for role, name in named if role in ("table", "heading", "region", "navigation"))
+    assert sum(role == "main" for role, _ in named) == 1

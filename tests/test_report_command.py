@@ -1,0 +1,143 @@
+"""`attnorm report` from the command line, while runs train, and at the end of a sweep."""
+
+from dataclasses import fields
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from made_up_runs import make_run, make_runs
+from runs import CONF
+
+from attnorm.cli import report as command
+from attnorm.cli import sweep
+from attnorm.cli.report import ReportSettings, read_report, run_report, write_report_of_sweep
+from attnorm.config.run_state import FolderLock
+from attnorm.errors import ConfigError
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.scheduler import Grid
+from attnorm.sweeps.state import EVENTS, SWEEP_LOCK, Journal
+
+SMALL = {"examples": 40, "steps": 600}
+
+
+def test_the_help_is_the_yaml_file_with_the_keys_and_defaults_of_the_command(capsys):
+    assert run_report(CONF, ["--help"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    defaults = ReportSettings()
+    assert shown == {it.name: getattr(defaults, it.name) for it in fields(ReportSettings)}
+
+
+def test_places_are_typed_with_or_without_a_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=0.1").mkdir()
+    settings = read_report(["lr=0.1", "b", "runs=[c,d]", "out=1", "metric=f1", "level=0.9"])
+    assert settings.runs == ["lr=0.1", "b", "c", "d"]
+    assert (settings.out, settings.metric, settings.level) == ("1", "f1", 0.9)
+    assert read_report(["runs=e"]).runs == ["e"]
+
+
+def test_the_page_is_written_into_the_only_place(tmp_path):
+    assert read_report([str(tmp_path)]).path == tmp_path / "report.html"
+    assert read_report([str(tmp_path), "b"]).path.parts == ("report.html",)
+    assert read_report([f"{tmp_path}/*"]).path.parts == ("report.html",)
+    assert read_report([str(tmp_path), "out=x/y.html"]).path.parts == ("x", "y.html")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "runs: must be given"),
+        (["a", "level=1"], "level=1: allowed: numbers from 0 and below 1"),
+        (["a", "split=train"], "split=train: allowed: auto, test, validation"),
+        (["a", "every=5"], "every=5: has no effect without watch=true"),
+        (["a", "watch=true", "every=0"], "every=0: allowed: whole numbers from 1"),
+        (["a", "metrik=f1"], "metrik=f1: attnorm report has no such option"),
+        (["a", "baseline=x,y"], "baseline=x,y: expected a single value"),
+    ],
+)
+def test_wrong_keys_are_named(arguments, message):
+    with pytest.raises(ConfigError) as error:
+        read_report(arguments)
+    assert message in str(error.value)
+
+
+def test_a_page_from_the_command_line(tmp_path, capsys, monkeypatch):
+    opened = []
+    monkeypatch.setattr(command.webbrowser, "open", lambda url: opened.append(url) or True)
+    make_runs(tmp_path, {"softmax": 0, "hnas": 9}, **SMALL)
+    out = tmp_path / "a b.html"
+    assert run_report(CONF, [str(tmp_path), f"out='{out}'", "open=true"]) == 0
+    assert "<h1>softmax, hnas on gigaword</h1>" in out.read_text() and opened == [out.as_uri()]
+    assert run_report(CONF, [str(tmp_path), "baseline=sotfmax"]) == 2
+    assert "Did you mean 'softmax'" in capsys.readouterr().err
+
+
+def test_a_watched_page_is_written_until_all_runs_have_ended(tmp_path, monkeypatch):
+    make_runs(tmp_path, {"softmax": 0}, **SMALL)
+    late = make_run(tmp_path / "late", "softmax", 4, state=None, **SMALL)
+    lock, page, seen = FolderLock(late), tmp_path / "report.html", []
+    assert lock.acquire()
+
+    def sleep(seconds):
+        seen.append(page.read_text())
+        assert 0 <= seconds <= 3
+        if len(seen) == 2:
+            lock.release()
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    assert run_report(CONF, [str(tmp_path), "watch=true", "every=3"]) == 0
+    assert len(seen) == 2
+    for text in seen:
+        assert '<meta http-equiv="refresh" content="3">' in text and "softmax, seed 4</span>" in text
+        assert '<progress value="0.66' in text
+    assert 'http-equiv="refresh"' not in page.read_text() and "killed" in page.read_text()
+
+
+def sweep_of(folder):
+    """A sweep folder with six finished runs and one that failed."""
+    made = make_runs(folder, {"softmax": 0, "hnas": 9}, **SMALL)
+    made.append(make_run(folder / "failed", "hnas", 4, state="failed", why="no memory", **SMALL))
+    journal = Journal(folder)
+    jobs = []
+    for path in made:
+        journal.add("job", path.name, key=path.name, label=path.name, overrides=[])
+        jobs.append(Job(path.name, path.name, path.name, (), path))
+    return jobs, journal
+
+
+def close(folder, jobs, journal):
+    """What a sweep does at its end, with its lock held."""
+    lock = FolderLock(folder, SWEEP_LOCK)
+    assert lock.acquire()
+    try:
+        return sweep.close(SimpleNamespace(arguments=["seed=1"]), folder, Grid(jobs), journal, "min", 0)
+    finally:
+        lock.release()
+
+
+def test_a_sweep_ends_with_a_page(tmp_path):
+    jobs, journal = sweep_of(tmp_path)
+    assert close(tmp_path, jobs, journal) == 1  # of the run that failed
+    text = (tmp_path / "report.html").read_text()
+    assert "hnas differs from softmax in ROUGE-L F1: +" in text and "no memory" in text  # and not: no verdict yet
+
+
+def test_a_page_that_cannot_be_written_does_not_change_how_a_sweep_ends(tmp_path, monkeypatch, capsys):
+    jobs, journal = sweep_of(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "altair", None)
+    assert close(tmp_path, jobs, journal) == 1
+    assert "no report.html: the report needs the package altair; install it with: pip install" in capsys.readouterr().out
+    monkeypatch.undo()
+    monkeypatch.setattr("attnorm.analysis.report.page.write_page", lambda *_: 1 / 0)
+    assert close(tmp_path, jobs, journal) == 1
+    assert "no report.html: ZeroDivisionError: division by zero" in capsys.readouterr().out
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_page_waits_for_jobs_that_a_sweep_has_not_started(tmp_path):
+    _, journal = sweep_of(tmp_path)
+    journal.add("job", "later", key="later", label="attention=dnas seed=1", overrides=[])
+    assert (tmp_path / EVENTS).exists()
+    write_report_of_sweep(tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert "No verdict yet" in text and "attention=dnas seed=1" in text and "No sweep is at work here" in text
