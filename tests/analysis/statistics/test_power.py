@@ -1,6 +1,7 @@
 """Detectable differences, against the noncentral t distribution, and plans, against the definition."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,12 +32,24 @@ def test_with_seeds_alone_it_is_a_t_test_over_seeds(k, power):
     assert found == pytest.approx(of_a_t_test(k - 1, power) * 0.2 / math.sqrt(k), rel=1e-4)
 
 
+def test_noise_counts_with_seeds_and_shrinks_with_examples():
+    found = pilot(0.04, 0, 4, 5, 200)
+    assert detectable(found) == pytest.approx(of_a_t_test(4) * math.sqrt((0.04 + 4 / 200) / 5), rel=1e-4)
+    assert detectable(found, examples=800) == pytest.approx(of_a_t_test(4) * math.sqrt((0.04 + 4 / 800) / 5), rel=1e-4)
+
+
 @pytest.mark.parametrize("n", [10, 200, 10_000])
 def test_with_examples_alone_it_is_a_t_test_over_examples(n):
     found = detectable(pilot(0, 4, 0, 5, n))
     assert found == pytest.approx(of_a_t_test(n - 1) * 2 / math.sqrt(n), rel=1e-4)
     normal = (stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) * 2 / math.sqrt(n)
     assert found == pytest.approx(normal, rel=2 / n)
+
+
+def test_unequal_groups_count_as_fewer():
+    found = replace(pilot(0, 4, 0, 5, 30), effective_clusters=12.0)
+    assert detectable(found) == pytest.approx(of_a_t_test(11) * 2 / math.sqrt(30), rel=1e-4)
+    assert detectable(found, examples=60) == pytest.approx(of_a_t_test(23) * 2 / math.sqrt(60), rel=1e-4)
 
 
 def test_in_between_it_is_what_a_simulation_shows():
