@@ -126,7 +126,9 @@ def test_a_page_that_cannot_be_written_does_not_change_how_a_sweep_ends(tmp_path
     jobs, journal = sweep_of(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
     assert close(tmp_path, jobs, journal) == 1
-    assert "no report.html: the report needs the package altair; install it with: pip install" in capsys.readouterr().out
+    assert (
+        "no report.html: the report needs the package altair; install it with: pip install" in capsys.readouterr().out
+    )
     monkeypatch.undo()
     monkeypatch.setattr("attnorm.analysis.report.page.write_page", lambda *_: 1 / 0)
     assert close(tmp_path, jobs, journal) == 1
