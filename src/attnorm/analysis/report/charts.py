@@ -157,7 +157,8 @@ def forest(name: str, comparison: Comparison) -> Figure:
 
     level = comparison.verdicts[0].difference.level * 100
     rows, seeds, many = [], [], len(comparison.verdicts) > MANY
-    for it in comparison.verdicts:
+    ordered = sorted(comparison.verdicts, key=lambda it: -it.difference.estimate) if many else comparison.verdicts
+    for it in ordered:
         wide, narrow = it.difference.new_seeds_and_examples, it.difference.new_seeds
         ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}
         word = "no verdict" if it.no_verdict else "shown" if it.is_shown else "not shown"
@@ -176,7 +177,8 @@ def forest(name: str, comparison: Comparison) -> Figure:
     }
     title = f"difference from {comparison.baseline} in {title_of(comparison.metric)}"
     labels = [row["arm"] for row in rows]
-    y = alt.Y("arm:N", sort=labels, title=None, axis=alt.Axis(labelLimit=150, ticks=False, domain=False))
+    limit = alt.ExprRef("max(100, 0.38 * containerSize()[0])")  # names of arms can be long, and phones are narrow
+    y = alt.Y("arm:N", sort=labels, title=None, axis=alt.Axis(labelLimit=limit))
     axis = alt.Axis(tickCount=6, format="~g")
 
     def x(field: str) -> "alt.X":
@@ -215,7 +217,7 @@ def forest(name: str, comparison: Comparison) -> Figure:
         )
     )
     listed = "; ".join(sentence_of(row) for row in rows[:MANY]) + ("; and others" if many else "")
-    chart = alt.layer(zero, narrow_rule, wide_rule, ticks, dots)
+    chart = alt.layer(zero, narrow_rule, wide_rule, *([ticks] if seeds else []), dots)
     spec = specified(chart, height=(22 if many else 46) * len(rows))
     data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
     return Figure(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])

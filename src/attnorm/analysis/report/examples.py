@@ -73,10 +73,10 @@ def samples_of(comparison: Comparison, arms: Sequence[Arm], split: SplitName) ->
 
 
 def contrasts_of(comparison: Comparison, baseline: Arm, arms: Sequence[Arm], split: SplitName) -> list[Contrast]:
-    """For some arms, the examples whose scores differ most from those of the baseline, as means over seeds."""
-    return [
-        found for arm in arms[:PAIRS] if arm is not baseline and (found := contrast(comparison, baseline, arm, split))
-    ]
+    """For the arms that differ most from the baseline, the examples whose scores differ most, as means over seeds."""
+    sizes = {it.label: abs(it.difference.estimate) for it in comparison.verdicts}
+    chosen = sorted((arm for arm in arms if arm.label in sizes), key=lambda arm: -sizes[arm.label])[:PAIRS]
+    return [found for arm in chosen if (found := contrast(comparison, baseline, arm, split))]
 
 
 def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) -> Contrast | None:

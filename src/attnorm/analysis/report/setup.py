@@ -11,6 +11,7 @@ from attnorm.config.run_state import read_json
 from attnorm.errors import in_yaml
 
 ENVIRONMENT = "environment.json"
+MANY = 6  # arms that fit side by side
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,27 @@ def setup_of(task: str, arms: Sequence[Arm], baseline: Arm) -> Setup:
 
 
 def differing_table(task: str, arms: Sequence[Arm], keys: Sequence[str]) -> Table:
-    """One row per key, and one column per arm; what differs from the first arm, the baseline, is marked."""
-    first = arms[0].settings
-    rows = []
-    for key in keys:
-        values = [in_yaml(arm.settings[key]) if key in arm.settings else NOTHING for arm in arms]
-        there = in_yaml(first[key]) if key in first else NOTHING
-        cells = [Cell(value, mark="" if value == there else "differs") for value in values]
-        rows.append([Cell(key, mark="" if is_of_normalizer(key) else "confound"), *cells])
-    columns = [Column("setting"), *(Column(arm.label) for arm in arms)]
-    return Table(f"differences-{task}", "The settings in which the arms differ", columns, rows)
+    """The settings by arm; what differs from the first arm, the baseline, is marked.
+
+    There is one column per arm, or, if there are many arms, one column per setting.
+    """
+    caption, first = "The settings in which the arms differ", texts_of(arms[0], keys)
+    marks = ["" if is_of_normalizer(key) else "confound" for key in keys]
+    by_arm = [
+        [Cell(text, mark="" if text == there else "differs") for text, there in zip(its, first, strict=True)]
+        for its in (texts_of(arm, keys) for arm in arms)
+    ]
+    if len(arms) > max(MANY, len(keys)):
+        columns = [Column("arm"), *(Column(key) for key in keys)]
+        rows = [[Cell(arm.label), *row] for arm, row in zip(arms, by_arm, strict=True)]
+        return Table(f"differences-{task}", caption, columns, rows)
+    rows = [[Cell(key, mark=mark), *row] for key, mark, *row in zip(keys, marks, *by_arm, strict=True)]
+    return Table(f"differences-{task}", caption, [Column("setting"), *(Column(arm.label) for arm in arms)], rows)
+
+
+def texts_of(arm: Arm, keys: Sequence[str]) -> list[str]:
+    """The values of some settings of an arm as texts."""
+    return [in_yaml(arm.settings[key]) if key in arm.settings else NOTHING for key in keys]
 
 
 def environment_notes(arms: Sequence[Arm]) -> list[str]:
