@@ -30,7 +30,7 @@ def test_a_wrong_verb_is_answered_with_the_nearest(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["attnorm", "trian", "seed=1"])
     assert main.main() == 2
     assert capsys.readouterr().err == (
-        "error: trian: no such verb; allowed: train, sweep, eval, report, generate. Did you mean 'train'?\n"
+        "error: trian: no such verb; allowed: train, sweep, eval, generate. Did you mean 'train'?\n"
     )
 
 

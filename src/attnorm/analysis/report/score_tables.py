@@ -50,7 +50,7 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
     for its in listed:
         verdict = verdicts.get(its.label)
         compared = [Cell(BASELINE), *[Cell("")] * 3] if its is scores[0] else verdict_cells(verdict, digits, pending)
-        costs = costs_of(by_label[its.label])
+        costs = arm_costs(by_label[its.label])
         rows.append(
             [
                 Cell(its.label),
@@ -108,7 +108,7 @@ def other_metrics_table(name: str, results: Results) -> Table | None:
     return Table(name, "The other metrics of each arm", columns, rows, can_copy=True)
 
 
-def costs_of(arm: Arm) -> dict[str, float]:
+def arm_costs(arm: Arm) -> dict[str, float]:
     """Speed, memory, time and size of an arm, as means over its finished runs."""
     found: dict[str, list[float]] = {}
     for run in arm.finished.values():
