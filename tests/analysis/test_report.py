@@ -171,6 +171,21 @@ def test_without_scores_of_examples_the_recorded_metrics_are_shown(tmp_path):
     assert task.verdicts == [] and task.forest is None
 
 
+def test_damaged_predictions_leave_their_arm_out(tmp_path, nine):
+    make_runs(tmp_path, {"sinkhorn": 1}, **SMALL)
+    (tmp_path / "sinkhorn_2" / "predictions" / "validation.parquet").write_bytes(b"PAR1 and no more")
+    task = task_of(collect([nine, tmp_path]))
+    assert [it.label for it in task.verdicts] == ["dnas", "hnas"]
+    [note] = [note for note in task.notes if note.startswith("sinkhorn is not compared: ")]
+    assert "sinkhorn_2" in note and "cannot be read" in note
+
+
+def test_a_primary_metric_without_scores_of_examples_gives_way_to_another(tmp_path):
+    folder = make_run(tmp_path / "a", summary={"primary": "bleu"}, **SMALL)
+    task = task_of(collect([folder]))
+    assert task.main.columns[1].name == "ROUGE-1 F1 ↑" and "exploratory" in task.warnings[0]
+
+
 def test_a_single_run_is_enough_for_a_page(tmp_path):
     task = task_of(collect([make_run(tmp_path / "a", "hnas", **SMALL)]))
     assert task.setup.differing is None and task.main.rows[0][0].text == "hnas"

@@ -14,8 +14,6 @@ from attnorm.analysis.report.examples import Contrast, Example, contrasts_of, sa
 from attnorm.analysis.report.results import (
     Results,
     headline,
-    main_table,
-    other_metrics_table,
     results_of,
     title_of,
     unknown_metric,
@@ -30,6 +28,7 @@ from attnorm.analysis.report.runs import (
     sweep_at_work,
     troubles_of,
 )
+from attnorm.analysis.report.score_tables import main_table, other_metrics_table
 from attnorm.analysis.report.setup import Setup, setup_of
 from attnorm.analysis.report.tables import Cell, Column, Table, as_number, number
 from attnorm.analysis.scores import SplitName

@@ -6,11 +6,12 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-from attnorm.analysis.arms import Arm
+from attnorm.analysis.arms import Arm, TrainedRun
 from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.report.runs import shortened
 from attnorm.analysis.scores import ExampleTable, SplitName, example_table
 from attnorm.analysis.verdict import decimals
+from attnorm.errors import RunError
 from attnorm.tasks.results import LOWER_IS_BETTER
 
 SAMPLES, EXTREMES, PAIRS, MOST_ARMS = 4, 4, 3, 6
@@ -85,8 +86,8 @@ def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) 
         seed: (ours, theirs)
         for seed, run in arm.finished.items()
         if seed in baseline.finished
-        and (ours := example_table(run, split)) is not None
-        and (theirs := example_table(baseline.finished[seed], split)) is not None
+        and (ours := table_of(run, split)) is not None
+        and (theirs := table_of(baseline.finished[seed], split)) is not None
     }
     if not pairs:
         return None
@@ -123,9 +124,17 @@ def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) 
 def first_table(arm: Arm, split: SplitName) -> ExampleTable | None:
     """The table of the finished run with the smallest seed that has one."""
     for run in arm.finished.values():
-        if (table := example_table(run, split)) is not None:
+        if (table := table_of(run, split)) is not None:
             return table
     return None
+
+
+def table_of(run: TrainedRun, split: SplitName) -> ExampleTable | None:
+    """The examples of a run; None if it has none, or if they cannot be read, which the comparison reports."""
+    try:
+        return example_table(run, split)
+    except RunError:
+        return None
 
 
 def example_of(table: ExampleTable, name: str, outputs: list[Output], difference: str = "") -> Example:

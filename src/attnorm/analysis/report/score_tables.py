@@ -1,0 +1,126 @@
+"""The tables of final scores: that of the metric of the verdicts, with speed and memory, and that of the others."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnorm.analysis.arms import Arm
+from attnorm.analysis.report.results import Results, arrow, better, examples_of, title_of
+from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, as_number, interval, number
+from attnorm.analysis.scores import cost_of, primary_metric
+from attnorm.analysis.verdict import ArmScores, Verdict, decimals, p_text
+
+BASELINE = "baseline"
+COSTS = (  # of a run: column, key, digits, hint
+    ("tokens/s", "tokens_per_second", 0, "training speed in tokens per second without padding, mean over seeds"),
+    ("memory (MB)", "peak_memory_mb", 0, "peak memory of the GPU, or of the process on a CPU, mean over seeds"),
+    ("hours", "hours", 2, "wall time of a run, mean over seeds"),
+)
+Group = tuple[str, list[ArmScores], dict[str, Verdict]]  # a metric, the scores of the arms, and verdicts by label
+
+
+def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None:
+    """The table of final scores: one row per arm, the baseline first."""
+    main = results.main
+    if main is not None:
+        metric, scores, pending = main.metric, main.scores, bool(main.pending)
+        verdicts = {it.label: it for it in main.verdicts}
+    elif results.reported:
+        metric = primary_of(arms, results.reported)
+        scores, verdicts, pending = results.reported[metric], {}, False
+    else:
+        return None
+    digits, level = decimals(metric), next((it.difference.level for it in verdicts.values()), 0.95)
+    title = title_of(metric)
+    columns = [
+        Column("arm"),
+        Column(f"{title} {arrow(metric)}", True, f"{title}, mean over seeds; {better(metric)} is better"),
+        Column("s.d.", True, "standard deviation over seeds"),
+        Column("seeds", True, "number of finished seeds"),
+        Column("difference", True, "arm minus baseline, over the seeds that both have finished"),
+        Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
+        Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
+        Column("verdict"),
+        *(Column(title, True, hint) for title, _, _, hint in COSTS),
+        Column("parameters", True, "number of trained parameters"),
+    ]
+    by_label = {arm.label: arm for arm in arms}
+    listed = [*scores, *(ArmScores(label, {}) for label in by_label if label not in {it.label for it in scores})]
+    rows = []
+    for its in listed:
+        verdict = verdicts.get(its.label)
+        compared = [Cell(BASELINE), *[Cell("")] * 3] if its is scores[0] else verdict_cells(verdict, digits, pending)
+        costs = arm_costs(by_label[its.label])
+        rows.append(
+            [
+                Cell(its.label),
+                number(its.mean, digits),
+                number(its.spread, digits),
+                Cell(str(len(its.values)), len(its.values)),
+                *compared,
+                *(number(costs.get(key), places) for _, key, places, _ in COSTS),
+                number(costs.get("parameters"), 0),
+            ]
+        )
+    caption = f"Final {title} of each arm, {examples_of(main)}" if main else f"Final {title} on the validation split"
+    return Table(name, caption, columns, rows, can_copy=True)
+
+
+def verdict_cells(verdict: Verdict | None, digits: int, pending: bool) -> list[Cell]:
+    """Difference, interval, p-value and verdict; only dashes while planned runs are unfinished."""
+    if verdict is None or pending:
+        return [Cell(NOTHING), Cell(NOTHING), Cell(NOTHING), Cell("pending" if pending else NOTHING)]
+    it = verdict.difference
+    low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
+    p = Cell(p_text(verdict.adjusted), verdict.adjusted) if verdict.adjusted == verdict.adjusted else Cell(NOTHING)
+    word = "no verdict" if verdict.no_verdict else "shown" if verdict.is_shown else "not shown"
+    return [
+        number(it.estimate, digits, sign=True),
+        interval(low, high, digits),
+        p,
+        Cell(word, mark="shown" if verdict.is_shown else ""),
+    ]
+
+
+def other_metrics_table(name: str, results: Results) -> Table | None:
+    """All other metrics: for each, mean and spread of every arm, and its difference with the unadjusted interval."""
+    if results.main is None:
+        main = next(iter(results.reported), None)
+        groups: list[Group] = [(metric, scores, {}) for metric, scores in results.reported.items() if metric != main]
+    else:
+        groups = [(it.metric, it.scores, {v.label: v for v in it.verdicts}) for it in results.comparisons[1:]]
+    if not groups:
+        return None
+    pending = bool(results.main and results.main.pending)
+    columns, rows = [Column("arm")], [[Cell(its.label)] for its in groups[0][1]]
+    for metric, scores, verdicts in groups:
+        title, digits = title_of(metric), decimals(metric)
+        columns += [Column(f"{title} {arrow(metric)}", True, f"mean over seeds; {better(metric)} is better")]
+        columns += [Column("s.d.", True, f"standard deviation of {title} over seeds")]
+        if verdicts and not pending:
+            hint = f"of {title}: arm minus baseline, with the interval for new seeds and new examples"
+            columns += [Column("difference", True, hint), Column("interval", True, f"{hint}, unadjusted")]
+        for row, its in zip(rows, scores, strict=True):
+            row += [number(its.mean, digits), number(its.spread, digits)]
+            if verdicts and not pending:
+                found = verdict_cells(verdicts.get(its.label), digits, pending)[:2]
+                row += [Cell(BASELINE), Cell("")] if its is scores[0] else found
+    return Table(name, "The other metrics of each arm", columns, rows, can_copy=True)
+
+
+def arm_costs(arm: Arm) -> dict[str, float]:
+    """Speed, memory, time and size of an arm, as means over its finished runs."""
+    found: dict[str, list[float]] = {}
+    for run in arm.finished.values():
+        memory = run.summary.get("peak_memory")
+        values = cost_of(run) if memory is None or isinstance(memory, dict) else {}
+        for key, value in {**values, "parameters": run.summary.get("parameters")}.items():
+            if (known := as_number(value)) is not None:
+                found.setdefault(key, []).append(known)
+    return {key: float(np.mean(values)) for key, values in found.items()}
+
+
+def primary_of(arms: Sequence[Arm], reported: dict[str, list[ArmScores]]) -> str:
+    """The primary metric of the task if it was reported, and otherwise the first one."""
+    primary = primary_metric([run for arm in arms for run in arm.finished.values()])
+    return primary if primary in reported else next(iter(reported))
