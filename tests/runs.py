@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -350,6 +351,12 @@ def same_run(first: Path, second: Path) -> bool:
         for run in (first, second)
     ]
     return different_ends(first, second) == [] and curves[0] == curves[1]
+
+
+def selecting(run: Path) -> pandas.DataFrame:
+    """The rows of the final predictions on which the best checkpoint was selected."""
+    rows = pandas.read_parquet(run / "predictions/validation.parquet")
+    return rows[rows["selecting"]]
 
 
 def summary_of(run: Path) -> dict:

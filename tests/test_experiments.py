@@ -50,7 +50,6 @@ def commands(monkeypatch):
         return 0
 
     monkeypatch.setattr(imported, "run", run)
-    monkeypatch.setattr(imported, "VERBS", {"sweep": "", "report": ""})
     return ran
 
 
@@ -109,12 +108,6 @@ def test_rows_of_the_paper_stand_beside_ours_and_after_them():
         "| dnas | 1.00 | - | - |",
         "| BERT | - | - | 2.00 |",
     ]
-
-
-def test_without_the_verb_report_its_command_is_printed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sweeps, "VERBS", {"sweep": ""})
-    sweeps.report(tmp_path / "a", tmp_path / "b")
-    assert f"attnorm report {tmp_path}/a {tmp_path}/b" in capsys.readouterr().out
 
 
 def test_table_2_compares_starts_of_the_same_shape(tmp_path, monkeypatch, capsys, commands):

@@ -28,6 +28,7 @@ from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention, run_folders
 from attnorm.cli.figures import read_figures
 from attnorm.cli.read_sweep import read_sweep
+from attnorm.cli.report import read_report
 from attnorm.cli.sweep import sample_jobs
 from attnorm.config import overrides as rerun
 from attnorm.config import validate as config
@@ -52,7 +53,7 @@ SQUAD = {  # the smallest file of its form
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
     r"(?:(?:(?:srun(?: --\S+)+ )?python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|attnorm (?P<verb>train|sweep|compare|eval|generate|figures|attention(?!=)))"
+    r"|attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|attention(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
@@ -137,6 +138,7 @@ def material(tmp_path, monkeypatch):
         for pattern, value in (
             (r"logs/vqa/[\w/]*<run[^>]*>", str(visual)),
             (r"(?:logs/)?<run[^>]*>", str(run)),
+            (r"logs/(?:sweeps/)?<sweep folder>", str(tmp_path)),
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
             (r"(model=\[?)<BERT folder>", rf"\1{tmp_path}/bert"),
@@ -191,15 +193,17 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
         return [it for job in jobs for it in problems_of_job(job, multirun=False)]
-    if verb == "attention" and not arguments:
+    if verb in ("attention", "compare", "report") and not arguments:
         return []  # it prints its help
+    if verb == "report":
+        read_report(arguments)
+        return []
     defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{verb}.yaml"))
     if verb == "figures":
         read_figures(arguments, defaults)
         return []
     if verb == "compare":
-        if arguments:
-            rerun.read_command(arguments, defaults, changes=False)
+        rerun.read_command(arguments, defaults, changes=False)
         return []
     command = (read_attention if verb == "attention" else rerun.read_command)(arguments, defaults)
     if command.settings.get("metric"):

@@ -232,7 +232,7 @@ def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, r
     losses = {}
     for name, typed in (("softmax", ()), ("hnas", hybrid), ("dnas", ("attention=dnas",))):
         folder = tmp_path / name
-        still = (*STILL, "trainer.precision=64-true", "callbacks.attention_stats.every_n_steps=0")
+        still = (*STILL, "task.selection=all", "trainer.precision=64-true", "callbacks.attention_stats.every_n_steps=0")
         runs.tiny_run(folder, f"model.init={start}", *typed, *still, task="mlm")
         recipe = task_of(runs.tiny(f"model.init={start}", *typed, task="mlm"))
         split = recipe.splits()["validation"]

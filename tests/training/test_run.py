@@ -166,8 +166,8 @@ def test_metrics_are_at_the_updates_they_belong_to():
 def test_the_last_validation_loss_is_that_of_the_summary():
     """One is computed in training, the other from best.ckpt: the same model, the same pairs."""
     run = runs.finished_run()
-    table = pandas.read_parquet(run / "predictions/validation.parquet")
-    losses = [part["loss_sum"].sum() / part["n_tokens"].sum() for part in (table[table["selecting"]], table)]
+    tables = (runs.selecting(run), pandas.read_parquet(run / "predictions/validation.parquet"))
+    losses = [rows["loss_sum"].sum() / rows["n_tokens"].sum() for rows in tables]
     found = [runs.logged(run, "val/loss")[4], loss_of(run)]
     assert_close(found, losses, rtol=rounding(torch.float32, depth=3, size=300), atol=0)
 

@@ -7,7 +7,7 @@ import numpy as np
 from attnorm.analysis.arms import Arm
 from attnorm.analysis.report.results import Results, arrow, better, examples_of, title_of
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, as_number, interval, number
-from attnorm.analysis.scores import cost_of, primary_metric
+from attnorm.analysis.scores import costs_of, primary_metric
 from attnorm.analysis.verdict import ArmScores, Verdict, decimals, p_text
 
 BASELINE = "baseline"
@@ -113,7 +113,7 @@ def arm_costs(arm: Arm) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for run in arm.finished.values():
         memory = run.summary.get("peak_memory")
-        values = cost_of(run) if memory is None or isinstance(memory, dict) else {}
+        values = costs_of(run) if memory is None or isinstance(memory, dict) else {}
         for key, value in {**values, "parameters": run.summary.get("parameters")}.items():
             if (known := as_number(value)) is not None:
                 found.setdefault(key, []).append(known)
