@@ -43,7 +43,7 @@ test-slow: setup
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu -rs
 
-# The figures of the papers, into figures/: about three minutes on one CPU core, less when they are drawn again.
+# The figures of the papers, into figures/: about two minutes on one CPU core, less when they are drawn again.
 figures: setup $(VENV)/.encoder
 	OMP_NUM_THREADS=1 $(BIN)/attnorm figures all
 

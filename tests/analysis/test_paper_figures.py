@@ -62,10 +62,10 @@ def test_a_figure_becomes_three_files_and_two_sentences(tmp_path, monkeypatch, c
 @pytest.mark.parametrize("name", QUICK)
 def test_a_figure_is_drawn_the_same_way_twice(tmp_path, name):
     settings = Settings(draws=2)
-    made = [drawing.write(name, FIGURES[name].draw(settings), tmp_path / folder) for folder in ("one", "two")]
+    found, again = (FIGURES[name].draw(settings) for _ in range(2))
+    made = [drawing.write(name, it, tmp_path / folder) for it, folder in ((found, "one"), (again, "two"))]
     for first, second in zip(*made, strict=True):
         assert first.read_bytes() == second.read_bytes()
-    found = FIGURES[name].draw(settings)
     assert all(sentence.endswith(".") and "\n" not in sentence for sentence in found.sentences)
     with open(made[0][2], newline="") as file:
         rows = list(csv.DictReader(file))
