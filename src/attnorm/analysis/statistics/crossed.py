@@ -118,7 +118,7 @@ def around(estimate: float, half_width: float) -> Interval:
 def weakness_of_seeds(table: np.ndarray, found: Variances) -> str | None:
     """Why the table allows neither claim."""
     if len(table) < MIN_SEEDS:
-        return f"{len(table)} of at least {MIN_SEEDS} seeds"
+        return f"at least {MIN_SEEDS} seeds are needed (found {len(table)})"
     if np.ptp(table) == 0:
         return "all differences are zero" if table[0, 0] == 0 else "all differences are equal"
     noise = found.mean_square_noise
@@ -131,8 +131,9 @@ def weakness_of_examples(table: np.ndarray, found: Variances, groups: Sequence[H
     """Why the table says nothing about new examples."""
     kind = "examples" if groups is None else "groups"
     if found.effective_clusters < MIN_CLUSTERS - 1e-6:  # the number of equal clusters, up to rounding
-        unequal = "" if found.clusters < MIN_CLUSTERS else f" of equal size ({found.clusters:,} are this unequal)"
-        return f"{found.effective_clusters:.3g} of at least {MIN_CLUSTERS} {kind}{unequal}"
+        count = f"{found.clusters:,}" if found.clusters < MIN_CLUSTERS else f"{found.effective_clusters:.3g}"
+        unequal = "" if found.clusters < MIN_CLUSTERS else f", to which {found.clusters:,} of such unequal sizes amount"
+        return f"at least {MIN_CLUSTERS} {kind} are needed (found {count}{unequal})"
     differing = (cluster_means(np.abs(table), groups)[0] > 0).any(axis=0).sum()
     if differing < min(MIN_DIFFERING, found.clusters / 2):
         return f"only {differing} of {found.clusters:,} {kind} differ at all, fewer than {MIN_DIFFERING}"
