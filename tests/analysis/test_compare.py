@@ -106,7 +106,7 @@ def test_the_test_split_is_used_once_all_runs_have_been_scored_on_it(tmp_path):
     folders = make_runs(tmp_path, THREE)
     for folder in folders:
         assert compare("softmax", tmp_path).source == "half"
-        change_table(folder, lambda rows: rows.drop(columns="selecting", inplace=True), "eval_test")
+        change_table(folder, lambda rows: rows.pop("selecting"), "eval_test")
         (folder / "eval_test.json").write_text('{"typed": {}}')
     found = compare("softmax", tmp_path)
     assert (found.source, found.examples) == ("test", 200)
@@ -117,7 +117,7 @@ def test_the_test_split_is_used_once_all_runs_have_been_scored_on_it(tmp_path):
 
 def test_scores_on_examples_that_selected_the_checkpoint_come_with_a_warning(tmp_path):
     for folder in make_runs(tmp_path, THREE):
-        change_table(folder, lambda rows: rows.drop(columns="selecting", inplace=True))
+        change_table(folder, lambda rows: rows.pop("selecting"))
     found = compare("softmax", tmp_path)
     assert found.source == "validation" and "too good" in found.notes[0]
 

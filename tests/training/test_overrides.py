@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from attnorm.config import overrides as rerun
 from attnorm.config.arguments import PATH_KEYS, as_typed, quoted, readable
+from attnorm.config.run_config import read_config
 
 NASTY = [
     "my file (1).json",
@@ -191,3 +192,11 @@ def test_typed_values_replace_those_of_a_sweep_file(tmp_path):
     for option in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
         found = readable([*option, "hparams_search=mine", "optimizer.lr=1", "seed=1,2"], multirun=True)
         assert found == [*option, "hparams_search=mine", "optimizer.lr=1", "++seed=1,2"]
+
+
+def test_an_older_run_keeps_the_corpus_that_it_was_trained_on(tmp_path):
+    run = runs.copied_run(tmp_path)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["data"].pop("difficulty") == read_config(run)["data"]["difficulty"] == "hard"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert read_config(run)["data"]["difficulty"] == "easy"

@@ -12,6 +12,9 @@ FILE = "config.yaml"
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
 TABLES = ("prior", "scorer")  # of attention
+BEFORE = {  # options of data sources that were added later, with the values that older runs were trained with
+    "attnorm.data.sources.newswire.Newswire": {"difficulty": "easy"},
+}
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both build plain values only
 
 
@@ -58,6 +61,8 @@ def read_config(folder: Path) -> Recorded:
         raise RunError(f"{path}: expected the settings of a run, a YAML mapping")
     for problem in (*unlike_settings("", config), *unlike_groups(config)):
         raise RunError(f"{path}: {problem}")
+    if data := config.get("data"):
+        config["data"] = {**BEFORE.get(str(data.get("_target_")), {}), **data}
     return Recorded(config, path)
 
 

@@ -29,7 +29,7 @@ class Newswire(Source):
         valid_size: int = 1_000,
         test_size: int = 1_000,
         corpus_seed: int = 0,
-        difficulty: Level = "easy",  # of runs that were trained before there was a choice; conf/data has "hard"
+        difficulty: Level = "hard",
     ):
         self.sizes = {"train": train_size, "validation": valid_size, "test": test_size}
         self.corpus_seed, self.difficulty = corpus_seed, difficulty
