@@ -61,8 +61,8 @@ def read_config(folder: Path) -> Recorded:
         raise RunError(f"{path}: expected the settings of a run, a YAML mapping")
     for problem in (*unlike_settings("", config), *unlike_groups(config)):
         raise RunError(f"{path}: {problem}")
-    if data := config.get("data"):
-        config["data"] = {**BEFORE.get(str(data.get("_target_")), {}), **data}
+    for option, value in BEFORE.get(str(config.get("data", {}).get("_target_")), {}).items():
+        config["data"].setdefault(option, value)
     return Recorded(config, path)
 
 
