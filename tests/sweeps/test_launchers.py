@@ -31,6 +31,9 @@ def test_a_run_is_started_or_continued_by_what_its_folder_holds(tmp_path):
     quoted = f"'{tmp_path}/a (1)'"
     assert command_of(one, ("train",)) == ["train", *one.overrides, "hydra.mode=RUN", f"hydra.run.dir={quoted}"]
     one.folder.mkdir()
+    (one.folder / "config.yaml").touch()  # stopped before it had recorded its settings
+    (one.folder / "summary.json").write_text('{"state": "interrupted"}')
+    assert command_of(one, ("train",))[1:-2] == [*one.overrides]
     (one.folder / "config.yaml").write_text("a: 1")
     assert command_of(one, ("train",)) == ["train", f"resume={quoted}"]
 

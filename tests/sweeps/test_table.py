@@ -30,6 +30,7 @@ def jobs(folder, count):
     found = [Job(f"j{n}", f"{n:064}", f"seed={n}", (f"++seed={n}",), folder / f"j{n}") for n in range(count)]
     for job in found[:2]:
         job.folder.mkdir()
+        (job.folder / "config.yaml").write_text("seed: 1")
     progress = {"step": 1200, "updates": 8000, "monitor": "val/f1", "value": 61.25, "seconds_left": 3723}
     (found[0].folder / "progress.json").write_text(json.dumps(progress))
     (found[1].folder / "summary.json").write_text(
@@ -57,6 +58,7 @@ def test_the_live_table_fits_the_terminal(tmp_path, screen):
     for number in range(40):
         folder = tmp_path / f"done{number}"
         folder.mkdir()
+        (folder / "config.yaml").write_text("seed: 1")
         (folder / "summary.json").write_text('{"state": "finished"}')
         found.append(Job(folder.name, f"d{number}", f"x={number}", (), folder))
     with View(Grid(found), Journal(tmp_path)) as view:

@@ -24,7 +24,7 @@ PATIENCE = 1.0  # seconds to wait for somebody who only looks at a lock
 class RunState(StrEnum):
     """The state of a run folder.
 
-    ABSENT:      no run has started there. RUNNING: a process holds its lock.
+    ABSENT:      no run has recorded its settings there. RUNNING: a process holds its lock.
     FINISHED, INTERRUPTED, FAILED: what summary.json says; INTERRUPTED runs were stopped by a signal or a time limit.
     KILLED:      the process ended without writing summary.json.
     """
@@ -118,11 +118,11 @@ def state_of(folder: Path) -> RunState:
     """The state of a run folder."""
     if is_running(folder):
         return RunState.RUNNING
-    state = read_json(folder / SUMMARY).get("state")
-    if state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED):
-        return RunState(state)
     config = folder / "config.yaml"
-    return RunState.KILLED if config.is_file() and config.stat().st_size else RunState.ABSENT
+    if not config.is_file() or not config.stat().st_size:
+        return RunState.ABSENT  # also if it was stopped before it had recorded its settings: it cannot be resumed
+    state = read_json(folder / SUMMARY).get("state")
+    return RunState(state) if state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED) else RunState.KILLED
 
 
 def read_json(path: Path) -> dict[str, Any]:
