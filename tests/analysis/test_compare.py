@@ -225,6 +225,18 @@ def test_no_verdict_is_given_while_planned_runs_are_unfinished(tmp_path):
     for seed in (7, 8):
         journal.add("job", f"dnas_{seed}", key=str(seed), label=f"attention=dnas seed={seed}", overrides=[])
     assert waiting_jobs([tmp_path]) == compare("softmax", tmp_path).pending == ["attention=dnas seed=8"]
+    assert waiting_jobs([f"{tmp_path.parent}/{tmp_path.name[:-1]}?"]) == ["attention=dnas seed=8"]
+    journal.add("end", "dnas_8", code=2, failure=True)  # before it had a run folder
+    assert waiting_jobs([tmp_path]) == []
+
+
+def test_runs_with_other_callbacks_are_another_arm(tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", settings={"callbacks.early.patience": 3})
+    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == [
+        "softmax (callbacks={})",
+        "softmax (callbacks.early.patience=3)",
+    ]
 
 
 def test_settings_besides_the_attention_that_differ_are_named(tmp_path):

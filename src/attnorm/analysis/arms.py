@@ -14,12 +14,13 @@ from typing import Any
 from attnorm.attention.build import short_name
 from attnorm.config.resolve import leaves
 from attnorm.config.run_config import FILE, read_config
+from attnorm.config.run_key import NOT_PART
 from attnorm.config.run_state import SUMMARY, RunState, read_json, state_of
 from attnorm.errors import RunError
-from attnorm.sweeps.state import EVENTS, Journal
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.state import EVENTS, JobState, Journal, state_of_job
 
-# Groups and keys that do not make an arm: the seed, and where and how safely a run trains, and what is shown of it.
-SHARED = ("seed", "paths", "logger", "callbacks", "tags", "run", "resume", "ckpt_path")
+SHARED = (*NOT_PART, "seed", "ckpt_path")  # groups and keys that do not make an arm
 MAX_LISTED = 6  # keys that a label names
 
 
@@ -28,7 +29,7 @@ class TrainedRun:
     """A run folder, as its files describe it.
 
     folder: the run folder. config: its configuration as plain values. state: what has become of it. summary: the
-    content of summary.json, {} if there is none.
+    content of summary.json, {} if the file is missing.
     """
 
     folder: Path
@@ -109,20 +110,22 @@ def find_runs(places: Iterable[str | Path]) -> list[TrainedRun]:
 
 def run_folders(place: str | Path) -> list[Path]:
     """The run folders in one place."""
-    roots = (
-        [Path(path) for path in sorted(glob(str(place), recursive=True))] if has_magic(str(place)) else [Path(place)]
-    )
     found: list[Path] = []
-    for root in roots:
+    for root in expanded(place):
         configs = [root / FILE] if (root / FILE).is_file() else sorted(root.rglob(FILE))
         found += [path.parent for path in configs if path.stat().st_size]
     return found
 
 
+def expanded(place: str | Path) -> list[Path]:
+    """The paths that a pattern matches, or the place itself if it is not a pattern."""
+    return [Path(path) for path in sorted(glob(str(place), recursive=True))] if has_magic(str(place)) else [Path(place)]
+
+
 def read_folder(folder: Path) -> TrainedRun:
     """One run folder. Raises RunError if its config.yaml cannot be read."""
     config, state = read_config(folder), state_of(folder)
-    # the summary of a run that goes on is that of an earlier part of it
+    # while a resumed run trains, the summary is still that of its earlier part
     summary = {} if state is RunState.RUNNING else read_json(folder / SUMMARY)
     return TrainedRun(folder, config, state, summary)
 
@@ -130,11 +133,15 @@ def read_folder(folder: Path) -> TrainedRun:
 def waiting_jobs(places: Iterable[str | Path]) -> list[str]:
     """The labels of the jobs that a sweep in one of these places has not started yet."""
     labels = []
-    for place in places:
-        for path in sorted(Path(place).rglob(EVENTS)) if Path(place).is_dir() else ():
-            for job in Journal(path.parent).added():
-                if state_of(path.parent / job["name"]) is RunState.ABSENT:
-                    labels.append(job["label"])
+    for root in (path for place in places for path in expanded(place)):
+        for path in sorted(root.rglob(EVENTS)):
+            journal = Journal(path.parent)
+            for it in journal.added():
+                job = Job(it["name"], it["key"], it["label"], tuple(it["overrides"]), path.parent / it["name"])
+                state = state_of_job(job, journal)  # a job that failed before it had a run folder is not waiting
+                has_run = state_of(job.folder) is not RunState.ABSENT
+                if state is JobState.WAITING or (state is JobState.RUNNING and not has_run):
+                    labels.append(job.label)
     return labels
 
 

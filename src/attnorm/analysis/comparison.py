@@ -94,10 +94,11 @@ def compare(
         runs = [find_runs(its) for its in places]
         arms, place = arms_of([*runs[0], *runs[1]]), [*places[0], *places[1]]
         ours = {run.folder for run in runs[0]}
-        [chosen, *more] = [arm for arm in arms if any(run.folder in ours for run in arm.runs)]
-        if more:
-            labels = "; ".join(arm.label for arm in (chosen, *more))
-            raise ConfigError([Problem("baseline", f"must be one arm, but these runs form {len(more) + 1}: {labels}")])
+        found = [arm for arm in arms if any(run.folder in ours for run in arm.runs)]
+        if len(found) != 1:
+            labels = "; ".join(arm.label for arm in found) or "they repeat runs of against"
+            raise ConfigError([Problem("baseline", f"must be one arm, but these runs form {len(found)}: {labels}")])
+        [chosen] = found
         others = [arm for arm in arms if arm is not chosen]
     if not others:
         raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
@@ -179,6 +180,7 @@ def verdict_of(
         adjusted=float("nan"),
         by_seed=dict(zip(pairs, rows.mean(1).tolist(), strict=True)),
         no_verdict=unfinished if pending else found.no_verdict,
+        is_pending=bool(pending),
     )
 
 

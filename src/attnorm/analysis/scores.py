@@ -9,6 +9,7 @@ import pandas as pd
 
 from attnorm.analysis.arms import TrainedRun
 from attnorm.analysis.statistics.corpus import mean_loss, perplexity, pseudo_values
+from attnorm.config.checkpoint_files import BEST
 from attnorm.config.run_state import read_json
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
@@ -53,7 +54,7 @@ class ExampleTable:
         return list(dict.fromkeys((*before_losses, *corpus)))
 
     def values(self, metric: str, ids: Sequence[str]) -> np.ndarray:
-        """The scores of examples, float64 (n,), NaN where there is none; pseudo-values of a metric of the corpus."""
+        """The scores of examples, float64 (n,), NaN where there is none; pseudo-values for a metric of the corpus."""
         rows, corpus = self.rows.loc[list(ids)], CORPUS_METRICS.get(metric)
         if corpus is not None and set(corpus.columns) <= set(rows.columns):
             sums = rows[list(corpus.columns)].to_numpy(np.float64)
@@ -102,8 +103,9 @@ def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
 
 
 def is_changed(run: TrainedRun) -> bool:
-    """Whether the test split was scored with settings other than those of the run."""
-    return bool(read_json(run.folder / f"{TEST}.json").get("typed"))
+    """Whether the test split was scored with settings other than those of the run, or not with its best checkpoint."""
+    record = read_json(run.folder / f"{TEST}.json")
+    return bool(record.get("typed")) or record.get("checkpoint", BEST) != BEST
 
 
 def read_table(run: TrainedRun, stem: str) -> pd.DataFrame | None:

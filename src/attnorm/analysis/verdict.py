@@ -39,7 +39,8 @@ class Verdict:
 
     difference: the arm minus the baseline, over the seeds that both have finished. adjusted: its p-value for new seeds
     and new examples, adjusted for all arms that were compared (Holm 1979); NaN without a verdict.
-    by_seed:    the difference of each seed. no_verdict: why there is none; None if there is one.
+    by_seed:    the difference of each seed. no_verdict: why there is none; None if there is one. is_pending: whether
+                that is because planned runs are unfinished, so that no claim is made at all.
     """
 
     label: str
@@ -49,6 +50,7 @@ class Verdict:
     adjusted: float
     by_seed: dict[int, float]
     no_verdict: str | None
+    is_pending: bool = False
 
     @property
     def is_shown(self) -> bool:
@@ -63,6 +65,8 @@ class Verdict:
         sizes = f"{count(it.seeds, 'seed')}, {count(it.examples, 'example')}"
         if it.clusters != it.examples:
             sizes += f" in {count(it.clusters, 'group')}"
+        if self.is_pending:
+            return f"{self.label} minus {self.baseline}: no verdict, {self.no_verdict}."
         if self.no_verdict is not None:
             return f"{start} ({sizes}): no verdict, {self.no_verdict}."
         low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
@@ -78,7 +82,7 @@ class Verdict:
     def claim_for_this_test_set(self) -> str | None:
         """The weaker claim in words, for new seeds on the same examples; None if it cannot be made."""
         it, digits = self.difference, decimals(self.metric)
-        if isnan(it.p_value_new_seeds):
+        if self.is_pending or isnan(it.p_value_new_seeds):
             return None
         low, high = it.new_seeds.low, it.new_seeds.high
         interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f}"
