@@ -96,19 +96,22 @@ def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(folder):
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    "messages",
     [
-        (
-            "model.sise=3",
-            "model.sise=3: Mixer has no such option; it has depth, heads, size. Did you mean 'size'?",
-        ),
-        ("task._target_=lab.source.Sums", "must be a subclass of attnorm.tasks.task.Task"),
-        ("optimizer.momentun=1", "Did you mean 'momentum'?"),
-        ("callbacks.steps.nam=x", "Steps has no such option; it has name. Did you mean 'name'?"),
-        ("data=newswire", "Newswire yields pairs, but this task needs sums"),
-        ("model=tiny", "has the interface 'seq2seq', but this task trains models with 'digits'"),
+        {
+            "model.sise=3": "model.sise=3: Mixer has no such option; it has depth, heads, size. Did you mean 'size'?",
+            "optimizer.momentun=1": "Did you mean 'momentum'?",
+            "callbacks.steps.nam=x": "Steps has no such option; it has name. Did you mean 'name'?",
+        },
+        {"task._target_=lab.source.Sums": "must be a subclass of attnorm.tasks.task.Task"},
+        {
+            "data=newswire": "Newswire yields pairs, but this task needs sums",
+            "model=tiny": "has the interface 'seq2seq', but this task trains models with 'digits'",
+        },
     ],
+    ids=["options", "class", "interfaces"],
 )
-def test_mistakes_in_own_parts_are_named(folder, override, message):
-    found = attnorm(folder, *TRAIN, override)
-    assert found.returncode == 2 and message in found.stderr
+def test_mistakes_in_own_parts_are_named(folder, messages):
+    found = attnorm(folder, *TRAIN, *messages)
+    assert found.returncode == 2
+    assert [message for message in messages.values() if message not in found.stderr] == []

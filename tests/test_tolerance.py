@@ -62,6 +62,7 @@ def test_another_platform_runs_once_as_it_is(cpuinfo):
     assert numerics.environments(cpuinfo) == {"default": {}}
 
 
+@pytest.mark.slow
 def test_torch_obeys_the_environment_of_each_run():
     source = Path("/proc/cpuinfo")
     for name, variables in numerics.environments(source.read_text() if source.exists() else "").items():

@@ -338,6 +338,7 @@ def test_the_sample_is_drawn_from_the_whole_split(make, tmp_path):
         assert sorted(tables.sample_sentences(tmp_path, WORDS_OF_PAIRS, count)) == sorted(itertools.chain(*rows))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
     code = (
         "import datasets, sys\n"

@@ -340,6 +340,7 @@ print(WordPiece.from_settings(lambda n: iter(text), vocab_size=1700).fingerprint
 """
 
 
+@pytest.mark.slow
 def test_wordpiece_training_gives_the_same_bytes_in_every_process():
     found = set()
     for seed in range(4):  # also with another number of threads

@@ -727,7 +727,7 @@ def started(*typed) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), runs.slow(signal.SIGTERM, 143)])
 def test_a_signal_ends_generate_quietly(number, code):
     with started("decoding.min_length=2") as process:
         process.send_signal(number)
@@ -746,6 +746,7 @@ def test_a_signal_ends_generate_quietly_while_it_loads():
         assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_generate_quietly():
     with started() as process:
         process.stdout.close()

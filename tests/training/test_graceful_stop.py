@@ -91,7 +91,7 @@ def test_signals_to_data_workers_are_ignored(monkeypatch, tmp_path):
     assert runs.summary_of(tmp_path)["state"] == "finished"
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("pieces", [1, runs.slow(3)])
 def test_a_run_whose_time_is_up_is_not_finished_and_can_be_resumed(monkeypatch, tmp_path, pieces):
     overrides = (*BUSY, f"trainer.accumulate_grad_batches={pieces}")
     runs.tiny_run(tmp_path / "whole", *overrides)
@@ -167,7 +167,7 @@ def summaries(tmp_path) -> list[dict]:
     return sorted(found, key=lambda summary: summary["seed"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, runs.slow(signal.SIGINT)])
 def test_a_signal_stops_a_whole_sweep(monkeypatch, tmp_path, capsys, number):
     jobs = []
 
@@ -183,6 +183,7 @@ def test_a_signal_stops_a_whole_sweep(monkeypatch, tmp_path, capsys, number):
     assert "job 1/3: seed=1" in printed and "job 2/3: seed=2" in printed and "job 3/3" not in printed
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
     assert sweep(monkeypatch, tmp_path, "seed=1,x,3", "task.max_steps=1") == 2
     assert [summary["seed"] for summary in summaries(tmp_path)] == [1, 3]
@@ -191,6 +192,7 @@ def test_a_job_that_fails_does_not_stop_the_others(monkeypatch, tmp_path, capsys
     assert "failed jobs: 2" in printed.err
 
 
+@pytest.mark.slow
 def test_every_job_records_its_own_overrides_and_returns_what_its_task_monitors(monkeypatch, tmp_path):
     returned = []
     original = front.train_in
@@ -207,6 +209,7 @@ def test_every_job_records_its_own_overrides_and_returns_what_its_task_monitors(
     assert claim_folder(tmp_path / "next") == tmp_path / "next"
 
 
+@pytest.mark.slow
 def test_a_sweep_file_counts_its_jobs(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(front, "train_in", lambda *_: None)
     assert sweep(monkeypatch, tmp_path, "hparams_search=attention", "model.dropout=0,0.1") == 0

@@ -145,6 +145,7 @@ def test_each_key_of_a_path_is_one_of_the_configuration():
     assert set(known_keys(runs.CONF)) >= PATH_KEYS
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_true_path_and_is_scored_again(tmp_path):
     """Through the real commands, in a folder with a name of every trouble."""
     folder = tmp_path / "my ${data} (1), it's=\u00e9"

@@ -63,7 +63,7 @@ def assert_equal_up_to_rounding(first: Path, second: Path, steps: int = 4) -> No
 # the same training
 
 
-@pytest.mark.parametrize("attention", [pytest.param("softmax", marks=pytest.mark.slow), "dnas", "hnas"])
+@pytest.mark.parametrize("attention", [runs.slow("softmax"), runs.slow("dnas"), "hnas"])
 def test_two_processes_train_what_one_trains(tmp_path, attention):
     typed = (f"attention={attention}", "trainer.accumulate_grad_batches=2")
     found = {door: trained(tmp_path / door, door, *typed) for door in ("one", "ddp", "fsdp")}

@@ -45,14 +45,14 @@ rows = runs.metric_rows
     ("length", "step", "extra"),
     [
         ("max_epochs", 3, ()),
-        ("max_epochs", 4, ("trainer.val_check_interval=4",)),
+        runs.slow("max_epochs", 4, ("trainer.val_check_interval=4",)),
         ("max_epochs", 6, ()),
-        ("max_epochs", 9, ("trainer.accumulate_grad_batches=2",)),
-        ("max_epochs", 8, ("data.num_workers=1",)),
+        runs.slow("max_epochs", 9, ("trainer.accumulate_grad_batches=2",)),
+        runs.slow("max_epochs", 8, ("data.num_workers=1",)),
         ("max_steps", 9, ("data.num_workers=1", "trainer.accumulate_grad_batches=2")),
-        ("both", 3, ()),
+        runs.slow("both", 3, ()),
         ("both", 13, ()),
-        ("max_epochs", 5, ("trainer.limit_train_batches=0.5",)),
+        runs.slow("max_epochs", 5, ("trainer.limit_train_batches=0.5",)),
     ],
 )
 def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatch, tmp_path, length, step, extra):
@@ -230,6 +230,7 @@ def test_a_run_that_resumes_in_its_own_folder_keeps_it(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_second_run_in_a_typed_folder_leaves_the_first_one_alone(monkeypatch, tmp_path):
     typed = (*runs.tiny_overrides(), "task.max_steps=1", f"hydra.run.dir={tmp_path}/run")
     for seed in (1, 2):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import runs
 import yaml
+from runs import slow
 
 from attnorm.cli.resume import resume_in
 from attnorm.cli.train import check_settings
@@ -27,11 +28,6 @@ from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
 SHORT = ("attention=hnas", "data.train_size=60", "trainer.max_steps=14")  # 6 updates per epoch
-
-
-def slow(*values: object):
-    """A case that only `make test-slow` runs."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 class Crash(Exception):
@@ -100,7 +96,7 @@ def test_a_run_that_is_interrupted_again_and_again_has_whole_curves(monkeypatch,
 
 
 @pytest.mark.parametrize("call", [slow(1), 4, slow(9)])
-@pytest.mark.parametrize("task", ["gigaword", "mlm", "squad", "classify", "vqa"])
+@pytest.mark.parametrize("task", ["gigaword", *map(slow, ("mlm", "squad", "classify", "vqa"))])
 def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, task, call):
     overrides = ("attention=hnas", "trainer.max_epochs=2", "task.validations=2", "run.save_every_steps=2")
     runs.tiny_run(tmp_path / "whole", *overrides, task=task)
@@ -122,7 +118,7 @@ def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, 
             6,
             ("trainer.accumulate_grad_batches=2", "run.save_every_steps=1"),
         ),  # within an update
-        ("on_train_epoch_end", 1, ("run.save_every_steps=1", "data.num_workers=1")),
+        slow("on_train_epoch_end", 1, ("run.save_every_steps=1", "data.num_workers=1")),
         slow("on_train_epoch_end", 2, ("trainer.max_epochs=3",)),
         slow("on_train_end", 1, ("trainer.max_epochs=2",)),
     ],
@@ -176,7 +172,7 @@ def test_an_update_that_was_saved_but_not_logged_is_logged(monkeypatch, tmp_path
     assert runs.same_run(straight, tmp_path / "run")
 
 
-@pytest.mark.parametrize("call", [1, 2])  # the second one is after the last update
+@pytest.mark.parametrize("call", [1, slow(2)])  # the second one is after the last update
 def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypatch, tmp_path, straight, call):
     run = crashed(monkeypatch, tmp_path / "run", checkpointing, "replace_by_copy", call, *SHORT)
     assert runs.load(run)["global_step"] == 7 * call
@@ -185,7 +181,7 @@ def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypa
     assert runs.same_run(straight, run)
 
 
-@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("call", [slow(1), 2, slow(3)])
 def test_a_run_killed_while_it_takes_over_checkpoints_loses_none(monkeypatch, tmp_path, call):
     typed = (
         *SHORT,
@@ -319,7 +315,7 @@ def damage(path: Path, kind: str) -> None:
     path.write_bytes(kinds[kind])
 
 
-@pytest.mark.parametrize("kind", [slow("empty"), "truncated", "flipped", slow("text")])
+@pytest.mark.parametrize("kind", [slow("empty"), "truncated", slow("flipped"), slow("text")])
 def test_the_previous_checkpoint_replaces_a_damaged_one_and_the_user_is_told(
     monkeypatch, tmp_path, straight, caplog, kind
 ):

@@ -11,6 +11,7 @@ import pytest
 import runs
 import torch
 import yaml
+from runs import slow
 from tolerance import rounding
 from torch.testing import assert_close
 
@@ -387,7 +388,9 @@ def test_variants_start_equal_and_see_the_same_batches_in_the_same_order(monkeyp
 # going on
 
 
-@pytest.mark.parametrize("at", ["mid-epoch", "validation", "epoch's end", "first of an epoch", "last validation"])
+@pytest.mark.parametrize(
+    "at", ["mid-epoch", "validation", *map(slow, ("epoch's end", "first of an epoch", "last validation"))]
+)
 def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, at):
     assert updates_an_epoch(*EPOCHS) == 6
     step = {
@@ -414,8 +417,8 @@ def test_a_stopped_run_goes_on_with_whole_curves(monkeypatch, tmp_path, at):
     assert rows == expected_rows
 
 
-@pytest.mark.parametrize("folder", ["another", "the same"])
-@pytest.mark.parametrize("interval", [3, 6], ids=["mid-epoch", "epoch's end"])
+@pytest.mark.parametrize("folder", ["another", slow("the same")])
+@pytest.mark.parametrize("interval", [3, slow(6)], ids=["mid-epoch", "epoch's end"])
 def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, interval, folder):
     """Two updates after a validation it crashes; these are made again, and are in the curves once."""
     overrides = (*EPOCHS, f"trainer.val_check_interval={interval}")
@@ -437,7 +440,9 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
 
 
 @pytest.mark.parametrize(
-    "interval", [4, 3, 10], ids=["ended on a validation", "ended between validations", "ended before any"]
+    "interval",
+    [4, slow(3), slow(10)],
+    ids=["ended on a validation", "ended between validations", "ended before any"],
 )
 def test_a_finished_run_can_be_made_longer(tmp_path, interval):
     overrides = (
@@ -453,6 +458,7 @@ def test_a_finished_run_can_be_made_longer(tmp_path, interval):
     assert runs.unequal(*ends) == []
 
 
+@pytest.mark.slow
 def test_a_run_stopped_between_the_pieces_of_an_update_goes_on_bit_for_bit(monkeypatch, tmp_path):
     overrides = (*EPOCHS, "trainer.accumulate_grad_batches=4")
     in_mid_update = lambda trainer, index: trainer.global_step == 3 and index % 4 == 1  # noqa: E731

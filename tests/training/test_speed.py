@@ -6,6 +6,7 @@ import time
 import pytest
 import runs
 import torch
+from runs import slow
 from torch import nn
 
 from attnorm.config.checkpoint_files import AtomicCheckpointIO
@@ -107,7 +108,7 @@ def test_every_value_is_in_one_row_and_in_the_summary(tmp_path):
     assert {f"train/{name}" for name in NAMES} - {"train/padding_share"} == set(TIMING_COLUMNS)
 
 
-@pytest.mark.parametrize("extra", [(), ("trainer.accumulate_grad_batches=2",), ("data.num_workers=1",)])
+@pytest.mark.parametrize("extra", [(), slow(("trainer.accumulate_grad_batches=2",)), slow(("data.num_workers=1",))])
 def test_a_resumed_run_continues_the_mean_of_the_padding(monkeypatch, tmp_path, extra):
     runs.tiny_run(tmp_path / "whole", *LONG, *extra)
     first = runs.stopped(monkeypatch, tmp_path / "first", 8, *LONG, *extra)
@@ -206,6 +207,7 @@ def test_the_peak_of_a_cpu_is_measured_once(monkeypatch):
 # profilers
 
 
+@pytest.mark.slow
 def test_profilers_write_into_the_run_folder(monkeypatch, tmp_path, capsys):
     for name, content in (
         ("simple", "run_training_batch"),
