@@ -52,12 +52,13 @@ def make_run(
     settings: Mapping[str, Any] | None = None,
     outputs: Iterable[str] | None = None,
     summary: Mapping[str, Any] | None = None,
+    measures: bool = False,
 ) -> Path:
     """Writes a run folder.
 
     gain: how many points of ROUGE it is better than a run with gain 0. state: as in summary.json; None leaves the
     folder of a run that was killed. settings: changes to the configuration by flat key. outputs: the first texts that
-    the model wrote. summary: further entries of summary.json.
+    the model wrote. summary: further entries of summary.json. measures: whether `callbacks=measures` was set.
     """
     chance = np.random.default_rng(hash_of(f"{attention} {seed} {task} {gain}"))
     folder.mkdir(parents=True)
@@ -71,6 +72,8 @@ def make_run(
     reached = steps if state == "finished" else 2 * steps // 3
     curve = write_metrics(folder / "metrics.csv", reached, steps, gain, chance)
     write_attention(folder / "attention.csv", attention, reached, chance)
+    if measures:
+        write_measures(folder, attention, reached)
     if attention == "hnas":
         write_weights(folder / "hybrid_weights.csv", reached, chance)
     progress = {"step": reached, "updates": steps, "monitor": "val/loss", "value": curve, "seconds_left": 95.0}
@@ -159,6 +162,22 @@ def write_attention(path: Path, attention: str, reached: int, chance: np.random.
                     mass = 0.55 if doubly else 0.3 * math.exp(-step / 500) + 0.004
                     entropy, mass = entropy + chance.normal(0, 0.06), mass * math.exp(chance.normal(0, 0.2))
                     writer.writerow([step, layer, head, f"{entropy:.8g}", f"{mass:.8g}", f"{mass / 3:.8g}"])
+
+
+def write_measures(folder: Path, attention: str, reached: int) -> None:
+    """head_measures.csv and state_measures.csv at two steps: two heads per layer, no likelihoods in the decoder."""
+    excess = 0 if attention == "softmax" else 0.25
+    heads, states = ["step,layer,head,entropy,objective,objective_rows,objective_both,key_likelihood"], []
+    for step in (0, reached):
+        for layer in LAYERS:
+            likelihood = "-3.5" if layer.startswith("encoder") else ""
+            heads += [
+                f"{step},{layer},{head},{(0.5 if step else 0.9) + 0.1 * head},{excess - 2},-2,-1.5,{likelihood}"
+                for head in (0, 1)
+            ]
+            states += [f"{step},{layer},{place},{size},3" for place, size in (("output", 0.25), ("residual", 0.75))]
+    (folder / "head_measures.csv").write_text("\n".join(heads) + "\n")
+    (folder / "state_measures.csv").write_text("\n".join(["step,layer,place,cosine,kurtosis", *states]) + "\n")
 
 
 def write_weights(path: Path, reached: int, chance: np.random.Generator) -> None:

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_runs import make_run, make_runs
+from made_up_runs import LAYERS, make_run, make_runs
 
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import POINTS, aggregated
@@ -93,6 +93,24 @@ def test_p_values_are_adjusted_over_all_tasks(tmp_path):
     ).p_value
     assert p < unadjusted  # so that the first of the two is multiplied by two, and the second by one
     assert both == pytest.approx(min(1, 2 * p)) and q == pytest.approx(max(both, unadjusted))
+
+
+def test_recorded_measures_are_drawn_by_layer(tmp_path):
+    make_run(tmp_path / "softmax", steps=300, measures=True)
+    make_run(tmp_path / "dnas", "dnas", steps=300, measures=True)
+    make_run(tmp_path / "without", "hnas", steps=300)
+    [task] = collect([tmp_path]).tasks
+    charts = {figure.title: figure.data["rows"] for figure in task.drawings.measures}
+    entropies = charts["entropy / log n"]
+    assert {row["layer"] for row in entropies} == set(LAYERS)
+    assert all((row["mean"], row["low"], row["high"], row["step"]) == (0.55, 0.5, 0.6, 300) for row in entropies)
+    above = charts["objective above its minimum, rows constrained (nats)"]
+    assert {(row["series"], row["mean"]) for row in above} == {("softmax", 0), ("dnas", 0.25)}
+    likelihoods = charts["log-likelihood of the keys (nats)"]  # only where it is defined
+    assert {row["layer"] for row in likelihoods} == {"encoder/0", "encoder/1"}
+    cosines = [charts[f"mean cosine of two states, {place}"] for place in ("output", "residual")]
+    assert [{row["mean"] for row in rows} for rows in cosines] == [{0.25}, {0.75}]
+    assert not any("largest activation" in title for title in charts)  # a column that is not there
 
 
 def test_more_than_the_attention_differs(tmp_path, of_nine):

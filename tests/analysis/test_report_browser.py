@@ -21,7 +21,7 @@ def browser():
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
-    make_runs(place, {"softmax": 0, "dnas": 0.5, "hnas": 9}, examples=40, steps=600, outputs=[EVIL] * 40)
+    make_runs(place, {"softmax": 0, "dnas": 0.5, "hnas": 9}, examples=40, steps=600, outputs=[EVIL] * 40, measures=True)
     make_run(place / "failed", "hnas", 4, state="failed", why=EVIL, steps=600)
     return collect([place])
 

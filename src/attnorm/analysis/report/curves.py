@@ -9,11 +9,11 @@ import pandas as pd
 
 from attnorm.analysis.arms import Arm, TrainedRun
 from attnorm.config.run_state import RunState
-from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.learned_scalars import COLUMNS
 
 METRICS = "metrics.csv"
 LOGGED = ("train/loss", "val/loss", "val/", "train/gradient_norm")  # columns, in order
+TEXTS = ("layer", "place")  # columns that are no numbers
 POINTS = 100  # of a curve; if there are more, neighbours are averaged
 
 
@@ -52,10 +52,13 @@ def is_logged(column: str) -> bool:
     return column.startswith(LOGGED)
 
 
-def attention_rows(arms: Mapping[str, Sequence[TrainedRun]]) -> pd.DataFrame:
-    """The rows of attention.csv of all runs, with the columns series, run and stack; without rows if there are none."""
+def layer_rows(arms: Mapping[str, Sequence[TrainedRun]], file: str) -> pd.DataFrame:
+    """The rows of a CSV file of all runs, with the columns series, run and stack. Runs without the file have no rows.
+
+    arms: the runs by series. file: the name of a table with a row per step and layer, such as attention.csv.
+    """
     tables = [
-        read_numbers(run.folder / ATTENTION_FILE).assign(series=series, run=number)
+        read_numbers(run.folder / file).assign(series=series, run=number)
         for series, runs in arms.items()
         for number, run in enumerate(runs)
     ]
@@ -148,7 +151,7 @@ def rounded(value: float) -> float:
 
 
 def read_numbers(path: Path, wanted: Callable[[str], bool] | None = None) -> pd.DataFrame:
-    """The numeric columns of a CSV file, "layer" as text; without rows if it cannot be read. What is no number is NaN.
+    """A CSV file with TEXTS as texts and numbers in all other columns, NaN for what is none; empty if it is no table.
 
     wanted: which columns to read besides "step"; None: all.
     """
@@ -161,11 +164,11 @@ def read_numbers(path: Path, wanted: Callable[[str], bool] | None = None) -> pd.
 
 
 def numeric(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with numbers, or NaN, in all columns but "layer"; rows without a step are left out."""
+    """A table with numbers, or NaN, in all columns but TEXTS; rows without a step are left out."""
     if "step" not in table:
         return pd.DataFrame()
     for name in table.columns:
-        if name == "layer":
+        if name in TEXTS:
             table[name] = table[name].astype(str)
         elif not pd.api.types.is_numeric_dtype(table[name]):
             table[name] = pd.to_numeric(table[name], errors="coerce")

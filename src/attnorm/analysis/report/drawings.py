@@ -4,21 +4,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attnorm.analysis.arms import Arm, TrainedRun
-from attnorm.analysis.report.charts import COLOURS, Figure, by_layer, curves, styles_of_arms, styles_of_layers
+from attnorm.analysis.report.charts import COLOURS, Figure, Style, by_layer, curves, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.curves import (
     attention_curves,
-    attention_rows,
     final_by_layer,
+    layer_rows,
     metric_curves,
     runs_to_draw,
     scalar_curves,
 )
 from attnorm.analysis.report.results import title_of
+from attnorm.training.callbacks.attention_measures import MEASURE_FILES
+from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 
 MOST_SCALARS = 12  # charts of learned scalars
 LOGGED = {
     "train/loss": "training loss (nats)",
     "train/gradient_norm": "norm of the gradient",
+}
+OF_HEADS = {  # columns of head_measures.csv: words, and whether the axis is logarithmic
+    "entropy": ("entropy / log n", False),
+    "sink_mass": ("largest mean mass on a key", False),
+    "sink": ("sink rate", False),
+    "column_mass_min": ("smallest column mass", True),
+    "column_mass_max": ("largest column mass", True),
+    "marginal_error": ("error of the column sums", True),
+    "effective_rank": ("effective rank of the weights", False),
+    "query_likelihood": ("log-likelihood of the queries (nats)", False),
+    "key_likelihood": ("log-likelihood of the keys (nats)", False),
+    "above_rows": ("objective above its minimum, rows constrained (nats)", True),
+    "above_both": ("objective above its minimum, rows and columns constrained (nats)", False),
+    "deviation": ("deviation of softmax from the dual solution", False),
+    "deviation_keys": ("deviation, with keys as templates", False),
+}
+OF_STATES = {  # columns of state_measures.csv
+    "effective_rank": ("effective rank of the states", False),
+    "rank_one_distance": ("distance to rank one", False),
+    "cosine": ("mean cosine of two states", False),
+    "kurtosis": ("kurtosis of the states", True),
+    "largest": ("largest activation", True),
 }
 
 
@@ -27,12 +51,14 @@ class Drawings:
     """The charts of a task.
 
     curves: of losses and metrics. scalars: of learned scalars, by layer. attention: entropy and column mass.
+    measures: by layer, what `callbacks=measures` has recorded.
     dropped: what is not drawn because there is too much of it, in words.
     """
 
     curves: list[Figure]
     scalars: list[Figure]
     attention: list[Figure]
+    measures: list[Figure]
     dropped: list[str]
 
 
@@ -44,7 +70,7 @@ def drawings_of(anchor: str, arms: Sequence[Arm]) -> Drawings:
         curves(f"{anchor}-curve-{number}", title_of_curve(name), points, styles)
         for number, (name, points) in enumerate(metric_curves(series).items(), start=1)
     ]
-    attention, rows = [], attention_rows(series)
+    attention, rows = [], layer_rows(series, ATTENTION_FILE)
     for column, words, log in (
         ("entropy", "entropy (nats)", False),
         ("column_mass", "smallest column mass", True),
@@ -63,7 +89,7 @@ def drawings_of(anchor: str, arms: Sequence[Arm]) -> Drawings:
         )
     if len(scalars) > MOST_SCALARS:
         dropped.append(f"{len(scalars) - MOST_SCALARS} further charts of learned scalars are left out.")
-    return Drawings(lines, scalars[:MOST_SCALARS], attention, dropped)
+    return Drawings(lines, scalars[:MOST_SCALARS], attention, measure_figures(anchor, series, styles), dropped)
 
 
 def series_of(arms: Sequence[Arm]) -> Mapping[str, Sequence[TrainedRun]]:
@@ -87,6 +113,27 @@ def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Figure]:
                 title = f"{title_of(name)}, {stack}, {arm.label}"
                 place = f"{anchor}-scalar-{len(figures) + 1}"
                 figures.append(curves(place, title, points, styles_of_layers(layers), "layer"))
+    return figures
+
+
+def measure_figures(
+    anchor: str, series: Mapping[str, Sequence[TrainedRun]], styles: Mapping[str, Style]
+) -> list[Figure]:
+    """A chart by layer for each measure that was recorded: the last values."""
+    heads, states = (layer_rows(series, file) for file in MEASURE_FILES)
+    if {"objective", "objective_rows", "objective_both"} <= set(heads.columns):
+        above_rows, above_both = (heads["objective"] - heads[f"objective_{it}"] for it in ("rows", "both"))
+        heads = heads.assign(above_rows=above_rows.clip(lower=0), above_both=above_both)  # softmax is at the minimum
+    tables = [(heads, OF_HEADS, "")]
+    if "place" in states:
+        places = sorted(states["place"].unique())
+        tables += [(states[states["place"] == place], OF_STATES, f", {place}") for place in places]
+    figures: list[Figure] = []
+    for rows, measures, place in tables:
+        for column, (words, log) in measures.items():
+            if last := final_by_layer(rows, column):
+                name = f"{anchor}-measure-{len(figures) + 1}"
+                figures.append(by_layer(name, f"{words}{place}", last, styles, log))
     return figures
 
 
