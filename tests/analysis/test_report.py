@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from made_up_runs import LAYERS, make_run, make_runs
 
+from attnorm.analysis.report.charts import curves, styles_of_arms
 from attnorm.analysis.report.content import collect
-from attnorm.analysis.report.curves import POINTS, aggregated
+from attnorm.analysis.report.curves import POINTS, Point, aggregated
 from attnorm.analysis.report.examples import marked
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.config.run_state import FolderLock
@@ -111,6 +112,13 @@ def test_recorded_measures_are_drawn_by_layer(tmp_path):
     cosines = [charts[f"mean cosine of two states, {place}"] for place in ("output", "residual")]
     assert [{row["mean"] for row in rows} for rows in cosines] == [{0.25}, {0.75}]
     assert not any("largest activation" in title for title in charts)  # a column that is not there
+
+
+@pytest.mark.parametrize(("value", "domain"), [(0.75, [0.375, 1.125]), (-4.0, [-6.0, -2.0]), (0.0, [-1.0, 1.0])])
+def test_a_constant_has_room_on_its_axis(value, domain):
+    points = [Point("softmax", step, value, value, value, 3) for step in (0, 100)]
+    figure = curves("one", "a title", points, styles_of_arms(["softmax"]))
+    assert {tuple(layer["encoding"]["y"]["scale"]["domain"]) for layer in figure.spec["layer"]} == {tuple(domain)}
 
 
 def test_more_than_the_attention_differs(tmp_path, of_nine):

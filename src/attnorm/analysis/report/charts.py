@@ -92,7 +92,7 @@ def curves(
     import altair as alt
 
     used = [style for label, style in styles.items() if any(point.series == label for point in points)]
-    scale = log_scale(points) if log else alt.Scale(zero=False, nice=True)
+    scale = log_scale(points) if log else linear_scale(points)
     rows = [asdict(point) for point in points]
     fields = {
         "series": series,
@@ -138,7 +138,7 @@ def by_layer(
         color=colour,
     )
     means = [point for _, point in points]
-    scale = log_scale(means) if log else alt.Scale(zero=False, nice=True)
+    scale = log_scale(means) if log else linear_scale(means)
     y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(means)))
     rule = base.mark_rule(strokeWidth=2, opacity=0.55).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
     tooltip = [
@@ -250,6 +250,17 @@ def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.StrokeDash"]:
         alt.Color("series:N", scale=colour, legend=None),
         alt.StrokeDash("series:N", scale=dash, legend=None),
     )
+
+
+def linear_scale(points: Sequence[Point]) -> "alt.Scale":
+    """A linear scale. Around a constant, it has some room; Vega would round the only label of its axis."""
+    import altair as alt
+
+    low, high = min(point.low for point in points), max(point.high for point in points)
+    if low < high:
+        return alt.Scale(zero=False, nice=True)
+    room = abs(low) / 2 or 1.0
+    return alt.Scale(domain=[low - room, high + room])
 
 
 def log_scale(points: Sequence[Point]) -> "alt.Scale":

@@ -32,7 +32,7 @@ OF_HEADS = {  # columns of head_measures.csv: words, and whether the axis is log
     "effective_rank": ("effective rank of the weights", False),
     "query_likelihood": ("log-likelihood of the queries (nats)", False),
     "key_likelihood": ("log-likelihood of the keys (nats)", False),
-    "above_rows": ("objective above its minimum, rows constrained (nats)", True),
+    "above_rows": ("objective above its minimum, rows constrained (nats)", False),
     "above_both": ("objective above its minimum, rows and columns constrained (nats)", False),
     "deviation": ("deviation of softmax from the dual solution", False),
     "deviation_keys": ("deviation, with keys as templates", False),
