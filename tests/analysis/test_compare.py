@@ -249,6 +249,16 @@ def test_settings_besides_the_attention_that_differ_are_named(tmp_path):
 # arguments
 
 
+def test_arms_that_differ_in_unlisted_settings_only_have_labels_of_their_own(tmp_path):
+    shared = {f"model.a{number}": 1 for number in range(8)}
+    for name, last in (("one", 1), ("two", 2), ("three", 3)):
+        make_run(tmp_path / name, settings=shared | {"model.a7": last})
+    make_run(tmp_path / "other", settings=dict.fromkeys(shared, 0))
+    labels = [arm.label for arm in arms_of(find_runs([tmp_path]))]
+    assert len(set(labels)) == 4 and sum("2 more" in label for label in labels) == 4
+    assert {label.rpartition(")")[2] for label in labels} == {"", " [1]", " [2]", " [3]"}
+
+
 def test_the_baseline_is_a_place_or_a_label_or_softmax(tmp_path):
     make_runs(tmp_path, THREE)
     typed = [

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from glob import glob, has_magic
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,10 @@ def labels_of(arms: Sequence[TrainedRun]) -> list[str]:
         told = [f"{key}={arm.settings[key]}" for key in keys if key in arm.settings]
         more = [f"{len(told) - MAX_LISTED} more"] if len(told) > MAX_LISTED else []
         labels.append(f"{arm.attention} ({', '.join(told[:MAX_LISTED] + more)})" if told else arm.attention)
-    return labels
+    names = [(arm.task, label) for arm, label in zip(arms, labels, strict=True)]
+    # the settings that tell two arms apart may be among those that are not listed
+    numbers = [f" [{names[:place].count(it) + 1}]" if names.count(it) > 1 else "" for place, it in enumerate(names)]
+    return [label + number for label, number in zip(labels, numbers, strict=True)]
 
 
 def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -189,3 +193,10 @@ def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 def is_of_normalizer(key: str) -> bool:
     """Whether a setting is one of the attention."""
     return key.startswith("attention.")
+
+
+def as_number(value: object) -> float | None:
+    """A value of a file that anyone may have written, if it is a finite number."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
+        return float(value)
+    return None

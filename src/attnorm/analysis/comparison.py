@@ -1,6 +1,5 @@
 """Is the difference between two arms real? Pairs their runs by seed and their scores by example."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying, waiting_jobs
+from attnorm.analysis.costs import mean_costs
 from attnorm.analysis.scores import (
     ExampleTable,
     Source,
     SplitName,
     common_split,
-    costs_of,
     example_table,
     primary_metric,
 )
@@ -202,11 +201,7 @@ def scores_of(
             reason = f"has not been scored on the {split} split" if run.seed in arm.finished else str(run.state)
             why = f" ({run.why})" if run.why and run.seed not in arm.finished else ""
             left_out.append(f"{arm.label}, seed {run.seed}: {reason}{why}")
-    costs: dict[str, list[float]] = defaultdict(list)
-    for run in scored.values():
-        for name, value in costs_of(run).items():
-            costs[name].append(value)
-    return ArmScores(arm.label, values, {name: float(np.mean(its)) for name, its in costs.items()}, tuple(left_out))
+    return ArmScores(arm.label, values, mean_costs(scored.values()), tuple(left_out))
 
 
 def shared_examples(arms: Sequence[Arm], tables: dict[Path, ExampleTable], metric: str) -> tuple[list[str], list[str]]:

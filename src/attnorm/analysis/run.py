@@ -163,7 +163,7 @@ class Run:
         return self.task.splits(self.tokenizer, ("validation",))["validation"]
 
     def row_of(self, example: str) -> int:
-        """The row of an example of the validation split by its id. Raises ConfigError if there is none."""
+        """The row of an example of the validation split by its id. Raises ConfigError for an unknown id."""
         ids = self.task.example_ids(self.validation, range(len(self.validation)))
         if example not in ids:
             some = f"{', '.join(ids[:3])}, ... (column id of predictions/validation.parquet)"

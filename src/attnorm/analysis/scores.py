@@ -1,6 +1,6 @@
 """The scores of single examples in a run folder, from which arms are compared."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -54,7 +54,7 @@ class ExampleTable:
         return list(dict.fromkeys((*before_losses, *corpus)))
 
     def values(self, metric: str, ids: Sequence[str]) -> np.ndarray:
-        """The scores of examples, float64 (n,), NaN where there is none; pseudo-values for a metric of the corpus."""
+        """The scores of examples, float64 (n,), NaN if missing; pseudo-values for a metric of the corpus."""
         rows, corpus = self.rows.loc[list(ids)], CORPUS_METRICS.get(metric)
         if corpus is not None and set(corpus.columns) <= set(rows.columns):
             sums = rows[list(corpus.columns)].to_numpy(np.float64)
@@ -126,15 +126,3 @@ def read_table(run: TrainedRun, stem: str) -> pd.DataFrame | None:
 def primary_metric(runs: Sequence[TrainedRun]) -> str | None:
     """The metric that the task declares as its primary one, as recorded in summary.json; None if it is not recorded."""
     return next((str(run.summary["primary"]) for run in runs if run.summary.get("primary")), None)
-
-
-def costs_of(run: TrainedRun) -> dict[str, float]:
-    """tokens_per_second, peak_memory_mb (of the GPU if there was one) and hours, as far as summary.json has them."""
-    memory: Mapping[str, float] = run.summary.get("peak_memory") or {}
-    seconds = run.summary.get("wall_seconds")
-    found = {
-        "tokens_per_second": run.summary.get("tokens_per_second"),
-        "peak_memory_mb": memory.get("gpu_mb", memory.get("process_mb")),
-        "hours": None if seconds is None else seconds / 3600,
-    }
-    return {name: float(value) for name, value in found.items() if value is not None}

@@ -13,8 +13,8 @@ from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 class ArmScores:
     """The scores of one arm on the examples of a comparison.
 
-    values: the metric by seed, for each finished run. costs: means over these runs of tokens_per_second,
-    peak_memory_mb and hours, as far as they are recorded. left_out: what has become of the other runs, as sentences.
+    values: the metric by seed, for each finished run. costs: means over these runs, by name, see
+    `analysis.costs`. left_out: what has become of the other runs, as sentences.
     """
 
     label: str

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from attnorm.analysis.comparison import SOURCES, Comparison, compare
+from attnorm.analysis.costs import COSTS
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.verdict import ArmScores, Verdict, count, decimals
@@ -18,7 +19,6 @@ from attnorm.schema import Positive, Text, build
 from attnorm.tasks.results import NAMES
 from attnorm.training.console import print_table, show_lines, show_warnings
 
-COSTS = {"tokens_per_second": 0, "peak_memory_mb": 0, "hours": 2}  # their digits after the point
 Places = Text | tuple[Text, ...]
 
 
@@ -53,7 +53,7 @@ def run_compare(arguments: list[str], defaults: dict[str, Any], conf: Path) -> N
 def show_arms(found: Comparison) -> None:
     """The scores of the arms as a table, and what a reader has to know about them."""
     digits, name = decimals(found.metric), NAMES.get(found.metric, found.metric)
-    rows = [["", name, "± over seeds", "seeds", "tokens/s", "memory (MB)", "hours per run"]]
+    rows = [["", name, "± over seeds", "seeds", *(it.name for it in COSTS.values())]]
     rows += [[it.label, *cells(it, digits)] for it in found.scores]
     kind = "" if found.is_primary else "; not the primary metric of the task"
     title = f"{found.task}: {name} on {count(found.examples, 'example')} of {SOURCES[found.source]}{kind}"
@@ -65,7 +65,7 @@ def show_arms(found: Comparison) -> None:
 
 def cells(scores: ArmScores, digits: int) -> list[str]:
     """The numbers of an arm as text."""
-    costs = [(scores.costs.get(name, nan), places) for name, places in COSTS.items()]
+    costs = [(scores.costs.get(name, nan), it.digits) for name, it in COSTS.items()]
     numbers = [(scores.mean, digits), (scores.spread, digits), (len(scores.values), 0), *costs]
     return ["" if isnan(value) else f"{value:,.{places}f}" for value, places in numbers]
 

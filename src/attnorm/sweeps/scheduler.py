@@ -32,7 +32,7 @@ class Plan(Protocol):
     repeated: int
 
     def next(self) -> Job | None:
-        """A job that was not given out before; None if there is none (at the moment)."""
+        """A job that was not given out before; None if there is no such job at the moment."""
 
     def unpromising(self, job: Job) -> bool:
         """Whether a running job is to be stopped because of its metrics."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from attnorm.analysis.arms import Arm, TrainedRun, arms_of, waiting_jobs
+from attnorm.analysis.arms import Arm, TrainedRun, arms_of, as_number, waiting_jobs
 from attnorm.analysis.comparison import Comparison, baseline_of
 from attnorm.analysis.report import charts
 from attnorm.analysis.report.drawings import Drawings, drawings_of
@@ -30,7 +30,7 @@ from attnorm.analysis.report.runs import (
 )
 from attnorm.analysis.report.score_tables import main_table, other_metrics_table
 from attnorm.analysis.report.setup import Setup, setup_of
-from attnorm.analysis.report.tables import Cell, Column, Table, as_number, number
+from attnorm.analysis.report.tables import Cell, Column, Table, number
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict, count
 from attnorm.config.run_state import RunState

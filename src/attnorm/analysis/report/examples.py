@@ -22,7 +22,7 @@ Words = list[tuple[str, bool]]  # a text in pieces, and whether each is marked a
 
 @dataclass(frozen=True)
 class Output:
-    """What an arm wrote for an example. score: of this run, or over seeds, as text; "" if there is none."""
+    """What an arm wrote for an example. score: of this run, or the mean over seeds, as text; may be ""."""
 
     label: str
     words: Words

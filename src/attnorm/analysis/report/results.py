@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from attnorm.analysis.arms import Arm, TrainedRun
+from attnorm.analysis.arms import Arm, TrainedRun, as_number
 from attnorm.analysis.comparison import SOURCES, Comparison, all_verdicts, compare_arms
-from attnorm.analysis.report.tables import as_number, written
+from attnorm.analysis.report.tables import written
 from attnorm.analysis.scores import SplitName, common_split, example_table, primary_metric
 from attnorm.analysis.verdict import ArmScores, decimals
 from attnorm.errors import ConfigError, Problem, RunError

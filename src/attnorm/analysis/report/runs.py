@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnorm.analysis.arms import Arm, TrainedRun, read_folder, run_folders, waiting_jobs
-from attnorm.analysis.report.tables import as_number
+from attnorm.analysis.arms import Arm, TrainedRun, as_number, read_folder, run_folders, waiting_jobs
 from attnorm.config.run_config import FILE
 from attnorm.config.run_state import PROGRESS, FolderLock, RunState, read_json
 from attnorm.errors import RunError

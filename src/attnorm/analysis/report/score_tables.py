@@ -2,20 +2,14 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from attnorm.analysis.arms import Arm
+from attnorm.analysis.costs import COSTS, mean_costs
 from attnorm.analysis.report.results import Results, arrow, better, examples_of, title_of
-from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, as_number, interval, number
-from attnorm.analysis.scores import costs_of, primary_metric
+from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, interval, number
+from attnorm.analysis.scores import primary_metric
 from attnorm.analysis.verdict import ArmScores, Verdict, decimals, p_text
 
 BASELINE = "baseline"
-COSTS = (  # of a run: column, key, digits, hint
-    ("tokens/s", "tokens_per_second", 0, "training speed in tokens per second without padding, mean over seeds"),
-    ("memory (MB)", "peak_memory_mb", 0, "peak memory of the GPU, or of the process on a CPU, mean over seeds"),
-    ("hours", "hours", 2, "wall time of a run, mean over seeds"),
-)
 Group = tuple[str, list[ArmScores], dict[str, Verdict]]  # a metric, the scores of the arms, and verdicts by label
 
 
@@ -41,8 +35,7 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
         Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
         Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
         Column("verdict"),
-        *(Column(title, True, hint) for title, _, _, hint in COSTS),
-        Column("parameters", True, "number of trained parameters"),
+        *(Column(it.name, True, it.meaning) for it in COSTS.values()),
     ]
     by_label = {arm.label: arm for arm in arms}
     listed = [*scores, *(ArmScores(label, {}) for label in by_label if label not in {it.label for it in scores})]
@@ -50,7 +43,7 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
     for its in listed:
         verdict = verdicts.get(its.label)
         compared = [Cell(BASELINE), *[Cell("")] * 3] if its is scores[0] else verdict_cells(verdict, digits, pending)
-        costs = arm_costs(by_label[its.label])
+        costs = mean_costs(by_label[its.label].finished.values())
         rows.append(
             [
                 Cell(its.label),
@@ -58,8 +51,7 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
                 number(its.spread, digits),
                 Cell(str(len(its.values)), len(its.values)),
                 *compared,
-                *(number(costs.get(key), places) for _, key, places, _ in COSTS),
-                number(costs.get("parameters"), 0),
+                *(number(costs.get(name), it.digits) for name, it in COSTS.items()),
             ]
         )
     caption = f"Final {title} of each arm, {examples_of(main)}" if main else f"Final {title} on the validation split"
@@ -106,18 +98,6 @@ def other_metrics_table(name: str, results: Results) -> Table | None:
                 found = verdict_cells(verdicts.get(its.label), digits, pending)[:2]
                 row += [Cell(BASELINE), Cell("")] if its is scores[0] else found
     return Table(name, "The other metrics of each arm", columns, rows, can_copy=True)
-
-
-def arm_costs(arm: Arm) -> dict[str, float]:
-    """Speed, memory, time and size of an arm, as means over its finished runs."""
-    found: dict[str, list[float]] = {}
-    for run in arm.finished.values():
-        memory = run.summary.get("peak_memory")
-        values = costs_of(run) if memory is None or isinstance(memory, dict) else {}
-        for key, value in {**values, "parameters": run.summary.get("parameters")}.items():
-            if (known := as_number(value)) is not None:
-                found.setdefault(key, []).append(known)
-    return {key: float(np.mean(values)) for key, values in found.items()}
 
 
 def primary_of(arms: Sequence[Arm], reported: dict[str, list[ArmScores]]) -> str:

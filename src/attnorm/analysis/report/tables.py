@@ -62,14 +62,7 @@ def written(value: float, digits: int, sign: bool = False) -> str:
 
 
 def interval(low: float, high: float, digits: int) -> Cell:
-    """An interval, sorted by its lower end; a dash if there is none."""
+    """An interval, sorted by its lower end; a dash if it is not defined."""
     if not (isfinite(low) and isfinite(high)):
         return Cell(NOTHING)
     return Cell(f"{written(low, digits)} to {written(high, digits)}", float(low))
-
-
-def as_number(value: object) -> float | None:
-    """A value of a file that anyone may have written, if it is a finite number."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
-        return float(value)
-    return None

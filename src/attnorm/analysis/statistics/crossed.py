@@ -23,7 +23,7 @@ SMALLEST = 1e-300  # p-values are not told apart below
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval, in the units of the score. Both ends are NaN where there is none."""
+    """A confidence interval, in the units of the score. Both ends are NaN if it is not defined."""
 
     low: float
     high: float

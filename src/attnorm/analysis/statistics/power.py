@@ -171,7 +171,7 @@ def plan(
 
 
 def seeds_for(found: Variances, examples: int, difference: float, power: float, level: float) -> int | None:
-    """The smallest number of seeds from 3 to 1,000 for which the difference is detected; None if there is none."""
+    """The smallest number of seeds from 3 to 1,000 for which the difference is detected; None if more are needed."""
 
     def enough(seeds: int) -> bool:
         return design(found, seeds, examples).power(difference, level) >= power

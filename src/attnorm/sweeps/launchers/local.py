@@ -48,7 +48,7 @@ class Places:
         return tuple(self.cores[slot * count // self.jobs : (slot + 1) * count // self.jobs])
 
     def take(self, gpus: int = 0, before: Mapping[str, Any] | None = None) -> Place | None:
-        """A free place with so many GPUs, those that the fewest jobs use; None if there is none.
+        """A free place with so many GPUs, those that the fewest jobs use; None if all are taken.
 
         before: the slot and the GPUs that the job has if it is already running; they are preferred.
         """

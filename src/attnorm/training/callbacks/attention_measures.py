@@ -27,8 +27,9 @@ class AttentionMeasures(EveryNSteps):
 
     ``head_measures.csv`` has one row per step, layer and head. ``state_measures.csv`` has one row per step, layer and
     place: the ``output`` of the attention, and the output of the ``residual`` connection around it. Each value is the
-    mean over the examples in which the measure is defined, and empty if there is none. The loggers get the means over
-    heads as ``attention/<measure>/<layer>``, and the values of the states as ``states/<measure>/<layer>/<place>``.
+    mean over the examples in which the measure is defined, and empty if there are no such examples. The loggers get the
+    means over heads as ``attention/<measure>/<layer>``, and the values of the states as
+    ``states/<measure>/<layer>/<place>``.
 
     Args:
         run_folder: folder of the CSV files.
