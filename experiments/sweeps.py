@@ -105,3 +105,9 @@ def values_of(runs: Iterable[Run], metrics: Sequence[str], **settings: str) -> l
 def report(*folders: Path) -> None:
     """Compares the runs of the sweeps with `attnorm report`."""
     run("report", list(map(str, folders)))
+
+
+def figures(folder: Path, *arguments: str) -> None:
+    """Draws figures of the papers into a folder with `attnorm figures`. Raises SystemExit if that fails."""
+    if code := run("figures", [*arguments, f"out={folder}"]):
+        sys.exit(code)

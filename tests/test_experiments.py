@@ -189,3 +189,21 @@ def test_table_3_can_start_from_bert(tmp_path, monkeypatch, commands):
     [(_, tuning), (_, folders)] = commands
     assert f"model.init={tmp_path}" in tuning and "optimizer.lr=1e-3" not in tuning
     assert folders == [f"{tmp_path}/t/mnli_softmax"]
+
+
+def test_the_deviation_of_models_and_of_runs_is_in_one_table(tmp_path, monkeypatch, capsys, commands):
+    models = {"MiniLM": [(0, 0.25), (0, 0.75), (1, 0.125)]}
+    for place, means in (("models", models), ("own", {"dnas_1_": [(0, 1.0)]})):
+        (tmp_path / place).mkdir()
+        rows = [f"{name},encoder,{layer},0,{value}" for name, values in means.items() for layer, value in values]
+        (tmp_path / place / "fenchel_fig4.csv").write_text("\n".join(["model,stack,layer,position,deviation", *rows]))
+    text, models = tmp_path / "text.txt", [tmp_path / "bert", tmp_path / "t5"]
+    start(monkeypatch, "fenchel_figures", "--text", text, "--models", *models, "--arms", "dnas", "--folder", tmp_path)
+    (_, pretraining), (_, of_models), (_, of_runs), (_, heads), (verb, folders) = commands
+    assert {"attention=dnas", f"data.files=[{text}]"} < {*pretraining}
+    assert {"fenchel_fig8", f"model=[{models[0]},{models[1]}]", f"out={tmp_path}/models"} < {*of_models}
+    for name, arguments in (("fenchel_fig4", of_runs), ("fenchel_fig5", heads)):
+        assert {name, f"runs=[{tmp_path}/runs/dnas_1_]", f"out={tmp_path}/own"} < {*arguments}
+    assert verb == "report" and folders == [f"{tmp_path}/runs"]
+    rows = cells(capsys.readouterr().out)
+    assert rows["MiniLM: encoder"] == ["0.500", "0.125"] and rows["dnas, seed 1: encoder"] == ["1.000", "-"]
