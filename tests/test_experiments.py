@@ -6,6 +6,10 @@ import sys
 
 import pytest
 import runs
+from made_up_runs import make_run, make_runs
+
+from attnorm.analysis import compare
+from attnorm.training.csv_table import read_csv
 
 FOLDER = runs.ROOT / "experiments"
 
@@ -207,3 +211,35 @@ def test_the_deviation_of_models_and_of_runs_is_in_one_table(tmp_path, monkeypat
     assert verb == "report" and folders == [f"{tmp_path}/runs"]
     rows = cells(capsys.readouterr().out)
     assert rows["MiniLM: encoder"] == ["0.500", "0.125"] and rows["dnas, seed 1: encoder"] == ["1.000", "-"]
+
+
+ARMS = ("softmax", "hnas")
+
+
+def test_verdicts_of_a_sweep_are_written_with_their_command(tmp_path, monkeypatch, capsys):
+    make_runs(tmp_path / "runs", dict(zip(ARMS, (0, 3), strict=True)), seeds=(1, 2, 3))
+    make_run(tmp_path / "runs/fourth", "hnas", 4, gain=3, state="failed")
+    arguments = [
+        tmp_path / "runs",
+        "--out",
+        tmp_path / "v.csv",
+        "--command",
+        "attnorm sweep a=1,2",
+        "--metrics",
+        "loss",
+    ]
+    monkeypatch.setattr(sys, "argv", ["verdicts", *map(str, arguments)])
+    load("verdicts").main()
+    rows = read_csv(tmp_path / "v.csv")
+    expected = [(metric, arm, primary) for metric, primary in (("rougeL", "true"), ("loss", "false")) for arm in ARMS]
+    assert [(row["metric"], row["arm"], row["primary"]) for row in rows] == expected
+    found = compare("softmax", tmp_path / "runs")
+    [verdict], interval = found.verdicts, found.verdicts[0].difference.new_seeds_and_examples
+    baseline, arm = rows[:2]
+    assert baseline["verdict"] == "baseline" and baseline["difference"] == baseline["adjusted_p"] == ""
+    assert arm["verdict"] == ("shown" if verdict.is_shown else "not shown") and arm["seeds"] == "3"
+    for name, value in (("difference", verdict.difference.estimate), ("low", interval.low), ("high", interval.high)):
+        assert float(arm[name]) == pytest.approx(value, rel=1e-4)
+    assert float(arm["mean"]) == pytest.approx(found.scores[1].mean, rel=1e-4)
+    assert float(arm["hours"]) == pytest.approx(found.scores[1].costs["hours"], rel=1e-4)
+    assert {row["command"] for row in rows} == {"attnorm sweep a=1,2"}

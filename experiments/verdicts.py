@@ -1,0 +1,78 @@
+"""Writes the scores and verdicts of a sweep as a small CSV file, with the command and what a run has cost.
+
+    python experiments/verdicts.py logs/reuters --out experiments/reuters/verdicts.csv --command "attnorm sweep ..."
+
+One row per metric and arm. The verdicts are those of `attnorm compare`: p-values are adjusted for the arms (Holm), and
+metrics other than the primary one of the task are exploratory.
+"""
+
+import argparse
+import csv
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from pathlib import Path
+
+from attnorm.analysis import compare
+from attnorm.analysis.comparison import Comparison
+from attnorm.analysis.costs import COSTS
+
+COLUMNS = (
+    *("task", "metric", "primary", "examples", "arm", "seeds", "mean", "sd"),
+    *("difference", "low", "high", "low_new_seeds", "high_new_seeds", "adjusted_p", "detectable", "verdict"),
+    *COSTS,
+    "command",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+", help="run folders, or folders of sweeps")
+    parser.add_argument("--out", type=Path, required=True, help="the CSV file")
+    parser.add_argument("--command", required=True, help="the command that started the runs")
+    parser.add_argument("--baseline", default="softmax", help="the label of an arm")
+    parser.add_argument("--metrics", nargs="*", default=[], help="metrics besides the primary one")
+    args = parser.parse_args()
+    chosen = [None, *args.metrics]
+    found = [compare(args.baseline, args.folders, metric) for metric in chosen]
+    rows = [{**row, "command": args.command} for comparison in found for row in rows_of(comparison)]
+    write(args.out, rows)
+    print(f"written to {args.out} ({len(rows)} rows)")
+
+
+def rows_of(found: Comparison) -> Iterator[dict[str, str]]:
+    """A row per arm, the baseline first; cells are empty where a number is not defined."""
+    verdicts = {it.label: it for it in found.verdicts}
+    for scores in found.scores:
+        verdict = verdicts.get(scores.label)
+        numbers: dict[str, float] = {"mean": scores.mean, "sd": scores.spread}
+        word = "baseline"
+        if verdict is not None:
+            it = verdict.difference
+            both, seeds = it.new_seeds_and_examples, it.new_seeds
+            numbers |= {"difference": it.estimate, "low": both.low, "high": both.high}
+            numbers |= {"low_new_seeds": seeds.low, "high_new_seeds": seeds.high}
+            numbers |= {"adjusted_p": verdict.adjusted, "detectable": it.detectable}
+            word = "no verdict" if verdict.no_verdict else "shown" if verdict.is_shown else "not shown"
+        yield {
+            "task": found.task,
+            "metric": found.metric,
+            "primary": str(found.is_primary).lower(),
+            "examples": str(found.examples),
+            "arm": scores.label,
+            "seeds": str(len(scores.values)),
+            **{name: f"{value:.5g}" if isfinite(value) else "" for name, value in numbers.items()},
+            "verdict": word,
+            **{name: f"{scores.costs[name]:.5g}" for name in COSTS if name in scores.costs},
+        }
+
+
+def write(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    """Writes the rows as a CSV file. A row without a column has an empty cell there."""
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
