@@ -25,6 +25,9 @@ NORMALIZERS = {
     "constrained_softmax": "attnorm.attention.normalizers.constrained:ConstrainedSoftmax",
     "constrained_sparsemax": "attnorm.attention.normalizers.constrained:ConstrainedSparsemax",
     "argmax": "attnorm.attention.normalizers.argmax:Argmax",
+    "mix": "attnorm.attention.normalizers.mix:Mix",
+    "uniform": "attnorm.attention.normalizers.null:UniformAttention",
+    "none": "attnorm.attention.normalizers.null:NoAttention",
 }
 PRIORS = {
     "uniform": "attnorm.attention.priors:Uniform",
@@ -74,7 +77,7 @@ def build(kind: str, name: str, options: dict[str, Any]) -> Any:
     return construct(kind, name, table, options, base)
 
 
-SIZES = ("heads", "width", "positions")  # facts that an option must not contradict
+SIZES = ("heads", "width", "positions", "place")  # facts that an option must not contradict
 
 
 def short_name(name: str) -> str:
@@ -114,7 +117,7 @@ def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0
     """
     names = normalizers_of(attention[site])
     name = names[0] if isinstance(attention[site], str) else names[layer]
-    return build_part("normalizer", name, attention, heads=heads)
+    return build_part("normalizer", name, attention, heads=heads, place=(site, layer))
 
 
 def build_site_prior(

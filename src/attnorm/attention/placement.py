@@ -1,0 +1,53 @@
+"""Parts of a model that are valid alone but not together, or not at the layer where they are placed."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attnorm.attention.build import build_part, normalizers_of
+
+
+def placement_problems(
+    attention: dict, placed: Mapping[str, str | list[str]], layers: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Problems of the parts at each site, as messages for the user.
+
+    attention: the tables. Parts that cannot be built are left out: that is a problem of its own.
+    placed:    the normalizers of each site: one, or a list with one per layer.
+    layers:    the number of layers at each site, as in `check_attention`.
+    """
+    for site, value in placed.items():
+        yield from fixed_problems(attention, site, value, (layers or {}).get(site))
+        yield from useless_priors(attention, site, value)
+
+
+def fixed_problems(attention: dict, site: str, value: str | list[str], layers: Any) -> Iterator[str]:
+    """Options that are fixed per layer, but not for the layers that the site has."""
+    names = [value] * layers if isinstance(value, str) and type(layers) is int else normalizers_of(value)
+    for name in dict.fromkeys(names):
+        fixed = (attention["options"].get(name) or {}).get("fixed")
+        if not isinstance(fixed, Mapping) or type(layers) is not int or not can_be_built(name, attention):
+            continue
+        try:
+            for layer in (layer for layer, other in enumerate(names) if other == name):
+                build_part("normalizer", name, attention, heads=1, place=(site, layer))
+        except ValueError as error:
+            yield f"attention.options.{name}.fixed: {error}"
+            continue
+        if len(fixed[site]) > layers:
+            yield f"attention.options.{name}.fixed: {len(fixed[site])} values for the {layers} layers of {site}"
+
+
+def can_be_built(name: str, attention: dict) -> bool:
+    """Whether a normalizer can be built at some layer."""
+    try:
+        build_part("normalizer", name, attention, heads=1)
+    except ValueError:
+        return False
+    return True
+
+
+def useless_priors(attention: dict, site: str, value: str | list[str]) -> Iterator[str]:
+    """Priors at a site where nothing is attended to."""
+    priors = attention["prior"].get(site, [])
+    if priors and {*normalizers_of(value)} == {"none"}:
+        yield f"attention.prior.{site}=[{','.join(priors)}]: has no effect, because attention.{site}=none"
