@@ -35,6 +35,7 @@ PRIORS = {
     "alibi": "attnorm.attention.priors:Alibi",
     "learned": "attnorm.attention.priors:Learned",
     "content": "attnorm.attention.priors:Content",
+    "unmasked": "attnorm.attention.priors:Unmasked",
 }
 SCORERS = {
     "scaled_dot": "attnorm.attention.scorers:ScaledDot",

@@ -1,9 +1,11 @@
 """Parts of a model that are valid alone but not together, or not at the layer where they are placed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from attnorm.attention.build import build_part, normalizers_of
+from attnorm.attention.build import PARTS, build_part, normalizers_of
+from attnorm.attention.priors import needs_of
+from attnorm.imports import find
 
 
 def placement_problems(
@@ -51,3 +53,18 @@ def useless_priors(attention: dict, site: str, value: str | list[str]) -> Iterat
     priors = attention["prior"].get(site, [])
     if priors and {*normalizers_of(value)} == {"none"}:
         yield f"attention.prior.{site}=[{','.join(priors)}]: has no effect, because attention.{site}=none"
+
+
+def missing_facts(attention: Mapping, sites: Collection[str], provided: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The priors that need facts which the model does not provide: (key and value, the missing facts) for each.
+
+    provided: the names of the facts that the model passes to its priors.
+    """
+    for site in sites:
+        for name in attention["prior"].get(site, []):
+            try:
+                needs = needs_of(find("prior", name, *PARTS["prior"]))
+            except ValueError:
+                continue  # that there is no such prior is a problem of its own
+            if missing := [fact for fact in needs if fact not in provided]:
+                yield f"attention.prior.{site}={name}", ", ".join(missing)
