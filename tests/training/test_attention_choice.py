@@ -30,6 +30,7 @@ PLACED = {  # what each file of conf/attention puts at these sites
     "ot": ("ot",) * 5,
     "sparsemax": ("sparsemax",) * 5,
     "mix": ("mix", "softmax", "softmax", "mix", "softmax"),
+    "continuous": ("continuous",) * 5,
     "uniform": ("uniform",) * 5,
     "none": ("none",) * 5,
 }

@@ -25,6 +25,7 @@ NORMALIZERS = {
     "constrained_softmax": "attnorm.attention.normalizers.constrained:ConstrainedSoftmax",
     "constrained_sparsemax": "attnorm.attention.normalizers.constrained:ConstrainedSparsemax",
     "argmax": "attnorm.attention.normalizers.argmax:Argmax",
+    "continuous": "attnorm.attention.normalizers.continuous:Continuous",
     "mix": "attnorm.attention.normalizers.mix:Mix",
     "uniform": "attnorm.attention.normalizers.null:UniformAttention",
     "none": "attnorm.attention.normalizers.null:NoAttention",

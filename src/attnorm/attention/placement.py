@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from attnorm.attention.build import PARTS, build_part, normalizers_of
+from attnorm.attention.normalizers.fenchel import Fenchel
 from attnorm.attention.priors import needs_of
 from attnorm.imports import find
 
@@ -20,6 +21,7 @@ def placement_problems(
     for site, value in placed.items():
         yield from fixed_problems(attention, site, value, (layers or {}).get(site))
         yield from useless_priors(attention, site, value)
+        yield from learned_alphas(attention, site, value)
 
 
 def fixed_problems(attention: dict, site: str, value: str | list[str], layers: Any) -> Iterator[str]:
@@ -53,6 +55,23 @@ def useless_priors(attention: dict, site: str, value: str | list[str]) -> Iterat
     priors = attention["prior"].get(site, [])
     if priors and {*normalizers_of(value)} == {"none"}:
         yield f"attention.prior.{site}=[{','.join(priors)}]: has no effect, because attention.{site}=none"
+
+
+def learned_alphas(attention: dict, site: str, value: str | list[str]) -> Iterator[str]:
+    """A learned alpha beside a normalizer whose formula contains alpha as one fixed number."""
+    name = attention["scorer"].get(site, "scaled_dot")
+    if (attention["options"].get(name) or {}).get("learn") is None:
+        return
+    for normalizer in dict.fromkeys(normalizers_of(value)):
+        try:
+            parts = build_part("normalizer", normalizer, attention, heads=1).modules()
+        except ValueError:
+            continue
+        if any(isinstance(part, Fenchel) and part.needs_keys for part in parts):
+            yield (
+                f"attention.options.{name}.learn: has to be null, because attention.{site}={normalizer} contains alpha "
+                "as a fixed number; set alpha or tau instead"
+            )
 
 
 def missing_facts(attention: Mapping, sites: Collection[str], provided: Collection[str]) -> Iterator[tuple[str, str]]:
