@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from attnorm.attention.build import PARTS, build_part, normalizers_of
+from attnorm.attention.normalizers.continuous import Continuous
 from attnorm.attention.normalizers.fenchel import Fenchel
 from attnorm.attention.priors import needs_of
 from attnorm.imports import find
@@ -67,7 +68,7 @@ def learned_alphas(attention: dict, site: str, value: str | list[str]) -> Iterat
             parts = build_part("normalizer", normalizer, attention, heads=1).modules()
         except ValueError:
             continue
-        if any(isinstance(part, Fenchel) and part.needs_keys for part in parts):
+        if any(isinstance(part, (Fenchel, Continuous)) and part.needs_keys for part in parts):
             yield (
                 f"attention.options.{name}.learn: has to be null, because attention.{site}={normalizer} contains alpha "
                 "as a fixed number; set alpha or tau instead"
