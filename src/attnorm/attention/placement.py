@@ -9,6 +9,8 @@ from attnorm.attention.normalizers.fenchel import Fenchel
 from attnorm.attention.priors import needs_of
 from attnorm.imports import find
 
+MIXTURES = ("hnas", "hnas_prefix", "mix")  # normalizers whose shares can be fixed
+
 
 def placement_problems(
     attention: dict, placed: Mapping[str, str | list[str]], layers: Mapping[str, Any] | None
@@ -26,9 +28,9 @@ def placement_problems(
 
 
 def fixed_problems(attention: dict, site: str, value: str | list[str], layers: Any) -> Iterator[str]:
-    """Options that are fixed per layer, but not for the layers that the site has."""
+    """Shares that are fixed per layer, but not for the layers that the site has."""
     names = [value] * layers if isinstance(value, str) and type(layers) is int else normalizers_of(value)
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(name for name in names if name in MIXTURES):
         fixed = (attention["options"].get(name) or {}).get("fixed")
         if not isinstance(fixed, Mapping) or type(layers) is not int or not can_be_built(name, attention):
             continue
@@ -60,8 +62,8 @@ def useless_priors(attention: dict, site: str, value: str | list[str]) -> Iterat
 
 def learned_alphas(attention: dict, site: str, value: str | list[str]) -> Iterator[str]:
     """A learned alpha beside a normalizer whose formula contains alpha as one fixed number."""
-    name = attention["scorer"].get(site, "scaled_dot")
-    if (attention["options"].get(name) or {}).get("learn") is None:
+    learns = (attention["options"].get("dot") or {}).get("learn") is not None
+    if attention["scorer"].get(site) != "dot" or not learns:
         return
     for normalizer in dict.fromkeys(normalizers_of(value)):
         try:
@@ -70,7 +72,7 @@ def learned_alphas(attention: dict, site: str, value: str | list[str]) -> Iterat
             continue
         if any(isinstance(part, (Fenchel, Continuous)) and part.needs_keys for part in parts):
             yield (
-                f"attention.options.{name}.learn: has to be null, because attention.{site}={normalizer} contains alpha "
+                f"attention.options.dot.learn: has to be null, because attention.{site}={normalizer} contains alpha "
                 "as a fixed number; set alpha or tau instead"
             )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.attention.build import normalizers_of, short_name
+from attnorm.attention.placement import MIXTURES
 from attnorm.config.run_config import FILE, read_config
 from attnorm.errors import ConfigError, Problem
 from attnorm.training.callbacks.learned_scalars import file_of, recorded_scalars
@@ -26,7 +27,8 @@ def with_fixed_shares(attention: Mapping[str, Any]) -> dict[str, Any]:
         return dict(attention)
     options = dict(attention["options"])
     for name, given in attention["options"].items():
-        if isinstance(given, dict) and isinstance(folder := given.get("fixed"), str):
+        folder = given.get("fixed") if name in MIXTURES and isinstance(given, dict) else None
+        if isinstance(folder, str):
             try:
                 options[name] = {**given, "fixed": learned_shares(Path(folder), name, given)}
             except ValueError as error:
