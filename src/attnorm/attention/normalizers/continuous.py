@@ -1,6 +1,6 @@
 """Attention over a continuum: a Gaussian preference, for which the inference problem has a closed form.
 
-Source: "Attention as Inference via Fenchel Duality", the example of a Gaussian preference, and its remark on continuous
+Source: "Attention as Inference via Fenchel Duality", the motivating example (Sec. 5), and the remark on continuous
 attention (Sec. 7).
 """
 
