@@ -188,7 +188,8 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         return ["a placeholder without a value"]
     if verb == "train":
         found = [it for job in each(arguments) for it in problems_of_job(job, "-m" in arguments)]
-        # the run at hand is a tiny one, so its settings differ from those of the command
+        # the run at hand is a tiny one, so its settings differ from those of the command, and its layers too
+        found = [it for it in found if not re.match(r"attention\.options\.\w+\.fixed", it)]
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from attnorm.attention import Normalizer, build_normalizer, check_attention
 from attnorm.attention.build import PRIORS, SCORERS, build_prior, build_scorer, build_site_prior, build_site_scorer
+from attnorm.attention.priors import needs_of
 from attnorm.attention.scorers import Scorer
 
 pytestmark = pytest.mark.numerical
@@ -159,8 +160,10 @@ def tables(scorer="scaled_dot", priors=(), **options):
 @pytest.mark.parametrize("name", PRIORS)
 def test_a_prior_can_be_built_and_called_alone(name):
     prior = build_prior(name, **PART_OPTIONS.get(name, {}))
-    log_u = prior(4, 5, 0, torch.randn(3, 5, 16), None)
-    assert torch.broadcast_shapes(log_u.shape, (3, 2, 4, 5)) == (3, 2, 4, 5) and log_u.isfinite().all()
+    facts = {"masked_positions": torch.rand(3, 5) < 0.5}
+    given = {fact: facts[fact] for fact in needs_of(prior)}
+    log_u = prior(4, 5, 0, torch.randn(3, 5, 16), None, **given)
+    assert torch.broadcast_shapes(log_u.shape, (3, 2, 4, 5)) == (3, 2, 4, 5) and not log_u.isnan().any()
 
 
 @pytest.mark.parametrize("name", SCORERS)

@@ -456,3 +456,50 @@ def test_a_users_prior_works_at_any_site_alone_and_in_a_sum(tmp_path, monkeypatc
         source, decoding = builders.sources([6, 4, 2]), Decoding(beam_size=2, max_length=5)
         found = generate(model, source, builders.SPECIAL, decoding)
         assert found == generate(model, source, builders.SPECIAL, decoding, cached=False)
+
+
+# -------------------------------------------------------------------------------------------------- unmasked, and facts
+
+
+def test_unmasked_is_zero_at_the_words_that_are_shown_and_minus_infinity_at_the_others():
+    hidden = torch.tensor([[True, False, False], [False, True, True]])
+    log_u = build_prior("unmasked")(4, 3, 0, key_states(3), None, masked_positions=hidden)
+    assert log_u.tolist() == [[[[-math.inf, 0, 0]]], [[[0, -math.inf, -math.inf]]]]
+    assert not build_prior("unmasked")(4, 3, 0, key_states(3), None, masked_positions=None).any()
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "sparsemax", "fenchel"])
+@pytest.mark.parametrize("length", [5, 250])  # the dense form, and a fast path
+def test_where_all_words_are_masked_a_query_attends_to_nothing(name, length):
+    module = build_normalizer(name).double()
+    q, k, v = (x.requires_grad_() for x in reference.make_qkv(length, length))
+    hidden = torch.ones(BATCH, length, dtype=torch.bool)
+    hidden[1, 2] = False
+    log_u = build_prior("unmasked")(length, length, 0, q, None, masked_positions=hidden)
+    out = module.attend(q, k, v, Mask(queries=~hidden | hidden, keys=~hidden | hidden), log_prior=log_u)
+    assert not out[0].any()
+    assert_close(out[1], v[1, :, 2:3].expand_as(out[1]), rtol=1e-6, atol=1e-6)
+    for gradient in torch.autograd.grad(out.square().sum(), [q, k, v]):
+        assert gradient.isfinite().all() and not gradient[0].any()
+
+
+class Louder(torch.nn.Module):
+    """A prior of a user's own that needs two facts."""
+
+    needs = ("volume", "masked_positions")
+
+    def forward(self, n_queries, n_keys, query_offset, key_states, mask, *, volume, masked_positions):
+        return volume[:, None, None, :].masked_fill(masked_positions[:, None, None, :], -5.0)
+
+
+def test_a_sum_gives_each_prior_the_facts_that_it_needs():
+    total = Sum({"louder": Louder(), "unmasked": build_prior("unmasked"), "alibi": build_prior("alibi", heads=HEADS)})
+    assert total.needs == ("volume", "masked_positions")
+    facts = {"volume": randn(1, 4), "masked_positions": torch.tensor([[False, True, False, False]]), "unused": None}
+    found = total(4, 4, 0, key_states(4), None, **facts)
+    alone = build_prior("alibi", heads=HEADS)(4, 4, 0, key_states(4), None)
+    expected = alone.double() + facts["volume"]
+    expected[..., 1] = -math.inf
+    assert_close(found, expected)
+    with pytest.raises(ValueError, match="louder, unmasked, alibi: the model does not provide volume"):
+        total(4, 4, 0, key_states(4), None, masked_positions=facts["masked_positions"])

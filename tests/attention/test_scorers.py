@@ -11,13 +11,16 @@ from tolerance import tolerance
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnorm.attention import MultiHeadAttention, scorers
+from attnorm.attention import MultiHeadAttention, build_normalizer, check_attention, scorers
 from attnorm.attention.build import SCORERS, build_scorer
-from attnorm.attention.multihead import attention_layers
+from attnorm.attention.likelihoods import fenchel_deviation
+from attnorm.attention.multihead import attention_layers, observe_all
 from attnorm.attention.scorers import Scorer
 from attnorm.models.config import TransformerConfig
 from attnorm.models.generation import Decoding, generate
+from attnorm.models.recording import record
 from attnorm.models.seq2seq import DecoderCache, Seq2Seq
+from attnorm.optim import ParamGroups
 
 pytestmark = pytest.mark.numerical
 
@@ -56,7 +59,8 @@ def score(name, scorer, h, q, k):
     """The score of one query and one key of head h, lists of D numbers, from the scorer's parameters."""
     width = len(q)
     if name == "dot":
-        return dot(q, k)
+        k = [x / dot(k, k) ** 0.5 for x in k] if not scorer.keeps_keys else k
+        return alpha_of(scorer, h, q) * dot(q, k)
     if name == "scaled_dot":
         return dot(q, k) / math.sqrt(width)
     if name == "bilinear":
@@ -65,6 +69,15 @@ def score(name, scorer, h, q, k):
         return -sum((a - b) ** 2 for a, b in zip(q, k, strict=True)) / 2
     of_k, of_q = ([dot(row, x) for row in w] for w, x in ((scorer.key.weight, k), (scorer.query.weight, q)))
     return dot(scorer.v[h], [(a + b).tanh() for a, b in zip(of_k, of_q, strict=True)])
+
+
+def alpha_of(scorer, h, q):
+    """The alpha of one query of head h."""
+    if scorer.learn is None:
+        return scorer.start
+    if scorer.learn == "head":
+        return scorer.log_alpha[h].exp()
+    return scorer.start * dot(scorer.v[h], [dot(row, q).tanh() for row in scorer.network.weight]).exp()
 
 
 def by_hand(name, scorer, q, k):
@@ -97,6 +110,90 @@ def test_scores_and_their_gradients_are_those_of_the_formula(name):
     for mine, theirs in zip(found, right, strict=True):
         assert (theirs != 0).all()  # each number counts
         assert_close(mine, theirs, **TIGHT)
+
+
+ALPHAS = {
+    "fixed": {"alpha": 0.3},
+    "tau": {"tau": 64},
+    "head": {"learn": "head"},
+    "query": {"learn": "query", "alpha": 0.7, "hidden": 3},
+    "unit_keys": {"alpha": 2.0, "unit_keys": True},
+    "all": {"tau": 4.0, "learn": "head", "unit_keys": True},
+}
+
+
+@pytest.mark.parametrize("options", ALPHAS.values(), ids=ALPHAS)
+def test_scores_with_alpha_and_unit_keys_are_those_of_the_formula(options):
+    scorer, (q, k, _) = build_scorer("dot", heads=HEADS, width=WIDTH, **options).double(), make_qkv(4, 5)
+    start = options.get("alpha") or (options["tau"] ** -0.5 if "tau" in options else WIDTH**-0.5)
+    unit = torch.nn.functional.normalize(k, dim=-1) if "unit_keys" in options else k
+    assert_close(scorer(q, k), start * q @ unit.mT, rtol=1e-6, atol=1e-6)  # where training starts, in float32
+    for seed, parameter in enumerate(scorer.parameters()):
+        parameter.data = randn(*parameter.shape, seed=seed)
+    q.requires_grad_(), k.requires_grad_()
+    inputs = [q, k, *scorer.parameters()]
+    assert len(inputs) == {None: 2, "head": 3, "query": 4}[options.get("learn")]
+    actual, expected = scorer(q, k), by_hand("dot", scorer, q, k)
+    assert_close(actual, expected, **TIGHT)
+    cotangent = randn(*actual.shape, seed=3)
+    for found, right in zip(*(torch.autograd.grad(x, inputs, cotangent) for x in (actual, expected)), strict=True):
+        assert_close(found, right, **TIGHT)
+
+
+def test_a_learned_alpha_is_recorded_per_head_and_learns_fast():
+    layer = MultiHeadAttention(8, 2, build_normalizer("dnas"), build_scorer("dot", learn="head", heads=2, width=4))
+    assert_close(layer.scorer.learned_scalars(), {"alpha": torch.tensor([0.5, 0.5])})
+    groups = {group["name"]: group["params"] for group in ParamGroups(lr=0.1, hybrid_lr_factor=5).of(layer)}
+    assert [id(it) for it in groups["hybrid"]] == [id(layer.scorer.log_alpha)]
+    x = torch.randn(3, 6, 8)
+    layer(x, x).square().sum().backward()
+    assert layer.scorer.log_alpha.grad.all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "fenchel", "continuous"])
+def test_a_fixed_alpha_is_that_of_the_inference_problem(name):
+    """The normalizers of the paper get it as the scale of the scores, beside the evidence and the templates."""
+    layer = MultiHeadAttention(8, 2, build_normalizer(name), build_scorer("dot", tau=16.0)).double().eval()
+    x, seen = randn(2, 5, 8), []
+    with observe_all(layer, lambda _, found: seen.append(found)):
+        layer(x, x)
+    [found] = seen
+    expected = build_normalizer(name)(0.25 * found.q @ found.k.mT, keys=found.k, scale=0.25)
+    assert_close(found.weights, expected, **TIGHT)
+
+
+def test_unit_keys_bound_the_deviation_of_attention_from_its_problem():
+    """|lambda* - alpha z| = alpha |mu - T'w(lambda*)| <= alpha |Cov| |lambda*|, and |Cov| <= max |t|^2."""
+    for alpha in (0.1, 0.5, 2.0):
+        scorer = build_scorer("dot", alpha=alpha, unit_keys=True)
+        for size in (0.1, 3.0, 100.0):
+            q, k, _ = make_qkv(6, 9)
+            assert (fenchel_deviation(*scorer.project(q, size * k), alpha=alpha) <= alpha + 1e-9).all()
+    assert (fenchel_deviation(q, 100 * k, alpha=0.1) > 0.1).any()  # templates of any size are not bounded
+
+
+def test_the_deviation_stays_bounded_in_a_layer_whose_keys_grow():
+    found = {}
+    for unit_keys in (True, False):
+        scorer = build_scorer("dot", alpha=0.5, unit_keys=unit_keys)
+        layer = MultiHeadAttention(WIDTH, 1, build_normalizer("softmax"), scorer).double()
+        with torch.no_grad():
+            layer.key_value.weight.mul_(30)
+        states = randn(2, 6, WIDTH)
+        with record(layer) as records:
+            layer(states, states)
+        found[unit_keys] = records[""].of_heads()
+    assert found[True]["deviation_keys"].max() <= 0.5 < found[False]["deviation_keys"].max()
+    assert "deviation" in found[False] and "deviation" not in found[True]
+
+
+def test_a_learned_alpha_beside_a_normalizer_with_a_fixed_one_is_refused():
+    tables = {"_default_": "fenchel", "scorer": {"encoder": "dot"}, "options": {"dot": {"learn": "head"}}}
+    [problem] = check_attention(tables, {"encoder": False})
+    assert problem.startswith("attention.options.dot.learn: has to be null, because attention.encoder=fenchel")
+    assert check_attention({**tables, "_default_": "ot"}, {"encoder": False}) == []
+    first_order = {**tables, "options": {"dot": {"learn": "head"}, "fenchel": {"order": 1}}}
+    assert check_attention(first_order, {"encoder": False}) == []
 
 
 @pytest.mark.parametrize("name", DOT_TYPES)
@@ -220,6 +317,13 @@ def test_no_tensor_of_queries_times_keys_times_width_is_made(monkeypatch, name):
         ("aditive", {}, "Did you mean 'additive'?"),
         ("bilinear", {"heads": 2, "widht": 4}, "Did you mean 'width'?"),
         ("gaussian", {"sigma": 2.0}, "it takes none"),
+        ("dot", {"alpha": 0}, "alpha=0: allowed: numbers above 0"),
+        ("dot", {"tau": -1.0}, "tau=-1.0: allowed: numbers above 0"),
+        ("dot", {"alpha": 1.0, "tau": 4.0}, "tau=4.0: sets alpha"),
+        ("dot", {"learn": "layer"}, "learn='layer': allowed: null, head, query"),
+        ("dot", {"learn": "head"}, "needs heads="),
+        ("dot", {"learn": "query", "hidden": 0, "heads": 2, "width": 4}, "hidden=0: allowed: whole numbers from 1"),
+        ("dot", {"unit_keys": "yes"}, "unit_keys='yes': allowed: true, false"),
         ("torch.nn:Linear", {}, "expected a subclass of attnorm.attention.scorers.Scorer"),
         ("math:sqrt", {}, "expected a subclass of attnorm.attention.scorers.Scorer"),
     ],

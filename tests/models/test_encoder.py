@@ -78,7 +78,9 @@ def close(states):
 
 
 @pytest.mark.parametrize(
-    "normalizer, prior", [*((name, None) for name in NORMALIZERS), *(("dnas", it) for it in PRIORS)]
+    "normalizer, prior",
+    # what a prior needs to know of the input, a model with a head tells it: test_mlm.py
+    [*((name, None) for name in NORMALIZERS), *(("dnas", it) for it in PRIORS if it != "unmasked")],
 )
 def test_packed_texts_have_the_states_of_one_text_at_a_time(normalizer, prior):
     for dtype in (torch.float32, torch.float64):
@@ -135,7 +137,7 @@ def test_packed_texts_have_the_gradients_of_one_text_at_a_time(normalizer):
     for (name, parameter), one, other in zip(encoder.named_parameters(), found, expected, strict=True):
         assert_close(one, other, rtol=1e-8, atol=1e-8, msg=lambda message, name=name: f"{name}: {message}")
         assert one.isfinite().all() and one.shape == parameter.shape
-    assert all(one.any() for one in found)
+    assert all(one.any() for one in found) or normalizer in ("uniform", "none")  # these ignore the scores
 
 
 @pytest.mark.parametrize("settings", [{"norm_first": False, "embedding_norm": True}, {"positions": "sinusoidal"}])

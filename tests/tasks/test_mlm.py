@@ -9,6 +9,7 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.data.sampler import MicroBatch
+from attnorm.errors import ConfigError
 from attnorm.tasks.mlm.module import SHOWN_TOKENS
 from attnorm.tasks.task import task_of
 
@@ -144,3 +145,48 @@ def test_options_that_are_left_out_have_their_defaults():
     cfg["task"]["keep_prob"] = 0.95
     (problem,) = task_of(cfg).problems(lambda *keys: True)
     assert problem == "task.keep_prob=0.95, task.random_prob=0.1: more than 1 together"
+
+
+# ------------------------------------------------------------------------------------------ attention to unmasked words
+
+
+def moved(task, batch):
+    """The largest change of the scores at the changed masked position and at the others of its row, if another token is
+    shown at one masked position of each row in turn."""
+    places, before = batch["masked_positions"], task.model(batch["ids"], batch["segments"], batch["masked_positions"])
+    changed, others = [], []
+    for row, place in places.nonzero().tolist():
+        ids = batch["ids"].clone()
+        ids[row, place] = 20 if ids[row, place] != 20 else 21
+        change = (task.model(ids, batch["segments"], places) - before).abs().amax(-1)
+        here = (places.nonzero() == torch.tensor([row, place])).all(-1)
+        changed.append(change[here].max())
+        others.append(change[~here].max())
+    return max(changed), max(others)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "entmax", "fenchel"])
+def test_scores_do_not_depend_on_what_is_shown_at_another_masked_position(attention):
+    layers = "model.encoder_layers=2"
+    recipe, task, split = made(f"attention={attention}", layers, "attention.prior={encoder: [unmasked,t5]}")
+    _, plain, _ = made(f"attention={attention}", layers, "attention.prior={encoder: [t5]}")
+    batch = batch_of(recipe, split, [0, 3])
+    with torch.no_grad():
+        here, elsewhere = moved(task, batch)
+        assert here > 1e-3 and elsewhere < 1e-12
+        assert moved(plain, batch)[1] > 1e-3
+
+
+def test_an_attention_that_couples_queries_sees_masked_words_as_queries():
+    """As docs/priors.md says: the prior takes a word out of the keys, not out of the column step."""
+    recipe, task, split = made("attention=dnas", "attention.prior={encoder: [unmasked]}")
+    with torch.no_grad():
+        assert moved(task, batch_of(recipe, split, [0]))[1] > 1e-6
+
+
+@pytest.mark.parametrize("task", ["squad", "gigaword"])
+def test_a_prior_that_needs_what_the_model_does_not_provide_is_refused(task):
+    with pytest.raises(ConfigError) as error:
+        runs.tiny("attention.prior={encoder: [unmasked]}", task=task)
+    message = "attention.prior.encoder=unmasked: needs masked_positions, which the model of this task does not provide"
+    assert f"{message}; use task=mlm" in str(error.value).splitlines()

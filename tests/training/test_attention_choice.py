@@ -29,6 +29,10 @@ PLACED = {  # what each file of conf/attention puts at these sites
     "fusedmax": ("fusedmax",) * 5,
     "ot": ("ot",) * 5,
     "sparsemax": ("sparsemax",) * 5,
+    "mix": ("mix", "softmax", "softmax", "mix", "softmax"),
+    "continuous": ("continuous",) * 5,
+    "uniform": ("uniform",) * 5,
+    "none": ("none",) * 5,
 }
 PRIORS = {"preference": (["content", "t5"], ["content", "t5"], ["content"], ["content"], ["content"])}
 MODEL_SITES = {
@@ -100,7 +104,7 @@ def test_a_model_with_a_new_site_needs_no_change_of_a_file(file):
     found = resolve.model_attention(of_model(Captioner, f"attention={file}"))
     default = "softmax" if file == "preference" else file
     assert found["image"] == default
-    assert found["caption"] == ("softmax" if file in ("dnas", "hnas", "sinkhorn") else default)
+    assert found["caption"] == ("softmax" if file in ("dnas", "hnas", "sinkhorn", "mix") else default)
     assert resolve.attention_problems(of_model(Captioner, f"attention={file}"), typed=()) == []
 
 

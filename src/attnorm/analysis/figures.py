@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 DECADES = 12  # maximum range of a logarithmic axis; underflow would extend it to 1e-45 and below
 
+MIX = "mix_"  # start of the names of the shares of the members of a mix
+
 Rows = list[dict[str, str]]
 Curve = dict[int, float]  # step -> value
 Stack = dict[str, dict[str, Curve]]  # layer number ("" in a stack of one unnumbered layer) -> head -> curve
@@ -30,7 +32,10 @@ def draw_run(run: Path) -> list[Path]:
     """Draws all figures for which the run folder has data. Returns the files written."""
     scalars, attention, folder = recorded_scalars(run), run / ATTENTION_FILE, run / "figures"
     cfg = read_config(run) if scalars or attention.exists() else {}
+    shares = {name.removeprefix(MIX): scalars.pop(name) for name in [*scalars] if name.startswith(MIX)}
     drawn = [draw_learned_scalar(name, rows, cfg, folder / f"{name}.png") for name, rows in scalars.items()]
+    if shares:
+        drawn.append(draw_shares(shares, cfg, folder / "mix.png"))
     if attention.exists():
         drawn.append(draw_attention(read_csv(attention), cfg, folder / "attention.png"))
     return drawn
@@ -41,13 +46,30 @@ def draw_learned_scalar(name: str, rows: Rows, cfg: dict, target: Path) -> Path:
 
     rows: of ``<name>.csv``. There is one panel per stack, one colour per layer and one line per head.
     """
-    words, optimizer = name.replace("_", " "), cfg["optimizer"]
-    rates = f"learning rate {optimizer['lr']:g}, times {optimizer.get('hybrid_lr_factor', 1):g} for fast parameters"
-    figure, panels = draw_stacks([Quantity(words, stacks_of(rows, "value"))], f"{words}\n{rates}", cfg)
+    words = name.replace("_", " ")
+    figure, panels = draw_stacks([Quantity(words, stacks_of(rows, "value"))], f"{words}\n{rates_of(cfg)}", cfg)
     if all(0 <= float(row["value"]) <= 1 for row in rows):  # shares: a small change should look small
         for axes in panels[0]:
             axes.set_ylim(-0.02, 1.02)
     return save(figure, target)
+
+
+def draw_shares(members: dict[str, Rows], cfg: dict, target: Path) -> Path:
+    """Draws the shares of the members of a mix against the update number, with one row of panels per member.
+
+    members: the rows of ``mix_<member>.csv`` by member.
+    """
+    quantities = [Quantity(f"share of {member}", stacks_of(rows, "value")) for member, rows in members.items()]
+    figure, panels = draw_stacks(quantities, f"shares of the members\n{rates_of(cfg)}", cfg)
+    for axes in panels.flat:
+        axes.set_ylim(-0.02, 1.02)
+    return save(figure, target)
+
+
+def rates_of(cfg: dict) -> str:
+    """The learning rates of a run, in words."""
+    optimizer = cfg["optimizer"]
+    return f"learning rate {optimizer['lr']:g}, times {optimizer.get('hybrid_lr_factor', 1):g} for fast parameters"
 
 
 def draw_attention(rows: Rows, cfg: dict, target: Path) -> Path:

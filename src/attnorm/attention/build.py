@@ -25,6 +25,10 @@ NORMALIZERS = {
     "constrained_softmax": "attnorm.attention.normalizers.constrained:ConstrainedSoftmax",
     "constrained_sparsemax": "attnorm.attention.normalizers.constrained:ConstrainedSparsemax",
     "argmax": "attnorm.attention.normalizers.argmax:Argmax",
+    "continuous": "attnorm.attention.normalizers.continuous:Continuous",
+    "mix": "attnorm.attention.normalizers.mix:Mix",
+    "uniform": "attnorm.attention.normalizers.null:UniformAttention",
+    "none": "attnorm.attention.normalizers.null:NoAttention",
 }
 PRIORS = {
     "uniform": "attnorm.attention.priors:Uniform",
@@ -32,6 +36,7 @@ PRIORS = {
     "alibi": "attnorm.attention.priors:Alibi",
     "learned": "attnorm.attention.priors:Learned",
     "content": "attnorm.attention.priors:Content",
+    "unmasked": "attnorm.attention.priors:Unmasked",
 }
 SCORERS = {
     "scaled_dot": "attnorm.attention.scorers:ScaledDot",
@@ -74,7 +79,7 @@ def build(kind: str, name: str, options: dict[str, Any]) -> Any:
     return construct(kind, name, table, options, base)
 
 
-SIZES = ("heads", "width", "positions")  # facts that an option must not contradict
+SIZES = ("heads", "width", "positions", "place")  # facts that an option must not contradict
 
 
 def short_name(name: str) -> str:
@@ -114,7 +119,7 @@ def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0
     """
     names = normalizers_of(attention[site])
     name = names[0] if isinstance(attention[site], str) else names[layer]
-    return build_part("normalizer", name, attention, heads=heads)
+    return build_part("normalizer", name, attention, heads=heads, place=(site, layer))
 
 
 def build_site_prior(

@@ -18,7 +18,7 @@ class Cache:
 
     grows: True for self-attention, where each step appends a key. False for cross-attention, where the keys are
            projected once.
-    state: the running column step of a prefix normalizer, (B, H, 1, M).
+    state: the running column step of a prefix normalizer, (B, H, 1, M), or of those of a mix, (B, H, S, M).
     """
 
     def __init__(self, grows: bool):
@@ -105,7 +105,8 @@ class MultiHeadAttention(nn.Module):
             if cache is not None:
                 k, v = cache.update(k, v)
         context = self._attend(q, k, v, mask, log_prior, cache)  # (B, H, N, D)
-        return self.output(context.transpose(1, 2).flatten(2))
+        output = self.output(context.transpose(1, 2).flatten(2))
+        return 0 * output if self.normalizer.total == 0 else output  # without attention, not even a bias is added
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, cache: Cache | None
@@ -121,7 +122,8 @@ class MultiHeadAttention(nn.Module):
             scores = self.scorer(q, k)
         if stepping:
             assert cache is not None
-            weights, cache.state = self.normalizer.step(scores, mask, cache.state, log_prior=log_prior)
+            given = {"keys": k, "scale": scale} if self.normalizer.needs_keys else {}
+            weights, cache.state = self.normalizer.step(scores, mask, cache.state, log_prior=log_prior, **given)
         else:
             weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale)
         if self.observer is not None:

@@ -8,9 +8,15 @@ key_states:   (B, M, W), the states from which the keys of the whole stack are c
               or, in cross-attention, the output of the encoder. log u is returned on the device of these states.
 mask:         a `Mask`, a bool tensor broadcastable to (B, H, N, M), or None. The normalizer applies the mask, so log u
               may have any finite value at masked pairs.
+
+A prior that depends on something else names it in the class attribute `needs`, a tuple, and is called with these facts
+as keyword arguments. A model names the facts that it passes to its priors in the class attribute `provides`:
+
+masked_positions: bool (B, M), True at the tokens that are hidden and have to be predicted, or None if there are none.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -160,6 +166,29 @@ class Content(nn.Module):
         return logits - logsumexp_over_allowed(logits, allowed)
 
 
+class Unmasked(nn.Module):
+    """u = 0 at masked words, and the same for all others ("Fenchel Duality", Eq. 18).
+
+    Every query attends to the words that are shown. If no key of its text is shown, a row has no key with u > 0, so the
+    normalizer gives weights of 0, and the layer adds nothing to the state of the query but its bias.
+    """
+
+    needs = ("masked_positions",)
+
+    def forward(
+        self,
+        n_queries: int,
+        n_keys: int,
+        query_offset: int,
+        key_states: Tensor,
+        mask: Tensor | Mask | None,
+        *,
+        masked_positions: Tensor | None,
+    ) -> Tensor:
+        log_u = torch.zeros(1, 1, 1, 1, device=key_states.device)
+        return log_u if masked_positions is None else log_u.masked_fill(masked_positions[:, None, None, :], -torch.inf)
+
+
 def logsumexp_over_allowed(logits: Tensor, allowed: Tensor | None) -> Tensor:
     """log of the sum of exp(logits) over the allowed keys, (B, H, 1 or N, 1). It is 0 if no key is allowed."""
     if allowed is not None:
@@ -182,16 +211,37 @@ def logsumexp_over_segment(logits: Tensor, allowed: Tensor | None, segments: Ten
 
 
 class Sum(nn.Module):
-    """The product of several named preferences, which is the sum of their logarithms."""
+    """The product of several named preferences, which is the sum of their logarithms.
+
+    needs: the names of all facts that one of them needs. Each prior is called with its own. Raises ValueError if a fact
+           is not given.
+    """
 
     def __init__(self, priors: dict[str, nn.Module]):
         super().__init__()
         self.priors = nn.ModuleDict(priors)
+        self.needs = tuple(dict.fromkeys(fact for prior in priors.values() for fact in needs_of(prior)))
 
     def forward(
-        self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
+        self,
+        n_queries: int,
+        n_keys: int,
+        query_offset: int,
+        key_states: Tensor,
+        mask: Tensor | Mask | None,
+        **facts: Tensor | None,
     ) -> Tensor:
-        return sum(prior(n_queries, n_keys, query_offset, key_states, mask) for prior in self.priors.values())
+        if missing := [fact for fact in self.needs if fact not in facts]:
+            raise ValueError(f"priors {', '.join(self.priors)}: the model does not provide {', '.join(missing)}")
+        return sum(
+            prior(n_queries, n_keys, query_offset, key_states, mask, **{fact: facts[fact] for fact in needs_of(prior)})
+            for prior in self.priors.values()
+        )
+
+
+def needs_of(prior: Any) -> tuple[str, ...]:
+    """The names of the facts that a prior, or its class, declares to need."""
+    return tuple(getattr(prior, "needs", ()))
 
 
 def whole(option: str, value: int, least: int) -> int:

@@ -1,24 +1,33 @@
 """Scorers compute scores from queries and keys and work with any normalizer ("Neural Attention Mechanisms")."""
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.normalizers.base import dot_scores, upcast
+from attnorm.attention.priors import whole
 
 LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it, queries are chunked
+
+
+LEARNED = ("head", "query")
 
 
 class Scorer(TrainingHooks):
     """Computes scores from projected queries q (B, H, N, D) and keys k (B, H, M, D) with the same head width D.
 
+    keeps_keys: whether `project` returns the keys as they are.
     is_dot: whether the scores are `scale` times the dot products of `project(q, k)`. If so, `Normalizer.attend` may use
             a fused implementation that never stores all scores. Other scorers override `forward`, and the dense weights
             are computed.
     """
 
     is_dot = True
+    keeps_keys = True
 
     def scale(self, width: int) -> float:
         """The factor of the dot products for head width D. It is 1 for scorers that are not of a dot-product type."""
@@ -41,7 +50,72 @@ class ScaledDot(Scorer):
 
 
 class Dot(Scorer):
-    """s_ij = q_i . k_j."""
+    """s_ij = alpha q_i . k_j.
+
+    In "Fenchel Duality" (Eq. 17), q_i is the evidence, k_j a template, and alpha the reliability of the evidence: a
+    small alpha keeps the estimate close to the preference. The normalizer `fenchel` gets a fixed alpha as its own.
+
+    alpha:     a number above 0. The default is 1, or width ** -0.5 if alpha is learned, which is that of scaled_dot.
+    tau:       sets alpha = tau ** -0.5 instead (the earlier version of the paper, Corollary 1).
+    learn:     None (alpha is fixed), "head" (one trained alpha for each of the `heads` heads) or "query"
+               (alpha_i = alpha exp(v' tanh(W q_i)) with one v per head, initially 0).
+    hidden:    the number of rows of W, for learn="query".
+    unit_keys: divides each key by its norm. Scores are then at most alpha |q_i|, and templates of norm 1 bound how far
+               attention is from the problem that it approximates: |lambda* - alpha q| <= alpha |lambda*|.
+    """
+
+    def __init__(
+        self,
+        alpha: float | None = None,
+        tau: float | None = None,
+        learn: str | None = None,
+        hidden: int = 16,
+        unit_keys: bool = False,
+        heads: int | None = None,
+        width: int | None = None,
+    ):
+        super().__init__()
+        if learn not in (None, *LEARNED):
+            raise ValueError(f"learn={learn!r}: allowed: null, {', '.join(LEARNED)}")
+        for name, value in {"alpha": alpha, "tau": tau}.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+                raise ValueError(f"{name}={value!r}: allowed: numbers above 0")
+        if alpha is not None and tau is not None:
+            raise ValueError(f"tau={tau}: sets alpha = tau ** -0.5, so alpha={alpha} must not be set")
+        if not isinstance(unit_keys, bool):
+            raise ValueError(f"unit_keys={unit_keys!r}: allowed: true, false")
+        if learn is not None and (heads is None or width is None):
+            raise ValueError(f"learn={learn!r}: needs heads=<number of heads> and width=<width of a head>")
+        default = width**-0.5 if learn is not None and width is not None else 1.0
+        self.start = float(alpha if alpha is not None else tau**-0.5 if tau is not None else default)
+        self.learn, self.keeps_keys = learn, not unit_keys
+        if learn == "head":
+            self.log_alpha = nn.Parameter(torch.full((heads or 1,), math.log(self.start)))
+        elif learn == "query":
+            self.network = nn.Linear(width or 1, whole("hidden", hidden, 1), bias=False)  # W
+            self.v = nn.Parameter(torch.zeros(heads or 1, hidden))
+
+    def scale(self, width: int) -> float:
+        return self.start if self.learn is None else 1.0
+
+    def alpha(self, q: Tensor) -> Tensor:
+        """The learned alpha in float32 or wider, broadcastable to (B, H, N, 1)."""
+        if self.learn == "head":
+            return upcast(self.log_alpha).exp()[:, None, None]
+        return self.start * (upcast(self.network(q).tanh()) * upcast(self.v)[:, None]).sum(-1, keepdim=True).exp()
+
+    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        if self.learn is not None:
+            q = (self.alpha(q) * q).to(q.dtype)
+        return q, k if self.keeps_keys else F.normalize(upcast(k), dim=-1).to(k.dtype)
+
+    def learned_scalars(self) -> dict[str, Tensor]:
+        """The alpha of every head, if it is learned per head."""
+        return {"alpha": self.log_alpha.exp()} if self.learn == "head" else {}
+
+    def fast_parameters(self) -> list[nn.Parameter]:
+        """The logarithms of these."""
+        return [self.log_alpha] if self.learn == "head" else []
 
 
 class Bilinear(Scorer):

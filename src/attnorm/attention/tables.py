@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import Any
 
 from attnorm.attention.build import NORMALIZERS, build_part, normalizers_of, short_name
+from attnorm.attention.placement import placement_problems
 from attnorm.imports import nearest
 
 DEFAULT = "_default_"
@@ -115,6 +116,7 @@ def check_attention(
         *part_problems(attention, sites),
         *default_problems(attention, sites, typed),
         *layer_problems(attention, sites, layers),
+        *placement_problems(attention, {site: at_site(attention, site, sites[site]) for site in sites}, layers),
         *unused_options(attention, sites, typed),
     ]
 

@@ -161,10 +161,15 @@ def check_settings(settings: dict[str, Any], multirun: bool = False, overrides: 
 
 
 def completed(cfg: dict) -> dict:
-    """The configuration with what follows from it for its task; as it is if there is no such task."""
+    """The configuration with what follows from it for its task; as it is if there is no such task.
+
+    Raises ConfigError if shares are to be those of a run that has none.
+    """
     from attnorm.parts import class_of
     from attnorm.tasks.task import Task
+    from attnorm.training.fixed_shares import with_fixed_shares
 
+    cfg = {**cfg, "attention": with_fixed_shares(cfg["attention"])}
     try:
         return class_of("task", cfg["task"], Task).completed(cfg)
     except ConfigError:

@@ -7,7 +7,9 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch import nn
 
+from attnorm.attention.placement import missing_facts
 from attnorm.attention.tables import attention_label, check_attention, resolve_attention
+from attnorm.config.choices import choices
 from attnorm.config.run_settings import RunSettings
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
@@ -44,7 +46,26 @@ def model_attention(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 def attention_problems(cfg: dict, typed: Collection[str] | None = None) -> list[str]:
     """Every problem of the attention tables for the configured model; typed: as in `check_attention`."""
-    return check_attention(cfg["attention"], model_sites(cfg), model_layers(cfg), typed)
+    problems = check_attention(cfg["attention"], model_sites(cfg), model_layers(cfg), typed)
+    return problems or list(unknown_facts(cfg))
+
+
+def unknown_facts(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Priors that need to know something of the input that the configured model does not tell them."""
+    for key, facts in missing_facts(model_attention(cfg), model_sites(cfg), facts_of(cfg.get("task") or {}, cfg)):
+        fitting = [
+            f"task={name}" for name, task in choices("task").items() if {*facts.split(", ")} <= {*facts_of(task, cfg)}
+        ]
+        instead = f"; use {' or '.join(fitting)}" if fitting else ""
+        yield f"{key}: needs {facts}, which the model of this task does not provide{instead}"
+
+
+def facts_of(task: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[str, ...]:
+    """The facts that the configured model passes to priors in a task. None if there is no such task."""
+    try:
+        return class_of("task", task, Task).provides(model_class(cfg))
+    except ConfigError:
+        return ()
 
 
 def typed_keys(overrides: Sequence[str]) -> set[str]:

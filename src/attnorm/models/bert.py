@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from attnorm.attention.priors import needs_of
 from attnorm.models.config import EncoderConfig
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
@@ -34,6 +35,7 @@ class MaskedLM(nn.Module):
     """
 
     sites = Encoder.sites
+    provides = ("masked_positions",)  # facts for priors, see attnorm.attention.priors
 
     def __init__(
         self,
@@ -58,5 +60,7 @@ class MaskedLM(nn.Module):
         masked_positions: bool (B, N), the positions whose scores are needed -> (K, V), row by row. The scores of the
                           other positions are not computed. None: all positions -> (B, N, V).
         """
-        states = self.encoder(ids, ids != self.pad_id, segments)
+        given = {"masked_positions": masked_positions}
+        facts = {fact: given[fact] for fact in needs_of(getattr(self.encoder, "prior", None)) if fact in given}
+        states = self.encoder(ids, ids != self.pad_id, segments, **facts)
         return self.head(states if masked_positions is None else states[masked_positions])

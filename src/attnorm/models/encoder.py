@@ -39,25 +39,43 @@ class Encoder(nn.Module):
         """The number of layers at each site, from the keys of `TransformerConfig`."""
         return {"encoder": settings.get("encoder_layers")}
 
-    def forward(self, ids: Tensor, real: Tensor, segments: Tensor | None = None, types: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        real: Tensor,
+        segments: Tensor | None = None,
+        types: Tensor | None = None,
+        **facts: Tensor | None,
+    ) -> Tensor:
         """ids, int (B, N) -> states (B, N, W).
 
         real:     bool (B, N), False at padding.
         segments: int (B, N), one run of equal numbers for each text in a packed row. Attention stays within a text, and
                   positions restart at 0 in each text, so the states are the same as if each text were encoded alone.
         types:    int (B, N), the token types. None: all 0.
+        facts:    what else the caller knows of the input, for the priors that need it (`attnorm.attention.priors`).
         """
         mask = Mask(queries=real, keys=real, segments=segments)
         positions = None if segments is None else positions_in(segments, real)
         x = self.embeddings(ids, positions=positions, types=types)
-        log_prior = site_log_prior(self.prior, ids.shape[1], 0, x, mask)
+        log_prior = site_log_prior(self.prior, ids.shape[1], 0, x, mask, **facts)
         for layer in self.layers:
             x = layer(x, mask, log_prior)
         return self.norm(x)
 
 
 def site_log_prior(
-    prior: nn.Module | None, n_queries: int, query_offset: int, key_states: Tensor, mask: Mask
+    prior: nn.Module | None,
+    n_queries: int,
+    query_offset: int,
+    key_states: Tensor,
+    mask: Mask,
+    **facts: Tensor | None,
 ) -> Tensor | None:
-    """Computes log u of a stack's prior from the states (B, M, W) behind its keys. All layers of the stack share it."""
-    return None if prior is None else prior(n_queries, key_states.shape[1], query_offset, key_states, mask)
+    """Computes log u of a stack's prior from the states (B, M, W) behind its keys. All layers of the stack share it.
+
+    facts: what else the caller knows of the input, for the priors that need it (`attnorm.attention.priors`).
+    """
+    if prior is None:
+        return None
+    return prior(n_queries, key_states.shape[1], query_offset, key_states, mask, **facts)

@@ -63,7 +63,8 @@ class LayerRecord:
         objective:      of Eq. 9 and 10, in nats per query. objective_rows, objective_both: its minima under the
                         constraints of Eq. 9 and of Eq. 10.
         deviation:      |lambda* - alpha z| / |lambda*| of "Attention as Inference via Fenchel Duality", Figures 4 to 8,
-                        the mean over live queries. As there, the states of the keys are the templates.
+                        the mean over live queries. As there, the states of the keys are the templates. Only with a
+                        scorer that keeps the keys.
         deviation_keys: the same for the projected keys of the head as templates, as in the normalizer `fenchel`.
         """
         seen = self.seen
@@ -79,7 +80,8 @@ class LayerRecord:
         of_keys = self.module.key_value.weight[: self.module.key_value.in_features]  # (W, W)
         evidence = seen.q.double() @ of_keys.double().unflatten(0, (self.module.heads, -1))  # W_k' q, (B, H, N, W)
         templates = (seen.scale * self.memory)[:, None].expand(-1, self.module.heads, -1, -1)
-        found["deviation"] = mean_of_known(fenchel_deviation(evidence, templates, **given))
+        if self.module.scorer.keeps_keys:  # otherwise, the scores are not products with these templates
+            found["deviation"] = mean_of_known(fenchel_deviation(evidence, templates, **given))
         found["deviation_keys"] = mean_of_known(fenchel_deviation(seen.q, seen.k, **given, alpha=seen.scale))
         return found
 

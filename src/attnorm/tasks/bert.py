@@ -25,6 +25,11 @@ class EncoderTask(Task):
         vocabulary = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
         return self.build_model(self.head, encoder=self.model_class(), **vocabulary, **self.extra())
 
+    @classmethod
+    def provides(cls, model: type) -> tuple[str, ...]:
+        """Those of the head, which calls the encoder, and of the encoder itself."""
+        return (*getattr(cls.head, "provides", ()), *super().provides(model))
+
     def extra(self) -> dict:
         """Further arguments of the head."""
         return {}

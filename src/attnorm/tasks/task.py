@@ -78,6 +78,11 @@ class Task(ABC):
         """Builds the LightningModule of a model."""
 
     @classmethod
+    def provides(cls, model: type) -> tuple[str, ...]:
+        """The facts that a model of this class passes to priors in this task (`attnorm.attention.priors`)."""
+        return tuple(getattr(model, "provides", ()))
+
+    @classmethod
     def objective(cls) -> tuple[str, str] | None:
         """The metric that selects the best model, and whether "min" or "max" of it is best: those of the class that
         `module` is annotated to return. None without such an annotation."""

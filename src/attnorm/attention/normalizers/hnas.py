@@ -1,11 +1,13 @@
 """Hybrid attention (HNAS): a trained mixture of DNAS and softmax ("Doubly-Normalized Attention", Sec. 6)."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers._fixed import Place, is_share, per_head, value_at
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Normalizer, upcast
 from attnorm.attention.normalizers.dnas import DNAS
@@ -23,31 +25,55 @@ class HNAS(Normalizer):
            to [0, 1] after each update). A start of exactly 0 or 1 requires "clamp", because a saturated sigmoid has no
            gradient.
     per:   "layer" (one weight) or "head" (one weight for each of the `heads` heads).
+    fixed: a hybrid weight that is not trained: a number; a list with a number per head; or a mapping from each site to
+           a list with one of these per layer. `start`, `form` and `per` have no effect then.
+    place: the site and the index of the layer, which select from such a mapping.
     """
 
     couples_queries = "all"
     doubly_normalized: type[Normalizer] = DNAS
 
-    def __init__(self, start: float = 0.5, form: str = "sigmoid", per: str = "layer", heads: int | None = None):
+    def __init__(
+        self,
+        start: float = 0.5,
+        form: str = "sigmoid",
+        per: str = "layer",
+        heads: int | None = None,
+        fixed: Any = None,
+        place: Place | None = None,
+    ):
         super().__init__()
         if form not in FORMS:
             raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
         if per not in SHARES:
             raise ValueError(f"per={per!r}: allowed: {', '.join(SHARES)}")
-        if isinstance(start, bool) or not isinstance(start, (int, float)) or not 0 <= start <= 1:
+        if not is_share(start):
             raise ValueError(f"start={start!r}: allowed: numbers from 0 to 1")
         if form == "sigmoid" and start in (0, 1):
             raise ValueError(f"start={start!r}: a saturated sigmoid has no gradient; use form='clamp'")
         shares = heads if per == "head" else 1
         if shares is None:
             raise ValueError("per='head': needs heads=<number of heads>")
-        self.form, self.per = form, per
+        self.form, self.per, self.is_fixed = form, per, fixed is not None
         self.parameter_start = float(start) if form == "clamp" else math.log(start / (1 - start))
-        self.hybrid = nn.Parameter(torch.full((shares,), self.parameter_start))
+        if self.is_fixed:
+            found = value_at(fixed, place, lambda value: self.parse(value, heads))
+            self.register_buffer("fixed", found, persistent=False)
+        else:
+            self.hybrid = nn.Parameter(torch.full((shares,), self.parameter_start))
         self.dnas, self.softmax = self.doubly_normalized(), Softmax()
+
+    def parse(self, value: Any, heads: int | None) -> Tensor:
+        """A fixed hybrid weight as a tensor (1,) or (heads,)."""
+        of_heads = value if isinstance(value, list) and value else [value]
+        if not all(map(is_share, of_heads)):
+            raise ValueError(f"fixed={value!r}: allowed: a number from 0 to 1, or a list with one per head")
+        return per_head(of_heads, heads)
 
     def hybrid_weight(self) -> Tensor:
         """Returns v, the share of the doubly-normalized weights, in [0, 1]. Shape (1,) or (heads,)."""
+        if self.is_fixed:
+            return self.fixed  # type: ignore[return-value]  # a buffer
         return self.hybrid.sigmoid() if self.form == "sigmoid" else self.hybrid
 
     @property
@@ -56,17 +82,17 @@ class HNAS(Normalizer):
         return self.hybrid_weight().min().item()
 
     def learned_scalars(self) -> dict[str, Tensor]:
-        """The hybrid weights, shape (1,) or (heads,)."""
-        return {"hybrid_weights": self.hybrid_weight()}
+        """The hybrid weights, shape (1,) or (heads,), unless they are fixed."""
+        return {} if self.is_fixed else {"hybrid_weights": self.hybrid_weight()}
 
     def fast_parameters(self) -> list[nn.Parameter]:
-        """The parameter behind the hybrid weights."""
-        return [self.hybrid]
+        """The parameter behind the hybrid weights, unless they are fixed."""
+        return [] if self.is_fixed else [self.hybrid]
 
     @torch.no_grad()
     def project_(self) -> None:
         """Clamps the weight to [0, 1] if `form` is "clamp". It is called after each optimizer update."""
-        if self.form == "clamp":
+        if self.form == "clamp" and not self.is_fixed:
             self.hybrid.clamp_(0.0, 1.0)
 
     def mix(self, doubly: Tensor, softmax: Tensor) -> Tensor:

@@ -1,0 +1,62 @@
+"""Shares of a mixture: checking them, and finding those of one layer among shares that are fixed for each layer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.normalizers._row_map import finite_number
+
+Place = tuple[str, int]  # a site and the index of a layer at this site, from 0
+ROUNDED = 1e-3  # how far the sum of shares that were typed may be from 1
+
+
+def is_share(value: object) -> bool:
+    """Whether a value is a number from 0 to 1."""
+    return finite_number(value) and 0 <= value <= 1  # type: ignore[operator]  # it is a number
+
+
+def on_simplex(option: str, shares: Any, members: int) -> list[float]:
+    """Returns the shares of a mixture, with a sum of exactly 1. Raises ValueError if they are not on the simplex."""
+    if (
+        not isinstance(shares, Sequence)
+        or isinstance(shares, str)
+        or len(shares) != members
+        or not all(map(is_share, shares))
+        or abs(sum(shares) - 1) > ROUNDED
+    ):
+        raise ValueError(f"{option}={shares!r}: allowed: {members} numbers from 0 to 1 with the sum 1")
+    return [share / sum(shares) for share in shares]
+
+
+def value_at(fixed: Any, place: Place | None, parse: Callable[[Any], Tensor]) -> Tensor:
+    """Returns the fixed value of one layer: the same one at all layers, or that of `place` in a mapping.
+
+    fixed: a value for all layers, or a mapping from each site to a list with a value per layer. The value is None for
+           layers that do not need one.
+    place: None takes the first value of a mapping, which is enough to check it.
+    parse: converts a value to a tensor. Raises ValueError for a wrong one; all values of a mapping are parsed.
+    """
+    if not isinstance(fixed, Mapping):
+        return parse(fixed)
+    if not all(isinstance(values, list) for values in fixed.values()):
+        raise ValueError(f"fixed={fixed!r}: expected a list with a value per layer for each site")
+    parsed = {site: [None if value is None else parse(value) for value in values] for site, values in fixed.items()}
+    if place is None:
+        found = [value for values in parsed.values() for value in values if value is not None]
+    else:
+        site, layer = place
+        found = [value for value in parsed.get(site, [])[layer : layer + 1] if value is not None]
+    if not found:
+        where = "any layer" if place is None else f"layer {place[1]} of {place[0]}"
+        raise ValueError(f"fixed={fixed!r}: has no value for {where}")
+    return found[0]
+
+
+def per_head(values: list, heads: int | None) -> Tensor:
+    """The values of every head as a tensor. Raises ValueError if their number is not that of the heads."""
+    # one head is also that of the smallest model, with which options are checked before the model is known
+    if heads not in (None, 1, len(values)) and len(values) > 1:
+        raise ValueError(f"fixed={values!r}: {len(values)} values for {heads} heads")
+    return torch.tensor(values, dtype=torch.float32)

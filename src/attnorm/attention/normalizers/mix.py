@@ -1,0 +1,211 @@
+"""A trained mixture of any normalizers, which generalizes the hybrid of "Doubly-Normalized Attention", Sec. 6."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from entmax import sparsemax
+from torch import Tensor, nn
+
+from attnorm.attention.build import build_part, short_name
+from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers._fixed import Place, on_simplex, per_head, value_at
+from attnorm.attention.normalizers._key_bias import memory_linear
+from attnorm.attention.normalizers.base import Normalizer, upcast
+from attnorm.attention.normalizers.hnas import SHARES
+
+Member = str | Mapping[str, Any]  # a name, or its name and its options
+FORMS = ("softmax", "project")
+COUPLINGS = ("none", "past", "all")  # from the weakest to the strongest
+KEPT_BY_ALL = (  # promises that the mixture keeps if all of its members do
+    *("differentiable", "key_equivariant", "query_equivariant"),
+    *("key_shift_invariant", "prior_scale_invariant"),
+)
+
+
+class Mix(Normalizer):
+    """w = sum_m v_m w^(m), where w^(m) are the weights of the members and v is a trained point of the simplex.
+
+    With the members dnas and softmax, it is `hnas`, and the share of dnas is its hybrid weight. The mixture promises
+    what all of its members promise, and it couples queries as strongly as the strongest of them.
+
+    members: at least two normalizers, each a name, a dotted path 'package.module:Class', or a mapping with its name and
+             its options, such as {"name": "sinkhorn", "n_iters": 5}.
+    start:   the initial shares of the members, nonnegative numbers with the sum 1. None: the same for all members.
+    form:    "softmax" (v is the softmax of the parameter) or "project" (v is the parameter itself, and `project_`
+             projects it onto the simplex after each update). A start of exactly 0 requires "project", because the
+             softmax of finite numbers is positive.
+    per:     "layer" (one v) or "head" (one v for each of the `heads` heads).
+    fixed:   shares that are not trained: a list like `start`; a list with one such list per head; or a mapping from
+             each site to a list with one of these per layer. `start`, `form` and `per` have no effect then.
+    place:   the site and the index of the layer, which select from such a mapping.
+    """
+
+    each: list[Normalizer]
+    state_rows: list[int]
+
+    def __init__(
+        self,
+        members: Sequence[Member] = ("softmax", "dnas", "sinkhorn"),
+        start: Sequence[float] | None = None,
+        form: str = "softmax",
+        per: str = "layer",
+        heads: int | None = None,
+        fixed: Any = None,
+        place: Place | None = None,
+    ):
+        super().__init__()
+        if form not in FORMS:
+            raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
+        if per not in SHARES:
+            raise ValueError(f"per={per!r}: allowed: {', '.join(SHARES)}")
+        if per == "head" and heads is None:
+            raise ValueError("per='head': needs heads=<number of heads>")
+        self.members = nn.ModuleDict(build_members(members, heads, place))
+        self.promise(list(self.members.values()))  # type: ignore[arg-type]  # all of them are normalizers
+        count = len(self.members)
+        shares = [1 / count] * count if start is None else on_simplex("start", start, count)
+        if form == "softmax" and 0 in shares:
+            raise ValueError(f"start={start!r}: the softmax of finite numbers is positive; use form='project'")
+        self.form, self.is_fixed = form, fixed is not None
+        if self.is_fixed:
+            found = value_at(fixed, place, lambda value: self.parse(value, heads))
+            self.register_buffer("fixed", found, persistent=False)
+            return
+        first = torch.tensor(shares, dtype=torch.float64)
+        first = (first.log() if form == "softmax" else first).float()
+        self.hybrid = nn.Parameter(first.repeat(heads if per == "head" and heads else 1, 1))  # (1 or H, members)
+
+    def promise(self, members: list[Normalizer]) -> None:
+        """Sets what the mixture promises, from what its members do."""
+        self.each = members  # a list registers nothing: the modules are those of `self.members`
+        self.couples_queries = max((member.couples_queries for member in members), key=COUPLINGS.index)
+        self.needs_keys = any(member.needs_keys for member in members)
+        for promise in KEPT_BY_ALL:
+            setattr(self, promise, all(getattr(member, promise) for member in members))
+        totals = [member.total for member in members]
+        bounds = [total if isinstance(total, tuple) else (total, total) for total in totals if total is not None]
+        least, most = min((low for low, _ in bounds), default=0.0), max((high for _, high in bounds), default=0.0)
+        self.total = None if len(bounds) < len(totals) else least if least == most else (least, most)
+        # the rows of each member's state, see `step`
+        past = [member for member in members if member.couples_queries == "past"]
+        self.state_rows = [sum(member.state_rows) if isinstance(member, Mix) else 1 for member in past]
+
+    def parse(self, value: Any, heads: int | None) -> Tensor:
+        """Fixed shares as a tensor (1 or heads, members)."""
+        of_heads = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+        return per_head([on_simplex("fixed", shares, len(self.members)) for shares in of_heads], heads)
+
+    def mixture(self) -> Tensor:
+        """Returns v, the shares of the members, in [0, 1] with the sum 1. Shape (1 or heads, members)."""
+        if self.is_fixed:
+            return self.fixed  # type: ignore[return-value]  # a buffer
+        return self.hybrid.softmax(-1) if self.form == "softmax" else self.hybrid
+
+    @property
+    def least_mass(self) -> float:  # type: ignore[override]  # it changes as the shares are trained
+        """Each key keeps at least sum_m v_m least_mass_m / M, in every head."""
+        least = self.mixture().new_tensor([member.least_mass for member in self.each])
+        return (self.mixture() * least).sum(-1).min().item()
+
+    def learned_scalars(self) -> dict[str, Tensor]:
+        """The share of each member, ``mix_<member>``, (1,) or (heads,), and the learned scalars of the members."""
+        shares = {} if self.is_fixed else dict(zip(self.members, self.mixture().unbind(-1), strict=True))
+        found = {f"mix_{label}": share for label, share in shares.items()}
+        for label, member in zip(self.members, self.each, strict=True):
+            found |= {f"{label}_{name}": scalar for name, scalar in member.learned_scalars().items()}
+        return found
+
+    def fast_parameters(self) -> list[nn.Parameter]:
+        """The parameter behind the shares."""
+        return [] if self.is_fixed else [self.hybrid]
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Projects the shares onto the simplex if `form` is "project". It is called after each optimizer update."""
+        if self.form == "project" and not self.is_fixed:
+            self.hybrid.copy_(sparsemax(self.hybrid, -1))  # the Euclidean projection
+
+    def mix(self, of_members: Iterable[Tensor]) -> Tensor:
+        """Returns sum_m v_m x^(m) in float32 or wider, for one tensor (B, H, ., .) per member."""
+        shares = self.mixture()[:, :, None, None].unbind(1)  # (1 or H, 1, 1) for each member
+        first, *others = (share * upcast(x) for share, x in zip(shares, of_members, strict=True))
+        return sum(others, first)
+
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        s, given = upcast(scores), {"log_prior": log_prior, "keys": keys, "scale": scale}
+        return self.mix(member(s, mask, **given) for member in self.each).to(scores.dtype)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """Mixes the outputs of the members where a fast path pays. Otherwise, they share one table of scores."""
+        if not memory_linear(q, k, mask, log_prior):
+            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+        given: dict[str, Any] = {"log_prior": log_prior, "scale": scale}
+        return self.mix(member.attend(q, k, v, mask, **given) for member in self.each).to(v.dtype)
+
+    def step(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        state: Tensor | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Adds one query, as `DNASPrefix.step`. The state (B, H, S, M') stacks those of the members that have one."""
+        s, weights, new = upcast(scores), [], []
+        states = iter([None] * len(self.state_rows) if state is None else state.split(self.state_rows, -2))
+        for member in self.each:
+            given: dict[str, Any] = {"keys": keys, "scale": scale} if member.needs_keys else {}
+            if member.couples_queries == "past":
+                found, after = member.step(s, mask, next(states), log_prior=log_prior, **given)
+                new.append(after)
+            else:
+                found = member(s, mask, log_prior=log_prior, **given)
+            weights.append(found)
+        return self.mix(weights).to(scores.dtype), torch.cat(new, -2)
+
+
+def build_members(members: Sequence[Member], heads: int | None, place: Place | None) -> dict[str, Normalizer]:
+    """The members by label. Raises ValueError for a list that is not one of normalizers."""
+    if isinstance(members, str) or not isinstance(members, Sequence) or len(members) < 2:
+        raise ValueError(f"members={members!r}: allowed: a list of at least two normalizers, such as [softmax,dnas]")
+    for member in members:
+        if not isinstance(member, str) and not (isinstance(member, Mapping) and isinstance(member.get("name"), str)):
+            raise ValueError(f"members={members!r}: {member!r} is neither a name nor {{name: <name>, <option>: ...}}")
+    facts = {fact: value for fact, value in {"heads": heads, "place": place}.items() if value is not None}
+    found = {}
+    for label, member in zip(labels_of(members), members, strict=True):
+        options = {} if isinstance(member, str) else {key: value for key, value in member.items() if key != "name"}
+        name = name_of(member)
+        found[label] = build_part("normalizer", name, {"options": {short_name(name): options}}, **facts)
+    return found
+
+
+def labels_of(members: Sequence[Member]) -> list[str]:
+    """A label per member: its name, or the class name of a dotted path, with a number from the second one on."""
+    names = [short_name(name_of(member)) for member in members]
+    counts = [names[: place + 1].count(name) for place, name in enumerate(names)]
+    return [name if count == 1 else f"{name}_{count}" for name, count in zip(names, counts, strict=True)]
+
+
+def name_of(member: Member) -> str:
+    return member if isinstance(member, str) else member["name"]

@@ -1,0 +1,92 @@
+"""Parts of a model that are valid alone but not together, or not at the layer where they are placed."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from attnorm.attention.build import PARTS, build_part, normalizers_of
+from attnorm.attention.normalizers.continuous import Continuous
+from attnorm.attention.normalizers.fenchel import Fenchel
+from attnorm.attention.priors import needs_of
+from attnorm.imports import find
+
+MIXTURES = ("hnas", "hnas_prefix", "mix")  # normalizers whose shares can be fixed
+
+
+def placement_problems(
+    attention: dict, placed: Mapping[str, str | list[str]], layers: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Problems of the parts at each site, as messages for the user.
+
+    attention: the tables. Parts that cannot be built are left out: that is a problem of its own.
+    placed:    the normalizers of each site: one, or a list with one per layer.
+    layers:    the number of layers at each site, as in `check_attention`.
+    """
+    for site, value in placed.items():
+        yield from fixed_problems(attention, site, value, (layers or {}).get(site))
+        yield from useless_priors(attention, site, value)
+        yield from learned_alphas(attention, site, value)
+
+
+def fixed_problems(attention: dict, site: str, value: str | list[str], layers: Any) -> Iterator[str]:
+    """Shares that are fixed per layer, but not for the layers that the site has."""
+    names = [value] * layers if isinstance(value, str) and type(layers) is int else normalizers_of(value)
+    for name in dict.fromkeys(name for name in names if name in MIXTURES):
+        fixed = (attention["options"].get(name) or {}).get("fixed")
+        if not isinstance(fixed, Mapping) or type(layers) is not int or not can_be_built(name, attention):
+            continue
+        try:
+            for layer in (layer for layer, other in enumerate(names) if other == name):
+                build_part("normalizer", name, attention, heads=1, place=(site, layer))
+        except ValueError as error:
+            yield f"attention.options.{name}.fixed: {error}"
+            continue
+        if len(fixed[site]) > layers:
+            yield f"attention.options.{name}.fixed: {len(fixed[site])} values for the {layers} layers of {site}"
+
+
+def can_be_built(name: str, attention: dict) -> bool:
+    """Whether a normalizer can be built at some layer."""
+    try:
+        build_part("normalizer", name, attention, heads=1)
+    except ValueError:
+        return False
+    return True
+
+
+def useless_priors(attention: dict, site: str, value: str | list[str]) -> Iterator[str]:
+    """Priors at a site where nothing is attended to."""
+    priors = attention["prior"].get(site, [])
+    if priors and {*normalizers_of(value)} == {"none"}:
+        yield f"attention.prior.{site}=[{','.join(priors)}]: has no effect, because attention.{site}=none"
+
+
+def learned_alphas(attention: dict, site: str, value: str | list[str]) -> Iterator[str]:
+    """A learned alpha beside a normalizer whose formula contains alpha as one fixed number."""
+    learns = (attention["options"].get("dot") or {}).get("learn") is not None
+    if attention["scorer"].get(site) != "dot" or not learns:
+        return
+    for normalizer in dict.fromkeys(normalizers_of(value)):
+        try:
+            parts = build_part("normalizer", normalizer, attention, heads=1).modules()
+        except ValueError:
+            continue
+        if any(isinstance(part, (Fenchel, Continuous)) and part.needs_keys for part in parts):
+            yield (
+                f"attention.options.dot.learn: has to be null, because attention.{site}={normalizer} contains alpha "
+                "as a fixed number; set alpha or tau instead"
+            )
+
+
+def missing_facts(attention: Mapping, sites: Collection[str], provided: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The priors that need facts which the model does not provide: (key and value, the missing facts) for each.
+
+    provided: the names of the facts that the model passes to its priors.
+    """
+    for site in sites:
+        for name in attention["prior"].get(site, []):
+            try:
+                needs = needs_of(find("prior", name, *PARTS["prior"]))
+            except ValueError:
+                continue  # that there is no such prior is a problem of its own
+            if missing := [fact for fact in needs if fact not in provided]:
+                yield f"attention.prior.{site}={name}", ", ".join(missing)

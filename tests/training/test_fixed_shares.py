@@ -1,0 +1,92 @@
+"""attention.options.<name>.fixed=<run folder>: a new run gets the shares that another one had learned at its end."""
+
+import pytest
+import runs
+import yaml
+
+from attnorm.analysis.figures import draw_run
+from attnorm.cli import train as front
+from attnorm.errors import ConfigError
+from attnorm.training.callbacks.learned_scalars import COLUMNS
+from attnorm.training.csv_table import CsvTable
+from attnorm.training.fixed_shares import learned_shares
+
+HYBRID = {"encoder/0": {"": (0.5, 0.25)}, "encoder/2": {0: (0.5, 0.75), 1: (0.5, 1.0)}, "decoder/1/cross": {"": (0, 1)}}
+SOFTMAX = {"encoder/0": {"": (0.5, 0.3)}, "encoder/1": {"": (0.5, 0.9)}}
+DNAS = {"encoder/0": {"": (0.5, 0.7)}, "encoder/1": {"": (0.5, 0.1)}}
+MEMBERS = {"members": ["softmax", "dnas"]}
+
+
+def run_with(folder, attention, **scalars):
+    """A run folder with these attention tables and learned scalars: layer -> head -> values at updates 9 and 10."""
+    folder.mkdir()
+    attention = {"prior": {}, "scorer": {}, "options": {}, **attention}
+    settings = {"attention": attention, "task": {"name": "mlm"}, "seed": 1, "optimizer": {"lr": 0.1}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    for name, layers in scalars.items():
+        table = CsvTable(folder / f"{name}.csv")
+        for place, step in enumerate((9, 10)):
+            for layer, heads in layers.items():
+                for head, values in heads.items():
+                    table.append(dict(zip(COLUMNS, (step, layer, head, values[place]), strict=True)))
+    return folder
+
+
+@pytest.fixture
+def hybrid_run(tmp_path):
+    tables = {"encoder": ["hnas", "softmax", "hnas"], "decoder": "softmax", "cross": ["softmax", "hnas_prefix"]}
+    return run_with(tmp_path / "hybrid", tables, hybrid_weights=HYBRID)
+
+
+@pytest.fixture
+def mixed_run(tmp_path):
+    tables = {"encoder": "mix", "options": {"mix": MEMBERS}}
+    return run_with(tmp_path / "mixed", tables, mix_dnas=DNAS, mix_softmax=SOFTMAX)
+
+
+def test_each_layer_has_the_shares_of_the_last_update(hybrid_run, mixed_run):
+    assert learned_shares(hybrid_run, "hnas", {}) == {"encoder": [0.25, None, [0.75, 1.0]]}
+    assert learned_shares(hybrid_run, "hnas_prefix", {}) == {"cross": [None, 1.0]}
+    assert learned_shares(mixed_run, "mix", MEMBERS) == {"encoder": [[0.3, 0.7], [0.9, 0.1]]}  # in the order of members
+
+
+def test_the_numbers_are_what_a_run_records(mixed_run):
+    typed = ("attention=mix", "attention.options.mix.members=[softmax,dnas]", "model.encoder_layers=2")
+    typed = (*runs.tiny_overrides("mlm"), *typed, f"+attention.options.mix.fixed={mixed_run}")
+    cfg = front.check_composed(runs.composed(*typed), overrides=typed)
+    assert cfg["attention"]["options"]["mix"]["fixed"] == {"encoder": [[0.3, 0.7], [0.9, 0.1]]}
+    assert cfg.label == "mix"
+    with pytest.raises(ConfigError, match="2 values for the 1 layers of encoder"):
+        front.check_composed(runs.composed(*typed, "model.encoder_layers=1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("hnas", {}, "has no learned shares of hnas"),
+        ("mix", {"members": ["dnas", "softmax"]}, "the run mixes mix_softmax, mix_dnas"),
+        ("mix", {"members": ["softmax", "dnas", "entmax"]}, "but this one mixes mix_softmax, mix_dnas, mix_entmax"),
+    ],
+)
+def test_a_run_without_these_shares_is_refused(mixed_run, name, options, words):
+    with pytest.raises(ValueError, match=words):
+        learned_shares(mixed_run, name, options)
+
+
+def test_what_is_not_a_run_folder_is_refused(tmp_path):
+    typed = (*runs.tiny_overrides("mlm"), "attention=hnas", f"+attention.options.hnas.fixed={tmp_path}")
+    with pytest.raises(ConfigError) as error:
+        front.check_composed(runs.composed(*typed))
+    assert str(error.value).startswith(f"attention.options.hnas.fixed={tmp_path}: no config.yaml there")
+
+
+def test_two_attentions_of_one_layer_cannot_share_a_value(tmp_path):
+    both = {layer: {"": (0.5, 0.3)} for layer in ("guided/0", "guided/0/cross")}
+    run = run_with(tmp_path / "run", {"guided": "hnas"}, hybrid_weights=both)
+    with pytest.raises(ValueError, match="several attentions of one layer at guided"):
+        learned_shares(run, "hnas", {})
+
+
+def test_the_shares_of_a_mix_are_drawn_in_one_figure(hybrid_run, mixed_run):
+    assert draw_run(mixed_run) == [mixed_run / "figures" / "mix.png"]
+    assert draw_run(hybrid_run) == [hybrid_run / "figures" / "hybrid_weights.png"]
