@@ -171,8 +171,8 @@ def test_costs_beyond_the_range_of_products_are_solved_in_parts_with_the_same_re
     """Two rows at a time; the same costs, with a template that nobody can reach."""
     q, k = qk(5, 4)
     far = torch.cat([k, k[..., :1, :] + 3000.0], -2)
-    log_prior = torch.tensor([0.0, 0.2, -0.3, 0.1, -torch.inf]).double()
-    near = weights(order, q, k, log_prior=log_prior[:4])
+    log_prior = torch.cat([randn(5, 4, seed=13), torch.full((5, 1), -torch.inf).double()], -1)
+    near = weights(order, q, k, log_prior=log_prior[:, :4])
     scores = torch.cat([ALPHA * q @ k.mT, torch.zeros(1, 2, 5, 1).double()], -1)
     monkeypatch.setattr(source, "BUFFER", 2 * 2 * 25)
     inputs = [x.requires_grad_() for x in (scores, far)]

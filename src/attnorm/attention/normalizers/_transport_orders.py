@@ -50,10 +50,9 @@ class Shares:
             log_Z = self.Z.log()
         else:
             logits = s.unsqueeze(-1) - costs.unsqueeze(-3)  # (B, H, N, A, M)
-            log_Z = logits.logsumexp(-2)
-            dead = log_Z == -torch.inf
-            log_Z = log_Z.masked_fill(dead, 0.0)
-            self.P = (logits - log_Z.unsqueeze(-2)).exp()
+            dead = logits.detach().amax(-2, keepdim=True) == -torch.inf
+            logits = logits.masked_fill(dead, 0.0)
+            log_Z, self.P = logits.logsumexp(-2), logits.softmax(-2).masked_fill(dead, 0.0)
         self.potential = top + gamma * (u * log_Z).sum(-1, keepdim=True)  # gamma sum_i u_i log Z_i, up to a constant
 
     def of_sources(self, y: Tensor) -> Tensor:
