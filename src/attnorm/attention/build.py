@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from attnorm.attention.banks import takes_bank
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
@@ -40,6 +41,10 @@ SCORERS = {
     "additive": "attnorm.attention.scorers:Additive",
     "gaussian": "attnorm.attention.scorers:Gaussian",
 }
+BANKS = {
+    "templates": "attnorm.attention.banks:Templates",
+    "vocabulary": "attnorm.attention.banks:Vocabulary",
+}
 REPEATED = re.compile(r"(.+?) ?\* ?([1-9]\d{0,3})")  # "hnas*6"
 
 
@@ -65,6 +70,7 @@ PARTS = {  # the parts of a site: for each kind, the built-in names and the base
     "normalizer": (NORMALIZERS, Normalizer),
     "prior": (PRIORS, nn.Module),
     "scorer": (SCORERS, Scorer),
+    "bank": (BANKS, nn.Module),
 }
 
 
@@ -107,14 +113,17 @@ def normalizers_of(value: str | list[str]) -> list[str]:
     return names
 
 
-def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0) -> Normalizer:
+def build_site_normalizer(
+    attention: dict, site: str, heads: int, layer: int = 0, width: int | None = None
+) -> Normalizer:
     """Builds the normalizer of one layer at a site, from resolved attention tables.
 
     layer: the index of the layer at this site, from 0. It selects from a list of normalizers.
+    width: the width of a head, for normalizers whose parameters depend on it.
     """
     names = normalizers_of(attention[site])
     name = names[0] if isinstance(attention[site], str) else names[layer]
-    return build_part("normalizer", name, attention, heads=heads)
+    return build_part("normalizer", name, attention, heads=heads, width=width)
 
 
 def build_site_prior(
@@ -128,6 +137,15 @@ def build_site_prior(
     names = attention["prior"].get(site, [])
     # keyed by name, so that the initial parameters of a prior do not depend on the other priors
     return Sum({short_name(name): build_part("prior", name, attention, **facts) for name in names}) if names else None
+
+
+def build_site_bank(attention: dict, site: str, width: int, normalizer: Normalizer) -> nn.Module | None:
+    """Builds the bank of one layer at a site, or returns None if there is none or the layer gives it no weight.
+
+    width: the width of the states. normalizer: that of the layer.
+    """
+    name = attention.get("bank", {}).get(site)
+    return build_part("bank", name, attention, width=width) if name is not None and takes_bank(normalizer) else None
 
 
 def build_site_scorer(attention: dict, site: str, heads: int, width: int) -> Scorer:

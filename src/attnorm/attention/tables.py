@@ -4,27 +4,29 @@ The tables say which normalizer, priors and scorer each site of a model uses. A 
 "encoder":
 
     {"_default_": "dnas", "cross": ["dnas_prefix", "softmax"],
-     "prior": {"encoder": ["t5"]}, "scorer": {"cross": "bilinear"}, "options": {"t5": {"buckets": 64}}}
+     "prior": {"encoder": ["t5"]}, "scorer": {"cross": "bilinear"}, "bank": {}, "options": {"t5": {"buckets": 64}}}
 
 A site maps to a normalizer, or to a list with one normalizer per layer. `_default_` applies to the sites that are not
-set. `prior` and `scorer` need not contain every site. The keys of `options` are the names of parts. `check_attention`
-finds all problems of such tables, and `resolve_attention` names every site explicitly. Models are built from the
-resolved tables.
+set. `prior`, `scorer` and `bank` need not contain every site. The keys of `options` are the names of parts.
+`check_attention` finds all problems of such tables, and `resolve_attention` names every site explicitly. Models are
+built from the resolved tables.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
+from attnorm.attention.banks import takes_bank, without_effect
 from attnorm.attention.build import NORMALIZERS, build_part, normalizers_of, short_name
 from attnorm.imports import nearest
 
 DEFAULT = "_default_"
-TABLES = ("prior", "scorer", "options")
+TABLES = ("prior", "scorer", "bank", "options")
 SMALL = {  # facts of the smallest model, sufficient to check whether its parts can be built
-    "normalizer": {"heads": 1},
+    "normalizer": {"heads": 1, "width": 1},
     "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
     "scorer": {"heads": 1, "width": 1},
+    "bank": {"width": 1},
 }
 
 
@@ -50,6 +52,8 @@ def resolve_attention(attention: Mapping, sites: dict[str, bool]) -> dict:
     }
     found["prior"] = {site: attention["prior"].get(site, []) for site in sites}
     found["scorer"] = {site: attention["scorer"].get(site, "scaled_dot") for site in sites}
+    if banks := {site: attention["bank"][site] for site in sites if attention["bank"].get(site) is not None}:
+        found["bank"] = banks
     used = set(names_in(found))
     found["options"] = {name: options for name, options in attention["options"].items() if name in used}
     return found
@@ -84,6 +88,7 @@ def names_in(attention: Mapping) -> Iterator[str]:
         if key not in TABLES and is_normalizer(value):
             yield from map(short_name, normalizers_of(value))
     yield from (short_name(name) for name in attention["scorer"].values())
+    yield from (short_name(name) for name in attention.get("bank", {}).values() if isinstance(name, str))
     yield from (short_name(name) for names in attention["prior"].values() if is_names(names) for name in names)
 
 
@@ -130,7 +135,12 @@ def is_names(value: Any) -> bool:
 
 def malformed_tables(attention: dict) -> Iterator[str]:
     """Tables that are not mappings."""
-    examples = {"prior": "{encoder: [t5]}", "scorer": "{encoder: bilinear}", "options": "{hnas: {start: 0.3}}"}
+    examples = {
+        "prior": "{encoder: [t5]}",
+        "scorer": "{encoder: bilinear}",
+        "bank": "{encoder: vocabulary}",
+        "options": "{hnas: {start: 0.3}}",
+    }
     for table, example in examples.items():
         by = "options by name" if table == "options" else f"a {table} by site"
         if not isinstance(attention[table], dict):
@@ -150,6 +160,8 @@ def malformed(attention: dict, sites: dict[str, bool]) -> list[str]:
         scorer, priors = attention["scorer"].get(site, "scaled_dot"), attention["prior"].get(site, [])
         if not isinstance(scorer, str):
             problems.append(f"attention.scorer.{site}={scorer}: expected a name")
+        if not isinstance(bank := attention["bank"].get(site), str | None):
+            problems.append(f"attention.bank.{site}={bank}: expected a name, or null for no bank")
         if not is_names(priors):
             problems.append(f"attention.prior.{site}={priors}: expected a list of names, such as [t5]")
         elif len({*map(short_name, priors)}) < len(priors):
@@ -168,7 +180,7 @@ def was_typed(key: str, typed: Collection[str] | None) -> bool:
 def unknown_sites(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
     """Typed sites that the model does not have."""
     tables = {"": [key for key in attention if key not in (*TABLES, DEFAULT)]}
-    tables |= {f"{table}.": list(attention[table]) for table in ("prior", "scorer")}
+    tables |= {f"{table}.": list(attention[table]) for table in ("prior", "scorer", "bank")}
     for prefix, keys in tables.items():
         for key in keys:
             if key not in sites and was_typed(f"attention.{prefix}{key}", typed):
@@ -193,6 +205,10 @@ def part_problems(attention: dict, sites: dict[str, bool]) -> Iterator[str]:
             yield from problems_of("prior", f"attention.prior.{site}={name}", name, attention)
         name = attention["scorer"].get(site, "scaled_dot")
         yield from problems_of("scorer", f"attention.scorer.{site}={name}", name, attention)
+        if (bank := attention["bank"].get(site)) is not None:
+            yield from bank_problems(
+                f"attention.bank.{site}={bank}", bank, at_site(attention, site, autoregressive), attention
+            )
 
 
 def problems_of(kind: str, key: str, name: str, attention: dict, autoregressive: bool = False) -> Iterator[str]:
@@ -206,6 +222,19 @@ def problems_of(kind: str, key: str, name: str, attention: dict, autoregressive:
         yield f"{key}: {name} has no gradient, so a model cannot be trained with it"
     if kind == "normalizer" and autoregressive and part.couples_queries == "all":
         yield f"{key}: {leak_message(name)}"
+
+
+def bank_problems(key: str, name: str, normalizers: str | list[str], attention: dict) -> Iterator[str]:
+    """Reasons why a bank cannot be built, or has no effect with the normalizers of its site."""
+    yield from problems_of("bank", key, name, attention)
+    built = {}
+    for normalizer in normalizers_of(normalizers):
+        try:
+            built[normalizer] = build_part("normalizer", normalizer, attention, **SMALL["normalizer"])
+        except ValueError:
+            return  # reported with its site
+    if not any(map(takes_bank, built.values())):
+        yield without_effect(key, built)
 
 
 def default_problems(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
@@ -292,5 +321,6 @@ def attention_label(attention: dict, sites: dict[str, bool]) -> str:
     parts = [label_of(attention[first])]
     parts += [f"{site}-{label_of(attention[site])}" for site in others if attention[site] != "softmax"]
     parts += [f"prior-{site}-{'+'.join(map(short_name, prior[site]))}" for site in sites if prior[site]]
+    parts += [f"bank-{site}-{short_name(name)}" for site, name in attention.get("bank", {}).items()]
     parts += [f"scorer-{site}-{short_name(scorer[site])}" for site in sites if scorer[site] != "scaled_dot"]
     return "_".join(parts)

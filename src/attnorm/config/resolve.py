@@ -44,7 +44,14 @@ def model_attention(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 def attention_problems(cfg: dict, typed: Collection[str] | None = None) -> list[str]:
     """Every problem of the attention tables for the configured model; typed: as in `check_attention`."""
-    return check_attention(cfg["attention"], model_sites(cfg), model_layers(cfg), typed)
+    sites = model_sites(cfg)
+    problems = check_attention(cfg["attention"], sites, model_layers(cfg), typed)
+    with_tokens = getattr(model_class(cfg), "token_sites", ())
+    return problems or [
+        f"attention.bank.{site}=vocabulary: the model has no token embeddings at this site; use templates"
+        for site, bank in model_attention(cfg).get("bank", {}).items()
+        if bank == "vocabulary" and site not in with_tokens
+    ]
 
 
 def typed_keys(overrides: Sequence[str]) -> set[str]:
@@ -87,7 +94,7 @@ def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
     for group, cls in {"data": DataConfig, "run": RunSettings, **task_groups(full)}.items():
         defaults = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
         full[group] = defaults | (full.get(group) or {})
-    full["attention"] = {"prior": {}, "scorer": {}, "options": {}} | full["attention"]
+    full["attention"] = {"prior": {}, "scorer": {}, "bank": {}, "options": {}} | full["attention"]
     return full
 
 
