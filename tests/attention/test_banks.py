@@ -13,9 +13,10 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_scorer, check_attention
 from attnorm.attention.banks import Templates, Vocabulary, share_vocabulary
 from attnorm.attention.build import build_site_bank
+from attnorm.attention.labels import attention_label
 from attnorm.attention.multihead import Cache, Observation
 from attnorm.attention.normalizers.ot import OptimalTransport
-from attnorm.attention.tables import attention_label, resolve_attention
+from attnorm.attention.tables import resolve_attention
 
 pytestmark = pytest.mark.numerical
 

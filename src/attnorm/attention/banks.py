@@ -6,12 +6,12 @@ occur there. A bank returns its templates as states (A, W). The layer projects t
 of the input (see `MultiHeadAttention`), and each layer has a bank of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.build import build_part, normalizers_of, short_name
 from attnorm.attention.priors import whole
 
 
@@ -53,11 +53,22 @@ def share_vocabulary(layers: nn.Module, tokens: Any) -> None:
             module.tokens = (tokens,)
 
 
-def takes_bank(normalizer: Normalizer) -> bool:
-    """Whether a normalizer gives weight to templates outside the input, by a method `forward_with_bank`."""
-    return hasattr(normalizer, "forward_with_bank")
+def bank_problems(attention: Mapping[str, Any], at_sites: Mapping[str, str | list[str]]) -> Iterator[str]:
+    """Banks of attention tables that cannot be built, or that have no effect with the normalizers of their site.
 
-
-def without_effect(key: str, names: Iterable[str]) -> str:
-    """The message for a bank at a site whose normalizers give it no weight."""
-    return f"{key}: has no effect, because {' and '.join(names)} gives no weight to templates outside the input; use ot"
+    at_sites: the normalizer of each site, or its list with one per layer.
+    """
+    banks = {site: attention["bank"][site] for site in at_sites if attention["bank"].get(site) is not None}
+    for site, name in banks.items():
+        key, normalizers = f"attention.bank.{site}={name}", dict.fromkeys(normalizers_of(at_sites[site]))
+        try:
+            build_part("bank", name, dict(attention), width=1)
+        except ValueError as error:
+            yield f"{key}: {error}"
+        try:
+            built = [build_part("normalizer", it, dict(attention), heads=1, width=1) for it in normalizers]
+        except ValueError:
+            continue  # reported with the normalizer
+        if not any(it.takes_bank for it in built):
+            names = " and ".join(map(short_name, normalizers))
+            yield f"{key}: has no effect, because {names} gives no weight to templates outside the input; use ot"

@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import nn
 
-from attnorm.attention.banks import takes_bank
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
@@ -145,7 +144,7 @@ def build_site_bank(attention: dict, site: str, width: int, normalizer: Normaliz
     width: the width of the states. normalizer: that of the layer.
     """
     name = attention.get("bank", {}).get(site)
-    return build_part("bank", name, attention, width=width) if name is not None and takes_bank(normalizer) else None
+    return build_part("bank", name, attention, width=width) if name is not None and normalizer.takes_bank else None
 
 
 def build_site_scorer(attention: dict, site: str, heads: int, width: int) -> Scorer:

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.attention.banks import takes_bank
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
 from attnorm.attention.scorers import Scorer
@@ -100,7 +99,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         assert width % heads == 0, f"width {width} is not divisible by {heads} heads"
         self.heads, self.dropout = heads, dropout
-        assert bank is None or takes_bank(normalizer), f"{type(normalizer).__name__} gives no weight to a bank"
+        assert bank is None or normalizer.takes_bank, f"{type(normalizer).__name__} gives no weight to a bank"
         self.normalizer, self.scorer, self.bank = normalizer, scorer, bank
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)

@@ -1,4 +1,4 @@
-"""The attention tables of a whole model: filling in defaults, finding problems, and naming the result.
+"""The attention tables of a whole model: filling in defaults and finding problems.
 
 The tables say which normalizer, priors and scorer each site of a model uses. A site is a place with attention, such as
 "encoder":
@@ -13,10 +13,9 @@ built from the resolved tables.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from itertools import groupby
 from typing import Any
 
-from attnorm.attention.banks import takes_bank, without_effect
+from attnorm.attention.banks import bank_problems
 from attnorm.attention.build import NORMALIZERS, build_part, normalizers_of, short_name
 from attnorm.imports import nearest
 
@@ -26,7 +25,6 @@ SMALL = {  # facts of the smallest model, sufficient to check whether its parts 
     "normalizer": {"heads": 1, "width": 1},
     "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
     "scorer": {"heads": 1, "width": 1},
-    "bank": {"width": 1},
 }
 
 
@@ -120,6 +118,7 @@ def check_attention(
         *part_problems(attention, sites),
         *default_problems(attention, sites, typed),
         *layer_problems(attention, sites, layers),
+        *bank_problems(attention, {site: at_site(attention, site, sites[site]) for site in sites}),
         *unused_options(attention, sites, typed),
     ]
 
@@ -205,10 +204,6 @@ def part_problems(attention: dict, sites: dict[str, bool]) -> Iterator[str]:
             yield from problems_of("prior", f"attention.prior.{site}={name}", name, attention)
         name = attention["scorer"].get(site, "scaled_dot")
         yield from problems_of("scorer", f"attention.scorer.{site}={name}", name, attention)
-        if (bank := attention["bank"].get(site)) is not None:
-            yield from bank_problems(
-                f"attention.bank.{site}={bank}", bank, at_site(attention, site, autoregressive), attention
-            )
 
 
 def problems_of(kind: str, key: str, name: str, attention: dict, autoregressive: bool = False) -> Iterator[str]:
@@ -222,19 +217,6 @@ def problems_of(kind: str, key: str, name: str, attention: dict, autoregressive:
         yield f"{key}: {name} has no gradient, so a model cannot be trained with it"
     if kind == "normalizer" and autoregressive and part.couples_queries == "all":
         yield f"{key}: {leak_message(name)}"
-
-
-def bank_problems(key: str, name: str, normalizers: str | list[str], attention: dict) -> Iterator[str]:
-    """Reasons why a bank cannot be built, or has no effect with the normalizers of its site."""
-    yield from problems_of("bank", key, name, attention)
-    built = {}
-    for normalizer in normalizers_of(normalizers):
-        try:
-            built[normalizer] = build_part("normalizer", normalizer, attention, **SMALL["normalizer"])
-        except ValueError:
-            return  # reported with its site
-    if not any(map(takes_bank, built.values())):
-        yield without_effect(key, built)
 
 
 def default_problems(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
@@ -299,28 +281,3 @@ def leak_message(name: str) -> str:
     """Why a normalizer that couples all queries is not accepted at an autoregressive site, and which ones to use."""
     safe = ["softmax"] + [f"{name}_prefix"] * (f"{name}_prefix" in NORMALIZERS)
     return f"{name} couples queries and would leak the future at an autoregressive site; use {' or '.join(safe)}"
-
-
-# ------------------------------------------------------------------------------------------ naming
-
-
-def label_of(value: str | list[str]) -> str:
-    """A short name for the normalizers of a site: 'hnas', or 'hnas*6+softmax*6' for a list with one name per layer."""
-    runs = [(name, len(list(group))) for name, group in groupby(map(short_name, normalizers_of(value)))]
-    return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
-
-
-def attention_label(attention: dict, sites: dict[str, bool]) -> str:
-    """The name of a run's attention, derived from the resolved tables and used in the path of the run folder.
-
-    It starts with the normalizer of the first site, followed by each other site that is not plain softmax, then by the
-    priors and scorers. Examples: 'hnas', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5'.
-    """
-    first, *others = sites
-    prior, scorer = attention["prior"], attention["scorer"]
-    parts = [label_of(attention[first])]
-    parts += [f"{site}-{label_of(attention[site])}" for site in others if attention[site] != "softmax"]
-    parts += [f"prior-{site}-{'+'.join(map(short_name, prior[site]))}" for site in sites if prior[site]]
-    parts += [f"bank-{site}-{short_name(name)}" for site, name in attention.get("bank", {}).items()]
-    parts += [f"scorer-{site}-{short_name(scorer[site])}" for site in sites if scorer[site] != "scaled_dot"]
-    return "_".join(parts)

@@ -7,7 +7,8 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch import nn
 
-from attnorm.attention.tables import attention_label, check_attention, resolve_attention
+from attnorm.attention.labels import attention_label
+from attnorm.attention.tables import check_attention, resolve_attention
 from attnorm.config.run_settings import RunSettings
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
