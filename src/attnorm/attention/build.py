@@ -17,6 +17,7 @@ NORMALIZERS = {
     "dnas_prefix": "attnorm.attention.normalizers.prefix:DNASPrefix",
     "hnas_prefix": "attnorm.attention.normalizers.prefix:HNASPrefix",
     "sinkhorn": "attnorm.attention.normalizers.sinkhorn:Sinkhorn",
+    "em_routing": "attnorm.attention.normalizers.em_routing:EMRouting",
     "ot": "attnorm.attention.normalizers.ot:OptimalTransport",
     "fenchel": "attnorm.attention.normalizers.fenchel:Fenchel",
     "sparsemax": "attnorm.attention.normalizers.entmax:Sparsemax",
