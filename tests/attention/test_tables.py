@@ -6,7 +6,7 @@ import pytest
 
 from attnorm.attention import build_normalizer, check_attention, resolve_attention
 from attnorm.attention.build import NORMALIZERS, build_site_normalizer, build_site_prior, build_site_scorer
-from attnorm.attention.tables import attention_label
+from attnorm.attention.labels import attention_label
 
 pytestmark = pytest.mark.numerical
 

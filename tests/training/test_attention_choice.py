@@ -24,6 +24,7 @@ PLACED = {  # what each file of conf/attention puts at these sites
     "hnas_prefix": ("hnas", "hnas_prefix", "hnas_prefix", "hnas", "softmax"),
     "constrained_softmax": ("constrained_softmax",) * 5,
     "constrained_sparsemax": ("constrained_sparsemax",) * 5,
+    "em_routing": ("em_routing", "softmax", "softmax", "em_routing", "softmax"),
     "entmax": ("entmax",) * 5,
     "fenchel": ("fenchel",) * 5,
     "fusedmax": ("fusedmax",) * 5,

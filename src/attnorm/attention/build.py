@@ -17,6 +17,7 @@ NORMALIZERS = {
     "dnas_prefix": "attnorm.attention.normalizers.prefix:DNASPrefix",
     "hnas_prefix": "attnorm.attention.normalizers.prefix:HNASPrefix",
     "sinkhorn": "attnorm.attention.normalizers.sinkhorn:Sinkhorn",
+    "em_routing": "attnorm.attention.normalizers.em_routing:EMRouting",
     "ot": "attnorm.attention.normalizers.ot:OptimalTransport",
     "fenchel": "attnorm.attention.normalizers.fenchel:Fenchel",
     "sparsemax": "attnorm.attention.normalizers.entmax:Sparsemax",
@@ -45,6 +46,10 @@ SCORERS = {
     "additive": "attnorm.attention.scorers:Additive",
     "gaussian": "attnorm.attention.scorers:Gaussian",
 }
+BANKS = {
+    "templates": "attnorm.attention.banks:Templates",
+    "vocabulary": "attnorm.attention.banks:Vocabulary",
+}
 REPEATED = re.compile(r"(.+?) ?\* ?([1-9]\d{0,3})")  # "hnas*6"
 
 
@@ -70,6 +75,7 @@ PARTS = {  # the parts of a site: for each kind, the built-in names and the base
     "normalizer": (NORMALIZERS, Normalizer),
     "prior": (PRIORS, nn.Module),
     "scorer": (SCORERS, Scorer),
+    "bank": (BANKS, nn.Module),
 }
 
 
@@ -112,14 +118,17 @@ def normalizers_of(value: str | list[str]) -> list[str]:
     return names
 
 
-def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0) -> Normalizer:
+def build_site_normalizer(
+    attention: dict, site: str, heads: int, layer: int = 0, width: int | None = None
+) -> Normalizer:
     """Builds the normalizer of one layer at a site, from resolved attention tables.
 
     layer: the index of the layer at this site, from 0. It selects from a list of normalizers.
+    width: the width of a head, for normalizers whose parameters depend on it.
     """
     names = normalizers_of(attention[site])
     name = names[0] if isinstance(attention[site], str) else names[layer]
-    return build_part("normalizer", name, attention, heads=heads, place=(site, layer))
+    return build_part("normalizer", name, attention, heads=heads, width=width, place=(site, layer))
 
 
 def build_site_prior(
@@ -133,6 +142,15 @@ def build_site_prior(
     names = attention["prior"].get(site, [])
     # keyed by name, so that the initial parameters of a prior do not depend on the other priors
     return Sum({short_name(name): build_part("prior", name, attention, **facts) for name in names}) if names else None
+
+
+def build_site_bank(attention: dict, site: str, width: int, normalizer: Normalizer) -> nn.Module | None:
+    """Builds the bank of one layer at a site, or returns None if there is none or the layer gives it no weight.
+
+    width: the width of the states. normalizer: that of the layer.
+    """
+    name = attention.get("bank", {}).get(site)
+    return build_part("bank", name, attention, width=width) if name is not None and normalizer.takes_bank else None
 
 
 def build_site_scorer(attention: dict, site: str, heads: int, width: int) -> Scorer:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,8 @@ class Observation:
     scores:  (B, H, N, M), without mask and prior. log_prior: log u, broadcastable to them, or None.
     q, k, v: (B, H, N, D), (B, H, M, D), (B, H, M, D), the projected queries, keys and values of every head.
     scale:   the scores are `scale` q k'; None if the scorer is not of a dot-product type.
+    outside: (B, H, N, A), the weights of the templates of the bank, or None without a bank. All of the above is about
+             the input only, so that with a bank the rows of `weights` sum to less than 1.
     """
 
     weights: Tensor
@@ -60,6 +62,14 @@ class Observation:
     k: Tensor
     v: Tensor
     scale: float | None
+    outside: Tensor | None = None
+
+    def without_bank(self, size: int) -> "Observation":
+        """The observation of a layer whose first `size` keys are templates of a bank."""
+        outside, weights = self.weights[..., :size], self.weights[..., size:]
+        allowed = None if self.allowed is None else self.allowed[..., size:]
+        scores, k, v = self.scores[..., size:], self.k[..., size:, :], self.v[..., size:, :]
+        return replace(self, weights=weights, allowed=allowed, scores=scores, k=k, v=v, outside=outside)
 
 
 class MultiHeadAttention(nn.Module):
@@ -68,17 +78,29 @@ class MultiHeadAttention(nn.Module):
     width:      width of the states, divisible by `heads`.
     normalizer, scorer: modules as built by `attnorm.attention.build`.
     dropout:    dropout probability of the attention weights.
+    bank:       templates outside the input (`attnorm.attention.banks`), or None. They are projected to keys and values
+                like the memory. They are no sources (their prior is 0), so the normalizer must be one that gives weight
+                to such keys by a method `forward_with_bank`, as `ot` does.
 
     `Normalizer.attend` is used whenever possible. The dense weights are computed in training with dropout, if the
-    scorer is not of a dot-product type, if the weights are observed, and during cached decoding with a prefix
-    normalizer.
+    scorer is not of a dot-product type, if the weights are observed, with a bank, and during cached decoding with a
+    prefix normalizer.
     """
 
-    def __init__(self, width: int, heads: int, normalizer: Normalizer, scorer: Scorer, dropout: float = 0.0):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        normalizer: Normalizer,
+        scorer: Scorer,
+        dropout: float = 0.0,
+        bank: nn.Module | None = None,
+    ):
         super().__init__()
         assert width % heads == 0, f"width {width} is not divisible by {heads} heads"
         self.heads, self.dropout = heads, dropout
-        self.normalizer, self.scorer = normalizer, scorer
+        assert bank is None or normalizer.takes_bank, f"{type(normalizer).__name__} gives no weight to a bank"
+        self.normalizer, self.scorer, self.bank = normalizer, scorer, bank
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.output = nn.Linear(width, width)
@@ -113,9 +135,12 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         scale, dropout = self.scorer.scale(q.shape[-1]), self.dropout if self.training else 0.0
         stepping = cache is not None and self.normalizer.couples_queries == "past"
+        outside = 0  # the number of templates of the bank, which come first
+        if self.bank is not None:
+            k, v, mask, outside = self._add_bank(q, k, v, mask)
         if self.scorer.is_dot:
             q, k = self.scorer.project(q, k)
-            if dropout == 0 and self.observer is None and not stepping:
+            if dropout == 0 and self.observer is None and self.bank is None and not stepping:
                 return self.normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
             scores = dot_scores(q, k, scale)
         else:
@@ -124,12 +149,37 @@ class MultiHeadAttention(nn.Module):
             assert cache is not None
             given = {"keys": k, "scale": scale} if self.normalizer.needs_keys else {}
             weights, cache.state = self.normalizer.step(scores, mask, cache.state, log_prior=log_prior, **given)
+        elif self.bank is not None:
+            weights = self.normalizer.forward_with_bank(
+                scores, mask, log_prior=log_prior, keys=k, scale=scale, outside=outside
+            )
         else:
             weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale)
         if self.observer is not None:
             allowed, of_dot = dense_mask(mask, scores), scale if self.scorer.is_dot else None
-            self.observer(Observation(weights, allowed, scores, log_prior, q, k, v, of_dot))
+            seen = Observation(weights, allowed, scores, log_prior, q, k, v, of_dot)
+            self.observer(seen if self.bank is None else seen.without_bank(outside))
         return F.dropout(weights, dropout).to(v.dtype) @ v
+
+    def _add_bank(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, int]:
+        """Puts the A templates of the bank before the M keys: keys and values (B, H, A + M, D), the dense mask, and A.
+
+        A query that may see any key of the input may see the whole bank.
+        """
+        assert self.bank is not None
+        allowed = dense_mask(mask, q.new_empty(()).expand(*q.shape[:-1], k.shape[-2]))
+        bank = self.key_value(self.bank()[None]).chunk(2, dim=-1)
+        k, v = (
+            torch.cat([self._split(x).expand(len(q), -1, -1, -1), it], -2) for x, it in zip(bank, (k, v), strict=True)
+        )
+        size = bank[0].shape[-2]
+        if allowed is not None:
+            allowed = allowed.expand(*allowed.shape[:-1], k.shape[-2] - size)
+            live = allowed.any(-1, keepdim=True).expand(*allowed.shape[:-1], size)
+            allowed = torch.cat([live, allowed], -1)
+        return k, v, allowed, size
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, N, W) -> (B, H, N, D)

@@ -1,29 +1,29 @@
-"""The attention tables of a whole model: filling in defaults, finding problems, and naming the result.
+"""The attention tables of a whole model: filling in defaults and finding problems.
 
 The tables say which normalizer, priors and scorer each site of a model uses. A site is a place with attention, such as
 "encoder":
 
     {"_default_": "dnas", "cross": ["dnas_prefix", "softmax"],
-     "prior": {"encoder": ["t5"]}, "scorer": {"cross": "bilinear"}, "options": {"t5": {"buckets": 64}}}
+     "prior": {"encoder": ["t5"]}, "scorer": {"cross": "bilinear"}, "bank": {}, "options": {"t5": {"buckets": 64}}}
 
 A site maps to a normalizer, or to a list with one normalizer per layer. `_default_` applies to the sites that are not
-set. `prior` and `scorer` need not contain every site. The keys of `options` are the names of parts. `check_attention`
-finds all problems of such tables, and `resolve_attention` names every site explicitly. Models are built from the
-resolved tables.
+set. `prior`, `scorer` and `bank` need not contain every site. The keys of `options` are the names of parts.
+`check_attention` finds all problems of such tables, and `resolve_attention` names every site explicitly. Models are
+built from the resolved tables.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from itertools import groupby
 from typing import Any
 
+from attnorm.attention.banks import bank_problems
 from attnorm.attention.build import NORMALIZERS, build_part, normalizers_of, short_name
 from attnorm.attention.placement import placement_problems
 from attnorm.imports import nearest
 
 DEFAULT = "_default_"
-TABLES = ("prior", "scorer", "options")
+TABLES = ("prior", "scorer", "bank", "options")
 SMALL = {  # facts of the smallest model, sufficient to check whether its parts can be built
-    "normalizer": {"heads": 1},
+    "normalizer": {"heads": 1, "width": 1},
     "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
     "scorer": {"heads": 1, "width": 1},
 }
@@ -51,6 +51,8 @@ def resolve_attention(attention: Mapping, sites: dict[str, bool]) -> dict:
     }
     found["prior"] = {site: attention["prior"].get(site, []) for site in sites}
     found["scorer"] = {site: attention["scorer"].get(site, "scaled_dot") for site in sites}
+    if banks := {site: attention["bank"][site] for site in sites if attention["bank"].get(site) is not None}:
+        found["bank"] = banks
     used = set(names_in(found))
     found["options"] = {name: options for name, options in attention["options"].items() if name in used}
     return found
@@ -85,6 +87,7 @@ def names_in(attention: Mapping) -> Iterator[str]:
         if key not in TABLES and is_normalizer(value):
             yield from map(short_name, normalizers_of(value))
     yield from (short_name(name) for name in attention["scorer"].values())
+    yield from (short_name(name) for name in attention.get("bank", {}).values() if isinstance(name, str))
     yield from (short_name(name) for names in attention["prior"].values() if is_names(names) for name in names)
 
 
@@ -117,6 +120,7 @@ def check_attention(
         *default_problems(attention, sites, typed),
         *layer_problems(attention, sites, layers),
         *placement_problems(attention, {site: at_site(attention, site, sites[site]) for site in sites}, layers),
+        *bank_problems(attention, {site: at_site(attention, site, sites[site]) for site in sites}),
         *unused_options(attention, sites, typed),
     ]
 
@@ -132,7 +136,12 @@ def is_names(value: Any) -> bool:
 
 def malformed_tables(attention: dict) -> Iterator[str]:
     """Tables that are not mappings."""
-    examples = {"prior": "{encoder: [t5]}", "scorer": "{encoder: bilinear}", "options": "{hnas: {start: 0.3}}"}
+    examples = {
+        "prior": "{encoder: [t5]}",
+        "scorer": "{encoder: bilinear}",
+        "bank": "{encoder: vocabulary}",
+        "options": "{hnas: {start: 0.3}}",
+    }
     for table, example in examples.items():
         by = "options by name" if table == "options" else f"a {table} by site"
         if not isinstance(attention[table], dict):
@@ -152,6 +161,8 @@ def malformed(attention: dict, sites: dict[str, bool]) -> list[str]:
         scorer, priors = attention["scorer"].get(site, "scaled_dot"), attention["prior"].get(site, [])
         if not isinstance(scorer, str):
             problems.append(f"attention.scorer.{site}={scorer}: expected a name")
+        if not isinstance(bank := attention["bank"].get(site), str | None):
+            problems.append(f"attention.bank.{site}={bank}: expected a name, or null for no bank")
         if not is_names(priors):
             problems.append(f"attention.prior.{site}={priors}: expected a list of names, such as [t5]")
         elif len({*map(short_name, priors)}) < len(priors):
@@ -170,7 +181,7 @@ def was_typed(key: str, typed: Collection[str] | None) -> bool:
 def unknown_sites(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
     """Typed sites that the model does not have."""
     tables = {"": [key for key in attention if key not in (*TABLES, DEFAULT)]}
-    tables |= {f"{table}.": list(attention[table]) for table in ("prior", "scorer")}
+    tables |= {f"{table}.": list(attention[table]) for table in ("prior", "scorer", "bank")}
     for prefix, keys in tables.items():
         for key in keys:
             if key not in sites and was_typed(f"attention.{prefix}{key}", typed):
@@ -272,27 +283,3 @@ def leak_message(name: str) -> str:
     """Why a normalizer that couples all queries is not accepted at an autoregressive site, and which ones to use."""
     safe = ["softmax"] + [f"{name}_prefix"] * (f"{name}_prefix" in NORMALIZERS)
     return f"{name} couples queries and would leak the future at an autoregressive site; use {' or '.join(safe)}"
-
-
-# ------------------------------------------------------------------------------------------ naming
-
-
-def label_of(value: str | list[str]) -> str:
-    """A short name for the normalizers of a site: 'hnas', or 'hnas*6+softmax*6' for a list with one name per layer."""
-    runs = [(name, len(list(group))) for name, group in groupby(map(short_name, normalizers_of(value)))]
-    return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
-
-
-def attention_label(attention: dict, sites: dict[str, bool]) -> str:
-    """The name of a run's attention, derived from the resolved tables and used in the path of the run folder.
-
-    It starts with the normalizer of the first site, followed by each other site that is not plain softmax, then by the
-    priors and scorers. Examples: 'hnas', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5'.
-    """
-    first, *others = sites
-    prior, scorer = attention["prior"], attention["scorer"]
-    parts = [label_of(attention[first])]
-    parts += [f"{site}-{label_of(attention[site])}" for site in others if attention[site] != "softmax"]
-    parts += [f"prior-{site}-{'+'.join(map(short_name, prior[site]))}" for site in sites if prior[site]]
-    parts += [f"scorer-{site}-{short_name(scorer[site])}" for site in sites if scorer[site] != "scaled_dot"]
-    return "_".join(parts)

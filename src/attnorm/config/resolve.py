@@ -7,8 +7,9 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch import nn
 
+from attnorm.attention.labels import attention_label
 from attnorm.attention.placement import missing_facts
-from attnorm.attention.tables import attention_label, check_attention, resolve_attention
+from attnorm.attention.tables import check_attention, resolve_attention
 from attnorm.config.choices import choices
 from attnorm.config.run_settings import RunSettings
 from attnorm.errors import ConfigError
@@ -47,7 +48,15 @@ def model_attention(cfg: Mapping[str, Any]) -> dict[str, Any]:
 def attention_problems(cfg: dict, typed: Collection[str] | None = None) -> list[str]:
     """Every problem of the attention tables for the configured model; typed: as in `check_attention`."""
     problems = check_attention(cfg["attention"], model_sites(cfg), model_layers(cfg), typed)
-    return problems or list(unknown_facts(cfg))
+    return problems or [*unknown_facts(cfg), *missing_vocabularies(cfg)]
+
+
+def missing_vocabularies(cfg: Mapping[str, Any]) -> Iterator[str]:
+    """Banks of token embeddings at sites where the configured model has none."""
+    with_tokens = getattr(model_class(cfg), "token_sites", ())
+    for site, bank in model_attention(cfg).get("bank", {}).items():
+        if bank == "vocabulary" and site not in with_tokens:
+            yield f"attention.bank.{site}=vocabulary: the model has no token embeddings at this site; use templates"
 
 
 def unknown_facts(cfg: Mapping[str, Any]) -> Iterator[str]:
@@ -61,7 +70,7 @@ def unknown_facts(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 
 def facts_of(task: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[str, ...]:
-    """The facts that the configured model passes to priors in a task. None if there is no such task."""
+    """The facts that the configured model passes to priors in a task, () if there is no such task."""
     try:
         return class_of("task", task, Task).provides(model_class(cfg))
     except ConfigError:
@@ -108,7 +117,7 @@ def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
     for group, cls in {"data": DataConfig, "run": RunSettings, **task_groups(full)}.items():
         defaults = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
         full[group] = defaults | (full.get(group) or {})
-    full["attention"] = {"prior": {}, "scorer": {}, "options": {}} | full["attention"]
+    full["attention"] = {"prior": {}, "scorer": {}, "bank": {}, "options": {}} | full["attention"]
     return full
 
 

@@ -11,7 +11,7 @@ from attnorm.errors import RunError
 FILE = "config.yaml"
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
-TABLES = ("prior", "scorer")  # of attention
+TABLES = ("prior", "scorer", "bank")  # of attention
 BEFORE = {  # options of data sources that were added later, with the values that older runs were trained with
     "attnorm.data.sources.newswire.Newswire": {"difficulty": "easy"},
 }

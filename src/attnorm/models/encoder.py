@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attnorm.attention.banks import share_vocabulary
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.priors import positions_in
@@ -15,7 +16,7 @@ from attnorm.models.layers import EncoderLayer
 class Encoder(nn.Module):
     """Embeddings, `encoder_layers` layers, and a final norm if the layers are pre-norm.
 
-    sites:     the only attention site, which is bidirectional.
+    sites:     the only attention site, which is bidirectional. token_sites: those with a vocabulary for banks.
     attention: resolved tables (`attnorm.attention.tables`).
     tokens:    the token embedding, which other modules may share.
     """
@@ -23,12 +24,14 @@ class Encoder(nn.Module):
     interface = "encoder"
     Config = EncoderConfig
     sites = {"encoder": False}  # noqa: RUF012
+    token_sites = ("encoder",)
 
     def __init__(self, shape: EncoderConfig, attention: dict, tokens: TokenTable, site: str = "encoder"):
         super().__init__()
         self.embeddings = Embeddings(tokens, shape.max_source, shape)
         layers = range(shape.encoder_layers)
         self.layers = nn.ModuleList(EncoderLayer(shape, attention, site, layer) for layer in layers)
+        share_vocabulary(self.layers, tokens)
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
         self.prior = build_site_prior(
             attention, site, heads=shape.n_heads, bidirectional=True, positions=shape.max_source, width=shape.d_model

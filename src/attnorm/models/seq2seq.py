@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.banks import share_vocabulary
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache
@@ -45,6 +46,7 @@ class Seq2Seq(nn.Module):
     """An encoder and a causal decoder with cross-attention and a shared vocabulary. It maps articles to headlines.
 
     sites:     the attention sites, each with whether it is autoregressive. Under teacher forcing, cross-attention is.
+    token_sites: those with a vocabulary for banks.
     attention: resolved tables (`attnorm.attention.tables`).
     seed:      seed of the initial parameters, see `initialize`.
     """
@@ -52,6 +54,7 @@ class Seq2Seq(nn.Module):
     interface = "seq2seq"
     Config = TransformerConfig
     sites = {"encoder": False, "decoder": True, "cross": True}  # noqa: RUF012
+    token_sites = ("encoder", "decoder", "cross")
     stacks = {"layers": "decoder"}  # noqa: RUF012 - the name of the decoder's layers in curves and figures
 
     def __init__(self, shape: TransformerConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
@@ -68,6 +71,7 @@ class Seq2Seq(nn.Module):
         self.layers = nn.ModuleList(
             DecoderLayer(shape, attention, "decoder", "cross", layer) for layer in range(shape.decoder_layers)
         )
+        share_vocabulary(self.layers, self.tokens)
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
         size = {"heads": shape.n_heads, "width": shape.d_model}
         self.prior = build_site_prior(attention, "decoder", bidirectional=False, positions=shape.max_target, **size)

@@ -3,6 +3,7 @@
 The distribution w over the templates T is either shared by all queries or different for each query.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,9 +32,8 @@ def covariance_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> 
 def conjugate_gradients(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, tolerance: float | Tensor) -> Tensor:
     """Computes (I + alpha Cov_w(T))^-1 x for w (B, H, N, M) by conjugate gradients, without a gradient.
 
-    The iteration stops when the norm of the residual is at most `tolerance` |x|. The matrix is I plus a positive
-    semidefinite matrix, so the error is at most the residual. Along the many directions in which the templates hardly
-    vary, the matrix is close to I, so a few steps suffice.
+    See `solve_iteratively`. Along the many directions in which the templates hardly vary, the matrix is close to I, so
+    a few steps suffice.
     """
     mean = w @ T
 
@@ -41,6 +41,16 @@ def conjugate_gradients(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, 
         projected = w * (p @ T.mT)
         return p + alpha * (projected @ T - projected.sum(-1, keepdim=True) * mean)
 
+    return solve_iteratively(multiply, x, tolerance)
+
+
+@torch.no_grad()
+def solve_iteratively(multiply: Callable[[Tensor], Tensor], x: Tensor, tolerance: float | Tensor) -> Tensor:
+    """Solves multiply(y) = x for y (B, H, N, D) by conjugate gradients, without a gradient.
+
+    `multiply` multiplies each row by a matrix that is I plus a positive semidefinite matrix, so the error is at most
+    the residual. The iteration stops when the norm of the residual is at most `tolerance` |x|.
+    """
     y, residual, direction = torch.zeros_like(x), x, x
     squared = x.square().sum(-1, keepdim=True)
     enough = squared * tolerance**2

@@ -47,6 +47,12 @@ class Normalizer(TrainingHooks):
     prior_scale_invariant = True
     proportional_to_prior = False
     step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
+    forward_with_bank: Callable[..., Tensor]  # of a class that gives weight to keys outside the input, such as `ot`
+
+    @property
+    def takes_bank(self) -> bool:
+        """Whether a layer with this normalizer may have a bank of templates outside the input."""
+        return hasattr(self, "forward_with_bank")
 
     def forward(
         self,

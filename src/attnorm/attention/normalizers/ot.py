@@ -1,18 +1,23 @@
-"""Attention as entropic optimal transport, "Attention as Inference via Fenchel Duality", Eq. 24 and Appendix D."""
+"""Attention as entropic optimal transport, "Attention as Inference via Fenchel Duality", Sec. 9 and Appendix D."""
 
 import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._templates import log_preference, templates
+from attnorm.attention.normalizers._templates import center_on_first, log_preference, templates
+from attnorm.attention.normalizers._transport_orders import exact_weights, second_order_scores
 from attnorm.attention.normalizers.base import Normalizer, masked_scores, upcast
-from attnorm.imports import find
+from attnorm.imports import find, option_names
 
-COSTS = {"squared_distance": "attnorm.attention.normalizers.ot:squared_distance"}
+ORDERS = (1, 2, "exact")
+COSTS = {
+    "squared_distance": "attnorm.attention.normalizers.ot:squared_distance",
+    "learned": "attnorm.attention.normalizers.ot:LearnedDistance",
+}
 REACH = {torch.float32: 60.0, torch.float64: 600.0}  # the largest exponents that are safe outside the log domain
 BUFFER = 2**24  # elements of the largest temporary tensor in the log domain: 128 MiB
 
@@ -25,21 +30,54 @@ def squared_distance(targets: Tensor, sources: Tensor) -> Tensor:
     return (squares - 2 * t @ i.transpose(-2, -1)) / t.shape[-1]
 
 
+class LearnedDistance(nn.Module):
+    """C_ti = |W (t - i)|^2 / D with one W (D, D) per head. W is initialized to the identity, as in squared_distance."""
+
+    def __init__(self, heads: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(width).repeat(heads, 1, 1))  # (H, D, D)
+
+    def forward(self, targets: Tensor, sources: Tensor) -> Tensor:
+        W = self.weight.to(targets.dtype).mT
+        return squared_distance(targets @ W, sources @ W)
+
+
+def build_cost(cost: object, **facts: int | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """The cost function behind a name or dotted path, or the function itself. A class is built from the facts it takes.
+
+    Raises ValueError if there is no such function, or if a fact is not known.
+    """
+    found = cost if callable(cost) else find("cost", cost, COSTS)  # type: ignore[arg-type]  # find checks the type
+    if not callable(found):
+        raise ValueError(f"cost={cost!r}: not a function (targets, sources) -> costs")
+    if not isinstance(found, type):
+        return found
+    taken = {name: value for name, value in facts.items() if name in option_names(found)}
+    if unknown := [name for name, value in taken.items() if value is None]:
+        raise ValueError(f"cost={cost!r}: needs {' and '.join(f'{name}=<number>' for name in unknown)}")
+    return found(**taken)
+
+
 class OptimalTransport(Normalizer):
     """Transports the preference u from the templates of the input (sources i) to all templates (targets t):
 
     w_t = sum_i u_i exp((s_t - C_ti) / gamma) / Z_i,   Z_i = sum_t' exp((s_t' - C_t'i) / gamma).
 
     The templates are the keys. u is normalized over the allowed keys of a row, so rows sum to 1. A prior of -inf
-    excludes a template as a source, but not as a target. The mask excludes a template as both. To use a table of
-    templates that is larger than the input, pass the table as keys and values, and set log_prior = -inf for the
-    templates that are not in the input.
+    excludes a template as a source, but not as a target. The mask excludes a template as both. A `bank` of
+    `MultiHeadAttention` adds templates that are targets only, see `forward_with_bank`.
 
     gamma: > 0. With a small gamma the weights follow the scores and the costs strictly; with a large gamma they become
            uniform.
-    cost:  "squared_distance" (|k_t - k_i|^2 / D); a function (targets (B, H, A, D), sources (B, H, M, D)) -> C
-           (B, H, A, M) >= 0, which need not be symmetric; a module, which is trained with the model; or the dotted path
-           'package.module:function' of a function.
+    cost:  "squared_distance" (|k_t - k_i|^2 / D); "learned" (the same after a trained linear map per head); a function
+           (targets (B, H, A, D), sources (B, H, M, D)) -> C (B, H, A, M) >= 0, which need not be symmetric; a module,
+           which is trained with the model; or the dotted path 'package.module:name' of a function or of the class of a
+           module, whose constructor may take `heads` and `width`.
+    order: the formula above is the solution of an inference problem (Eq. 38) to first order in s: 1. With 2 and
+           "exact", the scores are corrected so that it is the solution to second order, or the exact one, found by
+           Newton's method with the gradients of the solution (see `_transport_orders`). Both need float64.
+    tolerance, max_steps: the stopping criterion of Newton's method, as in `fenchel`.
+    heads, width: the number of heads and the width of a head, for costs with parameters.
 
     No N x A x M tensor is built. With E = exp(s / gamma) and K = exp(-C / gamma), Z = E K and w = E * ((u / Z) K'). The
     products are computed in float32, or in float64 if the costs require it. Rows that exceed the range of float64 are
@@ -48,14 +86,27 @@ class OptimalTransport(Normalizer):
 
     needs_keys = True
 
-    def __init__(self, gamma: float = 1.0, cost: str | Callable[[Tensor, Tensor], Tensor] = "squared_distance"):
+    def __init__(
+        self,
+        gamma: float = 1.0,
+        cost: str | Callable[[Tensor, Tensor], Tensor] = "squared_distance",
+        order: int | str = 1,
+        tolerance: float = 1e-10,
+        max_steps: int = 100,
+        heads: int | None = None,
+        width: int | None = None,
+    ):
         super().__init__()
         if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 < gamma < math.inf:
             raise ValueError(f"gamma={gamma!r}: allowed: numbers above 0")
-        self.gamma = float(gamma)
-        self.cost = cost if callable(cost) else find("cost", cost, COSTS)
-        if not callable(self.cost):
-            raise ValueError(f"cost={cost!r}: not a function (targets, sources) -> costs")
+        if type(order) not in (int, str) or order not in ORDERS:  # True == 1
+            raise ValueError(f"order={order!r}: allowed: 1, 2 and 'exact'")
+        if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
+            raise ValueError(f"tolerance={tolerance!r}: allowed: numbers between 0 and 1")
+        if type(max_steps) is not int or max_steps < 1:
+            raise ValueError(f"max_steps={max_steps!r}: allowed: whole numbers from 1")
+        self.gamma, self.order, self.tolerance, self.max_steps = float(gamma), order, float(tolerance), max_steps
+        self.cost = build_cost(cost, heads=heads, width=width)
 
     def forward(
         self,
@@ -66,29 +117,77 @@ class OptimalTransport(Normalizer):
         keys: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """As `Normalizer.forward`. `keys` (B, H, M, D) is required (ValueError), and `scale` is not used."""
+        """As `Normalizer.forward`. `keys` (B, H, M, D) is required (ValueError).
+
+        `scale` is alpha. It must be above 0, and only orders 2 and "exact" use it.
+        """
+        return self.forward_with_bank(scores, mask, log_prior=log_prior, keys=keys, scale=scale, outside=0)
+
+    def forward_with_bank(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        keys: Tensor | None = None,
+        scale: float | None = None,
+        outside: int,
+    ) -> Tensor:
+        """`forward` for keys of which the first `outside` are not part of the input: they are targets, but not sources.
+
+        scores (B, H, N, A) and keys (B, H, A, D) cover all templates, and so does the mask, which must be a dense
+        tensor if `outside` is not 0. log_prior, broadcastable to (B, H, N, A - outside), covers the input only. The
+        result is that of `forward` with log_prior = -inf for the first templates, but only the costs of A x (A -
+        outside) pairs are computed.
+        """
         keys = templates("ot", keys, scores, mask)
+        inside = mask[..., outside:] if isinstance(mask, Tensor) and mask.shape[-1] > 1 else mask
         with torch.autocast(scores.device.type, enabled=False):
             s = masked_scores(scores, mask).to(keys.dtype)  # (B, H, N, A)
-            log_u = log_preference(s, mask, log_prior)  # (B, H, N, A), or broadcastable to it
-            costs = self.costs(keys)  # (B, H, A targets, A sources)
-            reach, spread = exponents(s, log_u, costs, self.gamma)
-            farthest, widest = torch.stack((reach.max(), spread)).tolist()
-            if s.dtype == torch.float32 and widest > REACH[torch.float32]:
-                s, log_u, costs = s.double(), log_u.double(), self.costs(keys, torch.float64)
-            beyond = reach > REACH[torch.float64] if farthest > REACH[torch.float64] else None
-            weights = self.transport(s, log_u, costs, beyond)
-        return weights.to(scores.dtype)
+            if self.order != 1:
+                s = s.double()
+            log_u = log_preference(s[..., outside:], inside, log_prior)  # (B, H, N, M), or broadcastable to it
+            costs = self.costs(
+                keys, outside, None if self.order == 1 else torch.float64
+            )  # (B, H, A targets, M sources)
+            if self.order == 1:
+                return self.first_order(s, log_u, costs, keys).to(scores.dtype)
+            T, alpha = center_on_first(keys.double()), positive(scale)
+            if self.order == 2:
+                s = second_order_scores(s, log_u, costs, T, alpha, self.gamma)
+                return self.first_order(s, log_u, costs).to(scores.dtype)
+            weights = exact_weights(
+                lambda s: self.first_order(s, log_u, costs),
+                *(s, log_u, costs, T, alpha, self.gamma, self.tolerance, self.max_steps),
+            )
+            return weights.to(scores.dtype)
 
-    def costs(self, keys: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Returns the costs C (B, H, A, A) of all pairs of keys, in `dtype` or by default in the dtype of the keys."""
-        if self.cost is squared_distance and dtype is not None:
+    def first_order(self, s: Tensor, log_u: Tensor, costs: Tensor, keys: Tensor | None = None) -> Tensor:
+        """The formula, at any size of scores and costs. In float32, `keys` must be given to repeat it in float64."""
+        reach, spread = exponents(s, log_u, costs, self.gamma)
+        farthest, widest = torch.stack((reach.max(), spread)).tolist()
+        if s.dtype == torch.float32 and widest > REACH[torch.float32]:
+            assert keys is not None
+            outside = costs.shape[-2] - costs.shape[-1]
+            s, log_u, costs = s.double(), log_u.double(), self.costs(keys, outside, torch.float64)
+        beyond = reach > REACH[torch.float64] if farthest > REACH[torch.float64] else None
+        return self.transport(s, log_u, costs, beyond)
+
+    def costs(self, keys: Tensor, outside: int = 0, dtype: torch.dtype | None = None) -> Tensor:
+        """Returns the costs C (B, H, A, A - outside) of all keys as targets and of those of the input as sources.
+
+        dtype: of the result, by default the dtype of the keys.
+        """
+        if dtype is not None and (self.cost is squared_distance or isinstance(self.cost, LearnedDistance)):
             keys = keys.to(dtype)  # other cost functions choose their own precision
-        costs = upcast(self.cost(keys, keys))
-        size = keys.shape[-2]
-        if costs.shape[-2:] != (size, size):
-            raise ValueError(f"cost: got {tuple(costs.shape)} for {size} templates; expected (B, H, {size}, {size})")
-        return costs.to(dtype or keys.dtype).expand(*keys.shape[:-2], size, size)
+        sources = keys[..., outside:, :]
+        costs = upcast(self.cost(keys, sources))
+        size = (keys.shape[-2], sources.shape[-2])
+        if costs.shape[-2:] != size:
+            raise ValueError(
+                f"cost: got {tuple(costs.shape)} for {size[0]} templates; expected (B, H, {size[0]}, {size[1]})"
+            )
+        return costs.to(dtype or keys.dtype).expand(*keys.shape[:-2], *size)
 
     def transport(self, s: Tensor, log_u: Tensor, costs: Tensor, beyond: Tensor | None) -> Tensor:
         """Returns the weights (B, H, N, A). Rows where `beyond` (B, H, N, 1) is True are computed in the log domain."""
@@ -105,8 +204,9 @@ class OptimalTransport(Normalizer):
             return weights
         rows = beyond.squeeze(-1)  # (B, H, N)
         each = rows.flatten(0, 1).sum(-1).tolist()  # the number of rows per head
-        s, log_u, costs = s[rows], log_u.expand_as(s)[rows], costs.flatten(0, 1)
-        few = max(1, BUFFER // s.shape[-1] ** 2)
+        log_u = log_u.expand(*s.shape[:-1], -1)
+        s, log_u, costs = s[rows], log_u[rows], costs.flatten(0, 1)
+        few = max(1, BUFFER // costs[0].numel())
         summed = [
             checkpoint(in_log_domain, *part, head_costs, use_reentrant=False, preserve_rng_state=False)
             for *head, head_costs in zip(s.split(each), log_u.split(each), costs.unbind(), strict=True)
@@ -116,8 +216,17 @@ class OptimalTransport(Normalizer):
         return weights.index_put((rows,), torch.cat(summed))
 
 
+def positive(scale: float | Tensor | None) -> float | Tensor:
+    """Returns alpha. Raises ValueError if it is missing or not positive."""
+    if scale is None:
+        raise ValueError("ot: alpha is the scale of the scores; pass scale=, for example D ** -0.5")
+    if not (torch.as_tensor(scale) > 0).all():
+        raise ValueError(f"ot: scale={scale}: alpha must be above 0")
+    return scale
+
+
 def in_log_domain(s: Tensor, log_u: Tensor, costs: Tensor) -> Tensor:
-    """Evaluates the formula directly for R rows of one head, with gamma = 1: (R, A), (R, A), (A, A) -> (R, A)."""
+    """Evaluates the formula directly for R rows of one head, with gamma = 1: (R, A), (R, M), (A, M) -> (R, A)."""
     plans = (s[:, None, :] - costs.T).softmax(-1)  # (R, sources, targets)
     return (log_u.exp()[:, None, :] @ plans).squeeze(1)
 
@@ -131,10 +240,10 @@ def exponents(s: Tensor, log_u: Tensor, costs: Tensor, gamma: float) -> tuple[Te
     detour_i = C_ii - min_t C_ti, which is 0 for distances. The smaller of the two exponents is used. Terms that
     underflow next to such a Z_i are negligible.
     """
-    cheapest = costs.amin(-2, keepdim=True)
+    cheapest, outside = costs.amin(-2, keepdim=True), costs.shape[-2] - costs.shape[-1]
     spread = (costs - cheapest).max()
-    detour = costs.diagonal(dim1=-2, dim2=-1)[..., None, :] - cheapest  # (B, H, 1, A)
+    detour = costs[..., outside:, :].diagonal(dim1=-2, dim2=-1)[..., None, :] - cheapest  # (B, H, 1, M)
     top = s.amax(-1, keepdim=True)
-    reach = top - (s - detour).masked_fill(log_u == -torch.inf, torch.inf).amin(-1, keepdim=True)
+    reach = top - (s[..., outside:] - detour).masked_fill(log_u == -torch.inf, torch.inf).amin(-1, keepdim=True)
     reach = reach.masked_fill(top == -torch.inf, 0.0).minimum(spread)
     return reach / gamma, spread / gamma

@@ -1,0 +1,27 @@
+"""Short names for the attention of a model, derived from its tables (`attnorm.attention.tables`)."""
+
+from itertools import groupby
+
+from attnorm.attention.build import normalizers_of, short_name
+
+
+def label_of(value: str | list[str]) -> str:
+    """A short name for the normalizers of a site: 'hnas', or 'hnas*6+softmax*6' for a list with one name per layer."""
+    runs = [(name, len(list(group))) for name, group in groupby(map(short_name, normalizers_of(value)))]
+    return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
+
+
+def attention_label(attention: dict, sites: dict[str, bool]) -> str:
+    """The name of a run's attention, derived from the resolved tables and used in the path of the run folder.
+
+    It starts with the normalizer of the first site, followed by each other site that is not plain softmax, then by the
+    priors and scorers. Examples: 'hnas', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5'.
+    """
+    first, *others = sites
+    prior, scorer = attention["prior"], attention["scorer"]
+    parts = [label_of(attention[first])]
+    parts += [f"{site}-{label_of(attention[site])}" for site in others if attention[site] != "softmax"]
+    parts += [f"prior-{site}-{'+'.join(map(short_name, prior[site]))}" for site in sites if prior[site]]
+    parts += [f"bank-{site}-{short_name(name)}" for site, name in attention.get("bank", {}).items()]
+    parts += [f"scorer-{site}-{short_name(scorer[site])}" for site in sites if scorer[site] != "scaled_dot"]
+    return "_".join(parts)
