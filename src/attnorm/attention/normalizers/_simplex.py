@@ -30,7 +30,9 @@ def scaled_step(
 
     q_j = max(p_j - (gradient_j + tau) / curvature_j, lowest_j) is above lowest_j for
     tau < start_j = curvature_j (p_j - lowest_j) - gradient_j. tau is found by taking in the keys in decreasing order of
-    start_j while they stay above. Returns q and -tau (..., 1), the gradient of the objective at all keys that are above.
+    start_j while they stay above.
+
+    Returns q and -tau (..., 1), which is the gradient of the objective at the keys that are above.
     """
     start = (curvature * (p - lowest) - gradient).masked_fill(~allowed, -torch.inf)
     top = start.amax(-1, keepdim=True)
@@ -46,7 +48,7 @@ def scaled_step(
     return q / q.sum(-1, keepdim=True), -(tau + top)
 
 
-# --------------------------------------------------------------------------------------------- Omega given as a function
+# ------------------------------------------------------------------------------------------- Omega given as a function
 
 
 def derivatives(omega: Callable[[Tensor], Tensor], p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,8 +81,8 @@ def maximize_function(
     of the Hessian of Omega times a factor per row, which the change of the gradient along the last step determines. If
     Omega is a sum over keys, this is Newton's method. A line search halves the step until the objective decreases.
 
-    If Omega is steep at 0, as p log p is, the model may move a weight to 0 although the gradient there points back. Such
-    a weight is only reduced by the factor SHRINK.
+    If Omega is steep at 0, as p log p is, the model may move a weight to 0 although the gradient there points back.
+    Such a weight is only reduced by the factor SHRINK.
 
     omega: maps p (..., M) to Omega (...).
 
@@ -146,7 +148,7 @@ def function_response(gradient: Tensor, p: Tensor, curvature: Tensor, support: T
     return conjugate_gradients(multiply, lambda r: inverse * r, center(v), inverse * v.square())
 
 
-# ----------------------------------------------------------------------------------------------- Omega given by its prox
+# -------------------------------------------------------------------------------------------- Omega given by its prox
 
 
 @torch.no_grad()
@@ -232,8 +234,8 @@ def conjugate_gradients(
 ) -> Tensor:
     """Solves A x = b in each row for a positive semidefinite A and a preconditioner M.
 
-    It stops when <r, M r> of the residual r = b - A x is at most EXACT^2 times the sum of `size_of_b` (..., M), which is
-    that of the terms that b is a difference of: what is left below it is rounding.
+    It stops when <r, M r> of the residual r = b - A x is at most EXACT^2 times the sum of `size_of_b` (..., M). b is a
+    difference of terms of that size, so anything smaller is rounding.
     """
     x, r = torch.zeros_like(b), b
     direction = preconditioned = precondition(r)

@@ -36,17 +36,17 @@ class RegularizedMax(RowMap):
       Omega(p) = 1/2 |p|^2 + g(p), where g is any convex function. It need not be differentiable or finite: a bound on p
       is a g too. It is solved by FISTA. `penalty(p)`, which maps p to g (B, H, N), is only needed for `value`.
 
-    All of them are called in float64. A masked key has p = 0 (or x = 0). A function with a parameter named `allowed`
-    also receives the mask, bool (B, H, N, M); it needs it if p = 0 at a masked key would change Omega, for example if
-    Omega compares neighbouring keys.
+    All of them are called in float64. A masked key has p = 1e-20, the smallest p that Omega is called with, and x = 0. A
+    function with a parameter named `allowed` also receives the mask, bool (B, H, N, M). It needs the mask if such p or x
+    would change Omega or the prox at other keys, for example if Omega compares neighbouring keys.
 
     The gradients are those of the solution, by the implicit function theorem, for the scores, the prior and everything
     that Omega depends on, such as parameters of a subclass. Below p = 1e-20, Omega is replaced by its tangent, so its
     derivative may be infinite at p = 0, as that of p log p.
 
-    tolerance, max_steps: the stopping criterion and the largest number of steps. The criterion is that the largest entry
-                          of |p - project(p + s - grad Omega(p))|, or of |p - prox(y + p)| with the subgradient y of g
-                          that the weights imply, is at most `tolerance`. A RuntimeWarning reports how many rows have
+    tolerance, max_steps: the stopping criterion and the largest number of steps. A row has converged if no entry of the
+                          residual exceeds `tolerance`. The residual is p - project(p + s - grad Omega(p)), or
+                          p - prox(y + p) with the subgradient y of g at p. A RuntimeWarning reports how many rows have
                           not converged, and their largest residual.
     """
 
@@ -93,6 +93,7 @@ class RegularizedMax(RowMap):
 
     def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
         """Omega(p), (B, H, N)."""
+        p, allowed = p.double().clamp(min=SMALLEST), allowed | ~allowed.any(-1, keepdim=True)
         if self.function("prox") is None:
             return self.apply_to("omega", p, allowed)
         return p.square().sum(-1) / 2 + self.apply_to("penalty", p, allowed)
