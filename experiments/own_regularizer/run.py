@@ -3,7 +3,7 @@
     python experiments/own_regularizer/run.py                          # 4 arms x 3 seeds on the built-in corpus, CPU
     python experiments/own_regularizer/run.py --seeds 1 -- task.max_steps=50 task.validations=1
 
-The regularizer is the class in pnormmax.py; edit it, or name another one with --own. Repeat the command to continue
+The regularizer is the class in softcap.py; edit it, or name another one with --own. Repeat the command to continue
 where it stopped. Overrides after `--` apply to all runs.
 """
 
@@ -17,7 +17,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])  # of the runs
 from sweeps import ROOT, report, several, spread, sweep, table, values_of  # noqa: E402
 
-OWN = "pnormmax:PNormMax"
+OWN = "softcap:SoftCap"
 CLOSED = ("softmax", "sparsemax", "fusedmax")
 SETTINGS = ["task=gigaword", "attention=softmax", "task.max_steps=400", "data.train_size=10000"]
 

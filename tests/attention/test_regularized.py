@@ -141,6 +141,11 @@ def test_large_and_tiny_scores(name):
             assert_close(module(scores + 1e4), closed(scores + 1e4), rtol=0, atol=1e-8)  # the scores round at 1e4
 
 
+def test_scores_and_omega_of_the_same_large_factor_give_the_weights_without_it():
+    module, scores = RegularizedMax(lambda p: 1000 * half_square(p)), random_scores()
+    assert_close(module(1000 * scores), build_normalizer("sparsemax")(scores), **CLOSE)
+
+
 # --------------------------------------------------------------------------------------------- an Omega without a twin
 
 

@@ -36,9 +36,9 @@ class RegularizedMax(RowMap):
       Omega(p) = 1/2 |p|^2 + g(p), where g is any convex function. It need not be differentiable or finite: a bound on p
       is a g too. It is solved by FISTA. `penalty(p)`, which maps p to g (B, H, N), is only needed for `value`.
 
-    All of them are called in float64. A masked key has p = 1e-20, the smallest p that Omega is called with, and x = 0. A
-    function with a parameter named `allowed` also receives the mask, bool (B, H, N, M). It needs the mask if such p or x
-    would change Omega or the prox at other keys, for example if Omega compares neighbouring keys.
+    All of them are called in float64. A masked key has p = 1e-20, the smallest p that Omega is called with, and x = 0.
+    A function with a parameter named `allowed` also receives the mask, bool (B, H, N, M). It needs the mask if such p
+    or x would change Omega or the prox at other keys, for example if Omega compares neighbouring keys.
 
     The gradients are those of the solution, by the implicit function theorem, for the scores, the prior and everything
     that Omega depends on, such as parameters of a subclass. Below p = 1e-20, Omega is replaced by its tangent, so its
