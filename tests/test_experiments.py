@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 
 import pytest
@@ -10,6 +11,8 @@ from made_up_runs import make_run, make_runs
 
 from attnorm.analysis import compare
 from attnorm.training.csv_table import read_csv
+
+from attnorm.attention import check_attention
 
 FOLDER = runs.ROOT / "experiments"
 
@@ -43,9 +46,9 @@ def commands(monkeypatch):
         folder = runs.Path(next(it for it in arguments if it.startswith("dir=")).removeprefix("dir="))
         jobs = []
         for values in combinations(settings):
-            one = len(values["attention"]) + int(values["seed"]) / 10
+            one = len(values.get("attention.cross", values["attention"])) + int(values["seed"]) / 10
             scores = {name: one + offset for name, offset in OFFSETS.items()}
-            job = folder / "_".join([values["attention"], values["seed"], values.get("model.fusion", "")])
+            job = folder / "_".join([values["attention"], values["seed"], *(values.get(key, "") for key in SWEPT[2:])])
             job.mkdir(parents=True, exist_ok=True)
             summary = {"validation": {"metrics": scores, "baselines": {"lead-8": scores}}}
             (job / "summary.json").write_text(json.dumps(summary))
@@ -58,7 +61,7 @@ def commands(monkeypatch):
 
 
 OFFSETS = {"rouge1": 0, "rouge2": 10, "rougeL": 20, "loss": 30, "accuracy": 40, "f1": 50, "exact": 60}
-SWEPT = ("attention", "seed", "model.fusion")
+SWEPT = ("attention", "seed", "model.fusion", "attention.cross")
 
 
 def combinations(settings):
@@ -166,6 +169,19 @@ def test_table_1_reads_the_files_of_vqa_v2(tmp_path, monkeypatch, capsys, comman
     assert f"data.features=[{tmp_path}/a,{tmp_path}/b]" in commands[-2][1]
 
 
+def test_a_regularizer_of_ones_own_stands_beside_the_closed_forms(tmp_path, monkeypatch, capsys, commands):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    start(monkeypatch, "own_regularizer", "--folder", tmp_path, "--seeds", 1, 2)
+    (_, arguments), (verb, folders) = commands
+    arms = "softmax,sparsemax,fusedmax,softcap:SoftCap"
+    assert {"attention=softmax", f"attention.cross={arms}", "seed=1,2"} < {*arguments}
+    assert (verb, folders) == ("report", [str(tmp_path)])
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(FOLDER / "own_regularizer"), "elsewhere"]
+    assert cells(capsys.readouterr().out)["softcap:SoftCap"][0] == "15.15 ± 0.07"
+    assert check_attention({"_default_": "softmax", "cross": "softcap:SoftCap"}, {"cross": True}) == []
+
+
 def test_table_3_fine_tunes_each_pretrained_run(tmp_path, monkeypatch, capsys, commands):
     files = [tmp_path / "train", tmp_path / "valid"]
     arguments = ["--arms", "softmax", "hnas", "--seeds", 1, 2, "--squad20", *files, "--folder", tmp_path / "t"]
@@ -176,7 +192,7 @@ def test_table_3_fine_tunes_each_pretrained_run(tmp_path, monkeypatch, capsys, c
         init = next(it for it in tuning if it.startswith("model.init=")).removeprefix("model.init=")
         for seed in ("1", "2"):
             linked = runs.Path(init.replace("${seed}", seed)).resolve()
-            assert linked == (tmp_path / "t/mlm" / f"{arm}_{seed}_").resolve()
+            assert linked == (tmp_path / "t/mlm" / f"{arm}_{seed}__").resolve()
         assert {"task.no_answer=true", f"attention={arm}", f"data.train={files[0]}"} < {*tuning}
     printed = capsys.readouterr().out
     assert "no --squad11" in printed and "no --mnli" in printed

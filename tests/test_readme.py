@@ -128,9 +128,10 @@ def material(tmp_path, monkeypatch):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     for name in ("articles", "headlines", "titles", "task1_ref1"):
         (tmp_path / f"{name}.txt").write_text("an article\n")
-    page = (runs.ROOT / "docs/add_your_own.md").read_text()
     shutil.copytree(LAB, tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "my_normalizer.py").write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
+    for page, module in (("add_your_own", "my_normalizer"), ("regularized", "my_omega")):
+        text = (runs.ROOT / f"docs/{page}.md").read_text()
+        (tmp_path / f"{module}.py").write_text(re.search(r"```python\n(.*?)```", text, re.S)[1])
     monkeypatch.syspath_prepend(tmp_path)
 
     def arguments(typed):

@@ -7,6 +7,7 @@ from attnorm.attention.build import build_normalizer, build_prior, build_scorer
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention, observe, smallest_column_mass
 from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.normalizers.regularized import RegularizedMax
 from attnorm.attention.scorers import Scorer
 from attnorm.attention.tables import check_attention, resolve_attention
 
@@ -14,6 +15,7 @@ __all__ = [
     "Mask",
     "MultiHeadAttention",
     "Normalizer",
+    "RegularizedMax",
     "Scorer",
     "build_normalizer",
     "build_prior",

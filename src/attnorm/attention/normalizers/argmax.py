@@ -22,3 +22,7 @@ class Argmax(RowMap):
                 "map with a gradient (entmax, sparsemax)"
             )
         return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)
+
+    def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
+        """0: the value is the largest score."""
+        return p.new_zeros(p.shape[:-1])

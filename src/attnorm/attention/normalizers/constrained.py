@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._row_map import RowMap, finite_number, map_rows
-from attnorm.attention.normalizers.base import dot_scores, softmax_over_keys
+from attnorm.attention.normalizers._row_map import RowMap, finite_number, map_rows, value_at
+from attnorm.attention.normalizers.base import dot_scores, softmax_over_keys, upcast
 
 
 class Constrained(RowMap):
@@ -54,6 +54,18 @@ class Constrained(RowMap):
         upper = self.upper if upper is None else upper if isinstance(upper, Tensor) else check_number(upper)
         return map_rows(lambda s, out: self.bounded_weights(s, bounds(upper, s, out)), scores, mask, log_prior)
 
+    def value(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        upper: float | Tensor | None = None,
+    ) -> Tensor:
+        """As `RowMap.value`, with `upper` as in the constructor. The bounds receive gradients."""
+        p = self(upcast(scores), mask, log_prior=log_prior, upper=upper)
+        return value_at(p, self.regularizer, scores, mask, log_prior)
+
     def attend(
         self,
         q: Tensor,
@@ -92,6 +104,10 @@ class ConstrainedSoftmax(Constrained):
         left = (1 - taken.sum(-1, keepdim=True)).clamp(min=0.0)
         return taken + left * softmax_over_keys(scores.masked_fill(at_bound, -torch.inf))
 
+    def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
+        """sum_j p_j log p_j."""
+        return (p * p.clamp(min=torch.finfo(p.dtype).tiny).log()).sum(-1)
+
 
 class ConstrainedSparsemax(Constrained):
     """w_i = argmin |p - s_i|^2 over p in the simplex with p <= upper_i.
@@ -123,6 +139,10 @@ class ConstrainedSparsemax(Constrained):
         left = 1 - taken.sum(-1, keepdim=True)
         tau = (s.sum(-1, keepdim=True) - left) / free.sum(-1, keepdim=True).clamp(min=1)
         return taken + (s - tau).clamp(min=0.0).masked_fill(~free, 0.0)
+
+    def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
+        """1/2 |p|^2."""
+        return p.square().sum(-1) / 2
 
 
 def check_number(upper: float) -> float:

@@ -18,6 +18,10 @@ class Sparsemax(RowMap):
     def row_weights(self, scores: Tensor) -> Tensor:
         return sparsemax(scores)
 
+    def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
+        """1/2 |p|^2."""
+        return p.square().sum(-1) / 2
+
 
 class Entmax(RowMap):
     """w_i = argmax_{p in simplex} p's_i + (1 - sum_j p_j^alpha) / (alpha (alpha - 1)), with s = scores + log u:
@@ -43,3 +47,7 @@ class Entmax(RowMap):
         scores = scores - scores.detach().amax(-1, keepdim=True)
         halvings = 56 if scores.dtype == torch.float64 else 28  # of an interval of length <= 1, beyond the last digit
         return entmax_bisect(scores, self.alpha, n_iter=halvings)
+
+    def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
+        """(sum_j p_j^alpha - 1) / (alpha (alpha - 1))."""
+        return (p.pow(self.alpha).sum(-1) - 1) / (self.alpha * (self.alpha - 1))

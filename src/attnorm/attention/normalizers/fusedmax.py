@@ -43,6 +43,14 @@ class Fusedmax(RowMap):
         p = total_variation_prox(x, self.lam, ~forbidden if forbidden.any() else None)
         return sparsemax(p.to(scores.dtype).masked_fill(forbidden, -torch.inf))
 
+    def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
+        """1/2 |p|^2 + lam sum_j |p_j - p_{j-1}|, where j - 1 stands for the last allowed key before j."""
+        place = torch.arange(p.shape[-1], device=p.device)
+        before = torch.where(allowed, place, -1).cummax(-1).values.roll(1, -1)  # of each key; -1 if there is none
+        jump = (p - p.gather(-1, before.clamp(min=0))).abs()
+        jump = jump.masked_fill(~allowed | (before < 0) | (place == 0), 0.0)
+        return p.square().sum(-1) / 2 + self.lam * jump.sum(-1)
+
 
 def total_variation_prox(x: Tensor, lam: float, allowed: Tensor | None = None) -> Tensor:
     """argmin_p 1/2 |p - x|^2 + lam sum_j |p_j - p_{j-1}| along the last axis of x (..., M), float64, with lam > 0.

@@ -25,6 +25,12 @@ class Softmax(KeyBiased):
     ) -> Tensor:
         return softmax_over_keys(add_log_prior(masked_scores(scores, mask), log_prior)).to(scores.dtype)
 
+    def value(self, scores: Tensor, mask: Tensor | Mask | None = None, *, log_prior: Tensor | None = None) -> Tensor:
+        """As `RowMap.value`, with Omega(p) = sum_j p_j log p_j: log sum_j u_j exp(s_ij)."""
+        s = add_log_prior(masked_scores(scores, mask), log_prior)
+        dead = s.amax(-1) == -torch.inf
+        return s.masked_fill(dead.unsqueeze(-1), 0.0).logsumexp(-1).masked_fill(dead, 0.0).to(scores.dtype)
+
     def key_bias(
         self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float
     ) -> Tensor | None:
