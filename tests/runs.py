@@ -102,6 +102,24 @@ VISUAL = (  # of the task that asks questions about images
     "trainer.log_every_n_steps=1",
     "optimizer.lr=1.0e-2",
 )
+IMAGES = (  # of the task that classifies images
+    "task=image_classification",
+    "model.patch=2",
+    "model.d_model=16",
+    "model.ffn_dim=16",
+    "model.n_heads=2",
+    "data.max_train=96",
+    "data.max_valid=40",
+    "data.batch_tokens=256",
+    "task.max_steps=4",
+    "task.validations=2",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "optimizer.lr=1.0e-2",
+)
 SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
 
@@ -142,6 +160,7 @@ def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
         "squad": lambda: ("task=squad", *ENCODER, *SQUAD, *squad_files()),
         "classify": lambda: ("task=classify", *ENCODER, "data.batch_tokens=300", *labelled_files()),
         "vqa": lambda: (*VISUAL, *SCENES),
+        "image_classification": lambda: IMAGES,
         "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
     }
     return (*settings[task](), f"paths.cache_dir={scratch('cache')}")

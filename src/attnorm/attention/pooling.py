@@ -4,7 +4,7 @@ Source: "A Mathematical View of Attention Models", Eq. 4: O = W_v X softmax((W_k
 depend on the input X. The paper proves (Theorem 1) that O does not change when the columns of X are reordered.
 """
 
-import warnings
+import logging
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.scorers import Scorer
+
+log = logging.getLogger(__name__)
 
 
 class LearnedQueries(nn.Module):
@@ -24,7 +26,7 @@ class LearnedQueries(nn.Module):
 
     With a single query, the column step of dnas divides every key by itself. Its weights are then uniform (or equal to
     the prior), whatever was learned, and those of hnas are uniform in its share of dnas. With several queries, a
-    column step divides each key among them. A single query with such a normalizer gives a UserWarning.
+    column step divides each key among them. A single query with such a normalizer logs a warning.
 
     If neither the normalizer nor a prior depends on the order of the keys, the output does not change when the states
     are reordered.
@@ -37,7 +39,7 @@ class LearnedQueries(nn.Module):
         self.queries = nn.Embedding(queries, width)  # a table, so that models initialize it like other tables
         self.attention = MultiHeadAttention(width, heads, normalizer, scorer, dropout)
         if queries == 1 and (message := single_query_problem(normalizer)):
-            warnings.warn(message, UserWarning, stacklevel=2)
+            log.warning(message)
 
     def forward(
         self,
