@@ -102,6 +102,47 @@ VISUAL = (  # of the task that asks questions about images
     "trainer.log_every_n_steps=1",
     "optimizer.lr=1.0e-2",
 )
+IMAGES = (  # of the task that classifies images
+    "task=image_classification",
+    "model.patch=2",
+    "model.d_model=16",
+    "model.ffn_dim=16",
+    "model.n_heads=2",
+    "data.max_train=96",
+    "data.max_valid=40",
+    "data.batch_tokens=256",
+    "task.max_steps=4",
+    "task.validations=2",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "optimizer.lr=1.0e-2",
+)
+TEXTS = (  # of the task that classifies documents
+    "task=document_classification",
+    "model.d_model=16",
+    "model.word_width=16",
+    "model.n_heads=2",
+    "model.max_tokens=64",
+    "model.dropout=0",
+    "tokenizer.vocab_size=300",
+    "data.words=20",
+    "data.parts=8",
+    "data.validation=[3,6]",
+    "data.test=[1]",
+    "data.gap=5",
+    "data.batch_tokens=300",
+    "task.max_steps=4",
+    "task.validations=2",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "optimizer.lr=1.0e-2",
+)
 SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
 
@@ -142,6 +183,8 @@ def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
         "squad": lambda: ("task=squad", *ENCODER, *SQUAD, *squad_files()),
         "classify": lambda: ("task=classify", *ENCODER, "data.batch_tokens=300", *labelled_files()),
         "vqa": lambda: (*VISUAL, *SCENES),
+        "image_classification": lambda: IMAGES,
+        "document_classification": lambda: (*TEXTS, f"data.folder={text_folder()}"),
         "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
     }
     return (*settings[task](), f"paths.cache_dir={scratch('cache')}")
@@ -207,6 +250,17 @@ def labelled_files() -> tuple[str, ...]:
         (folder / f"{name}.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     paths = (f"data.{name}={folder}/{name}.csv" for name in ("train", "validation", "test"))
     return (*paths, "data.labels=[no,yes]")
+
+
+@functools.cache
+def text_folder() -> Path:
+    """A folder of two texts, made once: one is about cats and dogs, the other about all other animals."""
+    folder = scratch("texts")
+    every = sentences(0, 240)
+    for name, about in (("pets", ("cat", "dog")), ("wild", ("fox", "owl", "hen"))):
+        lines = [f"The {colour} {it} of {city} likes {meal}." for colour, it, city, meal in every if it in about]
+        (folder / f"{name}.txt").write_text("\n\n".join(lines * 2) + "\n")
+    return folder
 
 
 def vqa_records(first: int, count: int) -> tuple[list[dict], list[dict]]:

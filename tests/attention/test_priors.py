@@ -111,6 +111,13 @@ def test_learned_starts_without_a_preference_and_is_trained_where_there_were_key
     assert torch.equal(prior.log_u.grad, torch.tensor([[1.0, 1, 1, 1, 0, 0]] * 2))
 
 
+def test_the_operations_of_learned_can_be_counted():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), FlopCounterMode(display=False):  # a run counts those of its model
+        assert not table(make("learned"), 2, 3).requires_grad
+
+
 def test_learned_has_no_number_for_a_key_beyond_its_positions():
     prior = build_prior("learned", positions=6, heads=2)
     assert prior(1, 6, 5, torch.zeros(1, 6, 5), None).shape == (1, 2, 1, 6)

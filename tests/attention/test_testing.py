@@ -389,6 +389,21 @@ class DependsOnQueryOrder(Softmax):
         return super().forward(upcast(scores) * warmth, mask, log_prior=log_prior).to(scores.dtype)
 
 
+class AttendDependsOnKeyOrder(Softmax):
+    """The weights do not depend on the order of the keys, but the output does."""
+
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale) + 1e-3 * v[..., :1, :]
+
+
+class AttendDependsOnQueryOrder(Softmax):
+    """The weights do not depend on the order of the queries, but the output does."""
+
+    def attend(self, q, k, v, mask=None, *, log_prior=None, scale=None):
+        growth = 1 + 1e-3 * torch.arange(q.shape[-2], device=q.device, dtype=q.dtype)[:, None]
+        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale) * growth
+
+
 @fault
 class DetachedGradient(Softmax):
     def alter(self, w, scores, mask):
@@ -505,6 +520,7 @@ class Raises(Softmax):
         return super().forward(scores, mask, log_prior=log_prior)
 
 
+THEOREM_1 = ("self_attention_is_permutation_equivariant", "learned_queries_are_permutation_invariant")
 FAULTS = [  # the fault, the property that is about it, what its failing case says
     (
         FiniteFill,
@@ -571,6 +587,10 @@ FAULTS = [  # the fault, the property that is about it, what its failing case sa
     (NegativeWeights, "weights_are_not_negative", r"expected 0, got -"),
     (DependsOnKeyOrder, "keys_may_be_reordered", r"keys in the order \[.*\]\nweights\["),
     (DependsOnQueryOrder, "queries_may_be_reordered", r"queries in the order \[.*\]\nweights\["),
+    (AttendDependsOnQueryOrder, "self_attention_is_permutation_equivariant", r"states in the order \[.*\]\nattend\["),
+    (AttendDependsOnKeyOrder, "self_attention_is_permutation_equivariant", r"no mask, states.*\nstates in the order"),
+    (AttendDependsOnKeyOrder, "learned_queries_are_permutation_invariant", r"values in the order \[.*\]\nattend\["),
+    (DependsOnKeyOrder, "learned_queries_are_permutation_invariant", r"values in the order \[.*\]\nattend\["),
     (DetachedGradient, "gradients_equal_finite_differences", r"by scores\[.*central difference.*got 0 \(autograd\)"),
     (DetachedColumns, "gradients_equal_finite_differences", r"by scores\["),
     (DetachedParameter, "gradients_equal_finite_differences", r"by temperature\[\]: expected"),
@@ -617,7 +637,7 @@ def test_every_property_has_found_a_planted_fault():
         (DeclaresLeastMass, {"every_key_keeps_its_least_mass"}),
         (DeclaresShiftInvariance, {"a_key_shift_changes_nothing"}),
         (DeclaresProportionality, {"the_prior_multiplies_the_weights"}),
-        (DependsOnKeyOrder, {"keys_may_be_reordered"}),
+        (DependsOnKeyOrder, {"keys_may_be_reordered", *THEOREM_1}),
         (NegativeWeights, {"weights_are_not_negative"}),
         (RoughSixteenBitAttend, {"sixteen_bit_attend_is_as_accurate_as_softmax"}),
         (LongAttendIsWrong, {"attend_equals_forward_times_values"}),

@@ -149,7 +149,8 @@ class Run:
         else:
             row = self.row_of(str(example))
             inputs, tokens = self.task.attended_example(self.model, self.validation, row)
-            shown = self.validation.texts[row][self.task.schema.words[0]]
+            words = self.task.schema.words  # none if the example is not a text
+            shown = self.validation.texts[row][words[0]] if words else str(example)
         return read(self.name, shown, self.model, inputs, tokens)
 
     @property
@@ -171,6 +172,8 @@ class Run:
         return ids.index(example)
 
     def _clean(self, text: str) -> str:
+        if not self.task.schema.words:  # the examples are not texts; the task will say so
+            return text
         data = self.config["data"]
         settings = {name: data.get(name, False) for name in ("lowercase", "digits")}
         return cleaned(text, self.task.schema.words[0], self.task.source(), **settings)

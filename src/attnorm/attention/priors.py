@@ -129,7 +129,8 @@ class Learned(nn.Module):
         if last > self.positions:
             raise ValueError(f"the learned prior has {self.positions} positions, got {last} keys")
         if places is None:
-            return self.log_u[None, :, None, :n_keys]  # (1, H, 1, M)
+            # a view of a parameter requires a gradient even where none is recorded, at which FLOP counters stumble
+            return self.log_u[None, :, None, :n_keys].clone()  # (1, H, 1, M)
         return self.log_u[:, places].transpose(0, 1)[:, :, None]  # (B, H, 1, M)
 
 

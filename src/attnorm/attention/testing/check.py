@@ -7,13 +7,15 @@ from pathlib import Path
 import torch
 
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.attention.testing import agreement, coupling, precision, preference, rows
+from attnorm.attention.testing import agreement, coupling, precision, preference, rows, symmetry
 from attnorm.attention.testing.cases import Subject
 from attnorm.attention.testing.report import Failure, Report, Result, Skip
 from attnorm.imports import nearest
 
 PROPERTIES: dict[str, Callable[[Subject], None]] = {
-    check.__name__: check for part in (rows, coupling, preference, agreement, precision) for check in part.PROPERTIES
+    check.__name__: check
+    for part in (rows, coupling, symmetry, preference, agreement, precision)
+    for check in part.PROPERTIES
 }
 
 

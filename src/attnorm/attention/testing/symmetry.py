@@ -1,0 +1,81 @@
+"""Theorem 1 of "A Mathematical View of Attention Models": what happens when the input of attention is reordered.
+
+self-attention    q, k and v are projections of the same states: the output is reordered with them (equivariance)
+learned queries   q does not depend on the states: the output does not change (invariance)
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnorm.attention.masking import Mask
+from attnorm.attention.testing.cases import PRIORS, WIDTH, Problem, Subject
+from attnorm.attention.testing.coupling import order
+from attnorm.attention.testing.report import Skip, compare
+
+
+def self_attention_is_permutation_equivariant(subject: Subject) -> None:
+    """reordering the states of self-attention reorders its outputs in the same way (Theorem 1)"""
+    normalizer = subject.normalizer
+    if not (normalizer.key_equivariant and normalizer.query_equivariant):
+        raise Skip("declared key_equivariant or query_equivariant = False")
+    for problem in [*square_problems(subject), *long_problems(subject)]:
+        states = subject.randn(*problem.v.shape, salt=770)
+        problem = of_states(subject, problem, states)
+        expected = subject.attend(problem)
+        places = order(subject, states.shape[2]).to(subject.device)
+        moved = of_states(subject, problem.take(places, places), states[:, :, places])
+        where = f"{problem}\nstates in the order {shown(places)}"
+        compare(subject.attend(moved), expected[:, :, places], "attend", where)
+
+
+def learned_queries_are_permutation_invariant(subject: Subject) -> None:
+    """reordering the states changes no output of attention with learned queries (Theorem 1)"""
+    if not subject.normalizer.key_equivariant:
+        raise Skip("declared key_equivariant = False")
+    for problem in subject.problems(PRIORS):
+        n, m = problem.shape[2:]
+        expected = subject.attend(problem)  # its queries stand for the learned ones
+        places = order(subject, m).to(subject.device)
+        moved = problem.take(torch.arange(n, device=subject.device), places)
+        where = f"{problem}\nkeys and values in the order {shown(places)}"
+        compare(subject.attend(moved), expected, "attend", where)
+
+
+def square_problems(subject: Subject) -> list[Problem]:
+    """The problems with as many queries as keys, with masks that are reordered together with the states."""
+    dense = subject.randn(2, subject.heads, 6, 6, salt=771) > 0
+    real = subject.lengths_mask(6, 6, 4)
+    masks = {
+        "no mask": None,
+        "padded (Mask)": Mask(queries=real, keys=real),
+        "causal (Mask)": Mask(causal=True),
+        "segments (Mask)": Mask(segments=subject.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2]])),
+        "random pairs (dense)": dense,
+    }
+    named = enumerate(masks.items())
+    return [
+        subject.problem(f"{name}, states", 6, 6, mask, prior, salt=n) for n, (name, mask) in named for prior in PRIORS
+    ]
+
+
+def long_problems(subject: Subject) -> list[Problem]:
+    """Problems of the lengths at which `attend` may take another path than `forward`."""
+    lengths = sorted({max(pair) for pair in subject.lengths}) if subject.has_own_attend else []
+    return [subject.problem("no mask, states", n, n, salt=n) for n in lengths]
+
+
+def of_states(subject: Subject, problem: Problem, states: Tensor) -> Problem:
+    """The same problem with queries, keys and values that are projections of `states`."""
+    q, k, v = (states @ subject.randn(WIDTH, WIDTH, salt=772 + i) / WIDTH**0.5 for i in range(3))
+    return replace(problem, q=1.5 * q, k=k, v=v)
+
+
+def shown(places: Tensor) -> str:
+    """A reordering, shortened if it is long."""
+    first = places[:10].tolist()
+    return f"{first}" if len(places) <= 10 else f"{first} ..."
+
+
+PROPERTIES = [self_attention_is_permutation_equivariant, learned_queries_are_permutation_invariant]

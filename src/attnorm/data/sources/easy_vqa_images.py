@@ -1,0 +1,103 @@
+"""The images of the package easy-vqa: 64 x 64 pixels, one coloured shape each. The label is the shape or the colour.
+
+The package has no list of labels, only questions and answers. The label of an image follows from them: from the answer
+to a question about it ("what shape is in the image?"), from a shape that a question takes for granted ("what color is
+the circle?"), or from a question about presence ("is there a circle?" yes; "is no circle present?" no). Images whose
+questions do not reveal the label are left out.
+"""
+
+import importlib.util
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from attnorm.data.arrow import progress
+from attnorm.data.readers import text as files
+from attnorm.data.sources.images import ImageSource
+from attnorm.errors import DataError
+
+LABELS = {
+    "shape": ("circle", "rectangle", "triangle"),
+    "colour": ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow"),
+}
+_PART = {"train": "train", "validation": "test"}  # our split -> the package's
+
+
+class EasyVqaImages(ImageSource):
+    """The images of the installed package. Its test part is the validation split.
+
+    label: "shape" (3 labels) or "colour" (8 labels).
+    """
+
+    splits = tuple(_PART)
+    shape = (64, 64, 3)
+
+    def __init__(self, *, label: Literal["shape", "colour"] = "shape"):
+        self.label, self.labels = label, LABELS.get(label, ())
+
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """Splits that do not exist, and packages that are not installed."""
+        problems = [
+            f"data=easy_vqa_images: there is no {split} split (its test part is the validation split)"
+            for split in splits
+            if split not in _PART
+        ]
+        for module, package in (("easy_vqa", "easy-vqa"), ("PIL", "pillow")):
+            if importlib.util.find_spec(module) is None:
+                problems.append(f"data=easy_vqa_images: the package {package} is not installed; pip install {package}")
+        return problems
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of the questions, and of the kind of label."""
+        return files.digest(["easy_vqa_images", 1, self.label], _folder(split) / "questions.json")
+
+    def rows(self, split: str) -> Iterator[tuple[str, str]]:
+        """Streams (id, label)."""
+        for number, label in _labels(split, self.label).items():
+            yield f"{_PART[split]}-{number}", label
+
+    def read(self, split: str) -> np.ndarray:
+        from PIL import Image
+
+        images = []
+        for number in progress(_labels(split, self.label), f"reading the images of {split}"):
+            with Image.open(_folder(split) / "images" / f"{number}.png") as image:
+                images.append(np.asarray(image.convert("RGB"), np.uint8))
+        return np.stack(images)
+
+
+def _folder(split: str) -> Path:
+    spec = importlib.util.find_spec("easy_vqa")
+    if spec is None or spec.origin is None:
+        raise DataError("data=easy_vqa_images: the package easy-vqa is not installed; pip install easy-vqa")
+    return Path(spec.origin).parent / "data" / _PART[split]
+
+
+@cache
+def _labels(split: str, kind: str) -> dict[int, str]:
+    """The labels of the images of a split, by the number of the image, as far as its questions reveal them."""
+    records = json.loads((_folder(split) / "questions.json").read_text())
+    questions: dict[int, list[tuple[str, str]]] = {}
+    for question, answer, image in records:
+        questions.setdefault(image, []).append((question, answer))
+    found = ((image, label_of(asked, LABELS[kind])) for image, asked in sorted(questions.items()))
+    return {image: label for image, label in found if label is not None}
+
+
+def label_of(questions: Iterable[tuple[str, str]], labels: Sequence[str]) -> str | None:
+    """The label that questions with their answers reveal; None if they do not."""
+    for question, answer in questions:
+        if answer in labels:
+            return answer
+        words = question.rstrip("?").split()
+        named = [word for word in words if word in labels]
+        if not named:
+            continue
+        denied = "not" in words or "no" in words
+        if answer not in ("yes", "no") or (answer == "yes") != denied:
+            return named[0]
+    return None

@@ -1,0 +1,1 @@
+"""Document classification: the label of a document of several sentences."""

@@ -1,0 +1,1 @@
+"""Image classification: the label of an image from its pixels."""

@@ -1,0 +1,101 @@
+"""Image classification. The baseline always predicts the most frequent label."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from attnorm.data.preprocess import Split
+from attnorm.data.sampler import MicroBatch
+from attnorm.data.sources.images import IMAGES, ImageSource
+from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import ConfigError, DataError, Problem
+from attnorm.tasks.images.features import ImageCollator, ImageFeaturizer
+from attnorm.tasks.images.module import ImageModule
+from attnorm.tasks.labels import LabelTask
+from attnorm.tasks.task import Tokens
+
+
+class ImageTask(LabelTask):
+    """task=image_classification.
+
+    The model has the options `patch`, `queries` and `query_grid` of `attnorm.models.grid.GridConfig`.
+    """
+
+    interface, schema, unit = "images", IMAGES, "images"
+
+    def data_facts(self) -> dict[str, Any]:
+        """The names of the labels, and the height, width and channels of the images."""
+        source: Any = self.source()
+        return {**super().data_facts(), "shape": list(source.shape)}
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The rows and columns of patches of an image."""
+        height, width, _ = self.facts["shape"]
+        patch = self.cfg["model"]["patch"]
+        return height // patch, width // patch
+
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
+        if not is_valid("model", "data"):
+            return
+        height, width, _ = self.facts["shape"]
+        patch, cells = self.cfg["model"]["patch"], math.prod(self.grid)
+        if height % patch or width % patch:
+            yield Problem("model.patch", f"must divide the size of the images, {height} x {width} pixels", patch)
+        elif self.cfg["data"]["batch_tokens"] < cells:
+            message = f"must be at least {cells}, the patches of an image"
+            yield Problem("data.batch_tokens", message, self.cfg["data"]["batch_tokens"])
+
+    def notes(self) -> str:
+        height, width, channels = self.facts["shape"]
+        rows, columns = self.grid
+        return f"images of {height} x {width} pixels and {channels} channels, in {rows} x {columns} patches"
+
+    def featurizer(self) -> ImageFeaturizer:
+        return ImageFeaturizer(self.labels, math.prod(self.grid))
+
+    def model(self, tokenizer: Tokenizer) -> nn.Module:
+        return self.build_model(image_shape=tuple(self.facts["shape"]), labels=len(self.labels))
+
+    def module(self, model: nn.Module, tokenizer: Tokenizer, validation: Split) -> ImageModule:
+        module = ImageModule(model, tokenizer, validation.texts, self.labels)
+        module.cells = math.prod(self.grid)
+        return module
+
+    def collator(self, split: Split) -> ImageCollator:
+        return ImageCollator(split.rows, self.pixels(split.name))
+
+    def pixels(self, split: str) -> np.ndarray:
+        """The pixels of a split. Raises DataError if the images are not of the size that the model was trained on."""
+        source = self.source()
+        assert isinstance(source, ImageSource)
+        if list(source.shape) != self.facts["shape"]:
+            raise DataError(f"data: images of shape {list(source.shape)}, but the model reads {self.facts['shape']}")
+        return source.pixels(split, self.cache())
+
+    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple, Tokens]:
+        message = "task=image_classification: its models read images; give the id of a validation image as example"
+        raise ConfigError([Problem("text", message)])
+
+    def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
+        """The model reads an image. Patches are named by row and column, learned queries by their number."""
+        batch = self.collator(split)[MicroBatch([row], 1)]
+        options = self.cfg["model"]
+        grids = [self.grid] * options["layers"] + [tuple(options.get("query_grid") or self.grid)]
+
+        def tokens(layer: str) -> tuple[list[str], list[str]]:
+            if layer == "pool":
+                return [f"query {number}" for number in range(options["queries"])], cells_of(grids[-1])
+            number = int(layer.rpartition("/")[2])
+            return cells_of(grids[number + 1]), cells_of(grids[number])
+
+        return (batch["pixels"],), tokens
+
+
+def cells_of(grid: tuple[int, ...]) -> list[str]:
+    """The names of the cells of a grid in the order in which it is unfolded: "0,0", "0,1", ..."""
+    rows, columns = grid
+    return [f"{row},{column}" for row in range(rows) for column in range(columns)]

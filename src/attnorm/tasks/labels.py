@@ -1,0 +1,139 @@
+"""What the tasks that predict one label per example share: cross-entropy, accuracy, predictions and the baseline."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnorm.data.featurizer import Table
+from attnorm.data.preprocess import Split
+from attnorm.data.readers.text import read_json
+from attnorm.errors import DataError, RunError
+from attnorm.tasks.module import Loss, TaskModule
+from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.task import Task
+
+SHOWN = 5  # samples
+FILE = "labels.json"
+
+
+class LabelModule(TaskModule):
+    """Cross-entropy over the labels; accuracy.
+
+    A batch contains `labels`, int (B,). A subclass implements `forward`, which returns scores (B, labels), and
+    `tokens`.
+
+    texts: the validation split, row by row. labels: the names of the labels, by number.
+    """
+
+    monitor, mode = "val/accuracy", "max"
+    counters = ("loss", "rows", "correct")
+
+    def __init__(self, model: Any, tokenizer: Any, texts: Table, labels: Sequence[str]):
+        super().__init__(model, tokenizer)
+        self.texts, self.labels = texts, list(labels)
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        return Loss(F.cross_entropy(self(batch), batch["labels"], reduction="sum"), len(batch["labels"]))
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        scores, labels = self(batch), batch["labels"]
+        guesses = scores.argmax(-1)
+        self.outputs += zip(batch["rows"].tolist(), guesses.tolist(), strict=True)
+        loss = F.cross_entropy(scores, labels, reduction="sum").item()
+        self.add(loss=loss, rows=len(guesses), correct=(guesses == labels).sum().item())
+        if self.keep_examples:
+            self.record(batch["rows"], loss_sum=F.cross_entropy(scores, labels, reduction="none"))
+
+    def predictions(self) -> dict[int, str]:
+        """The predicted label of each evaluated row, in the order of the rows."""
+        return {row: self.labels[number] for row, number in sorted(self.outputs)}
+
+    def metrics(self) -> dict[str, float]:
+        """loss (nats per row), and accuracy in percent."""
+        for row, label in list(self.predictions().items())[:SHOWN]:
+            texts = {name: text for name, text in self.texts[row].items() if text}
+            self.samples.append({**texts, "predicted": label})
+        accuracy = 100.0 * self.sums["correct"] / self.sums["rows"]
+        return {"loss": self.sums["loss"] / self.sums["rows"], "accuracy": accuracy}
+
+    def format_line(self, metrics: dict[str, float]) -> str:
+        return f"accuracy {metrics['accuracy']:.1f}"
+
+
+class LabelTask(Task):
+    """A task whose source has `labels`, the names of the labels, and rows with a column `label`.
+
+    The labels, and other facts of the training data that a subclass adds to `data_facts`, are kept in the run folder in
+    labels.json.
+    """
+
+    primary = "accuracy"
+
+    def __init__(self, cfg: dict):
+        super().__init__(cfg)
+        self._facts: dict[str, Any] | None = None
+
+    def data_facts(self) -> dict[str, Any]:
+        """What the model must know about its training data, as values of a JSON file."""
+        source: Any = self.source()
+        return {"labels": list(source.labels)}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """`data_facts` of the data that the model was, or will be, trained on."""
+        if self._facts is None:
+            self._facts = self.data_facts()
+        return self._facts
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels, by number."""
+        return self.facts["labels"]
+
+    def save(self, folder: Path) -> None:
+        (folder / FILE).write_text(json.dumps(self.facts, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        path = folder / FILE
+        try:
+            self._facts = dict(read_json(path))
+            if not all(isinstance(name, str) for name in self._facts["labels"]):
+                raise DataError(f"{path}: expected labels, a list of names")
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{path}: expected an object with labels") from error
+        except (ValueError, OSError, RecursionError) as error:
+            raise RunError(str(error)) from error
+
+    def score(self, module: Any, split: Split) -> Results:
+        """Loss and accuracy, and the predicted label of each row."""
+        return with_predictions(super().score(module, split), module, split, self)
+
+
+def with_predictions(
+    scores: Results, module: LabelModule, split: Split, task: Task, inputs: Sequence[str] | None = None
+) -> Results:
+    """The results with the baseline that always predicts the most frequent label, and with the predicted labels.
+
+    inputs: what the model reads, row by row, if it is text.
+    """
+    labels, given = list(split.texts["label"]), module.predictions()
+    label, count = Counter(labels).most_common(1)[0]
+    scores.baselines = {f"always {label}": {"accuracy": 100.0 * count / scores.size}}
+    scores.predictions = Predictions(
+        ids=task.example_ids(split, list(given)),
+        groups=task.row_groups(split),
+        inputs=inputs,
+        references=labels,
+        outputs=list(given.values()),
+        scores={"accuracy": [100.0 * (labels[row] == guess) for row, guess in given.items()]},
+        loss_sum=module.examples["loss_sum"],
+        n_tokens=[1] * len(given),
+    )
+    lines = [json.dumps({"row": row, "label": guess}) for row, guess in given.items()]
+    scores.files = {".labels.jsonl": "\n".join(lines) + "\n"}
+    return scores

@@ -1,0 +1,136 @@
+"""Document classification as whole runs: what they leave, accuracy and loss by hand, attention, refused settings."""
+
+import json
+
+import pandas
+import pytest
+import runs
+import torch
+from tolerance import rounding
+
+from attnorm.config.validate import check
+from attnorm.data.sampler import MicroBatch
+from attnorm.data.sources.passages import Passages
+from attnorm.tasks.selection import selection_half
+from attnorm.tasks.task import task_of
+from attnorm.training.run_folder import load_weights
+
+TASK = "document_classification"
+FILES = {*runs.FILES, "tokenizer.json", "labels.json", "samples/validation.labels.jsonl"}
+KINDS = ("hierarchical_tiny", "flat_tiny")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def learned(request, tmp_path_factory):
+    """(model, a run of it that has learned something)."""
+    folder = tmp_path_factory.mktemp("learned") / "run"
+    typed = ("task.max_steps=30", "callbacks.attention_stats.every_n_steps=0", f"model={request.param}")
+    train(folder, "attention=dnas", *typed)
+    return request.param, folder
+
+
+def checked(*typed):
+    """The checked configuration. The model is chosen before its keys are set."""
+    models, others = ([it for it in typed if it.startswith("model=") is chosen] for chosen in (True, False))
+    return runs.tiny(*models, *others, task=TASK)
+
+
+def train(folder, *typed):
+    runs.train(checked(*typed), folder)
+
+
+def rows(split="validation"):
+    made = Passages(folder=str(runs.text_folder()), words=20, parts=8, validation=[3, 6], test=[1], gap=5)
+    return list(made.rows(split))
+
+
+def table(run):
+    return pandas.read_parquet(run / "predictions/validation.parquet")
+
+
+def test_a_run_leaves_exactly_the_promised_files():
+    assert runs.files_of(runs.finished_run(TASK)) == FILES
+
+
+def test_predictions_hold_every_passage_with_its_text_and_part(learned):
+    _, run = learned
+    found, expected = table(run), rows()
+    assert list(zip(found["id"], found["group"], found["reference"], strict=True)) == [
+        (name, part, label) for name, part, _, label in expected
+    ]
+    right = found["reference"] == found["output"]
+    assert list(found["accuracy"]) == [100.0 * it for it in right]
+    summary = runs.summary_of(run)
+    assert summary["validation"]["metrics"]["accuracy"] == pytest.approx(100 * right.mean())
+    assert right.mean() > 0.9  # which animals it is about says it
+    assert summary["primary"] == "accuracy" and summary["monitor"] == "val/accuracy"
+    half = selection_half({part for _, part, _, _ in expected})  # whole parts, not single passages
+    assert (
+        list(found["selecting"]) == [part in half for _, part, _, _ in expected] and 0 < found["selecting"].mean() < 1
+    )
+
+
+@pytest.mark.numerical
+def test_the_loss_is_that_of_the_passages_one_by_one(learned):
+    model_name, run = learned
+    task = task_of(checked("attention=dnas", f"model={model_name}"), run)
+    split = task.splits()["validation"]
+    model = task.model(split.tokenizer).eval()
+    load_weights(model, run / "checkpoints/best.ckpt")
+    losses = []
+    with torch.no_grad():
+        for row, (*_, label) in enumerate(rows()):
+            batch = task.collator(split)[MicroBatch([row], 1)]
+            scores = model(batch["ids"], batch["sentences"])[0]
+            losses.append(-scores.log_softmax(-1)[["pets", "wild"].index(label)].item())
+    close = rounding(torch.float32, depth=4, size=64)
+    assert list(table(run)["loss_sum"]) == pytest.approx(losses, rel=close, abs=close)
+
+
+def test_eval_repeats_the_scores_and_reads_the_test_split(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path, TASK)
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    metrics = json.loads((run / "eval_validation.json").read_text())["metrics"]
+    assert metrics == runs.summary_of(run)["validation"]["metrics"]
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
+    assert json.loads((run / "eval_test.json").read_text())["size"] == len(rows("test"))
+
+
+def test_attention_is_named_by_words_and_sentences(learned):
+    from attnorm.analysis.run import load_run
+
+    model_name, run = learned
+    layers = load_run(run).attention("The red cat likes fish. The owl sleeps.")
+    word = layers["word"]
+    assert "".join(word.keys).replace("##", "").startswith("theredcatlikesfish.theowl")
+    if model_name == "flat_tiny":
+        assert set(layers) == {"word"} and word.queries == [f"query {number}" for number in range(4)]
+        return
+    assert set(layers) == {"word", "sentence"}
+    assert word.queries[3:5] == ["sentence 0, query 3", "sentence 1, query 0"]
+    end = word.keys.index(".") + 1  # of the first sentence
+    assert not word.weights[:, :4, end:].any() and not word.weights[:, 4:, :end].any()
+    assert layers["sentence"].keys == ["sentence 0", "sentence 1"]
+
+
+def test_each_site_takes_a_normalizer_of_its_own():
+    cfg = checked("attention=softmax", "attention.word=hnas", "attention.sentence=dnas").settings
+    assert (cfg["attention"]["word"], cfg["attention"]["sentence"]) == ("hnas", "dnas")
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ("data.batch_tokens=10", "data.batch_tokens=10: must be at least 64, the tokens of a document"),
+        ("model.d_model=18 model.n_heads=4", "model.d_model=18: not a multiple of model.n_heads"),
+        ("model.d_model=17 model.n_heads=1", "model.d_model=17: must be even, half for each direction of a GRU"),
+        ("data.validation=[9]", "data.validation=[9]: allowed: numbers from 0 to 7"),
+        ("data.words=0", "data.words=0: allowed: whole numbers from 1"),
+        ("data.folder=nowhere", "data.folder=nowhere: no such folder"),
+        ("attention.sentences=dnas", "attention.sentences: the model has no such site; it has word, sentence"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(typed, problem):
+    overrides = (*runs.tiny_overrides(TASK), *typed.split())
+    found = check(runs.plain(*overrides), overrides=overrides)
+    assert any(problem in it for it in found), found

@@ -1,0 +1,143 @@
+"""Image classification as whole runs: what they leave, accuracy and loss by hand, attention, and refused settings."""
+
+import json
+from collections import Counter
+
+import pandas
+import pytest
+import runs
+import torch
+from tolerance import rounding
+
+from attnorm.config.validate import check
+from attnorm.data.sampler import MicroBatch
+from attnorm.data.tokenizers.none import NoText
+from attnorm.tasks.images.features import ImageFeaturizer
+from attnorm.tasks.images.task import ImageTask
+from attnorm.tasks.task import task_of
+from attnorm.training.run_folder import load_weights
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+FILES = {*runs.FILES, "no_text.json", "labels.json", "samples/validation.labels.jsonl"}
+TASK = "image_classification"
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """A run that has learned something."""
+    folder = tmp_path_factory.mktemp("learned") / "run"
+    typed = ("task.max_steps=60", "callbacks.attention_stats.every_n_steps=0", "model.query_grid=[2,4]")
+    runs.tiny_run(folder, "attention=dnas", *typed, task=TASK)
+    return folder
+
+
+def validation(run):
+    return pandas.read_parquet(run / "predictions/validation.parquet")
+
+
+def digits():
+    """The validation images of the tiny runs, from scikit-learn: (number, digit)."""
+    from sklearn.datasets import load_digits
+
+    return list(enumerate(load_digits().target))[1079 : 1079 + 40]
+
+
+def test_a_run_leaves_exactly_the_promised_files():
+    assert runs.files_of(runs.finished_run(TASK)) == FILES
+
+
+def test_predictions_hold_every_image_with_its_digit(learned):
+    table, summary = validation(learned), runs.summary_of(learned)
+    assert list(table["id"]) == [str(number) for number, _ in digits()]
+    assert list(table["reference"]) == [str(digit) for _, digit in digits()]
+    right = table["reference"] == table["output"]
+    assert list(table["accuracy"]) == [100.0 * it for it in right]
+    scores = summary["validation"]
+    assert scores["metrics"]["accuracy"] == pytest.approx(100 * right.mean())
+    assert right.mean() > 0.3  # 0.1 by chance
+    [(digit, count)] = Counter(table["reference"]).most_common(1)
+    assert scores["baselines"] == {f"always {digit}": {"accuracy": pytest.approx(100 * count / 40)}}
+    assert summary["monitor"] == "val/accuracy" and summary["primary"] == "accuracy" == ImageTask.primary
+    assert table["selecting"].sum() == 20
+
+
+@pytest.mark.numerical
+def test_the_loss_is_that_of_the_images_one_by_one(learned):
+    task = task_of(runs.tiny("attention=dnas", "model.query_grid=[2,4]", task=TASK), learned)
+    split = task.splits()["validation"]
+    model = task.model(split.tokenizer).eval()
+    load_weights(model, learned / "checkpoints/best.ckpt")
+    losses = []
+    with torch.no_grad():
+        for row, (_, digit) in enumerate(digits()):
+            pixels = task.collator(split)[MicroBatch([row], 1)]["pixels"]
+            losses.append(-model(pixels)[0].log_softmax(-1)[digit].item())
+    close = rounding(torch.float32, depth=4, size=64)
+    assert list(validation(learned)["loss_sum"]) == pytest.approx(losses, rel=close, abs=close)
+
+
+def test_eval_repeats_the_scores_and_reads_the_test_split(monkeypatch, tmp_path):
+    run = runs.copied_run(tmp_path, TASK)
+    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    assert (
+        json.loads((run / "eval_validation.json").read_text())["metrics"]
+        == (runs.summary_of(run)["validation"]["metrics"])
+    )
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
+    assert json.loads((run / "eval_test.json").read_text())["size"] == 359
+
+
+def test_labels_that_the_model_does_not_know_are_refused():
+    featurizer = ImageFeaturizer(["cat", "dog"], cells=4)
+    with pytest.raises(ValueError, match="'cow' is not one that the model was trained on; allowed: cat, dog"):
+        featurizer.encode({"id": ["0", "1"], "label": ["dog", "cow"]}, 0, NoText())
+
+
+def test_images_of_another_size_are_refused(tmp_path):
+    run = runs.copied_run(tmp_path, TASK)
+    facts = json.loads((run / "labels.json").read_text())
+    (run / "labels.json").write_text(json.dumps({**facts, "shape": [16, 8, 1]}))
+    task = task_of(runs.tiny(task=TASK), run)
+    with pytest.raises(ValueError, match=r"images of shape \[8, 8, 1\], but the model reads \[16, 8, 1\]"):
+        task.pixels("validation")
+
+
+def test_the_attention_of_an_image_is_named_by_its_patches(learned):
+    from attnorm.analysis.run import load_run
+
+    layers = load_run(learned).attention(example="1080")
+    assert {name: it.weights.shape for name, it in layers.items()} == {
+        "grid/0": (2, 16, 16),
+        "grid/1": (2, 8, 16),
+        "pool": (2, 4, 8),
+    }
+    assert layers["grid/1"].queries[:5] == ["0,0", "0,1", "0,2", "0,3", "1,0"]
+    assert layers["grid/1"].keys[4] == "1,0" and layers["pool"].queries[-1] == "query 3"
+    with pytest.raises(ValueError, match="models read images"):
+        load_run(learned).attention("a text")
+
+
+def test_a_single_query_warns_in_the_log_of_the_run(tmp_path):
+    runs.tiny_run(tmp_path / "run", "attention=dnas", "model.queries=1", "task.max_steps=1", task=TASK)
+    assert "DNAS with a single query gives uniform weights" in (tmp_path / "run/run.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ("model.patch=3", "model.patch=3: must divide the size of the images, 8 x 8 pixels"),
+        ("data.batch_tokens=10", "data.batch_tokens=10: must be at least 16, the patches of an image"),
+        ("model.query_grid=[2]", "model.query_grid=[2]: allowed"),
+        ("model.positions=sinusoidal", "model.positions=sinusoidal: allowed: learned, none"),
+        ("data.validation=0", "data.validation=0: the validation split is asked for"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(typed, problem):
+    cfg = runs.plain(*runs.IMAGES, typed)
+    assert any(problem in it for it in check(cfg)), check(cfg)
+
+
+def test_another_kind_of_model_or_data_is_refused():
+    found = check(runs.plain(f"task={TASK}", "model=tiny", "data=newswire"))
+    assert any("use model=grid_tiny" in it for it in found)
+    assert any("use data=digits, data=easy_vqa_images" in it for it in found)
