@@ -24,6 +24,8 @@ NORMALIZERS = {
     "fusedmax": "attnorm.attention.normalizers.fusedmax:Fusedmax",
     "constrained_softmax": "attnorm.attention.normalizers.constrained:ConstrainedSoftmax",
     "constrained_sparsemax": "attnorm.attention.normalizers.constrained:ConstrainedSparsemax",
+    "fertility_softmax": "attnorm.attention.normalizers.fertility:FertilitySoftmax",
+    "fertility_sparsemax": "attnorm.attention.normalizers.fertility:FertilitySparsemax",
     "argmax": "attnorm.attention.normalizers.argmax:Argmax",
 }
 PRIORS = {
@@ -108,14 +110,18 @@ def normalizers_of(value: str | list[str]) -> list[str]:
     return names
 
 
-def build_site_normalizer(attention: dict, site: str, heads: int, layer: int = 0) -> Normalizer:
+def build_site_normalizer(
+    attention: dict, site: str, heads: int, layer: int = 0, *, width: int | None = None
+) -> Normalizer:
     """Builds the normalizer of one layer at a site, from resolved attention tables.
 
     layer: the index of the layer at this site, from 0. It selects from a list of normalizers.
+    width: the width of a head, for normalizers with parameters that act on keys.
     """
     names = normalizers_of(attention[site])
     name = names[0] if isinstance(attention[site], str) else names[layer]
-    return build_part("normalizer", name, attention, heads=heads)
+    facts = {"heads": heads} | ({} if width is None else {"width": width})
+    return build_part("normalizer", name, attention, **facts)
 
 
 def build_site_prior(

@@ -121,7 +121,8 @@ class MultiHeadAttention(nn.Module):
             scores = self.scorer(q, k)
         if stepping:
             assert cache is not None
-            weights, cache.state = self.normalizer.step(scores, mask, cache.state, log_prior=log_prior)
+            given = {"keys": k, "scale": scale} if self.normalizer.needs_keys else {}
+            weights, cache.state = self.normalizer.step(scores, mask, cache.state, log_prior=log_prior, **given)
         else:
             weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale)
         if self.observer is not None:

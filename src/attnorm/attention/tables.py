@@ -22,7 +22,7 @@ from attnorm.imports import nearest
 DEFAULT = "_default_"
 TABLES = ("prior", "scorer", "options")
 SMALL = {  # facts of the smallest model, sufficient to check whether its parts can be built
-    "normalizer": {"heads": 1},
+    "normalizer": {"heads": 1, "width": 1},
     "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
     "scorer": {"heads": 1, "width": 1},
 }

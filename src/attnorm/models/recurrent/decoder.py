@@ -73,7 +73,7 @@ class LSTMDecoder(nn.Module):
         self.cross = MultiHeadAttention(
             width,
             heads,
-            build_site_normalizer(attention, SITE, heads),
+            build_site_normalizer(attention, SITE, heads, width=width // heads),
             build_site_scorer(attention, SITE, heads, width // heads),
             shape.attention_dropout,
         )

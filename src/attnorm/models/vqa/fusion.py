@@ -55,7 +55,7 @@ def sinusoidal_encoding(geometry: Tensor) -> Tensor:
 def cross_attention(shape: VqaModelConfig, attention: dict, n_keys: int) -> tuple[MultiHeadAttention, Sum | None]:
     """Builds the attention of the primary's boxes to at most `n_keys` boxes of other views, and its prior, if any."""
     width, heads = shape.d_model, shape.fusion_heads
-    normalizer = build_site_normalizer(attention, "fusion", heads)
+    normalizer = build_site_normalizer(attention, "fusion", heads, width=width // heads)
     scorer = build_site_scorer(attention, "fusion", heads, width // heads)
     prior = build_site_prior(attention, "fusion", heads=heads, bidirectional=True, positions=n_keys, width=width)
     return MultiHeadAttention(width, heads, normalizer, scorer), prior

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -57,6 +58,10 @@ class Seq2SeqTask(Task):
         """The decoding options of the final texts."""
         return self.group("decoding")
 
+    def while_decoding(self, model: Any) -> AbstractContextManager:
+        """The context in which a model writes the final texts. A subclass may change the model within it."""
+        return nullcontext()
+
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         return self.write(model, tokenizer, cut(tokenizer.encode(texts), self.cfg["model"]["max_source"]))
 
@@ -64,7 +69,8 @@ class Seq2SeqTask(Task):
         self, model: Any, tokenizer: Tokenizer, sources: Sequence[list[int]], progress: Callable = iter
     ) -> list[str]:
         """One text for each source, token ids without special tokens. `progress` wraps the list of batches."""
-        return write_texts(model, tokenizer, sources, self.decoding(), self.cfg["data"]["batch_tokens"], progress)
+        with self.while_decoding(model):
+            return write_texts(model, tokenizer, sources, self.decoding(), self.cfg["data"]["batch_tokens"], progress)
 
     def write_split(self, model: Any, split: Split) -> tuple[list[str], float]:
         """The texts for all sources of a split, with a progress bar, and the seconds that this took."""
@@ -78,7 +84,8 @@ class Seq2SeqTask(Task):
         [source] = cut(tokenizer.encode([text]), self.cfg["model"]["max_source"])
         source, special = [*source, tokenizer.eos_id], special_tokens(tokenizer)
         device = next(model.parameters()).device
-        [written] = generate(model, torch.tensor([source], device=device), special, self.decoding())
+        with self.while_decoding(model):
+            [written] = generate(model, torch.tensor([source], device=device), special, self.decoding())
         target = [tokenizer.bos_id, *written]
         read, wrote = ([tokenizer.token(number) for number in ids] for ids in (source, target))
 
