@@ -102,6 +102,7 @@ VISUAL = (  # of the task that asks questions about images
     "trainer.log_every_n_steps=1",
     "optimizer.lr=1.0e-2",
 )
+TRANSLATION = ("task=translation", *DATA, *(it for it in TINY[len(SIZES) + len(DATA) :] if "rouge" not in it))
 SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
 
@@ -141,6 +142,8 @@ def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
         "mlm": lambda: ("task=mlm", *ENCODER, "data.train_size=40", "data.valid_size=8", "data.test_size=5"),
         "squad": lambda: ("task=squad", *ENCODER, *SQUAD, *squad_files()),
         "classify": lambda: ("task=classify", *ENCODER, "data.batch_tokens=300", *labelled_files()),
+        "translation": lambda: (*TRANSLATION, *SIZES, "task.scored_pairs=6"),
+        "translation_lstm": lambda: (*TRANSLATION, "model=lstm_seq2seq", "model.d_model=16", "task.scored_pairs=6"),
         "vqa": lambda: (*VISUAL, *SCENES),
         "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
     }
