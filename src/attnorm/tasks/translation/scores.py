@@ -141,11 +141,14 @@ def sentence_chrf(statistics: dict[str, list[int]]) -> list[float]:
 
 
 def chrf_counts(translation: str, reference: str) -> list[int]:
-    """For n = 1 to 6: the character n-grams of the translation, those of the reference, and those that match."""
+    """For n = 1 to 6: the character n-grams of the translation, those of the reference, and those that match.
+
+    As in sacrebleu, the n-grams of a translation do not count if its reference is too short to have any.
+    """
     counts = []
     for n in range(1, CHARACTERS + 1):
         written, wanted = (_ngrams("".join(text.split()), n) for text in (translation, reference))
-        counts += [written.total(), wanted.total(), (written & wanted).total()]
+        counts += [written.total() if wanted else 0, wanted.total(), (written & wanted).total()]
     return counts
 
 
