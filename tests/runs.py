@@ -288,7 +288,8 @@ def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
 
 
 def finished_run(task: str = "gigaword") -> Path:
-    """A finished run of hnas, or of softmax if no site may have hnas, made once; to be read only (`copied_run` is for whoever writes)."""
+    """A finished run of hnas, or of softmax if the model has no site for hnas, made once. It is to be read only;
+    `copied_run` is for tests that write."""
     return _finished(task)
 
 

@@ -189,3 +189,15 @@ def test_table_3_can_start_from_bert(tmp_path, monkeypatch, commands):
     [(_, tuning), (_, folders)] = commands
     assert f"model.init={tmp_path}" in tuning and "optimizer.lr=1e-3" not in tuning
     assert folders == [f"{tmp_path}/t/mnli_softmax"]
+
+
+def test_translation_has_three_sweeps_and_two_reports(tmp_path, monkeypatch, capsys, commands):
+    start(monkeypatch, "multi30k", "--data", tmp_path, "--folder", tmp_path / "t", "--seeds", 1, 2, "--", "jobs=2")
+    assert [verb for verb, _ in commands] == ["sweep", "sweep", "sweep", "report", "report"]
+    transformer, lstm, positional = ({*arguments} for verb, arguments in commands if verb == "sweep")
+    assert {f"data.dir={tmp_path}", "attention=softmax,dnas,hnas", "seed=1,2", "jobs=2"} < transformer
+    assert {"model=lstm_seq2seq", "attention=softmax,dnas_prefix,hnas_prefix"} < lstm
+    assert {"model=lstm_seq2seq", "attention=softmax", "attention.prior.cross=[positional]"} < positional
+    assert commands[-1][1] == [f"{tmp_path}/t/lstm", f"{tmp_path}/t/positional"]
+    rows = cells(capsys.readouterr().out)
+    assert rows["lstm, hnas_prefix"][0] == "11.15 ± 0.07" and len(rows) == 9  # 7 arms, and the two lines of the header

@@ -66,12 +66,12 @@ def test_the_scores_equal_a_loop_over_the_equations():
     model = lstm(priors=["positional"], scorer="dot", n_heads=1, decoder_layers=1, tie_embeddings=False)
     decoder, source, target = model.decoder, sources([5]), targets([4])
     zeros = torch.zeros(4, dtype=torch.float64)
-    x = model.tokens.weight[source[0]]
+    x = model.tokens.weight[source[0]] * math.sqrt(8)
     ahead = lstm_loop(layer(model.encoder.lstm, 0), x, zeros, zeros)
     back = lstm_loop(layer(model.encoder.lstm, 0, "_reverse"), x.flip(0), zeros, zeros).flip(0)
     memory = torch.cat([ahead, back], 1)
     h, c = decoder.start(memory.mean(0)).tanh().chunk(2)
-    states = lstm_loop(layer(decoder.lstm, 0), model.tokens.weight[target[0]], h, c)
+    states = lstm_loop(layer(decoder.lstm, 0), model.tokens.weight[target[0]] * math.sqrt(8), h, c)
     attention, reach = decoder.cross, decoder.preference.priors["positional"].log_reach.exp().item()
     templates, values = attention.key_value(memory).chunk(2, 1)
     expected = []

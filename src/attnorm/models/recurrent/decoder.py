@@ -14,6 +14,8 @@ none or `uniform`, `positional`, `content`, or any other. alpha is the scale of 
 1 for `dot`, and the head width ** -0.5 for `scaled_dot`.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,15 @@ from attnorm.models.encoder import site_log_prior
 from attnorm.models.recurrent.config import DecoderConfig
 
 SITE = "cross"
+
+
+def embed(tokens: nn.Embedding, ids: Tensor) -> Tensor:
+    """The embeddings of tokens, (B, T) -> (B, T, W), scaled by sqrt(W).
+
+    Their initial standard deviation is W ** -0.5, which suits the output matrix. An LSTM learns much faster from inputs
+    with a standard deviation of 1.
+    """
+    return tokens(ids) * math.sqrt(tokens.embedding_dim)
 
 
 class LSTMCache:
@@ -103,7 +114,7 @@ class LSTMDecoder(nn.Module):
             cache_of_cross, hidden, done = cache.cross, cache.hidden, cache.length
         if hidden is None:
             hidden = self.initial(templates, template_mask)
-        states, hidden = self.lstm(self.dropout(self.tokens(target)), hidden)  # (B, T, W)
+        states, hidden = self.lstm(self.dropout(embed(self.tokens, target)), hidden)  # (B, T, W)
         mask = Mask(queries=None if cache is not None else target != self.pad_id, keys=template_mask)
         log_u = site_log_prior(self.preference, target.shape[1], done, templates, mask)
         z = self.evidence(states)

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from attnorm.models.config import Positions
 from attnorm.models.initialize import initialize
 from attnorm.models.recurrent.config import DecoderConfig
-from attnorm.models.recurrent.decoder import LSTMCache, LSTMDecoder
+from attnorm.models.recurrent.decoder import LSTMCache, LSTMDecoder, embed
 from attnorm.schema import Count
 
 
@@ -49,7 +49,9 @@ class LSTMEncoder(nn.Module):
     def forward(self, ids: Tensor, real: Tensor) -> Tensor:
         """ids, int (B, N), padded at the end; real, bool (B, N), False at padding -> templates (B, N, W), 0 there."""
         lengths = real.sum(1).cpu()
-        packed = pack_padded_sequence(self.dropout(self.tokens(ids)), lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            self.dropout(embed(self.tokens, ids)), lengths, batch_first=True, enforce_sorted=False
+        )
         states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1])
         return self.dropout(states)
 

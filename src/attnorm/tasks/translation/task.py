@@ -102,7 +102,7 @@ class TranslationTask(Seq2SeqTask):
             {**corpus_scores(statistics), "loss": loss},
             baselines={"copy": scorer(sources, targets)},
             note=f"{scorer.describe(targets)}\n{describe(covered)}",
-            settings=vars(self.decoding()),
+            settings={name: value for name, value in vars(self.decoding()).items() if value is not None},
             files={".txt": "\n".join(translations) + "\n"},
             predictions=Predictions(
                 range(len(targets)),
