@@ -10,9 +10,8 @@ import runs
 from made_up_runs import make_run, make_runs
 
 from attnorm.analysis import compare
-from attnorm.training.csv_table import read_csv
-
 from attnorm.attention import check_attention
+from attnorm.training.csv_table import read_csv
 
 FOLDER = runs.ROOT / "experiments"
 
@@ -259,3 +258,15 @@ def test_verdicts_of_a_sweep_are_written_with_their_command(tmp_path, monkeypatc
     assert float(arm["mean"]) == pytest.approx(found.scores[1].mean, rel=1e-4)
     assert float(arm["hours"]) == pytest.approx(found.scores[1].costs["hours"], rel=1e-4)
     assert {row["command"] for row in rows} == {"attnorm sweep a=1,2"}
+
+
+def test_translation_has_three_sweeps_and_two_reports(tmp_path, monkeypatch, capsys, commands):
+    start(monkeypatch, "multi30k", "--data", tmp_path, "--folder", tmp_path / "t", "--seeds", 1, 2, "--", "jobs=2")
+    assert [verb for verb, _ in commands] == ["sweep", "sweep", "sweep", "report", "report"]
+    transformer, lstm, positional = ({*arguments} for verb, arguments in commands if verb == "sweep")
+    assert {f"data.dir={tmp_path}", "attention=softmax,dnas,hnas", "seed=1,2", "jobs=2"} < transformer
+    assert {"model=lstm_seq2seq", "attention=softmax,dnas_prefix,hnas_prefix"} < lstm
+    assert {"model=lstm_seq2seq", "attention=softmax", "attention.prior.cross=[positional]"} < positional
+    assert commands[-1][1] == [f"{tmp_path}/t/lstm", f"{tmp_path}/t/positional"]
+    rows = cells(capsys.readouterr().out)
+    assert rows["lstm, hnas_prefix"][0] == "11.15 ± 0.07" and len(rows) == 9  # 7 arms, and the two lines of the header

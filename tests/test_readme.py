@@ -109,7 +109,8 @@ def material(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(config, "check_trainer", lambda *_: [])  # Lightning itself sees no GPU
-    for name in itertools.chain(*FILES.values()):
+    parallel = (f"{stem}.{language}" for stem in ("train", "valid", "val") for language in ("de", "en", "fr"))
+    for name in itertools.chain(*FILES.values(), parallel):
         (tmp_path / name).write_text("an article\n")
     for folder in ("my/books", "squad"):
         (tmp_path / folder).mkdir(parents=True)
@@ -149,7 +150,7 @@ def material(tmp_path, monkeypatch):
             (r"<text>|<wikipedia>|<novels>", f"{tmp_path}/my/books"),
             (r"<Reuters>", str(tmp_path)),
             (r"<file or ->", f"{tmp_path}/articles.txt"),
-            (r"data\.dir=(<[^>]*>|/data/gigaword)", f"data.dir={tmp_path}"),
+            (r"data\.dir=(<[^>]*>|/data/\w+)", f"data.dir={tmp_path}"),
         ):
             typed = re.sub(pattern, value, typed)
         return shlex.split(typed[COMMAND.match(typed).end(1 if ".py" in typed else 2) :].removeprefix(".py"))

@@ -25,6 +25,8 @@ NORMALIZERS = {
     "fusedmax": "attnorm.attention.normalizers.fusedmax:Fusedmax",
     "constrained_softmax": "attnorm.attention.normalizers.constrained:ConstrainedSoftmax",
     "constrained_sparsemax": "attnorm.attention.normalizers.constrained:ConstrainedSparsemax",
+    "fertility_softmax": "attnorm.attention.normalizers.fertility:FertilitySoftmax",
+    "fertility_sparsemax": "attnorm.attention.normalizers.fertility:FertilitySparsemax",
     "argmax": "attnorm.attention.normalizers.argmax:Argmax",
     "continuous": "attnorm.attention.normalizers.continuous:Continuous",
     "mix": "attnorm.attention.normalizers.mix:Mix",
@@ -38,6 +40,7 @@ PRIORS = {
     "learned": "attnorm.attention.priors:Learned",
     "content": "attnorm.attention.priors:Content",
     "unmasked": "attnorm.attention.priors:Unmasked",
+    "positional": "attnorm.attention.positional:Positional",
 }
 SCORERS = {
     "scaled_dot": "attnorm.attention.scorers:ScaledDot",
@@ -119,16 +122,17 @@ def normalizers_of(value: str | list[str]) -> list[str]:
 
 
 def build_site_normalizer(
-    attention: dict, site: str, heads: int, layer: int = 0, width: int | None = None
+    attention: dict, site: str, heads: int, layer: int = 0, *, width: int | None = None
 ) -> Normalizer:
     """Builds the normalizer of one layer at a site, from resolved attention tables.
 
     layer: the index of the layer at this site, from 0. It selects from a list of normalizers.
-    width: the width of a head, for normalizers whose parameters depend on it.
+    width: the width of a head, for normalizers with parameters that act on keys.
     """
     names = normalizers_of(attention[site])
     name = names[0] if isinstance(attention[site], str) else names[layer]
-    return build_part("normalizer", name, attention, heads=heads, width=width, place=(site, layer))
+    facts = {"heads": heads, "place": (site, layer)} | ({} if width is None else {"width": width})
+    return build_part("normalizer", name, attention, **facts)
 
 
 def build_site_prior(

@@ -4,7 +4,7 @@
 or the arguments of its constructor. `interface` says which methods a task can call. A task can train every model that
 has the interface of the task:
 
-    "seq2seq"  encode, decode and logits, as in `seq2seq.Seq2Seq`
+    "seq2seq"  encode, decode, new_cache and logits, as in `seq2seq.Seq2Seq` and `recurrent.seq2seq.LSTMSeq2Seq`
     "encoder"  states of tokens, as in `encoder.Encoder`; the task adds a head (`bert.py`, `heads.py`)
     "vqa"      scores of answers from a question and views of an image, as in `vqa.base.VqaModel`
 """

@@ -40,11 +40,11 @@ class Residual(nn.Module):
 
 def build_attention(shape: EncoderConfig, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
     """Builds the multi-head attention of one layer at one site. layer: the index of the layer at the site, from 0."""
-    head_width = shape.d_model // shape.n_heads
-    normalizer = build_site_normalizer(attention, site, shape.n_heads, layer, head_width)
-    scorer = build_site_scorer(attention, site, shape.n_heads, head_width)
+    heads, width = shape.n_heads, shape.d_model // shape.n_heads
+    normalizer = build_site_normalizer(attention, site, heads, layer, width=width)
+    scorer = build_site_scorer(attention, site, heads, width)
     bank = build_site_bank(attention, site, shape.d_model, normalizer)
-    return MultiHeadAttention(shape.d_model, shape.n_heads, normalizer, scorer, shape.attention_dropout, bank)
+    return MultiHeadAttention(shape.d_model, heads, normalizer, scorer, shape.attention_dropout, bank)
 
 
 def feed_forward(shape: EncoderConfig) -> nn.Sequential:

@@ -87,20 +87,20 @@ class Problem:
         return f"case: {self.name}; {b} examples, {h} heads, {n} queries, {m} keys, {str(self.q.dtype)[6:]}"
 
 
-def needs_heads(factory: Callable[..., Normalizer]) -> bool:
-    """Whether a factory has a parameter `heads` without a default."""
+def needed(factory: Callable[..., Normalizer], **facts: int) -> dict[str, int]:
+    """Those of the facts for which a factory has a parameter without a default, as a model passes them."""
     try:
-        heads = inspect.signature(factory).parameters.get("heads")
+        taken = inspect.signature(factory).parameters
     except ValueError:  # a callable without a signature
-        return False
-    return heads is not None and heads.default is heads.empty
+        return {}
+    return {name: fact for name, fact in facts.items() if name in taken and taken[name].default is taken[name].empty}
 
 
 class Subject:
     """The normalizer under test: makes inputs for it and calls it as a model would."""
 
     def __init__(self, factory: Callable[..., Normalizer], seed: int, device: str, heads: int, lengths: tuple):
-        normalizer = factory(heads=heads) if needs_heads(factory) else factory()
+        normalizer = factory(**needed(factory, heads=heads, width=WIDTH))
         if not isinstance(normalizer, Normalizer):
             raise ValueError(
                 f"factory={factory!r}: made {type(normalizer).__name__}, expected an attnorm.attention.Normalizer"
@@ -131,8 +131,11 @@ class Subject:
     def weights(self, problem: Problem, module: Normalizer | None = None, **more: Any) -> Tensor:
         """`forward`: (B, H, N, M). Keys and scale are given where the class needs them."""
         module = module or self.module(problem.q.dtype)
-        keys = {"keys": problem.k, "scale": problem.scale} if self.normalizer.needs_keys else {}
-        return module(problem.scores, problem.mask, log_prior=problem.log_prior, **{**keys, **more})
+        return module(problem.scores, problem.mask, log_prior=problem.log_prior, **{**self.keys_of(problem), **more})
+
+    def keys_of(self, problem: Problem) -> dict[str, Any]:
+        """The arguments that only a class with `needs_keys` gets."""
+        return {"keys": problem.k, "scale": problem.scale} if self.normalizer.needs_keys else {}
 
     def attend(self, problem: Problem, module: Normalizer | None = None) -> Tensor:
         """`attend`: (B, H, N, D)."""

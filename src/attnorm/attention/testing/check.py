@@ -36,7 +36,8 @@ def check_normalizer(
     shapes, indices, the expected and the found number), or "skip" with the reason.
 
     factory:    makes a normalizer when called without arguments: a class, or `lambda: MyNormalizer(p=2)`. If it has a
-                parameter `heads` without a default, it is called with the number of heads, as in a model.
+                parameter `heads` or `width` without a default, it is called with the number or the width of the heads,
+                as in a model.
     properties: names to try only some of PROPERTIES.
     seed:       of the random inputs.
     heads:      number of heads of the inputs.

@@ -112,8 +112,7 @@ def step_equals_full_pass(subject: Subject) -> None:
         for row in range(n):
             now = (..., slice(row, row + 1), slice(row + 1 if grows else None))
             log_prior = None if problem.log_prior is None else problem.log_prior.expand(problem.shape)[now]
-            keys = problem.k[..., : row + 1 if grows else None, :]
-            given = {"keys": keys, "scale": problem.scale} if module.needs_keys else {}
+            given = subject.keys_of(replace(problem, k=problem.k[..., : row + 1 if grows else None, :]))
             w, state = module.step(problem.scores[now], problem.allowed[now], state, log_prior=log_prior, **given)
             compare(w, expected[now], "weights of one step", f"{problem}\nstep for query {row}")
 

@@ -1,0 +1,99 @@
+"""Pictures of alignments: how much attention each target word of a translation pays to each source word."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnorm.analysis.attention.heatmaps import add_scale, colours, heat_map, panel_size
+from attnorm.analysis.attention.reading import LayerAttention, read
+from attnorm.analysis.run import Run
+from attnorm.errors import ConfigError, Problem
+from attnorm.tasks.seq2seq.base import Seq2SeqTask
+
+END = "</s>"
+
+
+def alignment(run: Run, text: str) -> LayerAttention:
+    """The attention from the words of the target, which the model writes, to the words of the source.
+
+    It is the mean over the layers and heads of the attention to the source, with one "head". The row of a word is the
+    attention with which the word was predicted, the last row that of the end. The columns of the subwords of a source
+    word are added up, and the rows of the subwords of a target word are averaged. A fertility of the decoding applies.
+
+    Raises ConfigError for a run of a task without sources and targets.
+    """
+    task = run.task
+    if not isinstance(task, Seq2SeqTask):
+        raise ConfigError(
+            [Problem("run", "its task does not map a text to a text, so there is no alignment", run.folder)]
+        )
+    inputs, tokens = run.attended(text)
+    with task.while_decoding(run.model):
+        layers = read(run.name, text, run.model, inputs, tokens).layers
+    weights = torch.stack([it.weights.mean(0) for label, it in layers.items() if label.endswith("cross")]).mean(0)
+    source, target = (ids[0].tolist() for ids in inputs)
+    of_source, of_target = run_of_words(run, source), run_of_words(run, [*target[1:], run.tokenizer.eos_id])
+    rows, columns = one_hot(of_target), one_hot(of_source)
+    merged = (rows / rows.sum(1, keepdim=True)) @ weights @ columns.T
+    return LayerAttention(
+        merged[None], words(run, [*target[1:], run.tokenizer.eos_id], of_target), words(run, source, of_source)
+    )
+
+
+def run_of_words(run: Run, ids: Sequence[int]) -> Tensor:
+    """int64 (N,): the number of the word that each token belongs to. The end token is a word of its own."""
+    starts = np.array(run.tokenizer.starts_word(np.array(ids)), dtype=bool)
+    starts |= np.array(ids) == run.tokenizer.eos_id
+    starts[0] = True
+    return torch.from_numpy(starts.cumsum() - 1)
+
+
+def one_hot(numbers: Tensor) -> Tensor:
+    """float32 (words, tokens): 1 where a token belongs to a word."""
+    return torch.nn.functional.one_hot(numbers).T.float()
+
+
+def words(run: Run, ids: Sequence[int], numbers: Tensor) -> list[str]:
+    """The texts of the words."""
+    groups: list[list[int]] = [[] for _ in range(int(numbers[-1]) + 1)]
+    for token, number in zip(ids, numbers.tolist(), strict=True):
+        groups[number].append(token)
+    return [END if group == [run.tokenizer.eos_id] else run.tokenizer.decode(group) for group in groups]
+
+
+def draw_alignments(
+    run: Run, texts: Sequence[str], folder: str | Path | None = None, formats: Sequence[str] = ("png",)
+) -> list[Path]:
+    """Draws the alignment of each text with its translation, and returns the files: alignment_0.png, ...
+
+    Rows are target words and columns are source words. Colours show the square root of the weights. The numbers below
+    are the coverage: the attention that each source word receives in total.
+
+    folder: where the figures are written; by default figures/alignments/ in the run folder. formats: as in `savefig`.
+    """
+    from matplotlib.figure import Figure
+
+    folder = Path(folder or run.folder / "figures" / "alignments")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for number, text in enumerate(texts):
+        found = alignment(run, text)
+        width, height = panel_size([found])
+        figure = Figure(figsize=(max(4.0, 1.6 * width + 1.2), max(3.0, 1.6 * height + 1.0)), layout="constrained")
+        axes = figure.subplots()
+        image = heat_map(axes, found, 0, colours([found.weights]), run.name)
+        add_scale(figure, image, axes)
+        covered = found.weights[0].sum(0).tolist()
+        axes.set_xticks(
+            range(len(found.keys)),
+            [f"{word}\n{mass:.1f}" for word, mass in zip(found.keys, covered, strict=True)],
+            rotation=0 if len(found.keys) <= 8 else 90,
+        )
+        axes.set(xlabel="source word, and its coverage", ylabel="target word")
+        for suffix in formats:
+            written.append(folder / f"alignment_{number}.{suffix}")
+            figure.savefig(written[-1], dpi=130)
+    return written

@@ -1,0 +1,96 @@
+"""Parallel corpora: the built-in one is frozen and its splits are disjoint; Moses files are read and checked."""
+
+import gzip
+import hashlib
+
+import pytest
+from builders import build_source
+
+from attnorm.data.synthetic.phrases import SPLITS, pair
+from attnorm.data.synthetic.phrases.lexicon import KELVAN, NAMES
+from attnorm.errors import DataError
+
+FIRST_200_SHA256 = "d45510e5069bee48f680a713ff20fa16547b46d5645f38022df8ed7a3177222a"
+
+
+def test_the_corpus_is_frozen():
+    """A change of the generator would make runs incomparable with earlier ones."""
+    text = "\n".join("\t".join(pair(split, index)) for split in SPLITS for index in range(200))
+    assert hashlib.sha256(text.encode()).hexdigest() == FIRST_200_SHA256
+
+
+def test_no_sentence_is_in_two_splits_and_few_are_repeated():
+    sentences = {split: {pair(split, index)[1] for index in range(300)} for split in SPLITS}
+    assert all(len(found) > 297 for found in sentences.values())
+    assert not sentences["train"] & (sentences["validation"] | sentences["test"])
+    assert not sentences["validation"] & sentences["test"]
+
+
+def test_another_seed_gives_other_sentences():
+    assert pair("train", 0) == pair("train", 0, 0) != pair("train", 0, 1)
+
+
+def test_every_name_is_copied_and_the_orders_differ():
+    crossing = 0
+    for index in range(300):
+        kelvan, english = (text.split() for text in pair("train", index))
+        assert kelvan[-1] == english[-1] == "."
+        assert {*kelvan} & {*NAMES} == {*english} & {*NAMES}
+        places = [kelvan.index(KELVAN[word]) for word in english if KELVAN.get(word) in kelvan]
+        crossing += places != sorted(places)
+    assert crossing > 150  # of two words whose Kelvan form stands there without an ending, one is behind the other
+
+
+def test_a_word_has_up_to_three_translations():
+    """Endings and compounds make the English sentence longer."""
+    lengths = [tuple(len(text.split()) for text in pair("train", index)) for index in range(300)]
+    assert all(kelvan <= english <= 3 * kelvan for kelvan, english in lengths)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def moses(folder, **options):
+    settings = {"dir": str(folder), "source_language": "de", "target_language": "en"}
+    return build_source("parallel_files", **settings | options)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "train.de").write_text("ein Hund\nzwei Katzen\n")
+    (tmp_path / "train.en").write_text("a dog\ntwo cats\n")
+    with gzip.open(tmp_path / "valid.de.gz", "wt") as file:
+        file.write("ein Haus\n")
+    (tmp_path / "valid.en").write_text("a house\n")
+    return tmp_path
+
+
+def test_pairs_are_read_in_both_directions_plain_or_packed(corpus):
+    source = moses(corpus)
+    assert source.check() == [] and source.splits == ("train", "validation")
+    assert list(source.rows("train")) == [("ein Hund", "a dog"), ("zwei Katzen", "two cats")]
+    assert list(source.rows("validation")) == [("ein Haus", "a house")]
+    back = moses(corpus, source_language="en", target_language="de")
+    assert list(back.rows("train")) == [("a dog", "ein Hund"), ("two cats", "zwei Katzen")]
+    assert back.fingerprint("train") != source.fingerprint("train")
+
+
+def test_files_of_different_lengths_are_refused(corpus):
+    (corpus / "train.en").write_text("a dog\n")
+    with pytest.raises(DataError, match=r"train.de has 2 lines but train.en has 1"):
+        next(moses(corpus).rows("train"))
+
+
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        ({"dir": "nowhere"}, "data.dir=nowhere: no such folder"),
+        ({"target_language": "de"}, "data.target_language=de: must differ"),
+        ({"source_language": "fr"}, "train.fr"),
+        ({"validation": "dev/valid"}, "data.validation=dev/valid: must be part of a file's name"),
+    ],
+)
+def test_problems_are_found_before_anything_is_read(corpus, options, problem):
+    found = moses(corpus, **options).check()
+    assert any(problem in str(it) for it in found), found
+    assert any("data.test=null" in it for it in moses(corpus).check(["test"]))

@@ -1,0 +1,157 @@
+"""Translation: BLEU and chrF are those of sacrebleu, whole runs of both models, fertility, coverage and alignments."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as parquet
+import pytest
+import runs
+import sacrebleu
+import torch
+
+import attnorm
+from attnorm.analysis.alignment import alignment, draw_alignments
+from attnorm.analysis.arms import read_folder
+from attnorm.analysis.scores import corpus_metrics_of, example_table
+from attnorm.analysis.statistics.corpus import pseudo_values
+from attnorm.config.validate import check
+from attnorm.errors import RunError
+from attnorm.tasks.results import CORPUS_METRICS as KEY
+from attnorm.tasks.results import Predictions
+from attnorm.tasks.translation.scores import CORPUS_METRICS, Bleu, ChrF, Scorer, corpus_scores, sentence_chrf
+
+REFERENCES = ["the cat sat on the mat .", "there is a dog in the garden today .", "hello", "two old men talk", "no"]
+TRANSLATIONS = ["the cat sat on a mat .", "a dog is in the garden .", "hello", "", "two young men talk about no one"]
+
+
+def totals(metric, table):
+    return np.stack([table[column] for column in metric.columns], -1).astype(float)
+
+
+# -------------------------------------------------------------------------------------------------------------- scores
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 3), slice(1, 2), slice(3, 4)])
+def test_bleu_and_chrf_from_counts_are_those_of_sacrebleu(rows):
+    found = corpus_scores(Scorer(None).statistics(TRANSLATIONS[rows], REFERENCES[rows]))
+    assert found["BLEU"] == pytest.approx(sacrebleu.corpus_bleu(TRANSLATIONS[rows], [REFERENCES[rows]]).score)
+    assert found["chrF"] == pytest.approx(sacrebleu.corpus_chrf(TRANSLATIONS[rows], [REFERENCES[rows]]).score)
+
+
+def test_chrf_of_sentences_is_that_of_sacrebleu():
+    found = sentence_chrf(Scorer(None).statistics(TRANSLATIONS, REFERENCES))
+    pairs = zip(TRANSLATIONS, REFERENCES, strict=True)
+    assert found == pytest.approx([sacrebleu.sentence_chrf(*(text, [gold])).score for text, gold in pairs])
+
+
+@pytest.mark.parametrize("metric", [Bleu, ChrF])
+def test_pseudo_values_come_from_leaving_out_one_sentence(metric):
+    table = Scorer(None).statistics(TRANSLATIONS, REFERENCES)
+    score = {Bleu: sacrebleu.corpus_bleu, ChrF: sacrebleu.corpus_chrf}[metric]
+    whole, n, expected = score(TRANSLATIONS, [REFERENCES]).score, len(REFERENCES), []
+    for i in range(n):
+        kept = [j for j in range(n) if j != i]
+        without = score([TRANSLATIONS[j] for j in kept], [[REFERENCES[j] for j in kept]]).score
+        expected.append(n * whole - (n - 1) * without)
+    assert pseudo_values(totals(metric, table), metric.of) == pytest.approx(expected)
+
+
+def test_texts_are_detokenised_before_they_are_scored():
+    assert Scorer("en").plain(["a boy &apos;s hat , on fire ."]) == ["a boy's hat, on fire."]
+    note = Scorer("en").describe(["lower case ."])
+    assert "nrefs:1|case:mixed" in note and "sacremoses (en)" in note and "not comparable" in note
+    assert "not comparable" not in Scorer(None).describe(["A sentence ."])
+
+
+# ---------------------------------------------------------------------------------------------------------- whole runs
+
+
+MODELS = pytest.mark.parametrize("task", ["translation", "translation_lstm"])
+
+
+@MODELS
+@pytest.mark.training
+def test_a_run_leaves_its_translations_and_what_metrics_are_computed_from(task):
+    run = runs.finished_run(task)
+    assert runs.files_of(run) >= {"samples/validation.txt", "predictions/validation.parquet"}
+    scores, table = runs.summary_of(run)["validation"], pd.read_parquet(run / "predictions" / "validation.parquet")
+    assert set(scores["metrics"]) == {"BLEU", "chrF", "loss"} and runs.summary_of(run)["primary"] == "BLEU"
+    texts = (run / "samples" / "validation.txt").read_text().splitlines()
+    assert texts == list(table["output"]) and len(texts) == 20
+    plain = [Scorer("en").plain(list(table[name])) for name in ("output", "reference")]
+    assert scores["metrics"]["chrF"] == pytest.approx(sacrebleu.corpus_chrf(plain[0], [plain[1]]).score)
+    assert "nrefs:1" in scores["note"] and "coverage" in scores["note"]
+    assert set(scores["baselines"]) == {"copy"}
+
+
+@pytest.mark.training
+def test_runs_are_compared_on_bleu_although_it_is_a_metric_of_the_corpus():
+    run = runs.finished_run("translation")
+    found = example_table(read_folder(run), "validation")
+    assert found.source == "half" and found.metrics()[:2] == ["BLEU", "chrF"]
+    ids = list(found.rows.index)
+    plain = [Scorer("en").plain(list(found.rows[name])) for name in ("output", "reference")]
+    assert found.overall("chrF", ids) == pytest.approx(sacrebleu.corpus_chrf(plain[0], [plain[1]]).score)
+    assert np.isfinite(found.values("chrF", ids)).all() and len(ids) == 10
+
+
+def test_metrics_that_a_table_names_are_imported_from_trusted_packages_only(tmp_path, caplog):
+    path = tmp_path / "validation.parquet"
+
+    def write(place):
+        table = Predictions(["a"], ["b"], ["c"], {}, [1.0], [1], corpus_metrics=CORPUS_METRICS).table()
+        parquet.write_table(table.replace_schema_metadata({KEY: json.dumps({"BLEU": place})}), path)
+
+    Predictions(["a"], ["b"], ["c"], {}, [1.0], [1], corpus_metrics=CORPUS_METRICS).write(path)
+    assert corpus_metrics_of(path) == CORPUS_METRICS
+    write("somebody.metrics:Bleu")
+    assert corpus_metrics_of(path) == {} and "ATTNORM_TRUST" in caplog.text
+    write("attnorm.tasks.translation.scores:Scorer")
+    with pytest.raises(RunError, match="BLEU cannot be computed"):
+        corpus_metrics_of(path)
+
+
+@MODELS
+@pytest.mark.training
+def test_eval_and_generate_use_a_fertility_that_no_source_word_exceeds(monkeypatch, tmp_path, capsys, task):
+    run = runs.copied_run(tmp_path, task)
+    assert runs.call(monkeypatch, "eval", f"run={run}", "decoding.fertility=0.1", "decoding.max_length=12") == 0
+    record = json.loads((run / "eval_validation.json").read_text())
+    free = runs.summary_of(run)["validation"]
+    assert record["coverage"]["largest"] <= 0.1 + 1e-5 < free["coverage"]["largest"]
+    (tmp_path / "in.txt").write_text("mira maprona trustur .\n")
+    assert runs.call(monkeypatch, "generate", f"run={run}", f"input={tmp_path}/in.txt", "decoding.fertility=0.1") == 0
+    assert len(capsys.readouterr().out.splitlines()) >= 1
+    assert isinstance(attnorm.load_run(run).generate(["mira maprona ."])[0], str)
+
+
+@MODELS
+@pytest.mark.training
+def test_an_alignment_has_a_row_per_target_word_and_a_column_per_source_word(tmp_path, task):
+    run = attnorm.load_run(runs.finished_run(task))
+    text = "mira maprona trustur ."
+    found = alignment(run, text)
+    assert found.keys == [*text.split(), "</s>"] and found.queries[-1] == "</s>"
+    assert [*run.generate([text])[0].split(), "</s>"] == found.queries
+    torch.testing.assert_close(found.weights.sum(-1), torch.ones(1, len(found.queries)))
+    [file] = draw_alignments(run, [text], tmp_path)
+    assert file.stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    "typed, message",
+    [
+        (["model=lstm_seq2seq", "attention.cross=dnas"], "couples queries and would leak the future"),
+        (["model=lstm_seq2seq", "attention=hnas"], "hnas_prefix"),
+        (["decoding.fertility=1", "attention.cross=entmax"], "entmax has no form with fertility"),
+        (["decoding.fertility=0"], "decoding.fertility"),
+        (["decoding.max_length=64"], "decoding.max_length"),
+        (["data=newswire"], "data"),
+    ],
+)
+def test_wrong_settings_are_refused(typed, message):
+    typed = ["task=translation", *typed]
+    problems = [str(it) for it in check(runs.plain(*typed), overrides=typed)]
+    assert len(problems) == 1 and re.search(message, problems[0]), problems
