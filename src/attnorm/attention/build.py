@@ -32,6 +32,7 @@ PRIORS = {
     "alibi": "attnorm.attention.priors:Alibi",
     "learned": "attnorm.attention.priors:Learned",
     "content": "attnorm.attention.priors:Content",
+    "positional": "attnorm.attention.positional:Positional",
 }
 SCORERS = {
     "scaled_dot": "attnorm.attention.scorers:ScaledDot",

@@ -1,11 +1,11 @@
 """Greedy and beam search over a batch, with cached incremental decoding."""
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from attnorm.models.seq2seq import DecoderCache, Seq2Seq
 from attnorm.schema import Count, NonNegative, WholeNumber
 
 
@@ -35,11 +35,62 @@ class SpecialTokens:
     eos: int
 
 
+class DecoderState(Protocol):
+    """The state of incremental decoding. length: the number of decoded positions."""
+
+    length: int
+
+    def select(self, rows: Tensor, /) -> None:
+        """Keeps the given rows, int (B',), in this order."""
+
+
+class Generator(Protocol):
+    """A model that generates token by token, such as `Seq2Seq`. `shape.max_target` is its number of positions."""
+
+    shape: Any
+
+    def eval(self) -> Any: ...
+
+    def new_cache(self) -> Any:
+        """An empty `DecoderState`."""
+
+    def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: Any = None, /) -> Tensor:
+        """target, int (B, T); memory (B, N, W); source_real, bool (B, N) -> states (B, T, W)."""
+
+    def logits(self, states: Tensor, /) -> Tensor:
+        """states (..., W) -> scores of the next token (..., V)."""
+
+
+class Encodes(Generator, Protocol):
+    """A generator that reads a sequence of tokens."""
+
+    def encode(self, source: Tensor, /) -> Tensor:
+        """source, int (B, N) -> memory (B, N, W)."""
+
+
 @torch.no_grad()
 def generate(
-    model: Seq2Seq, source: Tensor, special: SpecialTokens, decoding: Decoding, cached: bool = True
+    model: Encodes, source: Tensor, special: SpecialTokens, decoding: Decoding, cached: bool = True
 ) -> list[list[int]]:
     """Generates the best headline of each article: source, int (B, N), padded -> B lists of token ids.
+
+    See `search`. The model is put into evaluation mode.
+    """
+    model.eval()
+    return search(model, model.encode(source), source != special.pad, special, decoding, cached)
+
+
+@torch.no_grad()
+def search(
+    model: Generator,
+    memory: Tensor,
+    real: Tensor,
+    special: SpecialTokens,
+    decoding: Decoding,
+    cached: bool = True,
+) -> list[list[int]]:
+    """Generates the best text for each row of `memory` (B, N, W), to which the decoder attends where `real`, bool
+    (B, N), is True: B lists of token ids.
 
     The lists contain no special tokens. Beam search keeps the `beam_size` best open hypotheses of each article. A
     hypothesis that ends while it is among the best is finished. An article is done when it has `beam_size` finished
@@ -47,16 +98,15 @@ def generate(
     the same result; tests use it as the reference. The model is put into evaluation mode.
     """
     model.eval()
-    beams, device = decoding.beam_size, source.device
+    beams, device, size = decoding.beam_size, memory.device, len(memory)
     max_length = min(decoding.max_length, model.shape.max_target - 1)  # the begin token takes one position
-    real = (source != special.pad).repeat_interleave(beams, 0)  # (B K, N)
-    memory = model.encode(source).repeat_interleave(beams, 0)  # (B K, N, W)
-    cache = DecoderCache(len(model.layers)) if cached else None
+    real, memory = real.repeat_interleave(beams, 0), memory.repeat_interleave(beams, 0)  # (B K, N), (B K, N, W)
+    cache = model.new_cache() if cached else None
 
-    articles = list(range(len(source)))  # which article each group of K rows belongs to
+    articles = list(range(size))  # which article each group of K rows belongs to
     finished: list[list[tuple[float, list[int]]]] = [[] for _ in articles]
     tokens = torch.full((len(real), 1), special.bos, device=device)  # (B K, t)
-    scores = torch.full((len(source), beams), -torch.inf, device=device)  # (B, K) log p so far
+    scores = torch.full((size, beams), -torch.inf, device=device)  # (B, K) log p so far
     scores[:, 0] = 0.0  # all beams start equal, so only the first may branch
 
     for length in range(1, max_length + 2):  # chooses token number `length`; the last must be the end token
@@ -91,7 +141,7 @@ def generate(
 
 
 def _next_token_log_p(
-    model: Seq2Seq, tokens: Tensor, memory: Tensor, real: Tensor, cache: DecoderCache | None
+    model: Generator, tokens: Tensor, memory: Tensor, real: Tensor, cache: DecoderState | None
 ) -> Tensor:
     """log p of the token after `tokens` (B K, t), float32 (B K, V). With a cache, only the last token is computed."""
     new = tokens if cache is None else tokens[:, cache.length :]

@@ -10,8 +10,9 @@ from torch import nn
 def initialize(model: nn.Module, seed: int) -> None:
     """Initializes a model.
 
-    Matrices are Xavier-uniform (for a GRU, per gate), biases are zero, and embeddings are normal with std width **
-    -0.5. Norms keep their ones and zeros.
+    Matrices are Xavier-uniform (for a GRU or LSTM, per gate), biases are zero, and embeddings are normal with std
+    width ** -0.5. Norms keep their ones and zeros. The forget gates of an LSTM have the bias 1, so that it remembers at
+    first ("Learning to forget", Gers et al., 2000).
 
     Each module uses its own generator, seeded by `seed` and the name of the module. So two variants of a model have
     bit-equal initial values in all shared parameters, regardless of their other parameters.
@@ -24,12 +25,14 @@ def initialize(model: nn.Module, seed: int) -> None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5, generator=generator)
-        elif isinstance(module, nn.GRU):
+        elif isinstance(module, (nn.GRU, nn.LSTM)):
             for parameter_name, parameter in module.named_parameters():
                 if parameter_name.startswith("bias"):
                     nn.init.zeros_(parameter)
+                    if isinstance(module, nn.LSTM) and parameter_name.startswith("bias_ih"):
+                        nn.init.ones_(parameter.split(module.hidden_size)[1])  # gates: input, forget, cell, output
                 else:
-                    for gate in parameter.chunk(3):  # reset, update, new
+                    for gate in parameter.split(module.hidden_size):
                         nn.init.xavier_uniform_(gate, generator=generator)
 
 

@@ -112,6 +112,10 @@ class Seq2Seq(nn.Module):
             cache.length = done + n_new
         return self.norm(x)
 
+    def new_cache(self) -> DecoderCache:
+        """An empty state of incremental decoding."""
+        return DecoderCache(len(self.layers))
+
     def logits(self, states: Tensor) -> Tensor:
         """states (..., W) -> scores of the next token (..., V)."""
         return self.output(states)

@@ -1,0 +1,102 @@
+"""An encoder-decoder of LSTMs with attention between them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from attnorm.models.config import Positions
+from attnorm.models.initialize import initialize
+from attnorm.models.recurrent.config import DecoderConfig
+from attnorm.models.recurrent.decoder import LSTMCache, LSTMDecoder
+from attnorm.schema import Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSTMSeq2SeqConfig(DecoderConfig):
+    """The configuration of `LSTMSeq2Seq`: that of its decoder, and the following.
+
+    d_model:        must be even, because each direction of the encoder has half of the width.
+    encoder_layers: layers of the bidirectional LSTM.
+    max_source:     maximum number of source tokens, including the end token.
+    """
+
+    encoder_layers: Count = 1
+    max_source: Positions
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model % 2:
+            raise ValueError(f"d_model={self.d_model!r}: must be even, half of the width for each direction")
+
+
+class LSTMEncoder(nn.Module):
+    """A bidirectional LSTM over the source. Its states are the templates T ("Fenchel Duality", Sec. 3.2)."""
+
+    def __init__(self, shape: LSTMSeq2SeqConfig, tokens: nn.Embedding):
+        super().__init__()
+        self.tokens, self.dropout = tokens, nn.Dropout(shape.dropout)
+        self.lstm = nn.LSTM(
+            shape.d_model,
+            shape.d_model // 2,
+            shape.encoder_layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=shape.dropout if shape.encoder_layers > 1 else 0.0,
+        )
+
+    def forward(self, ids: Tensor, real: Tensor) -> Tensor:
+        """ids, int (B, N), padded at the end; real, bool (B, N), False at padding -> templates (B, N, W), 0 there."""
+        lengths = real.sum(1).cpu()
+        packed = pack_padded_sequence(self.dropout(self.tokens(ids)), lengths, batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1])
+        return self.dropout(states)
+
+
+class LSTMSeq2Seq(nn.Module):
+    """A bidirectional LSTM encoder and an `LSTMDecoder` with a shared vocabulary.
+
+    sites:     the only attention site, that of the decoder. Under teacher forcing it is autoregressive.
+    attention: resolved tables (`attnorm.attention.tables`).
+    seed:      seed of the initial parameters, see `initialize`.
+    """
+
+    interface = "seq2seq"
+    Config = LSTMSeq2SeqConfig
+    sites = LSTMDecoder.sites
+
+    def __init__(self, shape: LSTMSeq2SeqConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
+        super().__init__()
+        self.shape, self.pad_id = shape, pad_id
+        self.tokens = nn.Embedding(vocab_size, shape.d_model)
+        self.encoder = LSTMEncoder(shape, self.tokens)
+        self.decoder = LSTMDecoder(shape, attention, self.tokens, shape.max_source, pad_id)
+        initialize(self, seed)
+        if shape.tie_embeddings:
+            self.decoder.tie()
+
+    @classmethod
+    def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """The number of layers at each site."""
+        return dict.fromkeys(cls.sites, 1)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Returns the decoder's states (B, T, W). source: int (B, N), padded; target: int (B, T), the tokens so far."""
+        return self.decode(target, self.encode(source), source != self.pad_id)
+
+    def encode(self, source: Tensor) -> Tensor:
+        """source, int (B, N) -> templates (B, N, W)."""
+        return self.encoder(source, source != self.pad_id)
+
+    def decode(self, target: Tensor, memory: Tensor, source_real: Tensor, cache: LSTMCache | None = None) -> Tensor:
+        """As `LSTMDecoder`: target, int (B, T); memory (B, N, W); source_real, bool (B, N) -> states (B, T, W)."""
+        return self.decoder(target, memory, source_real, cache)
+
+    def new_cache(self) -> LSTMCache:
+        """An empty state of incremental decoding."""
+        return LSTMCache()
+
+    def logits(self, states: Tensor) -> Tensor:
+        """states (..., W) -> scores of the next token (..., V)."""
+        return self.decoder.logits(states)

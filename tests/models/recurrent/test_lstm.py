@@ -1,0 +1,196 @@
+"""The LSTM encoder-decoder: equal to a loop over its equations; padding, the future and a cache change nothing."""
+
+import math
+import zlib
+
+import pytest
+import torch
+from builders import EOS, PAD, SPECIAL, attention_tables, sources, targets
+from torch.testing import assert_close
+
+from attnorm.attention.multihead import observe
+from attnorm.attention.positional import Positional
+from attnorm.models.generation import Decoding, generate
+from attnorm.models.recurrent.seq2seq import LSTMSeq2Seq, LSTMSeq2SeqConfig
+
+pytestmark = pytest.mark.numerical
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+NORMALIZERS = ["softmax", "dnas_prefix", "hnas_prefix", "sparsemax", "entmax", "fusedmax", "ot", "fenchel"]
+EVERY_PRIOR = ["positional", "content", "learned", "t5"]
+
+
+def lstm(normalizer="softmax", priors=(), vocab_size=11, noise=0.5, scorer="scaled_dot", **shape):
+    """A random model in float64 that says different things of different sources."""
+    attention = attention_tables(priors={"cross": list(priors)}, scorers={"cross": scorer}) | {"cross": normalizer}
+    shape = {
+        "d_model": 8,
+        "n_heads": 2,
+        "decoder_layers": 2,
+        "dropout": 0.0,
+        "max_source": 10,
+        "max_target": 12,
+    } | shape
+    model = LSTMSeq2Seq(LSTMSeq2SeqConfig(**shape), attention, vocab_size, PAD).double().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return model
+
+
+def logits(model, source, target):
+    return model.logits(model(source, target))
+
+
+def lstm_loop(weights, x, h, c):
+    """One layer of an LSTM over x (N, W), one position and one gate at a time."""
+    w_x, w_h, b_x, b_h = weights
+    states = []
+    for x_t in x:
+        i, f, g, o = (w_x @ x_t + b_x + w_h @ h + b_h).chunk(4)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        states.append(h)
+    return torch.stack(states)
+
+
+def layer(module, number, ending=""):
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    return [getattr(module, f"{name}_l{number}{ending}") for name in names]
+
+
+@torch.no_grad()
+def test_the_scores_equal_a_loop_over_the_equations():
+    """Fig. 2a of the Fenchel paper, Eq. 17: evidence, preference, weights and classifier, for one pair and one head."""
+    model = lstm(priors=["positional"], scorer="dot", n_heads=1, decoder_layers=1, tie_embeddings=False)
+    decoder, source, target = model.decoder, sources([5]), targets([4])
+    zeros = torch.zeros(4, dtype=torch.float64)
+    x = model.tokens.weight[source[0]]
+    ahead = lstm_loop(layer(model.encoder.lstm, 0), x, zeros, zeros)
+    back = lstm_loop(layer(model.encoder.lstm, 0, "_reverse"), x.flip(0), zeros, zeros).flip(0)
+    memory = torch.cat([ahead, back], 1)
+    h, c = decoder.start(memory.mean(0)).tanh().chunk(2)
+    states = lstm_loop(layer(decoder.lstm, 0), model.tokens.weight[target[0]], h, c)
+    attention, reach = decoder.cross, decoder.preference.priors["positional"].log_reach.exp().item()
+    templates, values = attention.key_value(memory).chunk(2, 1)
+    expected = []
+    for k, state in enumerate(states):
+        z = attention.query(decoder.evidence(state))
+        u = [math.exp(-abs(i - k) / reach) for i in range(len(memory))]
+        p = torch.tensor([u_i * math.exp(t_i @ z) for u_i, t_i in zip(u, templates, strict=True)])
+        context = attention.output((p / p.sum()).double() @ values)
+        expected.append(decoder.output(decoder.combine(torch.cat([context, state]))))
+    assert_close(logits(model, source, target)[0], torch.stack(expected), rtol=1e-6, atol=1e-6)  # u and p are float32
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_padding_of_source_and_target_never_changes_a_real_output(normalizer):
+    model = lstm(normalizer, EVERY_PRIOR)
+    source_lengths, target_lengths = [8, 1, 4], [3, 9, 1]
+    source, target = sources(source_lengths), targets(target_lengths)
+    batch = logits(model, source, target)
+    for row, (n_source, n_target) in enumerate(zip(source_lengths, target_lengths, strict=True)):
+        alone = logits(model, source[row : row + 1, : n_source + 1], target[row : row + 1, : n_target + 1])
+        assert_close(batch[row : row + 1, : n_target + 1], alone, **TIGHT)
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_changing_a_target_token_changes_no_state_before_it(normalizer):
+    model, source, target = lstm(normalizer, EVERY_PRIOR), sources([6, 3]), targets([7, 7])
+    before = model(source, target)
+    for t in range(1, target.shape[1]):
+        changed = target.clone()
+        changed[:, t] = 3 + (target[:, t] - 2) % 8
+        after = model(source, changed)
+        assert torch.equal(after[:, :t], before[:, :t])
+        assert ((after[:, t:] - before[:, t:]).abs().amax(-1) > 1e-9).all()
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_one_token_at_a_time_gives_the_states_of_the_full_pass(normalizer):
+    """Also after the rows of the cache were put into another order and one was dropped, as beam search does."""
+    model, source, target = lstm(normalizer, EVERY_PRIOR), sources([6, 3, 1]), targets([7, 7, 7])
+    memory, real, cache = model.encode(source), source != PAD, model.new_cache()
+    for t in range(target.shape[1]):
+        if t in (3, 5):
+            rows = torch.tensor([2, 0, 0]) if t == 3 else torch.tensor([1, 0])
+            memory, real, target = memory[rows], real[rows], target[rows]
+            cache.select(rows)
+        step = model.decoder.step(target[:, t], memory, real, cache)
+        assert cache.length == t + 1
+        assert_close(step, model.logits(model.decode(target[:, : t + 1], memory, real)[:, -1]), **TIGHT)
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", "hnas_prefix", "sparsemax"])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_cached_equals_uncached_and_batched_equals_one_at_a_time(normalizer, beam_size):
+    model, lengths = lstm(normalizer, EVERY_PRIOR, tie_embeddings=False, noise=0.8), [6, 4, 1, 5]
+    model.decoder.output.bias.data.zero_()[EOS] = 2.0  # so that some texts end early
+    batch, decoding = sources(lengths), Decoding(beam_size=beam_size, max_length=8)
+    found = generate(model, batch, SPECIAL, decoding)
+    assert found == generate(model, batch, SPECIAL, decoding, cached=False)
+    alone = (batch[row : row + 1, : length + 1] for row, length in enumerate(lengths))
+    assert found == [generate(model, one, SPECIAL, decoding)[0] for one in alone]
+    assert len(set(map(tuple, found))) >= 2  # otherwise this compares little
+
+
+def test_templates_may_come_from_anywhere():
+    """The decoder knows nothing of the encoder: without a mask, all templates are real."""
+    decoder, target = lstm().decoder, targets([3, 3])
+    templates = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    everywhere = torch.ones(2, 5, dtype=torch.bool)
+    assert torch.equal(decoder(target, templates), decoder(target, templates, everywhere))
+    assert not torch.equal(decoder(target, templates), decoder(target, templates, everywhere & (templates[..., 0] > 0)))
+
+
+def test_initial_parameters_depend_on_the_seed_and_not_on_the_normalizer():
+    def parameters(normalizer, seed):
+        shape = LSTMSeq2SeqConfig(d_model=8, max_source=5, max_target=5)
+        return dict(LSTMSeq2Seq(shape, attention_tables() | {"cross": normalizer}, 11, PAD, seed).named_parameters())
+
+    first, other, third = parameters("softmax", 0), parameters("hnas_prefix", 0), parameters("softmax", 1)
+    assert all(torch.equal(value, other[name]) for name, value in first.items())
+    assert not torch.equal(first["decoder.lstm.weight_ih_l0"], third["decoder.lstm.weight_ih_l0"])
+    assert first["encoder.lstm.bias_ih_l0_reverse"].tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
+    assert not first["encoder.lstm.bias_hh_l0"].any()
+
+
+@pytest.mark.parametrize(
+    "settings, message", [({"n_heads": 3}, "n_heads=3"), ({"d_model": 9, "n_heads": 3}, "d_model=9")]
+)
+def test_widths_that_do_not_divide_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        LSTMSeq2SeqConfig(**{"d_model": 8, "max_source": 5, "max_target": 5} | settings)
+
+
+# ------------------------------------------------------------------------------------------- the positional preference
+
+
+def test_the_positional_preference_is_largest_at_the_own_position():
+    prior = Positional(heads=2, reach=2.0)
+    with torch.no_grad():
+        prior.log_reach[1] = math.log(0.5)
+    log_u = prior(3, 4, 1, torch.zeros(1, 4, 8), None)
+    distances = [[1, 0, 1, 2], [2, 1, 0, 1], [3, 2, 1, 0]]
+    expected = -torch.tensor(distances) * torch.tensor([0.5, 2.0])[:, None, None]
+    assert_close(log_u, expected[None])
+
+
+def test_a_short_reach_moves_the_attention_to_the_diagonal_and_the_reach_is_learned():
+    model, seen = lstm(priors=["positional"]), []
+    prior = model.decoder.preference.priors["positional"]
+    with torch.no_grad():
+        prior.log_reach.fill_(math.log(0.01))
+    with observe(model, lambda name, weights, allowed: seen.append(weights)):
+        model(sources([5]), targets([5])).square().sum().backward()
+    assert_close(seen[0], torch.eye(6, dtype=torch.float64).expand(1, 2, 6, 6))
+    prior.log_reach.data.fill_(1.0)
+    model(sources([5]), targets([5])).square().sum().backward()
+    assert (prior.log_reach.grad.abs() > 1e-9).all()
+
+
+@pytest.mark.parametrize("reach", [0, -1.0, float("inf"), float("nan"), True, "far"])
+def test_a_reach_that_is_not_a_positive_number_is_refused(reach):
+    with pytest.raises(ValueError, match="reach="):
+        Positional(heads=1, reach=reach)
