@@ -125,7 +125,7 @@ def test_the_source_gives_the_generated_scenes(tmp_path):
     assert rows["validation-2"].split("\n") == [it.text for it in captions("validation", 2)]
     images = source.images("validation", tmp_path)
     assert images.shape == ImageShape(side=32)
-    pixels = images.read(["validation-3", "validation-0"])["pixels"]
+    pixels = images.read(["validation-3", "validation-0"])["image"]
     assert np.array_equal(pixels[1].permute(1, 2, 0).numpy(), draw(scene("validation", 0), 32))
     with pytest.raises(ValueError, match="train-9"):
         images.read(["train-9"])
@@ -206,7 +206,7 @@ def test_images_and_captions_of_a_folder(folder):
     assert source.check() == []
     assert list(source.rows("train")) == [("b.png", "a dog\ntwo dogs run")]
     assert list(source.rows("validation")) == [("a.png", "a cat")]
-    pixels = source.images("train", folder / "cache").read(["b.png"])["pixels"]
+    pixels = source.images("train", folder / "cache").read(["b.png"])["image"]
     assert pixels.shape == (1, 3, 16, 16) and pixels[0, :, 3, 3].tolist() == [200, 100, 0]
 
 
@@ -215,7 +215,7 @@ def test_features_take_the_place_of_images(folder):
     images = flickr(folder, images=None, features=str(folder), max_boxes=4).images("train", folder)
     assert images.shape == ImageShape(width=5, regions=4)
     found = images.read(["b.png"])
-    assert found["features"].shape == (1, 4, 5) and found["present"].tolist() == [[True] * 3 + [False]]
+    assert found["image"].shape == (1, 4, 5) and found["present"].tolist() == [[True] * 3 + [False]]
     with pytest.raises(ValueError, match="no features of 1 image: a"):
         images.check(["a.png"])
 

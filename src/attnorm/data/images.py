@@ -49,8 +49,8 @@ class Images(ABC):
     def read(self, images: Sequence[str]) -> dict[str, Tensor]:
         """The tensors of some images.
 
-        Pixels:   pixels, uint8 (B, 3, side, side).
-        Features: features, float32 (B, regions, width), and present, bool (B, regions).
+        image:   uint8 (B, 3, side, side), or the features of regions, float32 (B, regions, width).
+        present: bool (B, regions), the regions that an image has; for features only.
         """
 
 
@@ -68,7 +68,7 @@ class Pixels(Images):
 
     def read(self, images: Sequence[str]) -> dict[str, Tensor]:
         self.check(images)
-        return {"pixels": torch.from_numpy(self.array[[self.rows[image] for image in images]]).permute(0, 3, 1, 2)}
+        return {"image": torch.from_numpy(self.array[[self.rows[image] for image in images]]).permute(0, 3, 1, 2)}
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -104,7 +104,7 @@ class Features(Images):
 
     def read(self, images: Sequence[str]) -> dict[str, Tensor]:
         [(features, present, _)] = self.views.read(list(map(_stem, images)))
-        return {"features": features, "present": present}
+        return {"image": features, "present": present}
 
 
 def _stem(image: str) -> str:
