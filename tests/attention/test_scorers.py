@@ -16,8 +16,9 @@ from attnorm.attention.build import SCORERS, build_scorer
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.scorers import Scorer
 from attnorm.models.config import TransformerConfig
+from attnorm.models.decoder import DecoderCache
 from attnorm.models.generation import Decoding, generate
-from attnorm.models.seq2seq import DecoderCache, Seq2Seq
+from attnorm.models.seq2seq import Seq2Seq
 
 pytestmark = pytest.mark.numerical
 

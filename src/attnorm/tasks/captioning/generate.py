@@ -21,7 +21,8 @@ def write(model: Any, tokenizer: Any, image: Tensor, present: Tensor | None, dec
     """The tokens of one caption for each image of a batch, without special tokens. The arguments are those of
     `encode` of the model, and the model is put into evaluation mode."""
     model.eval()
-    return search(model, *model.encode(image, present), special_tokens(tokenizer), decoding)
+    memory, real = model.encode(image, present)
+    return search(model, memory, real, special_tokens(tokenizer), decoding)
 
 
 def write_captions(
@@ -41,7 +42,8 @@ def write_captions(
     device = next(model.parameters()).device
     size = max(1, batch_tokens // (decoding.beam_size * (decoding.max_length + 1)))
     batches = [range(start, min(start + size, len(names))) for start in range(0, len(names), size)]
-    captions, ranks = {}, Ranks.present()
+    captions: dict[int, str] = {}
+    ranks = Ranks.present()
     for rows in progress([rows for _, rows in ranks.share(batches)]):
         found = {name: tensor.to(device) for name, tensor in images.read([names[row] for row in rows]).items()}
         written = write(model, tokenizer, found["image"], found.get("present"), decoding)

@@ -68,5 +68,5 @@ def bleu(sums: dict[str, list[int]]) -> float:
     from sacrebleu.metrics.bleu import BLEU
 
     totals = [sum(sums[name]) for name in BLEU_SUMS]
-    correct, total, lengths = totals[:LONGEST], totals[LONGEST : 2 * LONGEST], totals[2 * LONGEST :]
-    return BLEU.compute_bleu(correct, total, *lengths, smooth_method="none").score
+    correct, total, (length, closest) = totals[:LONGEST], totals[LONGEST : 2 * LONGEST], totals[2 * LONGEST :]
+    return BLEU.compute_bleu(correct, total, length, closest, smooth_method="none").score

@@ -34,6 +34,8 @@ class CaptioningModule(TaskModule):
 
     counters = ("loss", "tokens")
 
+    model: Any  # with the interface "captioning"
+
     def __init__(
         self,
         model: Any,
