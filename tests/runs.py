@@ -102,6 +102,26 @@ VISUAL = (  # of the task that asks questions about images
     "trainer.log_every_n_steps=1",
     "optimizer.lr=1.0e-2",
 )
+CAPTIONING = (  # of the task that writes captions of images
+    "task=captioning",
+    "model.channels=[4,6,8]",
+    "model.d_model=16",
+    "tokenizer.model_type=bpe",
+    "tokenizer.vocab_size=120",
+    "data.side=32",
+    "data.batch_tokens=600",
+    "task.scored_images=6",
+    "task.max_steps=4",
+    "task.validations=2",
+    "decoding.beam_size=2",
+    "decoding.max_length=6",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "optimizer.lr=1.0e-2",
+)
 SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
 
@@ -142,6 +162,7 @@ def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
         "squad": lambda: ("task=squad", *ENCODER, *SQUAD, *squad_files()),
         "classify": lambda: ("task=classify", *ENCODER, "data.batch_tokens=300", *labelled_files()),
         "vqa": lambda: (*VISUAL, *SCENES),
+        "captioning": lambda: (*CAPTIONING, *SCENES),
         "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
     }
     return (*settings[task](), f"paths.cache_dir={scratch('cache')}")
