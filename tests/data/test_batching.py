@@ -9,7 +9,7 @@ import torch
 from attnorm.data.featurizer import pad
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.sampler import MicroBatch, TokenBatches, cut_by_tokens
-from attnorm.tasks.headlines.features import PairCollator
+from attnorm.tasks.seq2seq.features import PairCollator
 
 PAD, BOS, EOS = 0, 1, 2
 BUDGET = 400

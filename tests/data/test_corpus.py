@@ -22,13 +22,19 @@ from attnorm.data.cache import cached
 from attnorm.data.cleaning import clean
 from attnorm.data.sources.base import PAIRS, Source
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
-from attnorm.tasks.headlines.features import PairFeaturizer
+from attnorm.tasks.seq2seq.features import PairFeaturizer
 
 REUTERS = Path(__file__).parents[3] / "shared/data/headlines/reuters"
 WORDS = ["The", "U.S.", "grew", "3.5", "%", "in", "1986", ",", "officials", "said", "Tuesday", "."]
 TRAIN = [(" ".join(WORDS[i % 5 :] * (1 + i % 3)), " ".join(WORDS[: 2 + i % 4])) for i in range(50)]
 TRAIN[7], TRAIN[9] = ("  ", "no article"), ("no title", "\u2028")
 WORDS_OF_PAIRS = ("article", "title")
+
+
+def featurizer(max_source, max_target):
+    return PairFeaturizer(max_source, max_target, PAIRS, ("articles", "headlines"))
+
+
 SETTINGS = tokenizer_settings("sentencepiece", model_type="bpe", vocab_size=60)
 
 
@@ -56,7 +62,7 @@ class Rows(Source):
 def make(tmp_path):
     def make(source=None, tokenizer=SETTINGS, **options):
         limits = {"max_source": 30, "max_target": 9}
-        layout = PairFeaturizer(**{name: options.pop(name, limit) for name, limit in limits.items()})
+        layout = featurizer(**{name: options.pop(name, limit) for name, limit in limits.items()})
         defaults = {"lowercase": True, "digits": True, "max_rows": {}, "cache_dir": tmp_path / "cache"}
         return prepare(source or Rows(), tokenizer, layout, **(defaults | options))
 
@@ -107,7 +113,7 @@ def test_lengths_and_rows_agree_across_arrow_batches(make, monkeypatch):
 def test_describe_is_one_line_a_split(make):
     splits = make()
     counts = splits["train"].counts
-    lines = describe(splits, PairFeaturizer(30, 9)).splitlines()
+    lines = describe(splits, featurizer(30, 9)).splitlines()
     assert lines[0] == (
         f"train 48 pairs (2 empty skipped, {counts['truncated_source']} articles "
         f"and {counts['truncated_target']} headlines truncated)"
@@ -343,7 +349,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         "import datasets, sys\n"
         "from pathlib import Path\n"
         "from attnorm.data import arrow as tables\n"
-        "from attnorm.tasks.headlines.features import PairFeaturizer\n"
+        "from attnorm.tasks.seq2seq.features import PairFeaturizer\n"
         "from attnorm.data.sources.base import PAIRS\n"
         "from attnorm.data.tokenizers.sentencepiece import SentencePiece\n"
         "def anonymous():\n"
@@ -361,7 +367,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         "    tables.write_rows(rows(count), folder / f'{count}', row_schema=PAIRS, lowercase=True, digits=True,\n"
         "                      limit=None, what='')\n"
         "    write = tables.write_tokens\n"
-        "    write(folder / f'{count}', folder / f't{count}', tokenizer, PairFeaturizer(100, 9), what='')\n"
+        "    featurizer = PairFeaturizer(100, 9, PAIRS, ('articles', 'headlines'))\n"
+        "    write(folder / f'{count}', folder / f't{count}', tokenizer, featurizer, what='')\n"
         "    return max([*peaks, anonymous()])\n"
         "build(10_000); small = build(11_000); print(build(110_000) - small)\n"
     )

@@ -12,11 +12,12 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.tasks.headlines.features import PairCollator
-from attnorm.tasks.headlines.generate import cut, special_tokens, target_logits, write_headlines
-from attnorm.tasks.headlines.module import HeadlineModule, smoothed_cross_entropy
+from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.headlines.rouge import Rouge, lead
 from attnorm.tasks.module import NonFiniteLoss, spread_non_finite
+from attnorm.tasks.seq2seq.features import PairCollator
+from attnorm.tasks.seq2seq.generate import cut, special_tokens, target_logits, write_texts
+from attnorm.tasks.seq2seq.module import smoothed_cross_entropy
 
 pytestmark = pytest.mark.numerical
 
@@ -109,7 +110,7 @@ def test_headlines_keep_the_articles_order_and_do_not_depend_on_the_batch_size(p
     counts = []
     for batch_tokens in (1, 60, 10_000):
         batches = []
-        found = write_headlines(
+        found = write_texts(
             model, TOKENIZER, articles, decoding, batch_tokens, lambda every, kept=batches: kept.extend(every) or every
         )
         assert found == expected
@@ -123,7 +124,7 @@ def test_a_batch_of_headlines_holds_the_tokens_of_all_beams():
     for beam_size in (1, 2):
         batches = []
         keep = lambda every, kept=batches: kept.extend(every) or every  # noqa: E731
-        write_headlines(rough_model(), TOKENIZER, articles, Decoding(beam_size, max_length=4), 60, keep)
+        write_texts(rough_model(), TOKENIZER, articles, Decoding(beam_size, max_length=4), 60, keep)
         tokens = [beam_size * len(rows) * (max(len(articles[row]) + 1 for row in rows) + 4) for rows in batches]
         assert max(tokens) <= 60
         sizes[beam_size] = len(batches)

@@ -24,7 +24,7 @@ from attnorm.config.overrides import SHARED
 from attnorm.data.sources.newswire import Newswire
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.errors import DataError
-from attnorm.tasks.headlines import task as headlines
+from attnorm.tasks.seq2seq import base as seq2seq
 from attnorm.training import console
 
 HEAVY = ("torch", "pytorch_lightning", "datasets", "transformers", "matplotlib")
@@ -664,7 +664,7 @@ def test_eval_and_generate_clean_articles_alike_whatever_the_run_was_trained_on(
         shared = {name: cfg.data[name] for name in SHARED}
         cfg.data = shared | {"_target_": "attnorm.data.sources.gigaword.Gigaword", "dir": str(rush_folder)}
     OmegaConf.save(cfg, run / "config.yaml")
-    monkeypatch.setattr(headlines, "write_headlines", lambda model, tokenizer, sources, *_: list(map(str, sources)))
+    monkeypatch.setattr(seq2seq, "write_texts", lambda model, tokenizer, sources, *_: list(map(str, sources)))
     data = () if trained_on == "rush" else ("data=gigaword", f"data.dir={rush_folder}")
     opened = (f"run={run}", "trust_code=true")
     assert runs.call(monkeypatch, "eval", *opened, "split=test", *data) == 0

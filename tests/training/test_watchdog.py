@@ -10,9 +10,9 @@ import pytest
 import runs
 import torch
 
-from attnorm.tasks.headlines.features import PairCollator
 from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.ranks import Ranks
+from attnorm.tasks.seq2seq.features import PairCollator
 from attnorm.training.callbacks import watchdog
 from attnorm.training.peers import Peers
 

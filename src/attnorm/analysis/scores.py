@@ -1,7 +1,10 @@
 """The scores of single examples in a run folder, from which arms are compared."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
@@ -11,28 +14,44 @@ from attnorm.analysis.arms import TrainedRun
 from attnorm.analysis.statistics.corpus import mean_loss, perplexity, pseudo_values
 from attnorm.config.checkpoint_files import BEST
 from attnorm.config.run_state import read_json
+from attnorm.config.trust import VARIABLE, trusted_packages
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
-from attnorm.tasks.results import PREDICTIONS
+from attnorm.imports import find
+from attnorm.tasks.results import CORPUS_METRICS, PREDICTIONS, CorpusMetric
+
+log = logging.getLogger(__name__)
 
 Source = Literal["test", "half", "validation"]
 SplitName = Literal["auto", "test", "validation"]
 TEST, VALIDATION = "eval_test", "validation"  # stems of the tables
 
 
-@dataclass(frozen=True)
-class CorpusMetric:
-    """A metric that is no mean over examples: the columns whose sums determine it, and how."""
+class MeanLoss(CorpusMetric):
+    """The mean loss per token."""
 
-    columns: tuple[str, str]
-    of: Callable[[np.ndarray], np.ndarray]
+    columns = ("loss_sum", "n_tokens")
+    of = staticmethod(mean_loss)
 
 
-CORPUS_METRICS = {
-    "loss": CorpusMetric(("loss_sum", "n_tokens"), mean_loss),
-    "perplexity": CorpusMetric(("loss_sum", "n_tokens"), perplexity),
-    "accuracy": CorpusMetric(("correct", "n_tokens"), lambda totals: 100 * mean_loss(totals)),
-}
+class Perplexity(CorpusMetric):
+    """exp of the mean loss per token."""
+
+    columns = ("loss_sum", "n_tokens")
+    of = staticmethod(perplexity)
+
+
+class TokenAccuracy(CorpusMetric):
+    """The share of correct tokens, in percent."""
+
+    columns = ("correct", "n_tokens")
+
+    @staticmethod
+    def of(totals: np.ndarray) -> np.ndarray:
+        return 100 * mean_loss(totals)
+
+
+OF_EVERY_TASK: dict[str, type[CorpusMetric]] = {"loss": MeanLoss, "perplexity": Perplexity, "accuracy": TokenAccuracy}
 
 
 @dataclass(frozen=True)
@@ -41,22 +60,28 @@ class ExampleTable:
 
     rows: the table of predictions, indexed by `id`. source: "test", "half" (the half of the validation split that did
     not select the checkpoint) or "validation" (all of it, although it selected the checkpoint).
+    corpus_metrics: metrics of the task that are no means over examples; those in `OF_EVERY_TASK` are always included.
     """
 
     rows: pd.DataFrame
     source: Source
+    corpus_metrics: Mapping[str, type[CorpusMetric]] = field(default_factory=dict)
 
     def metrics(self) -> list[str]:
         """The names of the metrics that can be compared."""
         columns = list(self.rows.columns)
         before_losses = columns[columns.index("output") + 1 : columns.index("loss_sum")]
-        corpus = [name for name, it in CORPUS_METRICS.items() if set(it.columns) <= set(columns)]
-        return list(dict.fromkeys((*before_losses, *corpus)))
+        return list(dict.fromkeys((*self.corpus_metrics, *before_losses, *self.corpus())))
+
+    def corpus(self) -> dict[str, type[CorpusMetric]]:
+        """The metrics that are computed from sums over examples."""
+        every = {**OF_EVERY_TASK, **self.corpus_metrics}
+        return {name: metric for name, metric in every.items() if {*metric.columns} <= {*self.rows.columns}}
 
     def values(self, metric: str, ids: Sequence[str]) -> np.ndarray:
         """The scores of examples, float64 (n,), NaN where there is none; pseudo-values for a metric of the corpus."""
-        rows, corpus = self.rows.loc[list(ids)], CORPUS_METRICS.get(metric)
-        if corpus is not None and set(corpus.columns) <= set(rows.columns):
+        rows, corpus = self.rows.loc[list(ids)], self.corpus().get(metric)
+        if corpus is not None:
             sums = rows[list(corpus.columns)].to_numpy(np.float64)
             found = np.full(len(rows), np.nan)
             known = np.isfinite(sums).all(1)
@@ -67,8 +92,8 @@ class ExampleTable:
 
     def overall(self, metric: str, ids: Sequence[str]) -> float:
         """The metric of all these examples together; NaN if none of them has a score."""
-        rows, corpus = self.rows.loc[list(ids)], CORPUS_METRICS.get(metric)
-        if corpus is not None and set(corpus.columns) <= set(rows.columns):
+        rows, corpus = self.rows.loc[list(ids)], self.corpus().get(metric)
+        if corpus is not None:
             sums = rows[list(corpus.columns)].dropna().to_numpy(np.float64)
             return float(corpus.of(sums.sum(0))) if len(sums) else float("nan")
         return float(rows[metric].mean())
@@ -83,22 +108,23 @@ def example_table(run: TrainedRun, split: SplitName) -> ExampleTable | None:
 
     "auto" and "validation" take the half of the validation split that did not select the checkpoint.
     """
-    if split == "test":
-        rows = read_table(run, TEST)
-        return None if rows is None or is_changed(run) else ExampleTable(rows, "test")
-    rows = read_table(run, VALIDATION)
-    if rows is None:
+    stem = TEST if split == "test" else VALIDATION
+    rows = read_table(run, stem)
+    if rows is None or (split == "test" and is_changed(run)):
         return None
+    corpus_metrics = corpus_metrics_of(table_file(run, stem))
+    if split == "test":
+        return ExampleTable(rows, "test", corpus_metrics)
     if "selecting" in rows and not rows["selecting"].all():
-        return ExampleTable(rows[~rows["selecting"]], "half")
-    return ExampleTable(rows, "validation")
+        return ExampleTable(rows[~rows["selecting"]], "half", corpus_metrics)
+    return ExampleTable(rows, "validation", corpus_metrics)
 
 
 def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
     """The split on which all runs are compared. "auto": the test split if all of them have been scored on it."""
     if split != "auto":
         return split
-    has_test = all((run.folder / PREDICTIONS / f"{TEST}.parquet").is_file() and not is_changed(run) for run in runs)
+    has_test = all(table_file(run, TEST).is_file() and not is_changed(run) for run in runs)
     return "test" if runs and has_test else "validation"
 
 
@@ -108,9 +134,35 @@ def is_changed(run: TrainedRun) -> bool:
     return bool(record.get("typed")) or record.get("checkpoint", BEST) != BEST
 
 
+def table_file(run: TrainedRun, stem: str) -> Path:
+    """The file of a table of predictions."""
+    return run.folder / PREDICTIONS / f"{stem}.parquet"
+
+
+def corpus_metrics_of(path: Path) -> dict[str, type[CorpusMetric]]:
+    """The metrics that a table of predictions names, as far as their code is from this package or trusted.
+
+    Raises RunError if one of them is not a `CorpusMetric`.
+    """
+    import pyarrow.parquet as parquet
+
+    recorded = json.loads((parquet.read_schema(path).metadata or {}).get(CORPUS_METRICS, b"{}"))
+    found = {}
+    for name, place in recorded.items():
+        package = str(place).partition(":")[0].partition(".")[0]
+        if package not in trusted_packages():
+            log.warning("%s: %s is computed by %s; to include it, add %r to %s", path, name, place, package, VARIABLE)
+            continue
+        try:
+            found[name] = find("metric", place, {}, CorpusMetric)
+        except ValueError as error:
+            raise RunError(f"{path}: {name} cannot be computed: {error}") from error
+    return found
+
+
 def read_table(run: TrainedRun, stem: str) -> pd.DataFrame | None:
     """A table of predictions, indexed by the ids of its examples. Raises RunError if it is damaged."""
-    path = run.folder / PREDICTIONS / f"{stem}.parquet"
+    path = table_file(run, stem)
     if not path.is_file():
         return None
     try:

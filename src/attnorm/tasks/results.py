@@ -1,12 +1,15 @@
 """The results of an evaluation: metrics, baselines and predictions, for the screen and for files."""
 
+import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 NAMES = {"f1": "F1", "exact": "exact match"} | {
@@ -16,7 +19,25 @@ NAMES = {"f1": "F1", "exact": "exact match"} | {
 }
 LOWER_IS_BETTER = {"loss", "perplexity"}
 PREDICTIONS = "predictions"  # the folder of a run that holds the tables of examples
+CORPUS_METRICS = b"attnorm.corpus_metrics"  # in the metadata of a table: JSON {metric: dotted path of its class}
 LONGEST_INPUT = 1_000  # characters; if an input of the split is longer, the table has no column for inputs
+
+
+class CorpusMetric(ABC):
+    """A metric of a whole split that is no mean over its examples, such as BLEU.
+
+    It is a function of sums over examples. The table of predictions stores what is summed, so that runs can be compared
+    (`analysis.scores`) on any part of the split.
+
+    columns: the names of the statistics whose sums determine the metric.
+    """
+
+    columns: ClassVar[tuple[str, ...]]
+
+    @staticmethod
+    @abstractmethod
+    def of(totals: "np.ndarray") -> "np.ndarray":
+        """The metric from sums, (..., number of columns) -> (...), in the units of the results."""
 
 
 @dataclass
@@ -29,6 +50,7 @@ class Predictions:
     scores: per-example values of the metrics, in percent; None if a metric is not defined for an example.
     loss_sum: the loss in nats. n_tokens: the number of tokens (or rows) of the example over which the loss is summed.
     statistics: further values from which metrics of the whole split can be computed.
+    corpus_metrics: the metrics of the whole split that are computed from the statistics, by name.
     selecting: the groups on which the best checkpoint was selected; None for a split on which none was.
     """
 
@@ -39,6 +61,7 @@ class Predictions:
     loss_sum: Sequence[float | None]
     n_tokens: Sequence[int]
     statistics: Mapping[str, Sequence] = field(default_factory=dict)
+    corpus_metrics: Mapping[str, type[CorpusMetric]] = field(default_factory=dict)
     groups: Sequence[object] | None = None
     inputs: Sequence[str] | None = None
     selecting: Container[str] | None = None
@@ -57,7 +80,8 @@ class Predictions:
         columns |= {name: pa.array(values) for name, values in self.statistics.items()}
         if self.selecting is not None:
             columns["selecting"] = pa.array([group in self.selecting for group in columns["group"].to_pylist()])
-        return pa.table(columns)
+        paths = {name: f"{metric.__module__}:{metric.__name__}" for name, metric in self.corpus_metrics.items()}
+        return pa.table(columns, metadata={CORPUS_METRICS: json.dumps(paths)} if paths else None)
 
     def write(self, path: Path) -> None:
         """Writes the table atomically as a parquet file. Creates its folder."""

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from attnorm.data.featurizer import Featurizer, Table, cut, list_lengths, pad
 from attnorm.data.sampler import MicroBatch
-from attnorm.data.sources.base import PAIRS
+from attnorm.data.sources.base import RowSchema
 from attnorm.data.tokenizers.base import Tokenizer
 
 
@@ -41,12 +41,13 @@ class PairCollator(Dataset):
 class PairFeaturizer(Featurizer):
     """One row per pair: source and target without special tokens, truncated so that one special token still fits.
 
+    schema: of the source's rows, with two columns.
+    names:  what the two texts of a pair are called, in the plural.
     max_source, max_target: maximum lengths in tokens, including special tokens.
     """
 
-    schema = PAIRS
-
-    def __init__(self, max_source: int, max_target: int):
+    def __init__(self, max_source: int, max_target: int, schema: RowSchema, names: tuple[str, str]):
+        self.schema, self.names = schema, names
         self.limits = {"source": max_source - 1, "target": max_target - 1}
 
     def settings(self) -> list:
@@ -72,7 +73,6 @@ class PairFeaturizer(Featurizer):
         return list_lengths(ids, "target") + 1
 
     def describe(self, counts: dict[str, int]) -> str:
-        return (
-            f"{counts['kept']:,} pairs ({counts['empty']:,} empty skipped, {counts['truncated_source']:,} articles and "
-            f"{counts['truncated_target']:,} headlines truncated)"
-        )
+        sources, targets = self.names
+        cut_off = f"{counts['truncated_source']:,} {sources} and {counts['truncated_target']:,} {targets} truncated"
+        return f"{counts['kept']:,} pairs ({counts['empty']:,} empty skipped, {cut_off})"

@@ -1,6 +1,6 @@
-"""Generates headlines from articles. Training, `eval.py` and `generate.py` share this code."""
+"""Generates texts from texts. Training, `eval.py` and `generate.py` share this code."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,6 @@ from torch import Tensor
 from attnorm.data.featurizer import pad
 from attnorm.data.sampler import cut_by_tokens
 from attnorm.models.generation import Decoding, SpecialTokens, generate
-from attnorm.models.seq2seq import Seq2Seq
 from attnorm.tasks.ranks import Ranks
 
 
@@ -19,14 +18,14 @@ def special_tokens(tokenizer: Any) -> SpecialTokens:
     return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
 
-def target_logits(model: Seq2Seq, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def target_logits(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Scores (tokens, V) of a batch's real target tokens, and these tokens. No scores are computed for padding."""
     labels, real = batch["target"][:, 1:], real_targets(model, batch)  # (B, T)
     states = model(batch["source"], batch["target"][:, :-1])  # (B, T, W)
     return model.logits(states[real]), labels[real]
 
 
-def real_targets(model: Seq2Seq, batch: dict[str, Tensor]) -> Tensor:
+def real_targets(model: Any, batch: dict[str, Tensor]) -> Tensor:
     """bool (B, T): True at the target tokens to be predicted, False at padding."""
     return batch["target"][:, 1:] != model.pad_id
 
@@ -36,19 +35,19 @@ def cut(encoded: list[list[int]], positions: int) -> list[list[int]]:
     return [ids[: positions - 1] for ids in encoded]
 
 
-def write_headlines(
-    model: Seq2Seq,
+def write_texts(
+    model: Any,
     tokenizer: Any,
-    sources: list[list[int]],
+    sources: Sequence[list[int]],
     decoding: Decoding,
     batch_tokens: int,
     progress: Callable[[list], Iterable] = iter,
 ) -> list[str]:
-    """Generates one headline for each article, in the order of the articles.
+    """Generates one text for each source, in the order of the sources.
 
-    sources: token ids without special tokens. Articles of similar length are decoded in batches of about `batch_tokens`
+    sources: token ids without special tokens. Sources of similar length are decoded in batches of about `batch_tokens`
     tokens over all beams. The results do not depend on the batches. `progress` wraps the list of batches. If several
-    processes train together, each of them generates its share of the batches, and all have the headlines.
+    processes train together, each of them generates its share of the batches, and all have the texts.
     """
     if not sources:
         return []
@@ -56,10 +55,10 @@ def write_headlines(
     lengths = np.array([(len(ids) + 1, decoding.max_length) for ids in sources])
     order = np.argsort(lengths[:, 0], kind="stable")
     cuts = cut_by_tokens(lengths[order], batch_tokens // decoding.beam_size)
-    headlines, ranks = {}, Ranks.present()
+    texts, ranks = {}, Ranks.present()
     batches = [order[start:stop].tolist() for start, stop in pairwise(cuts)]
     for rows in progress([rows for _, rows in ranks.share(batches)]):
         batch = {"source": pad([[*sources[row], special.eos] for row in rows], special.pad).to(device)}
         for row, ids in zip(rows, generate(model, batch["source"], special, decoding), strict=True):
-            headlines[row] = tokenizer.decode(ids)
-    return ranks.gather_items(headlines)
+            texts[row] = tokenizer.decode(ids)
+    return ranks.gather_items(texts)

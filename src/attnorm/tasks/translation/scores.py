@@ -1,0 +1,153 @@
+"""BLEU (Papineni et al., 2002) and chrF (Popovic, 2015), computed by sacrebleu on detokenised text.
+
+Both are metrics of the corpus: functions of counts that are summed over sentences. The counts of every sentence are
+kept, so that runs can be compared on any sentences.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from attnorm.errors import UserError
+from attnorm.tasks.results import CorpusMetric
+
+NGRAMS = 4  # of BLEU, in words
+CHARACTERS = 6  # of chrF, in characters
+BETA = 2  # of chrF: recall counts BETA times as much as precision
+
+
+def sacrebleu() -> Any:
+    """The package sacrebleu. Raises UserError with the command that installs it."""
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise UserError("BLEU needs the package sacrebleu: pip install 'attnorm[translation]'") from error
+    return sacrebleu
+
+
+class Bleu(CorpusMetric):
+    """Corpus BLEU in percent, as sacrebleu computes it by default: 13a tokens, exponential smoothing, mixed case."""
+
+    columns = (
+        "bleu_hypothesis",
+        "bleu_reference",
+        *(f"bleu_correct_{n}" for n in range(1, NGRAMS + 1)),
+        *(f"bleu_total_{n}" for n in range(1, NGRAMS + 1)),
+    )
+
+    @staticmethod
+    def of(totals: np.ndarray) -> np.ndarray:
+        return np.apply_along_axis(_bleu, -1, totals)
+
+
+def _bleu(totals: np.ndarray) -> float:
+    hypothesis, reference, *counts = totals.round().astype(int).tolist()
+    found = sacrebleu().metrics.BLEU.compute_bleu(
+        counts[:NGRAMS], counts[NGRAMS:], hypothesis, reference, smooth_method="exp"
+    )
+    return found.score
+
+
+class ChrF(CorpusMetric):
+    """Corpus chrF2 in percent, as sacrebleu computes it by default: the F-score of character n-grams, n = 1 to 6.
+
+    With the mean precision P and the mean recall R over n, chrF = (1 + beta^2) P R / (beta^2 P + R).
+    """
+
+    columns = tuple(
+        f"chrf_{what}_{n}" for n in range(1, CHARACTERS + 1) for what in ("hypothesis", "reference", "match")
+    )
+
+    @staticmethod
+    def of(totals: np.ndarray) -> np.ndarray:
+        hypothesis, reference, match = np.moveaxis(totals.reshape(*totals.shape[:-1], CHARACTERS, 3), -1, 0)
+        used = (hypothesis > 0) & (reference > 0)
+        orders = used.sum(-1).clip(1)
+        precision = np.where(used, match / np.maximum(hypothesis, 1), 0).sum(-1) / orders
+        recall = np.where(used, match / np.maximum(reference, 1), 0).sum(-1) / orders
+        weighted = BETA**2 * precision + recall
+        return 100 * (1 + BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1)
+
+
+CORPUS_METRICS: dict[str, type[CorpusMetric]] = {"BLEU": Bleu, "chrF": ChrF}
+
+
+class Scorer:
+    """Scores translations against one reference each.
+
+    language: the language of the Moses rules with which sacremoses detokenises the texts before they are scored, such
+              as "en"; None: the texts are scored as they are.
+    """
+
+    def __init__(self, language: str | None):
+        self.language = language
+        self.bleu = sacrebleu().metrics.BLEU()
+
+    @cached_property
+    def detokenizer(self) -> Any:
+        try:
+            from sacremoses import MosesDetokenizer  # type: ignore[import-untyped]
+        except ImportError as error:
+            remedy = "pip install 'attnorm[translation]', or type task.detokenize=null"
+            raise UserError(f"task.detokenize={self.language} needs the package sacremoses: {remedy}") from error
+        return MosesDetokenizer(lang=self.language)
+
+    def plain(self, texts: Sequence[str]) -> list[str]:
+        """Tokenized texts as they would be printed: no space before a full stop, "&apos;" as an apostrophe, ..."""
+        return list(texts) if self.language is None else [self.detokenizer.detokenize(text.split()) for text in texts]
+
+    def statistics(self, translations: Sequence[str], references: Sequence[str]) -> dict[str, list[int]]:
+        """The counts of each sentence, by column, of detokenised texts."""
+        rows = [[*self._bleu_counts(*pair), *chrf_counts(*pair)] for pair in zip(translations, references, strict=True)]
+        columns = [*Bleu.columns, *ChrF.columns]
+        return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
+
+    def _bleu_counts(self, translation: str, reference: str) -> list[int]:
+        found = self.bleu.corpus_score([translation], [[reference]])
+        return [found.sys_len, found.ref_len, *found.counts, *found.totals]
+
+    def __call__(self, translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """BLEU and chrF of texts as the tokenizer writes them, in percent."""
+        return corpus_scores(self.statistics(self.plain(translations), self.plain(references)))
+
+    def describe(self, references: Sequence[str]) -> str:
+        """What a reader of the numbers needs to know: the signature of sacrebleu, the detokenisation, and the case."""
+        signatures = []
+        for name, metric in (("BLEU", self.bleu), ("chrF", sacrebleu().metrics.CHRF())):
+            metric.corpus_score(
+                ["text"], [["text"]]
+            )  # the signature tells the number of references, known from here on
+            signatures.append(f"{name} {metric.get_signature()}")
+        how = "texts as they are" if self.language is None else f"texts detokenised by sacremoses ({self.language})"
+        lower = all(reference == reference.lower() for reference in references)
+        warning = "; the references are lower case, so these scores are not comparable with published ones" * lower
+        return f"{', '.join(signatures)}; on {how}{warning}"
+
+
+def corpus_scores(statistics: dict[str, list[int]]) -> dict[str, float]:
+    """BLEU and chrF of the corpus from the counts of its sentences."""
+    return {
+        name: float(metric.of(np.array([sum(statistics[column]) for column in metric.columns], dtype=np.float64)))
+        for name, metric in CORPUS_METRICS.items()
+    }
+
+
+def sentence_chrf(statistics: dict[str, list[int]]) -> list[float]:
+    """chrF of every sentence, in percent."""
+    return ChrF.of(np.stack([statistics[column] for column in ChrF.columns], -1).astype(np.float64)).tolist()
+
+
+def chrf_counts(translation: str, reference: str) -> list[int]:
+    """For n = 1 to 6: the character n-grams of the translation, those of the reference, and those that match."""
+    counts = []
+    for n in range(1, CHARACTERS + 1):
+        written, wanted = (_ngrams("".join(text.split()), n) for text in (translation, reference))
+        counts += [written.total(), wanted.total(), (written & wanted).total()]
+    return counts
+
+
+def _ngrams(text: str, n: int) -> Counter[str]:
+    return Counter(text[start : start + n] for start in range(len(text) - n + 1))
