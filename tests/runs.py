@@ -306,14 +306,15 @@ def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
 
 
 def finished_run(task: str = "gigaword") -> Path:
-    """A finished hnas run, made once; to be read only (`copied_run` is for whoever writes)."""
+    """A finished hnas run (hnas_prefix for captioning), made once; to be read only: `copied_run` is for whoever writes."""
     return _finished(task)
 
 
 @functools.cache
 def _finished(task: str) -> Path:
     folder = scratch("run") / task
-    tiny_run(folder, "attention=hnas", task=task)
+    coupling = "hnas_prefix" if task == "captioning" else "hnas"  # all sites of its models are autoregressive
+    tiny_run(folder, f"attention={coupling}", task=task)
     return folder
 
 

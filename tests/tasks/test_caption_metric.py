@@ -7,7 +7,7 @@ import pytest
 
 from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.tasks.captioning.cider import CiderD
-from attnorm.tasks.captioning.metric import CaptionMetric, bleu
+from attnorm.tasks.captioning.metric import Bleu, CaptionMetric
 
 WORDS = ["a", "the", "red", "blue", "cat", "dog", "sits", "on", "mat", "near", "tree", "house"]
 
@@ -44,7 +44,7 @@ def test_cider_d_equals_that_of_the_coco_evaluation(case):
 def test_cider_d_by_hand():
     """Two images; 'red' occurs in both, so its weight is 0. The caption 'cat' shares one word of weight log 2."""
     found = CiderD([["red cat"], ["red dog"]]).each(["cat", "red dog"])
-    # n = 1: cosine 1 with the penalty for lengths of 0 and 1 bigrams; n = 2 to 4: nothing
+    # n = 1: cosine 1 with the penalty for lengths of 1 and 2 words; n = 2 to 4: nothing
     assert found[0] == pytest.approx(1000 / 4 * np.exp(-1 / 72))
     assert found[1] == pytest.approx(1000 / 2)  # n = 1 and n = 2
     assert CiderD([["red cat"]]).each(["red cat"]) == [0.0]
@@ -58,9 +58,23 @@ def test_bleu_equals_that_of_all_captions():
     references, given = scenes()
     metric = CaptionMetric(references)
     whole = BLEU(tokenize="none", smooth_method="none").corpus_score(given, list(zip(*references, strict=True)))
-    assert metric(given)["bleu"] == pytest.approx(whole.score, rel=1e-12) and 5 < whole.score < 95
-    sums = metric.bleu_sums(given)
+    assert metric(given)["BLEU-4"] == pytest.approx(whole.score, rel=1e-12) and 5 < whole.score < 95
+    sums = metric.sums(given)
     assert sum(sums["bleu_length"]) == whole.sys_len and sum(sums["bleu_reference_length"]) == whole.ref_len
+
+
+def test_bleu_of_each_part_of_the_captions():
+    """As the jackknife uses it: several totals at once, short captions, and captions without a match."""
+    references, given = random_texts(3)
+    metric = CaptionMetric(references)
+    columns = np.stack(list(metric.sums(given).values()), -1)
+    parts = [slice(0, 3), slice(3, 20), slice(0, 40)]
+    found = Bleu.of(np.stack([columns[part].sum(0) for part in parts]))
+    for value, part in zip(found, parts, strict=True):
+        texts = [[*it, *[None] * (5 - len(it))] for it in references[part]]
+        expected = metric.bleu.corpus_score(given[part], list(zip(*texts, strict=True)))
+        assert value == pytest.approx(expected.score, rel=1e-12)
+    assert Bleu.of(np.zeros(len(Bleu.columns))) == 0
 
 
 def test_bleu_equals_that_of_the_coco_evaluation():
@@ -68,7 +82,7 @@ def test_bleu_equals_that_of_the_coco_evaluation():
     references, given = scenes()
     found, _ = other.Bleu(4).compute_score(dict(enumerate(references)), {i: [it] for i, it in enumerate(given)}, 0)
     # that one adds 1e-15 to each count of matches and 1e-9 to each total
-    assert bleu(CaptionMetric(references).bleu_sums(given)) == pytest.approx(100 * found[3], rel=1e-8)
+    assert CaptionMetric(references)(given)["BLEU-4"] == pytest.approx(100 * found[3], rel=1e-8)
 
 
 def test_rouge_takes_the_best_reference():

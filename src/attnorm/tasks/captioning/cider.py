@@ -13,7 +13,7 @@ not help, and penalizes a different length:
                                                                    / ( |g^n(c)| |g^n(s_j)| )
     CIDEr-D = mean over n of CIDEr-D_n,        sigma = 6
 
-As in the COCO evaluation, l counts bigrams. With one image, all document frequencies and therefore all scores are 0.
+l is the number of words. With one image, all inverse document frequencies and therefore all scores are 0.
 """
 
 import math
@@ -28,11 +28,11 @@ Ngram = tuple[str, ...]
 
 
 class Vectors(NamedTuple):
-    """of[n - 1]: the entries of g^n by n-gram. norms: the lengths of these vectors. bigrams: l."""
+    """of[n - 1]: the entries of g^n by n-gram. norms: the lengths of these vectors. words: l."""
 
     of: list[dict[Ngram, float]]
     norms: list[float]
-    bigrams: int
+    words: int
 
 
 class CiderD:
@@ -69,7 +69,7 @@ class CiderD:
         for ngram, count in counts.items():
             of[len(ngram) - 1][ngram] = count * self.idf.get(ngram, self.unseen)
         norms = [math.sqrt(sum(value * value for value in vector.values())) for vector in of]
-        return Vectors(of, norms, sum(count for ngram, count in counts.items() if len(ngram) == 2))
+        return Vectors(of, norms, sum(count for ngram, count in counts.items() if len(ngram) == 1))
 
 
 def similarity(caption: Vectors, reference: Vectors) -> float:
@@ -79,7 +79,7 @@ def similarity(caption: Vectors, reference: Vectors) -> float:
         if norm and other:
             shared = sum(min(value, theirs.get(ngram, 0.0)) * theirs.get(ngram, 0.0) for ngram, value in mine.items())
             total += shared / (norm * other)
-    penalty = math.exp(-((caption.bigrams - reference.bigrams) ** 2) / (2 * SIGMA**2))
+    penalty = math.exp(-((caption.words - reference.words) ** 2) / (2 * SIGMA**2))
     return 10.0 * penalty * total / LONGEST
 
 

@@ -7,13 +7,9 @@ import torch
 from torch import Tensor
 
 from attnorm.data.images import Images
-from attnorm.models.generation import Decoding, SpecialTokens, search
+from attnorm.models.generation import Decoding, search
 from attnorm.tasks.ranks import Ranks
-
-
-def special_tokens(tokenizer: Any) -> SpecialTokens:
-    """The special ids of a tokenizer, in the form that decoding expects."""
-    return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+from attnorm.tasks.seq2seq.generate import special_tokens
 
 
 @torch.no_grad()

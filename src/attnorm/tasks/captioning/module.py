@@ -103,7 +103,6 @@ class CaptioningModule(TaskModule):
         return found
 
     def format_line(self, metrics: dict[str, float]) -> str:
-        scores = (
-            f"  CIDEr-D {metrics['cider_d']:.1f}  BLEU-4 {metrics['bleu']:.1f} (greedy)" if "bleu" in metrics else ""
-        )
+        names = [name for name in ("CIDEr-D", "BLEU-4") if name in metrics]
+        scores = "".join(f"  {name} {metrics[name]:.1f}" for name in names) + " (greedy)" * bool(names)
         return f"perplexity {metrics['perplexity']:,.2f}{scores}"

@@ -24,7 +24,7 @@ from attnorm.progress import tracked
 from attnorm.schema import Share
 from attnorm.tasks.captioning.features import CaptionCollator, CaptionFeaturizer
 from attnorm.tasks.captioning.generate import write, write_captions
-from attnorm.tasks.captioning.metric import CaptionMetric
+from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
 from attnorm.tasks.captioning.module import CaptioningModule, references, sample
 from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.results import Predictions, Results
@@ -49,7 +49,7 @@ class CaptioningTask(Task):
 
     Config, groups = CaptioningTaskConfig, {"decoding": Decoding}
     interface, schema, unit = "captioning", CAPTIONS, "images"
-    primary = "cider_d"
+    primary = "CIDEr-D"
     scoring, monitoring = ("decoding",), ("task.scored_images",)
 
     def __init__(self, cfg: dict):
@@ -173,12 +173,13 @@ class CaptioningTask(Task):
         )
         seconds = time.perf_counter() - started
         metric = CaptionMetric(gold)
+        scores, sums = metric.each(captions), metric.sums(captions)
         common = Counter(text for texts in gold for text in texts).most_common(1)[0][0]
         return Results(
             split.name,
             self.unit,
             len(names),
-            {**metric(captions), "loss": loss},
+            {**overall(scores, sums), "loss": loss},
             baselines={"the most frequent caption": metric([common] * len(gold))},
             note=metric.describe(),
             settings=vars(self.decoding()),
@@ -187,10 +188,11 @@ class CaptioningTask(Task):
                 names,
                 gold,
                 captions,
-                metric.each(captions),
+                scores,
                 module.examples["loss_sum"],
                 module.examples["n_tokens"],
-                statistics=metric.bleu_sums(captions),
+                statistics=sums,
+                corpus_metrics=CORPUS_METRICS,
             ),
             samples=list(map(sample, names, gold, captions)),
             extra={"captions_per_second": round(len(names) / seconds, 1), "seconds": round(seconds, 1)},
