@@ -306,7 +306,7 @@ def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
 
 
 def finished_run(task: str = "gigaword") -> Path:
-    """A finished hnas run (hnas_prefix for captioning), made once; to be read only: `copied_run` is for whoever writes."""
+    """A finished hnas run (hnas_prefix for captioning), made once; to be read only (for writing: `copied_run`)."""
     return _finished(task)
 
 
