@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -107,14 +108,13 @@ def draw_words(found: Looks, target: Path, title: str = "") -> Path:
     rows = math.ceil(panels / columns)
     figure = Figure(figsize=(columns * SIDE, rows * (SIDE + 0.2) + 0.7), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    colours = ScalarMappable(Normalize(0, max(float(found.shares.max()), 1e-12)), "inferno")
+    colours = ScalarMappable(Normalize(0, max(float(found.shares.max()), 1e-12)), "YlOrRd")
     show_image(axes[0], found.pixels)
     axes[0].set_title("image", fontsize=8)
     for panel, word, shares in zip(axes[1:], found.words, found.shares, strict=False):
         show_image(panel, found.pixels, faded=True)
-        alpha = (shares / max(float(shares.max()), 1e-12)).clamp(0, 1) * 0.8
         rgba = colours.to_rgba(shares.numpy())
-        rgba[..., 3] = alpha.numpy()
+        rgba[..., 3] = 0.85 * np.sqrt(colours.norm(shares.numpy()))  # what gets nothing stays as it is
         panel.imshow(rgba, extent=(0, 1, 1, 0), interpolation="nearest")
         panel.set_title(word, fontsize=9)
     for panel in axes[panels:]:

@@ -30,18 +30,30 @@ class EyeConfig:
 
 
 class Convolution(nn.Linear):
-    """A convolution of KERNEL x KERNEL pixels with stride STRIDE, whose kernel is stored as a matrix.
+    """A convolution of KERNEL x KERNEL pixels, whose kernel is stored as a matrix.
 
     So it is initialized and decayed like every other matrix.
     """
 
-    def __init__(self, inputs: int, outputs: int):
+    def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__(inputs * KERNEL**2, outputs)
-        self.kernel = (outputs, inputs, KERNEL, KERNEL)
+        self.kernel, self.stride = (outputs, inputs, KERNEL, KERNEL), stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, C, S, S) -> (B, C', S', S') with S' = S / 2, rounded up."""
-        return F.conv2d(x, self.weight.view(self.kernel), self.bias, stride=STRIDE, padding=KERNEL // 2)
+        """x (B, C, S, S) -> (B, C', S', S') with S' = S / stride, rounded up."""
+        return F.conv2d(x, self.weight.view(self.kernel), self.bias, stride=self.stride, padding=KERNEL // 2)
+
+
+class Surroundings(nn.Module):
+    """Adds to each cell what a convolution sees in the cells around it: things may be larger than a cell."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.network = nn.Sequential(Convolution(channels, channels, 1), nn.GroupNorm(1, channels), nn.GELU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, C, S, S) -> (B, C, S, S)."""
+        return x + self.network(x)
 
 
 class Eye(nn.Module):
@@ -62,8 +74,9 @@ class Eye(nn.Module):
         layers: list[nn.Module] = []
         if side:
             for inputs, outputs in pairwise(channels):
-                layers += [Convolution(inputs, outputs), nn.GroupNorm(1, outputs), nn.GELU()]
+                layers += [Convolution(inputs, outputs, STRIDE), nn.GroupNorm(1, outputs), nn.GELU()]
                 self.grid = -(-self.grid // STRIDE)
+            layers.append(Surroundings(channels[-1]))
         self.layers = nn.Sequential(*layers)
         self.templates = self.grid**2 if side else regions
         self.project = nn.Linear(channels[-1] if side else width, d_model)
