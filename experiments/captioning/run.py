@@ -36,8 +36,8 @@ def main() -> None:
     swept = [f"attention={several(ARMS.values())}", f"seed={several(args.seeds)}"]
     runs = sweep(folder, *RECIPE, f"model={args.model}", *swept, *args.overrides)
     rows = [[arm, *map(spread, values_of(runs, list(METRICS), attention=name))] for arm, name in ARMS.items()]
-    [most_frequent] = {tuple(run.baselines["the most frequent caption"].items()) for run in runs}
-    rows.append(["one caption for all", *(spread([dict(most_frequent)[it]]) for it in METRICS if it != "loss"), "-"])
+    same = runs[0].baselines["the most frequent caption"]  # of all runs
+    rows.append(["one caption for all", *(spread([same[it]] if it in same else []) for it in METRICS)])
     print(f"\n{table(['', *METRICS.values()], rows)}")
     draw(runs, args.seeds[0])
     report(folder)
