@@ -37,6 +37,7 @@ MODEL_SITES = {
     **dict.fromkeys(("vqa_tiny", "vqa_small", "vqa_paper"), ("fusion",)),
     "mcan_small": ("fusion", "encoder", "guided"),
     "lstm_seq2seq": ("cross",),
+    "transformer_tiny": ("encoder", "decoder", "cross"),
     "lstm_captioner": ("cross",),
     "transformer_captioner": ("decoder", "cross"),
 }
