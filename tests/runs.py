@@ -144,6 +144,26 @@ TEXTS = (  # of the task that classifies documents
     "optimizer.lr=1.0e-2",
 )
 TRANSLATION = ("task=translation", *DATA, *(it for it in TINY[len(SIZES) + len(DATA) :] if "rouge" not in it))
+CAPTIONING = (  # of the task that writes captions of images
+    "task=captioning",
+    "model.channels=[4,6,8]",
+    "model.d_model=16",
+    "tokenizer.model_type=bpe",
+    "tokenizer.vocab_size=120",
+    "data.side=32",
+    "data.batch_tokens=600",
+    "task.scored_images=6",
+    "task.max_steps=4",
+    "task.validations=2",
+    "decoding.beam_size=2",
+    "decoding.max_length=6",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "optimizer.lr=1.0e-2",
+)
 SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
 
@@ -188,6 +208,7 @@ def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
         "vqa": lambda: (*VISUAL, *SCENES),
         "image_classification": lambda: IMAGES,
         "document_classification": lambda: (*TEXTS, f"data.folder={text_folder()}"),
+        "captioning": lambda: (*CAPTIONING, *SCENES),
         "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
     }
     return (*settings[task](), f"paths.cache_dir={scratch('cache')}")
@@ -347,15 +368,18 @@ def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
 
 
 def finished_run(task: str = "gigaword") -> Path:
-    """A finished run of hnas, or of softmax if the model has no site for hnas, made once. It is to be read only;
-    `copied_run` is for tests that write."""
+    """A finished run, made once, with hnas if a site of the model can have it. It is to be read only; `copied_run` is
+    for tests that write."""
     return _finished(task)
+
+
+HYBRIDS = {"translation_lstm": "softmax", "captioning": "hnas_prefix"}  # where all sites are autoregressive
 
 
 @functools.cache
 def _finished(task: str) -> Path:
     folder = scratch("run") / task
-    tiny_run(folder, "attention=softmax" if task == "translation_lstm" else "attention=hnas", task=task)
+    tiny_run(folder, f"attention={HYBRIDS.get(task, 'hnas')}", task=task)
     return folder
 
 

@@ -1,5 +1,6 @@
 """The scripts of experiments/: which sweeps they run, what they read of them, and the tables that they print."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -49,7 +50,8 @@ def commands(monkeypatch):
             scores = {name: one + offset for name, offset in OFFSETS.items()}
             job = folder / "_".join([values["attention"], values["seed"], *(values.get(key, "") for key in SWEPT[2:])])
             job.mkdir(parents=True, exist_ok=True)
-            summary = {"validation": {"metrics": scores, "baselines": {"lead-8": scores}}}
+            baselines = {"lead-8": scores, "the most frequent caption": scores}
+            summary = {"validation": {"metrics": scores, "baselines": baselines}}
             (job / "summary.json").write_text(json.dumps(summary))
             jobs.append({"folder": str(job), "overrides": [f"{key}={value}" for key, value in values.items()]})
         (folder / "sweep.json").write_text(json.dumps({"jobs": jobs}))
@@ -60,6 +62,7 @@ def commands(monkeypatch):
 
 
 OFFSETS = {"rouge1": 0, "rouge2": 10, "rougeL": 20, "loss": 30, "accuracy": 40, "f1": 50, "exact": 60}
+OFFSETS |= {"CIDEr-D": 70, "BLEU-4": 80}
 SWEPT = ("attention", "seed", "model.fusion", "attention.cross")
 
 
@@ -270,3 +273,25 @@ def test_translation_has_three_sweeps_and_two_reports(tmp_path, monkeypatch, cap
     assert commands[-1][1] == [f"{tmp_path}/t/lstm", f"{tmp_path}/t/positional"]
     rows = cells(capsys.readouterr().out)
     assert rows["lstm, hnas_prefix"][0] == "11.15 ± 0.07" and len(rows) == 9  # 7 arms, and the two lines of the header
+
+
+def test_captions_have_an_arm_per_preference_and_two_without_attention(tmp_path, monkeypatch, capsys, commands):
+    drawn = []
+    monkeypatch.setattr("attnorm.analysis.run.load_run", lambda folder: folder)
+    monkeypatch.setattr("attnorm.analysis.captions.looks", lambda run, example: Looked(f"{run.name} {example}"))
+    monkeypatch.setattr("attnorm.analysis.captions.draw_words", lambda found, target, title: drawn.append(target.name))
+    start(monkeypatch, "captioning", "--folder", tmp_path, "--seeds", 1, 2, "--", "jobs=2")
+    (verb, arguments), (last, folders) = commands
+    assert (verb, last, folders) == ("sweep", "report", [str(tmp_path)])
+    assert {"task=captioning", "attention=preference,softmax,uniform,none", "seed=1,2", "jobs=2"} < {*arguments}
+    rows = cells(capsys.readouterr().out)
+    assert rows["content preference"] == [f"{it}.15 ± 0.07" for it in (80, 90, 30, 40)]
+    assert rows["no attention"][0] == "74.15 ± 0.07" and rows["one caption for all"][0] == "80.10"
+    assert drawn == [f"words_validation-{number}.png" for number in range(3)] * 2  # of two arms, of the first seed
+
+
+@dataclasses.dataclass
+class Looked:
+    """What a picture is drawn of."""
+
+    caption: str

@@ -121,6 +121,11 @@ def material(tmp_path, monkeypatch):
             (folder / name).write_text(json.dumps(SQUAD if name.startswith("dev") else {}))
     for name in ("q", "a", "vq", "va", "results", "annotations", "questions"):
         (tmp_path / f"{name}.json").write_text("{}")
+    for name in ("t.json", "v.json", "token.txt", "trainImages.txt", "devImages.txt", "images.txt"):
+        (tmp_path / name).write_text("{}\n")
+    for folder in ("images", "train2014", "val2014"):
+        (tmp_path / folder).mkdir()
+    save_file({"1": torch.zeros(1, 3)}, tmp_path / "grid.safetensors")
     save_file({"1": torch.zeros(1, 3), "1.boxes": torch.zeros(1, 4)}, tmp_path / "view.safetensors")
     (tmp_path / "my/valid.csv").write_text("article,title\na,b\n")
     for kind in ("bert", "t5"):

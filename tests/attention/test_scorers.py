@@ -17,9 +17,10 @@ from attnorm.attention.likelihoods import fenchel_deviation
 from attnorm.attention.multihead import attention_layers, observe_all
 from attnorm.attention.scorers import Scorer
 from attnorm.models.config import TransformerConfig
+from attnorm.models.decoder import DecoderCache
 from attnorm.models.generation import Decoding, generate
 from attnorm.models.recording import record
-from attnorm.models.seq2seq import DecoderCache, Seq2Seq
+from attnorm.models.seq2seq import Seq2Seq
 from attnorm.optim import ParamGroups
 
 pytestmark = pytest.mark.numerical

@@ -10,8 +10,8 @@ from builders import PAD, PLACEMENTS, build_model, rough_model, sources, targets
 from torch import nn
 from torch.testing import assert_close
 
+from attnorm.models.decoder import DecoderCache
 from attnorm.models.embeddings import sinusoids
-from attnorm.models.seq2seq import DecoderCache
 
 pytestmark = pytest.mark.numerical
 

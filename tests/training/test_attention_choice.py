@@ -41,6 +41,10 @@ MODEL_SITES = {
     **dict.fromkeys(("bert_tiny", "bert_small", "bert_base"), ("encoder",)),
     **dict.fromkeys(("vqa_tiny", "vqa_small", "vqa_paper"), ("fusion",)),
     "mcan_small": ("fusion", "encoder", "guided"),
+    "lstm_seq2seq": ("cross",),
+    "transformer_tiny": ("encoder", "decoder", "cross"),
+    "lstm_captioner": ("cross",),
+    "transformer_captioner": ("decoder", "cross"),
 }
 VARIANTS = {  # settings that change the sites of a model
     ("vqa_tiny", "question=transformer"): ("fusion", "encoder"),

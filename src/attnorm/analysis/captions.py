@@ -1,0 +1,157 @@
+"""Where a captioning model looks: its image once per word, shaded by the attention that the word pays to each cell.
+
+python -m attnorm.analysis.captions logs/captioning/softmax/<run> --examples validation-0 validation-1
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnorm.analysis.figures import save
+from attnorm.analysis.run import Run, load_run
+from attnorm.data.sampler import MicroBatch
+from attnorm.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = 8  # panels per row
+SIDE = 1.5  # inches of a panel
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What a model looks at while it writes a caption.
+
+    pixels: uint8 (S, S, 3). words: the words of the caption; the last one is the end token.
+    shares: float32 (words, cells per side, cells per side), the attention of each word, which sums to what the
+            normalizer guarantees.
+    """
+
+    pixels: Tensor
+    words: list[str]
+    shares: Tensor
+
+    @property
+    def caption(self) -> str:
+        return " ".join(self.words[:-1])
+
+
+def looks(run: Run, example: str, layer: str | None = None) -> Looks:
+    """What the model of a run looks at in a validation image.
+
+    example: the id of the image. layer: the label of an attention layer, such as "decoder/1/cross"; None: the last one
+    that attends to the image. The weights are the means over its heads. The attention of a word of several tokens is
+    the mean over them.
+
+    Raises ConfigError for a run of another task, an unknown example or layer, and images without pixels.
+    """
+    if run.task.interface != "captioning":
+        name = run.config["task"]["name"]
+        raise ConfigError([Problem("run", f"a run of task={name}; words are drawn for task=captioning", run.folder)])
+    task: Any = run.task
+    row = run.row_of(example)
+    image = task.collator(run.validation)[MicroBatch([row], 1)]["image"][0]
+    if image.dtype != torch.uint8:
+        raise ConfigError([Problem("run", "its images are features of regions, which have no pixels", run.folder)])
+    layers = {label: it for label, it in run.attention(example=example).items() if label.endswith("cross")}
+    if layer is not None and layer not in layers:
+        raise ConfigError([Problem("layer", f"no such layer; allowed: {', '.join(layers)}", layer)])
+    found = layers[list(layers)[-1] if layer is None else layer]
+    weights = found.weights.mean(0)  # (tokens, cells)
+    words, places = joined(found.queries)
+    shares = torch.stack([weights[of_word].mean(0) for of_word in places])
+    side = math.isqrt(shares.shape[1])
+    return Looks(image.permute(1, 2, 0), words, shares.view(len(words), side, side))
+
+
+def joined(tokens: Sequence[str]) -> tuple[list[str], list[list[int]]]:
+    """The words that tokens form, and the numbers of the tokens of each word.
+
+    A token begins a word if it starts with the mark of sentencepiece for a space or, in a vocabulary with the mark of
+    WordPiece for a continued word, if it does not start with that. Special tokens are words of their own.
+    """
+    words: list[str] = []
+    places: list[list[int]] = []
+    begins = "▁" if any(token.startswith("▁") for token in tokens) else None
+    for number, token in enumerate(tokens):
+        special = token.startswith(("<", "["))
+        inside = not token.startswith("▁") if begins else token.startswith("##")
+        if inside and not special and words:
+            words[-1] += token.removeprefix("##")
+            places[-1].append(number)
+        else:
+            words.append(token.removeprefix("▁"))
+            places.append([number])
+    return words, places
+
+
+def draw_words(found: Looks, target: Path, title: str = "") -> Path:
+    """Draws the image once per word, with the share of each cell on one scale, and returns the file.
+
+    The first panel shows the image alone.
+    """
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    panels = 1 + len(found.words)
+    columns = min(COLUMNS, panels)
+    rows = math.ceil(panels / columns)
+    figure = Figure(figsize=(columns * SIDE, rows * (SIDE + 0.2) + 0.7), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    colours = ScalarMappable(Normalize(0, max(float(found.shares.max()), 1e-12)), "YlOrRd")
+    show_image(axes[0], found.pixels)
+    axes[0].set_title("image", fontsize=8)
+    for panel, word, shares in zip(axes[1:], found.words, found.shares, strict=False):
+        show_image(panel, found.pixels, faded=True)
+        rgba = colours.to_rgba(shares.numpy())
+        rgba[..., 3] = 0.85 * np.sqrt(colours.norm(shares.numpy()))  # what gets nothing stays as it is
+        panel.imshow(rgba, extent=(0, 1, 1, 0), interpolation="nearest")
+        panel.set_title(word, fontsize=9)
+    for panel in axes[panels:]:
+        panel.set_axis_off()
+    bar = figure.colorbar(colours, ax=axes, shrink=0.8, format=PercentFormatter(1.0, decimals=0), pad=0.01)
+    bar.set_label("share of the attention", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    if title:
+        figure.suptitle(title, fontsize=9)
+    return save(figure, target)
+
+
+def show_image(axes: "Axes", pixels: Tensor, faded: bool = False) -> None:
+    """An image in the unit square; faded: in grey, so that colours on it stand out."""
+    shown = pixels.numpy()
+    if faded:
+        shown = (0.6 * 255 + 0.4 * shown.mean(-1, keepdims=True)).astype("uint8").repeat(3, -1)
+    axes.imshow(shown, extent=(0, 1, 1, 0), interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--examples", nargs="+", default=["validation-0"], help="ids of validation images")
+    parser.add_argument("--layer", help="label of an attention layer; default: the last one that attends to the image")
+    parser.add_argument("--trust-code", action="store_true", help="import any code that the run's config.yaml names")
+    args = parser.parse_args()
+    try:
+        run = load_run(args.run, trust_code=args.trust_code)
+        for example in args.examples:
+            found = looks(run, example, args.layer)
+            target = args.run / "figures" / f"words_{Path(example).stem}.png"
+            print(draw_words(found, target, f"{run.name}: {found.caption}"))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

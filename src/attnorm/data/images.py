@@ -1,0 +1,136 @@
+"""Images for a model: pixels that it looks at itself, or ready-made features of their regions."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnorm.data.image_features import ImageFeatures, refuse_missing
+from attnorm.errors import DataError
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """What a model has to know of its images before it is built.
+
+    side:  the number of pixels per side, if the images are pixels; 0 for features.
+    width: the number of features of a region; 0 for pixels.
+    regions: the maximum number of regions of an image with features; 0 for pixels.
+    """
+
+    side: int = 0
+    width: int = 0
+    regions: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = asdict(self)
+        if any(type(size) is not int or size < 0 for size in sizes.values()):
+            raise ValueError(f"expected whole numbers from 0, got {sizes}")
+        if bool(self.side) == bool(self.width and self.regions):
+            raise ValueError(f"expected either side, or width and regions, got {sizes}")
+
+
+class Images(ABC):
+    """The images of a split, which are read on demand."""
+
+    shape: ImageShape
+
+    @abstractmethod
+    def check(self, images: Iterable[str]) -> None:
+        """Raises ValueError that names the images that are missing."""
+
+    @abstractmethod
+    def read(self, images: Sequence[str]) -> dict[str, Tensor]:
+        """The tensors of some images.
+
+        image:   uint8 (B, 3, side, side), or the features of regions, float32 (B, regions, width).
+        present: bool (B, regions), the regions that an image has; for features only.
+        """
+
+
+class Pixels(Images):
+    """Images in a folder written by `write_pixels`. Only the requested ones are read."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        about = json.loads((self.folder / "images.json").read_text())
+        self.shape = ImageShape(side=about["side"])
+        self.rows = {image: row for row, image in enumerate(about["images"])}
+
+    def check(self, images: Iterable[str]) -> None:
+        refuse_missing(self.folder, [image for image in images if image not in self.rows])
+
+    def read(self, images: Sequence[str]) -> dict[str, Tensor]:
+        self.check(images)
+        return {"image": torch.from_numpy(self.array[[self.rows[image] for image in images]]).permute(0, 3, 1, 2)}
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        """uint8 (images, side, side, 3), memory-mapped on first use."""
+        return np.load(self.folder / "pixels.npy", mmap_mode="r")
+
+    def __getstate__(self) -> dict:
+        """The state without the array. A process that receives it maps the file itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "array"}
+
+
+def write_pixels(folder: Path, side: int, images: Sequence[str], pixels: Iterable[np.ndarray]) -> None:
+    """Writes the files that `Pixels` reads. pixels: uint8 (side, side, 3) for each image."""
+    shape = (len(images), side, side, 3)
+    array = np.lib.format.open_memmap(folder / "pixels.npy", "w+", "u1", shape)
+    for row, (_, image) in enumerate(zip(images, pixels, strict=True)):
+        array[row] = image
+    (folder / "images.json").write_text(json.dumps({"side": side, "images": list(images)}))
+
+
+class Features(Images):
+    """Ready-made features of the regions of images: the first view of `views`.
+
+    An image "a.jpg" has the features that are stored as "a".
+    """
+
+    def __init__(self, views: ImageFeatures):
+        self.views = views.first(1)
+        self.shape = ImageShape(width=self.views.widths[0], regions=self.views.boxes[0])
+
+    def check(self, images: Iterable[str]) -> None:
+        self.views.check(map(_stem, images))
+
+    def read(self, images: Sequence[str]) -> dict[str, Tensor]:
+        [(features, present, _)] = self.views.read(list(map(_stem, images)))
+        return {"image": features, "present": present}
+
+
+def _stem(image: str) -> str:
+    return Path(image).stem
+
+
+def read_image(path: Path, side: int, where: str | None = None) -> np.ndarray:
+    """An image file as uint8 (side, side, 3): its largest square around the middle, scaled.
+
+    where: what a message starts with, by default the path. Raises ValueError if the file is not a readable image.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise DataError("image files need the package pillow; pip install pillow") from error
+
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            edge = min(width, height)
+            left, top = (width - edge) // 2, (height - edge) // 2
+            square = image.convert("RGB").resize(
+                (side, side), Image.Resampling.BILINEAR, (left, top, left + edge, top + edge)
+            )
+            return np.asarray(square, np.uint8)
+    except FileNotFoundError as error:
+        raise DataError(f"{where or path}: no such image: {path}") from error
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
+        raise DataError(f"{where or path}: not a readable image: {path} ({error})") from error

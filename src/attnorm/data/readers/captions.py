@@ -1,0 +1,126 @@
+"""Files with captions of images: COCO's JSON, and the tables of Flickr8k and Flickr30k.
+
+.json         COCO: one object {"images": [{"id": int, "file_name": str}], "annotations": [{"image_id": int,
+              "caption": str}]}
+.csv          with a header line: columns image and caption, one caption per line
+all others    text: "<image>#<number><tab><caption>", one caption per line, as in Flickr8k.token.txt; or, if the first
+              line is "image,caption" or "image| comment_number| comment", the tables with these columns
+
+Each may be gzipped. The result of all of them is {name of the image file: its captions in the order of the file}.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attnorm.data.captions import plain
+from attnorm.data.readers import tables as table_files
+from attnorm.data.readers import text as files
+from attnorm.data.readers.bad_rows import BadRow
+from attnorm.errors import DataError
+
+COMMA, BAR = ["image", "caption"], ["image", "comment_number", "comment"]
+
+
+def read_captions(path: Path) -> dict[str, list[str]]:
+    """The captions of each image, in the form of `plain`. Captions without words are omitted.
+
+    Raises ValueError that names file and line (in JSON, the record) if the file cannot be read.
+    """
+    found: dict[str, list[str]] = {}
+    for image, caption in _coco(path) if table_files.suffix(path) == ".json" else _lines(path):
+        words = plain(caption)
+        found.setdefault(image, []).extend([words] if words else [])
+    if not found:
+        raise DataError(f"{path}: contains no captions")
+    return found
+
+
+def read_list(path: Path) -> dict[str, int]:
+    """The names of images in a text file, one per line, each with the number of its line. Empty lines are omitted.
+
+    Raises ValueError for a repeated name.
+    """
+    found: dict[str, int] = {}
+    for number, line in enumerate(files.read_lines(path), start=1):
+        if name := line.strip():
+            if name in found:
+                raise DataError(f"{path}:{number}: {name} is also in line {found[name]}")
+            found[name] = number
+    if not found:
+        raise DataError(f"{path}: contains no names of images")
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    header: list[str] | None = None
+    for number, line in enumerate(files.read_lines(path), start=1):
+        where, text = f"{path}:{number}", line.rstrip("\r\n")
+        if number == 1 and (header := _header(text, table_files.suffix(path) == ".csv", where)):
+            continue
+        if text.strip():
+            yield _row(text, header, where) if header else _numbered(text, where)
+
+
+def _header(text: str, required: bool, where: str) -> list[str] | None:
+    """The columns that the first line names; None if it is an ordinary line."""
+    for columns, delimiter in ((COMMA, ","), (BAR, "|")):
+        if [cell.strip().lower() for cell in text.split(delimiter)] == columns:
+            return columns
+    if required:
+        raise DataError(f"{where}: expected the header image,caption, got {json.dumps(text)[:60]}")
+    return None
+
+
+def _row(text: str, header: list[str], where: str) -> tuple[str, str]:
+    """The image and the caption of a line of a table. A caption without quotes may contain the delimiter."""
+    if header == BAR:
+        cells = text.split("|", len(header) - 1)
+    else:
+        image, *caption = next(csv.reader([text]))
+        cells = [image, ",".join(caption)] if caption else [image]
+    if len(cells) != len(header) or not cells[0].strip():
+        raise BadRow(f"{where}: expected the columns {', '.join(header)}, got {json.dumps(text)[:60]}")
+    return cells[0].strip(), cells[-1]
+
+
+def _numbered(text: str, where: str) -> tuple[str, str]:
+    """'1000268201.jpg#0<tab>A child ...' -> '1000268201.jpg', 'A child ...'."""
+    name, tab, caption = text.partition("\t")
+    image, mark, number = name.rpartition("#")
+    if not (tab and mark and image and number.isdecimal()):
+        shown = json.dumps(text)[:60]
+        raise BadRow(f"{where}: expected <image>#<number>, a tab and a caption, got {shown}")
+    return image, caption
+
+
+def _coco(path: Path) -> Iterator[tuple[str, str]]:
+    document = files.read_json(path)
+    if not isinstance(document, dict) or not all(
+        isinstance(document.get(it), list) for it in ("images", "annotations")
+    ):
+        raise DataError(f'{path}: expected COCO\'s object {{"images": [...], "annotations": [...]}}')
+    names: dict[object, str] = {}
+    for number, record in enumerate(document["images"]):
+        key, name = _fields(record, ("id", "file_name"), f"{path}: images[{number}]")
+        if key in names:
+            raise DataError(f"{path}: images[{number}]: the id {key} is repeated")
+        names[key] = str(name)
+    for number, record in enumerate(document["annotations"]):
+        where = f"{path}: annotations[{number}]"
+        key, caption = _fields(record, ("image_id", "caption"), where)
+        if key not in names:
+            raise DataError(f"{where}: there is no image with the id {key}")
+        yield names[key], caption
+
+
+def _fields(record: object, fields: tuple[str, str], where: str) -> tuple[Any, str]:
+    """An id and a text of a record."""
+    if not isinstance(record, dict) or not all(name in record for name in fields):
+        raise DataError(f"{where}: expected an object with {' and '.join(fields)}, got {json.dumps(record)[:60]}")
+    key, text = (record[name] for name in fields)
+    if isinstance(key, bool) or not isinstance(key, (int, str)) or not isinstance(text, str):
+        raise DataError(f"{where}: expected a number and a text, got {json.dumps([key, text])[:60]}")
+    return key, text

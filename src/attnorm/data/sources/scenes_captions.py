@@ -1,0 +1,81 @@
+"""The built-in corpus `scenes_captions`: rendered scenes with several captions each, generated without download."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from attnorm.data import validation as checks
+from attnorm.data.arrow import progress
+from attnorm.data.cache import cached
+from attnorm.data.captions import CaptionSource
+from attnorm.data.images import Pixels, write_pixels
+from attnorm.data.readers import text as files
+from attnorm.data.sources.base import SHORT, SPLITS
+from attnorm.data.synthetic.scenes.captions import captions
+from attnorm.data.synthetic.scenes.drawing import draw
+from attnorm.data.synthetic.scenes.generate import scene
+
+LEAST_SIDE = 16  # pixels, of which the smallest things then have 1.3
+
+
+class ScenesCaptions(CaptionSource):
+    """`train_size`, `valid_size` and `test_size` scenes, with five captions each.
+
+    side: pixels per side of an image. corpus_seed selects another corpus of the same kind.
+    """
+
+    splits = SPLITS
+
+    def __init__(
+        self,
+        *,
+        train_size: int = 8_000,
+        valid_size: int = 1_000,
+        test_size: int = 1_000,
+        side: int = 64,
+        corpus_seed: int = 0,
+    ):
+        self.sizes = {"train": train_size, "validation": valid_size, "test": test_size}
+        self.side, self.corpus_seed = side, corpus_seed
+
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """Sizes and a seed that are not whole numbers."""
+        problems = checks.whole_number("data.corpus_seed", self.corpus_seed, least=0)
+        problems += checks.whole_number("data.side", self.side, least=LEAST_SIDE)
+        for split, size in self.sizes.items():
+            problems += checks.whole_number(f"data.{SHORT[split]}_size", size)
+        return problems
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of the parameters, and of the first captions, which change if the generator changes."""
+        first = [captions(split, index, self.corpus_seed) for index in range(min(50, self.sizes[split]))]
+        return files.digest(["scenes_captions", 1, split, self.sizes[split], self.corpus_seed, first])
+
+    def rows(self, split: str) -> Iterator[tuple[str, str]]:
+        """Generates (id, captions) one by one."""
+        for index in range(self.sizes[split]):
+            yield _image(split, index), "\n".join(it.text for it in captions(split, index, self.corpus_seed))
+
+    def images(self, split: str, cache_dir: str | Path) -> Pixels:
+        """The rendered scenes of a split."""
+
+        def build(folder: Path) -> None:
+            names = [_image(split, index) for index in range(self.sizes[split])]
+            indices = progress(range(len(names)), f"drawing {split}")
+            write_pixels(folder, self.side, names, (self.draw(split, index) for index in indices))
+
+        first = hashlib.blake2b()
+        for index in range(min(10, self.sizes[split])):
+            first.update(self.draw(split, index).tobytes())
+        settings = ["scenes_captions", 1, split, self.sizes[split], self.side, self.corpus_seed, first.hexdigest()]
+        return Pixels(cached(Path(cache_dir) / f"pixels-{files.digest(settings)}", build))
+
+    def draw(self, split: str, index: int) -> np.ndarray:
+        """Scene number `index` of a split as an image, uint8 (side, side, 3)."""
+        return draw(scene(split, index, self.corpus_seed), self.side)
+
+
+def _image(split: str, index: int) -> str:
+    return f"{split}-{index}"

@@ -1,0 +1,108 @@
+"""Image captioning: predicts the words of the captions of an image, with teacher forcing."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnorm.data.featurizer import Table
+from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.models.generation import Decoding
+from attnorm.tasks.captioning.generate import write
+from attnorm.tasks.captioning.metric import CaptionMetric
+from attnorm.tasks.module import Loss, TaskModule, sums_per_row
+
+
+def sample(image: str, references: Sequence[str], caption: str) -> dict[str, str]:
+    """An image, one of its captions and the generated one, for display."""
+    return {"image": image, "reference": references[0], "caption": caption}
+
+
+def references(texts: Table) -> list[list[str]]:
+    """The captions of each image of a split, from its texts."""
+    return [cell.split("\n") for cell in texts["captions"]]
+
+
+class CaptioningModule(TaskModule):
+    """Loss, validation loss, and scores of greedy captions of the first `scored_images` validation images.
+
+    validation: a table with the columns id and captions. Row i corresponds to row i of the validation batches.
+    """
+
+    counters = ("loss", "tokens")
+
+    model: Any  # with the interface "captioning"
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        validation: Table,
+        *,
+        label_smoothing: float,
+        scored_images: int,
+        max_length: int,
+    ):
+        super().__init__(model, tokenizer)
+        self.validation, self.label_smoothing, self.scored_images = validation, label_smoothing, scored_images
+        self.greedy = Decoding(max_length=max_length)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """The decoder's states (C, T, W) for the captions of a batch."""
+        return self.model(batch["image"], batch.get("present"), batch["target"][:, :-1], batch["owner"])
+
+    def target_logits(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (tokens, V) of the real target tokens, these tokens, and where they are, bool (C, T)."""
+        labels = batch["target"][:, 1:]
+        real = labels != self.tokenizer.pad_id
+        return self.model.logits(self(batch)[real]).float(), labels[real], real
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over target tokens. The objective includes label smoothing."""
+        logits, labels, _ = self.target_logits(batch)
+        smoothed = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
+        plain = F.cross_entropy(logits.detach(), labels, reduction="sum") if self.label_smoothing else None
+        return Loss(smoothed, len(labels), plain)
+
+    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
+        """Number of predicted target tokens."""
+        return (batch["target"][:, 1:] != self.tokenizer.pad_id).sum()
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        logits, labels, real = self.target_logits(batch)
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        self.add(loss=losses.sum().item(), tokens=len(labels))
+        if self.keep_examples:
+            of_image = torch.zeros(len(batch["rows"]), dtype=torch.float64)
+            owner = batch["owner"].cpu()
+            self.record(
+                batch["rows"],
+                loss_sum=of_image.index_add(0, owner, sums_per_row(losses, real)),
+                n_tokens=of_image.long().index_add(0, owner, real.sum(1).cpu()),
+            )
+        scored = batch["rows"] < self.scored_images
+        if scored.any():
+            present = batch["present"][scored] if "present" in batch else None
+            written = write(self.model, self.tokenizer, batch["image"][scored], present, self.greedy)
+            captions = map(self.tokenizer.decode, written)
+            self.outputs += zip(batch["rows"][scored].tolist(), captions, strict=True)
+
+    def metrics(self) -> dict[str, float]:
+        """loss (nats per target token), perplexity, and the scores of greedy captions if there are any."""
+        loss = self.sums["loss"] / self.sums["tokens"]
+        found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        if self.outputs:
+            rows, captions = zip(*sorted(self.outputs), strict=True)
+            table = self.validation[list(rows)]
+            gold = references(table)
+            self.samples = list(map(sample, table["id"], gold, captions))
+            found |= CaptionMetric(gold)(captions)
+        return found
+
+    def format_line(self, metrics: dict[str, float]) -> str:
+        names = [name for name in ("CIDEr-D", "BLEU-4") if name in metrics]
+        scores = "".join(f"  {name} {metrics[name]:.1f}" for name in names) + " (greedy)" * bool(names)
+        return f"perplexity {metrics['perplexity']:,.2f}{scores}"
