@@ -112,8 +112,10 @@ def material(tmp_path, monkeypatch):
     parallel = (f"{stem}.{language}" for stem in ("train", "valid", "val") for language in ("de", "en", "fr"))
     for name in itertools.chain(*FILES.values(), parallel):
         (tmp_path / name).write_text("an article\n")
-    for folder in ("my/books", "squad"):
+    for folder in ("my/books", "my/novels", "squad"):
         (tmp_path / folder).mkdir(parents=True)
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / "my/novels" / name).write_text("a novel\n")
     for name in ("train.jsonl", "valid.jsonl", "my/train.jsonl", "my/books/one.txt", "train.csv", "valid.csv"):
         (tmp_path / name).write_text('{"text": "a", "headline": "b", "article": "a", "title": "b"}\n')
     for name in ("train-v1.1.json", "dev-v1.1.json", "train-v2.0.json", "dev-v2.0.json", "predictions.json"):
