@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import runs
@@ -48,7 +49,8 @@ def commands(monkeypatch):
         for values in combinations(settings):
             one = len(values.get("attention.cross", values["attention"])) + int(values["seed"]) / 10
             scores = {name: one + offset for name, offset in OFFSETS.items()}
-            job = folder / "_".join([values["attention"], values["seed"], *(values.get(key, "") for key in SWEPT[2:])])
+            arm = [values[key] for key in SWEPT[2:] if key in values]
+            job = folder / "_".join([values["attention"], values["seed"], "-".join(arm)])
             job.mkdir(parents=True, exist_ok=True)
             baselines = {"lead-8": scores, "the most frequent caption": scores}
             summary = {"validation": {"metrics": scores, "baselines": baselines}}
@@ -63,7 +65,11 @@ def commands(monkeypatch):
 
 OFFSETS = {"rouge1": 0, "rouge2": 10, "rougeL": 20, "loss": 30, "accuracy": 40, "f1": 50, "exact": 60}
 OFFSETS |= {"CIDEr-D": 70, "BLEU-4": 80}
-SWEPT = ("attention", "seed", "model.fusion", "attention.cross")
+EM, BANK = "attention.options.em_routing", "attention.bank.encoder"
+SWEPT = (
+    *("attention", "seed", "model.fusion", "attention.cross"),
+    *(f"{EM}.n_iters", f"{EM}.sigma", f"{EM}.beta", BANK),
+)
 
 
 def combinations(settings):
@@ -194,7 +200,7 @@ def test_table_3_fine_tunes_each_pretrained_run(tmp_path, monkeypatch, capsys, c
         init = next(it for it in tuning if it.startswith("model.init=")).removeprefix("model.init=")
         for seed in ("1", "2"):
             linked = runs.Path(init.replace("${seed}", seed)).resolve()
-            assert linked == (tmp_path / "t/mlm" / f"{arm}_{seed}__").resolve()
+            assert linked == (tmp_path / "t/mlm" / f"{arm}_{seed}_").resolve()
         assert {"task.no_answer=true", f"attention={arm}", f"data.train={files[0]}"} < {*tuning}
     printed = capsys.readouterr().out
     assert "no --squad11" in printed and "no --mnli" in printed
@@ -295,3 +301,78 @@ class Looked:
     """What a picture is drawn of."""
 
     caption: str
+
+
+def test_em_routing_has_an_arm_for_each_claim(tmp_path, monkeypatch, capsys, commands):
+    start(monkeypatch, "em_routing", "--folder", tmp_path, "--seeds", 1, 2, "--", "task.max_steps=9")
+    *trained, (verb, folders) = commands
+    assert all({"seed=1,2", "task.max_steps=9", "model.fusion=attention"} <= {*arguments} for _, arguments in trained)
+    assert verb == "report" and folders == [str(tmp_path)]
+    rows = cells(capsys.readouterr().out)
+    estimated = ["2 updates, sigma estimated", "2 updates, sigma and beta estimated"]
+    assert [*rows][2:] == ["softmax", "dnas", "2 updates", "3 updates", *estimated]
+    assert rows["dnas"][OFFSETS_WITHOUT_LOSS.index("accuracy")] == "44.15 ± 0.07"
+    assert all("±" in cell for row in estimated for cell in rows[row])
+
+
+OFFSETS_WITHOUT_LOSS = [name for name in OFFSETS if name != "loss"]
+
+
+def test_held_out_synonyms_are_compared_with_words_that_training_showed(tmp_path, monkeypatch, capsys, commands):
+    monkeypatch.chdir(tmp_path)  # the script changes it
+    start(monkeypatch, "ot_synonyms", "--folder", tmp_path, "--seeds", 1, 2)
+    assert [verb for verb, _ in commands] == ["sweep"] * 4 + ["report"]
+    assert [{f"data.twins={twins}" for twins in ("true", "false")} & {*it} for _, it in commands[:4]] == [
+        *[{"data.twins=true"}] * 2,
+        *[{"data.twins=false"}] * 2,
+    ]
+    assert commands[-1][1] == [f"{tmp_path}/twins"]
+    rows = cells(capsys.readouterr().out)
+    assert rows["accuracy"] == ["softmax", "ot", "ot, bank"]
+    assert rows["held-out twins"] == ["47.15 ± 0.07", "42.15 ± 0.07", "42.15 ± 0.07"]
+
+
+def test_twins_are_words_of_their_own_that_training_never_shows():
+    twins = load("ot_synonyms/twins")
+    assert twins.with_twins("police said the storm hit u.s. oil") == " ".join(
+        twins.twin(word) if word.isalpha() and len(word) > 3 and twins.has_twin(word) else word
+        for word in ("police", "said", "the", "storm", "hit", "u.s.", "oil")
+    )
+    labels = list(twins.newswire.EVENT_KINDS)
+    sizes = {"train_size": 300, "valid_size": 40}
+    source = twins.TwinNewswire(labels=labels, **sizes)
+    plain = twins.TwinNewswire(labels=labels, twins=False, **sizes)
+    assert source.check() == [] and source.fingerprint("validation") != plain.fingerprint("validation")
+    assert "data.labels: 'strike' is missing" in twins.TwinNewswire(labels=["storm", "coup"]).check()
+    assert not any("2" in text for text, _, _ in source.rows("train"))
+    changed = [text for text, _, _ in source.rows("validation")]
+    shares = [sum(word.endswith("2") for word in text.split()) / len(text.split()) for text in changed]
+    assert 0.1 < sum(shares) / len(shares) < 0.4
+    assert [text.replace("2", "") for text in changed] == [text for text, _, _ in plain.rows("validation")]
+
+    tokenizer = twins.TwinWords.from_settings(lambda _: (text for text, _, _ in source.rows("train")), vocab_size=200)
+    words = [tokenizer.token(number) for number in range(tokenizer.vocab_size)]
+    assert len(words) == 205 + sum(map(twins.has_twin, words)) == len({*words})
+    ids = tokenizer.encode([" ".join(word for word in words if word.endswith("2"))])[0]
+    assert [tokenizer.token(number) for number in ids] == [word for word in words if word.endswith("2")]
+
+
+def test_twins_start_with_the_embedding_of_their_word():
+    import torch
+
+    twins = load("ot_synonyms/twins")
+    labels = list(twins.newswire.EVENT_KINDS)
+    source = twins.TwinNewswire(labels=labels, train_size=100)
+    tokenizer = twins.TwinWords.from_settings(lambda _: (text for text, _, _ in source.rows("train")), vocab_size=50)
+    tokens = torch.nn.Embedding(tokenizer.vocab_size, 4)
+    before = tokens.weight.detach().clone()
+    model = SimpleNamespace(encoder=SimpleNamespace(embeddings=SimpleNamespace(tokens=tokens)))
+    module = SimpleNamespace(tokenizer=tokenizer, model=model)
+    twins.StartAlike().on_fit_start(SimpleNamespace(global_step=5), module)
+    assert torch.equal(tokens.weight, before)  # a resumed run keeps what it has learned
+    twins.StartAlike().on_fit_start(SimpleNamespace(global_step=0), module)
+    numbers = {tokenizer.token(i): i for i in range(tokenizer.vocab_size)}
+    pairs = [(numbers[word], numbers[twins.twin(word)]) for word in numbers if twins.has_twin(word)]
+    assert len(pairs) > 5
+    for word, other in pairs:
+        assert torch.equal(tokens.weight[other], before[word]) and torch.equal(tokens.weight[word], before[word])

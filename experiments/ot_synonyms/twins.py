@@ -119,7 +119,7 @@ class WithoutPositions(Encoder):
 
 
 def sharp_distance(targets: Tensor, sources: Tensor) -> Tensor:
-    """10 |t - i|^2 / D. The bank has hundreds of words per twin, which with a flatter cost get most of the mass."""
+    """10 |t - i|^2 / D. A bank has hundreds of words for each twin; with a flatter cost they get most of the mass."""
     return 10 * squared_distance(targets, sources)
 
 
