@@ -66,13 +66,15 @@ def test_a_larger_score_has_no_smaller_weight(name):
 def test_fertility_is_used_up_over_the_target_words(name):
     """Bounds that are what earlier target words left of a source word's fertility: no source word exceeds it, and when
     as many target words are written as all fertilities sum to, every source word has been used up exactly."""
-    fertility, scores = torch.tensor([1.0, 2.0, 1.0]).double(), randn(4, 3, seed=5) + 2 * SCORES
-    used = torch.zeros(3).double()
+    fertility, scores = torch.tensor([1.5, 1.5, 1.0]).double(), 0.3 * randn(4, 3, seed=5) + 0.3 * SCORES
+    used, between = torch.zeros(3).double(), 0
     for row in scores:
         p = of_row(name)(row, upper=(fertility - used).clamp(min=0.0))
         assert_close(p.sum(), torch.ones(()).double(), rtol=0, atol=1e-14)
         assert (p <= fertility - used + 1e-14).all()
+        between += ((p > 0.05) & (p < fertility - used - 0.05)).sum()
         used = used + p
     assert_close(used, fertility, rtol=0, atol=1e-14)
+    assert between > 4  # not only one source word per target word
     free = of_row(name.removeprefix("constrained_"))
     assert (sum(free(row) for row in scores) > fertility + 0.5).any()  # without bounds, one word gets too much

@@ -114,12 +114,12 @@ def maximize_function(
         highest = torch.stack([*recent]).amax(0) + 1e-13 * (1 + value.abs())
         length = torch.ones_like(value)
         for _ in range(HALVINGS):
-            new_value, new_gradient, new_curvature = new
-            enough = new_value <= highest + ENOUGH * length * slope
+            enough = new[0] <= highest + ENOUGH * length * slope
             if enough.all():
                 break
             length = torch.where(enough, length, length / 2)
             new = objective(p + length * direction)
+        new_value, new_gradient, new_curvature = new
         change = length * direction
         bend = (change * (new_gradient - gradient)).sum(-1, keepdim=True)
         factor = (bend / (change * new_curvature * change).sum(-1, keepdim=True)).nan_to_num(1.0).clamp(1e-3, 1e6)
