@@ -49,7 +49,7 @@ def sacrebleu() -> Any:
     try:
         import sacrebleu
     except ImportError as error:
-        raise UserError("BLEU needs the package sacrebleu: pip install sacrebleu") from error
+        raise UserError("BLEU needs the package sacrebleu: pip install 'attnorm[captioning]'") from error
     return sacrebleu
 
 
