@@ -42,8 +42,11 @@ def commands(monkeypatch):
             one = len(values["attention"]) + int(values["seed"]) / 10
             scores = {name: one + offset for name, offset in OFFSETS.items()}
             job = folder / "_".join([values["attention"], values["seed"], values.get("model.fusion", "")])
+            if "," in settings.get("model", ""):
+                job = job.with_name(job.name + values["model"])
             job.mkdir(parents=True, exist_ok=True)
             summary = {"validation": {"metrics": scores, "baselines": {"lead-8": scores}}}
+            summary |= {"parameters": 1234, "wall_seconds": 90}
             (job / "summary.json").write_text(json.dumps(summary))
             jobs.append({"folder": str(job), "overrides": [f"{key}={value}" for key, value in values.items()]})
         (folder / "sweep.json").write_text(json.dumps({"jobs": jobs}))
@@ -54,7 +57,7 @@ def commands(monkeypatch):
 
 
 OFFSETS = {"rouge1": 0, "rouge2": 10, "rougeL": 20, "loss": 30, "accuracy": 40, "f1": 50, "exact": 60}
-SWEPT = ("attention", "seed", "model.fusion")
+SWEPT = ("attention", "seed", "model.fusion", "model")
 
 
 def combinations(settings):
@@ -189,3 +192,16 @@ def test_table_3_can_start_from_bert(tmp_path, monkeypatch, commands):
     [(_, tuning), (_, folders)] = commands
     assert f"model.init={tmp_path}" in tuning and "optimizer.lr=1e-3" not in tuning
     assert folders == [f"{tmp_path}/t/mnli_softmax"]
+
+
+def test_flat_and_hierarchical_attention_have_an_arm_per_normalizer(tmp_path, monkeypatch, capsys, commands):
+    start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "t", "--seeds", 1, 2, "--", "jobs=2")
+    (_, arguments), (verb, folders) = commands
+    assert {"model=flat_tiny,hierarchical_tiny", "attention=softmax,dnas,hnas", "data.mask_names=true"} < {*arguments}
+    assert f"data.folder={tmp_path}" in arguments and "jobs=2" in arguments
+    assert verb == "report" and folders == [f"{tmp_path}/t"]
+    rows = cells(capsys.readouterr().out)
+    assert rows["hierarchical, hnas"] == ["44.15 ± 0.07", "34.150 ± 0.071", "1,234", "1.5 ± 0.0"]
+    assert rows["lead-8"] == ["47.10", "-", "-", "-"] and len(rows) == 9  # with the header and its line
+    start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "n", "--names", "--seeds", 1)
+    assert "data.mask_names=false" in commands[2][1]
