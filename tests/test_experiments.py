@@ -49,11 +49,12 @@ def commands(monkeypatch):
         for values in combinations(settings):
             one = len(values.get("attention.cross", values["attention"])) + int(values["seed"]) / 10
             scores = {name: one + offset for name, offset in OFFSETS.items()}
-            arm = [values[key] for key in SWEPT[2:] if key in values]
+            arm = [values[key] for key in SWEPT[2:] if key in values and (key != "model" or "," in settings[key])]
             job = folder / "_".join([values["attention"], values["seed"], "-".join(arm)])
             job.mkdir(parents=True, exist_ok=True)
             baselines = {"lead-8": scores, "the most frequent caption": scores}
             summary = {"validation": {"metrics": scores, "baselines": baselines}}
+            summary |= {"parameters": 1234, "wall_seconds": 90}
             (job / "summary.json").write_text(json.dumps(summary))
             jobs.append({"folder": str(job), "overrides": [f"{key}={value}" for key, value in values.items()]})
         (folder / "sweep.json").write_text(json.dumps({"jobs": jobs}))
@@ -67,7 +68,7 @@ OFFSETS = {"rouge1": 0, "rouge2": 10, "rougeL": 20, "loss": 30, "accuracy": 40, 
 OFFSETS |= {"CIDEr-D": 70, "BLEU-4": 80}
 EM, BANK = "attention.options.em_routing", "attention.bank.encoder"
 SWEPT = (
-    *("attention", "seed", "model.fusion", "attention.cross"),
+    *("attention", "seed", "model", "model.fusion", "attention.cross"),
     *(f"{EM}.n_iters", f"{EM}.sigma", f"{EM}.beta", BANK),
 )
 
@@ -376,3 +377,16 @@ def test_twins_start_with_the_embedding_of_their_word():
     assert len(pairs) > 5
     for word, other in pairs:
         assert torch.equal(tokens.weight[other], before[word]) and torch.equal(tokens.weight[word], before[word])
+
+
+def test_flat_and_hierarchical_attention_have_an_arm_per_normalizer(tmp_path, monkeypatch, capsys, commands):
+    start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "t", "--seeds", 1, 2, "--", "jobs=2")
+    (_, arguments), (verb, folders) = commands
+    assert {"model=flat_tiny,hierarchical_tiny", "attention=softmax,dnas,hnas", "data.mask_names=true"} < {*arguments}
+    assert f"data.folder={tmp_path}" in arguments and "jobs=2" in arguments
+    assert verb == "report" and folders == [f"{tmp_path}/t"]
+    rows = cells(capsys.readouterr().out)
+    assert rows["hierarchical, hnas"] == ["44.15 ± 0.07", "34.150 ± 0.071", "1,234", "1.5 ± 0.0"]
+    assert rows["lead-8"] == ["47.10", "-", "-", "-"] and len(rows) == 9  # with the header and its line
+    start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "n", "--names", "--seeds", 1)
+    assert "data.mask_names=false" in commands[2][1]

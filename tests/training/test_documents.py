@@ -107,7 +107,7 @@ def test_attention_is_named_by_words_and_sentences(learned):
         assert set(layers) == {"word"} and word.queries == [f"query {number}" for number in range(4)]
         return
     assert set(layers) == {"word", "sentence"}
-    assert word.queries[3:5] == ["sentence 0, query 3", "sentence 1, query 0"]
+    assert word.queries[3:5] == ["s0, query 3", "s1, query 0"]
     end = word.keys.index(".") + 1  # of the first sentence
     assert not word.weights[:, :4, end:].any() and not word.weights[:, 4:, :end].any()
     assert layers["sentence"].keys == ["sentence 0", "sentence 1"]

@@ -1,8 +1,5 @@
 """Classification of texts or pairs of texts. The baseline always predicts the most frequent label."""
 
-import json
-from collections import Counter
-
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import LABELLED
 from attnorm.data.tokenizers.base import Tokenizer
@@ -10,7 +7,8 @@ from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
 from attnorm.tasks.classification.features import ClassificationCollator, ClassificationFeaturizer
 from attnorm.tasks.classification.module import ClassificationModule
-from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.labels import with_predictions
+from attnorm.tasks.results import Results
 
 
 class ClassificationTask(EncoderTask):
@@ -32,20 +30,6 @@ class ClassificationTask(EncoderTask):
 
     def score(self, module: ClassificationModule, split: Split) -> Results:
         """Loss and accuracy, and the predicted label of each row."""
-        scores = super().score(module, split)
-        label, count = Counter(split.texts["label"]).most_common(1)[0]
-        scores.baselines = {f"always {label}": {"accuracy": 100.0 * count / scores.size}}
-        given = module.predictions()
-        texts, seconds, labels = (list(split.texts[column]) for column in ("text", "second", "label"))
-        scores.predictions = Predictions(
-            ids=list(given),
-            inputs=["\n".join(filter(None, pair)) for pair in zip(texts, seconds, strict=True)],
-            references=labels,
-            outputs=list(given.values()),
-            scores={"accuracy": [100.0 * (labels[row] == label) for row, label in given.items()]},
-            loss_sum=module.examples["loss_sum"],
-            n_tokens=[1] * len(given),
-        )
-        lines = [json.dumps({"row": row, "label": label}) for row, label in given.items()]
-        scores.files = {".labels.jsonl": "\n".join(lines) + "\n"}
-        return scores
+        texts = zip(split.texts["text"], split.texts["second"], strict=True)
+        inputs = ["\n".join(filter(None, pair)) for pair in texts]
+        return with_predictions(super().score(module, split), module, split, self, inputs)

@@ -64,7 +64,7 @@ class DocumentTask(LabelTask):
         numbered = [f"sentence {number}" for number in range(sentences[-1] + 1)]
         of_words = queries
         if "sentence" in self.model_class().sites:
-            of_words = [f"{sentence}, {query}" for sentence in numbered for query in queries]
+            of_words = [f"s{sentence}, {query}" for sentence in range(len(numbered)) for query in queries]
 
         def tokens(layer: str) -> tuple[list[str], list[str]]:
             return (queries, numbered) if layer == "sentence" else (of_words, words)

@@ -52,7 +52,8 @@ class ImageTask(LabelTask):
     def notes(self) -> str:
         height, width, channels = self.facts["shape"]
         rows, columns = self.grid
-        return f"images of {height} x {width} pixels and {channels} channels, in {rows} x {columns} patches"
+        many = "" if channels == 1 else "s"
+        return f"images of {height} x {width} pixels with {channels} channel{many}, in {rows} x {columns} patches"
 
     def featurizer(self) -> ImageFeaturizer:
         return ImageFeaturizer(self.labels, math.prod(self.grid))

@@ -1,0 +1,49 @@
+"""Documents as rows of ids: the sentence of each token, truncation, counts, and batches."""
+
+import pytest
+import torch
+from datasets import Dataset
+from lab.tokenizer import Characters
+
+from attnorm.data.sampler import MicroBatch
+from attnorm.tasks.documents.features import DocumentCollator, DocumentFeaturizer
+
+TEXTS = {"text": ["ab c. d!", "a", ". b? . c d e f"], "label": ["x", "y", "x"], "id": ["0", "1", "2"]}
+
+
+@pytest.fixture
+def tokenizer():
+    return Characters("abcdef")  # ids from 4; all other characters are the unknown token, 3
+
+
+@pytest.fixture
+def encoded(tokenizer):
+    return DocumentFeaturizer(6, ["x", "y"]).encode({**TEXTS, "part": ["p"] * 3}, 0, tokenizer)
+
+
+def test_every_token_has_the_number_of_its_sentence(encoded):
+    table, _ = encoded
+    assert table["ids"] == [[4, 5, 6, 3, 7, 3], [4], [3, 5, 3, 3, 6, 7]]
+    assert table["sentences"] == [[0, 0, 0, 0, 1, 1], [0], [0, 1, 1, 2, 3, 3]]
+    assert table["label"] == [0, 1, 0]
+
+
+def test_long_documents_are_truncated_and_counted(encoded):
+    _, counts = encoded
+    assert counts == {"truncated": 1, "sentences": 2 + 1 + 4, "label x": 2, "label y": 1}
+    shown = DocumentFeaturizer(6, ["x", "y"]).describe({**counts, "kept": 3})
+    assert shown == "3 documents (2.3 sentences on average, 1 truncated; x 66.7%, y 33.3%)"
+
+
+def test_a_batch_is_padded_with_its_own_ids(encoded, tokenizer):
+    batches = DocumentCollator(Dataset.from_dict(encoded[0]), tokenizer.pad_id)
+    batch = batches[MicroBatch([2, 1], 5)]
+    assert batch["ids"].tolist() == [[3, 5, 3, 3, 6, 7], [4, 0, 0, 0, 0, 0]]
+    assert batch["sentences"].tolist() == [[0, 1, 1, 2, 3, 3], [0] * 6]
+    assert batch["labels"].tolist() == [0, 1] and batch["rows"].tolist() == [2, 1] and int(batch["divisor"]) == 5
+    assert batch["ids"].dtype == batch["sentences"].dtype == torch.int64
+
+
+def test_a_label_that_the_model_does_not_know_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="'x' is not one that the model was trained on; allowed: y, z"):
+        DocumentFeaturizer(6, ["y", "z"]).encode(TEXTS, 0, tokenizer)
