@@ -203,6 +203,8 @@ def test_log_beta_enters_the_column_step_and_b_1_is_the_papers_choice():
         assert (found - EMRouting(n_iters)(scores, keys=k, scale=SCALE)).abs().max() > 0.05
         (gradient,) = reference.gradients(found, [module.cluster_prior.log_b])
         assert (gradient[:, :4] != 0).all() and (gradient[:, 4:] == 0).all()
+        with torch.no_grad():
+            assert not module.cluster_prior(4).requires_grad
 
 
 def test_more_queries_than_priors_are_refused():

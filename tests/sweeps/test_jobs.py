@@ -7,6 +7,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from runs import CONF
 
+from attnorm.cli.check_jobs import start_hydra
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.sweep import run_sweep
 from attnorm.config.arguments import as_typed, readable
@@ -121,3 +122,16 @@ def test_all_problems_of_the_command_are_reported_together():
 def test_dir_is_taken_as_it_is_typed():
     assert read_sweep(CONF, ["dir=2024", "seed=1,2"]).settings.dir == "2024"
     assert read_sweep(CONF, ["dir=my (sweep)", "seed=1,2"]).settings.dir == "my (sweep)"
+
+
+def test_jobs_are_checked_with_the_groups_of_other_configuration_folders(tmp_path):
+    from hydra import compose
+    from hydra.core.global_hydra import GlobalHydra
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.yaml").write_text("defaults: [newswire, _self_]\ntrain_size: 7\n")
+    try:
+        start_hydra([CONF, tmp_path])
+        assert compose("train", ["data=mine"])["data"]["train_size"] == 7
+    finally:
+        GlobalHydra.instance().clear()

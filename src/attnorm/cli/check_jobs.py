@@ -119,6 +119,7 @@ def start_hydra(folders: Sequence[Path]) -> None:
     from hydra import version
     from hydra._internal.hydra import Hydra
     from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.global_hydra import GlobalHydra
 
     from attnorm.cli.train import register_resolvers
@@ -128,7 +129,7 @@ def start_hydra(folders: Sequence[Path]) -> None:
     conf, *more = folders
     search_path = create_config_search_path(str(conf))
     for folder in more:
-        search_path.append("command-line", str(folder.absolute()))
+        search_path.prepend("command-line", f"file://{folder.absolute()}", SearchPathQuery(provider="schema"))
     GlobalHydra.instance().clear()
     Hydra.create_main_hydra2("train", search_path)
 

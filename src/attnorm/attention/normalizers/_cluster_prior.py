@@ -25,4 +25,5 @@ class ClusterPrior(nn.Module):
         """Returns log b, (1, H, N, 1)."""
         if n_queries > self.log_b.shape[1]:
             raise ValueError(f"queries={self.log_b.shape[1]}: got {n_queries} queries")
-        return self.log_b[None, :, :n_queries, None]
+        # a copy, because a view of a parameter requires a gradient even under no_grad, where hooks do not expect it
+        return self.log_b[None, :, :n_queries, None].clone()
