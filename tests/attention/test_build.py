@@ -144,6 +144,7 @@ SITES = {"encoder": False, "decoder": True, "cross": True}
 PART_OPTIONS = {  # what a part needs to be built by itself
     "t5": {"heads": 2},
     "alibi": {"heads": 2},
+    "positional": {"heads": 2},
     "learned": {"positions": 32, "heads": 2},
     "content": {"width": 16, "heads": 2},
     "bilinear": {"width": 16, "heads": 2},

@@ -27,6 +27,8 @@ PLACED = {  # what each file of conf/attention puts at these sites
     "em_routing": ("em_routing", "softmax", "softmax", "em_routing", "softmax"),
     "entmax": ("entmax",) * 5,
     "fenchel": ("fenchel",) * 5,
+    "fertility_softmax": ("softmax", "softmax", "fertility_softmax", "softmax", "softmax"),
+    "fertility_sparsemax": ("softmax", "softmax", "fertility_sparsemax", "softmax", "softmax"),
     "fusedmax": ("fusedmax",) * 5,
     "ot": ("ot",) * 5,
     "sparsemax": ("sparsemax",) * 5,
@@ -37,7 +39,7 @@ PLACED = {  # what each file of conf/attention puts at these sites
 }
 PRIORS = {"preference": (["content", "t5"], ["content", "t5"], ["content"], ["content"], ["content"])}
 MODEL_SITES = {
-    **dict.fromkeys(("tiny", "small", "base"), ("encoder", "decoder", "cross")),
+    **dict.fromkeys(("tiny", "small", "base", "transformer_tiny"), ("encoder", "decoder", "cross")),
     **dict.fromkeys(("bert_tiny", "bert_small", "bert_base"), ("encoder",)),
     **dict.fromkeys(("vqa_tiny", "vqa_small", "vqa_paper"), ("fusion",)),
     "mcan_small": ("fusion", "encoder", "guided"),
@@ -46,6 +48,7 @@ MODEL_SITES = {
     "lstm_captioner": ("cross",),
     "transformer_captioner": ("decoder", "cross"),
 }
+BIDIRECTIONAL = ("dnas", "hnas", "sinkhorn", "em_routing", "mix")
 VARIANTS = {  # settings that change the sites of a model
     ("vqa_tiny", "question=transformer"): ("fusion", "encoder"),
     ("vqa_tiny", "fusion=none"): (),
@@ -70,6 +73,10 @@ def test_every_file_gives_every_model_the_normalizers_it_always_gave(groups):
         model = {**models[name], **({key: value} if change else {})}
         for file, tables in attention.items():
             cfg = {"model": model, "attention": tables}
+            if name == "lstm_seq2seq" and file in BIDIRECTIONAL:  # it has no site for them
+                [problem] = resolve.attention_problems(cfg, typed=())
+                assert "no site uses it" in str(problem)
+                continue
             assert resolve.attention_problems(cfg, typed=()) == []
             normalizers = dict(zip(SITES, PLACED[file], strict=True))
             priors = dict(zip(SITES, PRIORS.get(file, [[]] * 5), strict=True))
@@ -109,7 +116,7 @@ def test_a_model_with_a_new_site_needs_no_change_of_a_file(file):
     found = resolve.model_attention(of_model(Captioner, f"attention={file}"))
     default = "softmax" if file == "preference" else file
     assert found["image"] == default
-    assert found["caption"] == ("softmax" if file in ("dnas", "hnas", "sinkhorn", "mix") else default)
+    assert found["caption"] == ("softmax" if file in BIDIRECTIONAL else default)
     assert resolve.attention_problems(of_model(Captioner, f"attention={file}"), typed=()) == []
 
 

@@ -35,7 +35,7 @@ def alignment(run: Run, text: str) -> LayerAttention:
         layers = read(run.name, text, run.model, inputs, tokens).layers
     weights = torch.stack([it.weights.mean(0) for label, it in layers.items() if label.endswith("cross")]).mean(0)
     source, target = (ids[0].tolist() for ids in inputs)
-    of_source, of_target = run_of_words(run, source), run_of_words(run, [*target[1:], run.tokenizer.eos_id])
+    of_source, of_target = word_numbers(run, source), word_numbers(run, [*target[1:], run.tokenizer.eos_id])
     rows, columns = one_hot(of_target), one_hot(of_source)
     merged = (rows / rows.sum(1, keepdim=True)) @ weights @ columns.T
     return LayerAttention(
@@ -43,7 +43,7 @@ def alignment(run: Run, text: str) -> LayerAttention:
     )
 
 
-def run_of_words(run: Run, ids: Sequence[int]) -> Tensor:
+def word_numbers(run: Run, ids: Sequence[int]) -> Tensor:
     """int64 (N,): the number of the word that each token belongs to. The end token is a word of its own."""
     starts = np.array(run.tokenizer.starts_word(np.array(ids)), dtype=bool)
     starts |= np.array(ids) == run.tokenizer.eos_id

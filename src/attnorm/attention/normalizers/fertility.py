@@ -30,7 +30,7 @@ class Fertility(Normalizer):
     sink:      whether the last key that a row may see, in translation the end of the source, has no bound. Then there
                is always a solution. Without a sink, a row whose keys have less than 1 left in total takes all of it,
                and sums to less than 1.
-    heads, width: the number of heads, and their width.
+    heads, width: the number of heads, and their width; needed for a predicted fertility.
 
     Queries are processed one after another, also in training. Raises ValueError for any other fertility.
     """
@@ -41,8 +41,8 @@ class Fertility(Normalizer):
 
     def __init__(
         self,
-        heads: int,
-        width: int,
+        heads: int | None = None,
+        width: int | None = None,
         fertility: float | Literal["predicted"] = 1.0,
         most: float = 3.0,
         sink: bool = False,
@@ -60,6 +60,8 @@ class Fertility(Normalizer):
         self.key_equivariant = not sink
         self.total = 1.0 if sink else AT_MOST_ONE
         if self.needs_keys:
+            if heads is None or width is None:
+                raise ValueError(f"fertility={PREDICTED!r}: needs the number of heads and their width")
             self.slope = nn.Parameter(torch.zeros(heads, width))  # a; with c = 0, every key starts with most / 2
             self.offset = nn.Parameter(torch.zeros(heads))  # c
 
