@@ -130,6 +130,8 @@ def material(tmp_path, monkeypatch):
         (tmp_path / f"{name}.txt").write_text("an article\n")
     page = (runs.ROOT / "docs/add_your_own.md").read_text()
     shutil.copytree(LAB, tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
+    own = "experiments/ot_synonyms"  # an experiment with parts of its own
+    shutil.copytree(runs.ROOT / own, tmp_path / own, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "my_normalizer.py").write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
     monkeypatch.syspath_prepend(tmp_path)
 
