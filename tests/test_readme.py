@@ -141,6 +141,8 @@ def material(tmp_path, monkeypatch):
     for page, module in (("add_your_own", "my_normalizer"), ("regularized", "my_omega")):
         text = (runs.ROOT / f"docs/{page}.md").read_text()
         (tmp_path / f"{module}.py").write_text(re.search(r"```python\n(.*?)```", text, re.S)[1])
+    own = "experiments/ot_synonyms"  # an experiment with parts of its own
+    shutil.copytree(runs.ROOT / own, tmp_path / own, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.syspath_prepend(tmp_path)
 
     def arguments(typed):
