@@ -124,7 +124,7 @@ def test_the_first_word_follows_the_equations():
     decoder, image = model.decoder, pictures(1)
     [templates], _ = model.encode(image)
     h, c = (state[:, 0] for state in decoder.initial(templates[None], None))
-    _, (h, _) = decoder.lstm(model.tokens.weight[[BOS]], (h, c))
+    _, (h, _) = decoder.lstm(math.sqrt(8) * model.tokens.weight[[BOS]], (h, c))
     attention, [prior] = decoder.cross, decoder.preference.priors.values()
     t, values = attention.key_value(templates).chunk(2, 1)
     z, u = attention.query(decoder.evidence(h[0])), prior.network(templates)[:, 0].softmax(0)

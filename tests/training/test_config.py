@@ -75,7 +75,25 @@ def needed(tmp_path, monkeypatch):
     for view in ("first.safetensors", "second.safetensors"):
         save_file({"1": torch.zeros(1, 3), "1.boxes": boxes}, tmp_path / view)
     views = f"{tmp_path}/first.safetensors,{tmp_path}/second.safetensors"
+    (tmp_path / "texts").mkdir()
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / "texts" / name).write_text("A sentence.\n")
+    for name in ("train.de", "train.en", "val.de", "val.en"):
+        (tmp_path / name).write_text("a sentence .\n")
+    documents = ["task=document_classification", f"data.folder={tmp_path}/texts"]
     needs = {
+        "data/digits.yaml": ["task=image_classification"],
+        "data/easy_vqa_images.yaml": ["task=image_classification"],
+        "model/grid_tiny.yaml": ["task=image_classification"],
+        "data/passages.yaml": documents,
+        "task/document_classification.yaml": documents[1:],
+        **{f"model/{name}_tiny.yaml": documents for name in ("flat", "hierarchical")},
+        "data/phrases.yaml": ["task=translation"],
+        "data/multi30k.yaml": ["task=translation", f"data.dir={tmp_path}"],
+        "data/parallel_files.yaml": [
+            *("task=translation", f"data.dir={tmp_path}"),
+            *("data.source_language=de", "data.target_language=en", "data.validation=val"),
+        ],
         "data/newswire_text.yaml": ["task=mlm"],
         "data/text.yaml": ["task=mlm", f"data.files={table}"],
         "data/text_hub.yaml": ["task=mlm", "data.path=owner/name"],
@@ -532,7 +550,7 @@ def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit
 
 def test_a_model_for_other_tasks_is_refused_with_the_models_that_fit():
     problems = config.check(runs.plain("model=vqa_tiny"))
-    fitting = "use model=tiny"
+    fitting = "use model=lstm_seq2seq, model=tiny"
     assert any(it.startswith("model: Pythia has the interface 'vqa', but") and it.endswith(fitting) for it in problems)
 
 

@@ -81,6 +81,8 @@ def single_query_problem(normalizer: Normalizer) -> str | None:
     If a number per key can be added to the scores without effect, a single row of scores has no effect at all.
     """
     name = type(normalizer).__name__
+    if normalizer.couples_queries == "none":  # a null arm ignores the scores by design
+        return None
     if normalizer.key_shift_invariant:
         return f"{name} with a single query gives uniform weights, whatever the scores are; use two or more queries"
     parts = [part for part in normalizer.modules() if isinstance(part, Normalizer) and part.key_shift_invariant]
