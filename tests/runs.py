@@ -356,11 +356,6 @@ def tiny(*overrides: str, task: str = "gigaword") -> dict:
     return front.check_composed(cfg, overrides=as_typed(overrides))
 
 
-def slow(*values: object):
-    """A case that only `make test-slow` runs."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
     """Trains `tiny(*overrides)` into `folder`; returns its summary."""
     train(tiny(*overrides, task=task), folder)

@@ -60,6 +60,12 @@ def test_every_part_can_come_from_outside(folder):
     if runs.ROOT.joinpath(".git").exists():
         assert git_state() == before
 
+
+@pytest.mark.slow
+def test_a_run_of_own_parts_is_scored_only_if_they_are_trusted(folder):
+    assert attnorm(folder, *TRAIN).returncode == 0
+    run = run_of(folder)
+    summary = json.loads((run / "summary.json").read_text())
     refused = attnorm(folder, "eval", f"run={run}")
     assert refused.returncode == 2
     for part in ("task", "model", "data", "tokenizer"):

@@ -207,7 +207,7 @@ def test_the_command_draws_writes_and_prints(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("way", ["comma", "against"])
+@pytest.mark.parametrize("way", ["comma", pytest.param("against", marks=pytest.mark.slow)])
 def test_two_runs_are_drawn_next_to_each_other(monkeypatch, tmp_path, way):
     first, second = runs.finished_run(), runs.copied_run(tmp_path)
     named = [f"run={first},{second}"] if way == "comma" else [f"run={first}", f"against={second}"]

@@ -59,6 +59,7 @@ def test_a_figure_becomes_three_files_and_two_sentences(tmp_path, monkeypatch, c
     assert description == " ".join(printed.partition(heading)[2].splitlines()[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_figure_is_drawn_the_same_way_twice(tmp_path, name):
     settings = Settings(draws=2)

@@ -7,6 +7,7 @@ import threading
 import pytest
 import reference
 import torch
+from marks import slow
 from reference import case, randn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -337,8 +338,8 @@ def operator_inputs(dtype, with_bias, bias_needs_grad, n_queries, n_keys, contig
     return vectors(n_queries, 1), vectors(n_keys, 2), vectors(n_keys, 3), bias
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("bias", ["no bias", "bias", "bias with gradient"])
+@pytest.mark.parametrize("dtype", [torch.float32, slow(torch.float64), slow(torch.bfloat16)], ids=str)
+@pytest.mark.parametrize("bias", ["no bias", slow("bias"), "bias with gradient"])
 def test_torch_finds_no_fault_with_the_operators(dtype, bias):
     shapes = [(5, 7, False), (6, 4, True), (1, 4, False)] if dtype == torch.float32 else [(5, 7, False)]
     for n_queries, n_keys, contiguous in shapes:

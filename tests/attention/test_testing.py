@@ -36,7 +36,14 @@ MORE = [  # other options than the defaults
     ("fenchel", {"order": 1}),
     ("constrained_softmax", {"upper": 0.3}),
 ]
-SLOW = [("fenchel", {"order": "exact"}), ("entmax", {"alpha": 1.3})]  # 10 seconds and more
+SLOW = [  # 3 seconds and more
+    ("fenchel", {"order": "exact"}),
+    ("entmax", {"alpha": 1.3}),
+    ("mix", {}),
+    ("continuous", {}),
+    ("fertility_softmax", {}),
+    ("fertility_sparsemax", {}),
+]
 
 
 def checked(make, *properties, **settings) -> Report:
@@ -65,7 +72,8 @@ def id_of(case):
     return " ".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
-CASES = [pytest.param(case, id=id_of(case)) for case in [(name, OPTIONS.get(name, {})) for name in NORMALIZERS] + MORE]
+DEFAULTS = [(name, OPTIONS.get(name, {})) for name in NORMALIZERS]
+CASES = [pytest.param(case, id=id_of(case)) for case in DEFAULTS + MORE if case not in SLOW]
 CASES += [pytest.param(case, id=id_of(case), marks=pytest.mark.slow) for case in SLOW]
 
 

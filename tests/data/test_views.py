@@ -318,6 +318,7 @@ for measure, number in ((peak, 30), (own, images)):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks the system how much memory a process has")
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-c", LAZY, tmp_path], capture_output=True, text=True, timeout=200, check=True

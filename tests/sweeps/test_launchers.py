@@ -107,6 +107,7 @@ def test_ctrl_c_stops_jobs_of_submitit(tmp_path):
 
 
 @needs_submitit
+@pytest.mark.slow
 def test_a_job_that_slurm_interrupts_saves_and_is_requeued(tmp_path):
     """SIGUSR2 from the queue, also when the sweep is no longer there: the run saves, and continues in the same job."""
     typed = (*SLURM, "dir=s", "x=1", "steps=60", "pause=0.05", "retries=0")

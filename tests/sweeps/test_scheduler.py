@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from marks import slow
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
 pytestmark = pytest.mark.training  # it starts processes
@@ -88,7 +89,7 @@ def test_a_job_that_is_killed_is_resumed(tmp_path):
     assert_each_once(tmp_path / "s", 1, 40)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT), slow(signal.SIGUSR2)])
 def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, number):
     typed = ("dir=s", "x=1,2,3", "steps=30", "pause=0.02", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)
@@ -115,7 +116,7 @@ def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path):
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))])
+@pytest.mark.parametrize("seed", [0, *map(slow, range(1, 8))])
 def test_a_sweep_that_is_killed_again_and_again_runs_each_job_once(tmp_path, seed):
     """kill -9 of the sweep at random moments, also before it has started anything: the jobs that it leaves running are
     found again, no step is made twice, and nothing runs twice at a time."""

@@ -13,6 +13,7 @@ import pytorch_lightning as pl
 import runs
 import torch
 import yaml
+from omegaconf import OmegaConf
 from pytorch_lightning.loggers import Logger
 from safetensors.torch import save_file
 
@@ -152,9 +153,10 @@ def keys_of(file):
 
 @pytest.mark.parametrize("file", [f for f in GROUP_FILES if name_of(f) not in NOT_CHOSEN], ids=name_of)
 def test_every_file_composes_alone_and_is_sound(needed, file):
-    cfg = runs.plain(*needed(file))
+    composed = runs.composed(*needed(file))
+    cfg = OmegaConf.to_container(composed, resolve=True)
     assert config.check(cfg) == []
-    assert front.check_composed(runs.composed(*needed(file))).settings == resolve.record_of(cfg)
+    assert front.check_composed(composed).settings == resolve.record_of(cfg)
 
 
 def test_the_sweep_file_sweeps_over_sound_values():

@@ -9,6 +9,7 @@ import signal
 import time
 from pathlib import Path
 
+import marks
 import pytest
 import runs
 import torch
@@ -220,8 +221,8 @@ def test_no_module_of_a_healthy_model_is_accused(monkeypatch, tmp_path, task):
 # skipping
 
 
-@pytest.mark.parametrize("pieces", [1, 2])
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
+@pytest.mark.parametrize("pieces", [1, marks.slow(2)])
+@pytest.mark.parametrize("optimizer", ["adamw", marks.slow("adam"), "sgd"])
 def test_a_skipped_update_changes_neither_parameters_nor_the_state_of_the_optimizer(
     monkeypatch, tmp_path, caplog, optimizer, pieces
 ):

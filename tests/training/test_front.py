@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import runs
 from builders import build_source
+from marks import slow
 from omegaconf import OmegaConf
 
 from attnorm.cli import errors
@@ -727,7 +728,7 @@ def started(*typed) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), runs.slow(signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), slow(signal.SIGTERM, 143)])
 def test_a_signal_ends_generate_quietly(number, code):
     with started("decoding.min_length=2") as process:
         process.send_signal(number)

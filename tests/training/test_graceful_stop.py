@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import runs
+from marks import slow
 
 from attnorm.cli import errors
 from attnorm.cli import train as front
@@ -91,7 +92,7 @@ def test_signals_to_data_workers_are_ignored(monkeypatch, tmp_path):
     assert runs.summary_of(tmp_path)["state"] == "finished"
 
 
-@pytest.mark.parametrize("pieces", [1, runs.slow(3)])
+@pytest.mark.parametrize("pieces", [1, slow(3)])
 def test_a_run_whose_time_is_up_is_not_finished_and_can_be_resumed(monkeypatch, tmp_path, pieces):
     overrides = (*BUSY, f"trainer.accumulate_grad_batches={pieces}")
     runs.tiny_run(tmp_path / "whole", *overrides)
@@ -167,7 +168,7 @@ def summaries(tmp_path) -> list[dict]:
     return sorted(found, key=lambda summary: summary["seed"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, runs.slow(signal.SIGINT)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT)])
 def test_a_signal_stops_a_whole_sweep(monkeypatch, tmp_path, capsys, number):
     jobs = []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import runs
+from marks import slow
 
 from attnorm.errors import ConfigError
 from attnorm.tasks.task import Task
@@ -45,14 +46,14 @@ rows = runs.metric_rows
     ("length", "step", "extra"),
     [
         ("max_epochs", 3, ()),
-        runs.slow("max_epochs", 4, ("trainer.val_check_interval=4",)),
+        slow("max_epochs", 4, ("trainer.val_check_interval=4",)),
         ("max_epochs", 6, ()),
-        runs.slow("max_epochs", 9, ("trainer.accumulate_grad_batches=2",)),
-        runs.slow("max_epochs", 8, ("data.num_workers=1",)),
-        ("max_steps", 9, ("data.num_workers=1", "trainer.accumulate_grad_batches=2")),
-        runs.slow("both", 3, ()),
+        slow("max_epochs", 9, ("trainer.accumulate_grad_batches=2",)),
+        slow("max_epochs", 8, ("data.num_workers=1",)),
+        slow("max_steps", 9, ("data.num_workers=1", "trainer.accumulate_grad_batches=2")),
+        slow("both", 3, ()),
         ("both", 13, ()),
-        runs.slow("max_epochs", 5, ("trainer.limit_train_batches=0.5",)),
+        slow("max_epochs", 5, ("trainer.limit_train_batches=0.5",)),
     ],
 )
 def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatch, tmp_path, length, step, extra):
@@ -64,7 +65,7 @@ def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatc
     assert rows(tmp_path / "second") == rows(uninterrupted(*overrides))
 
 
-@pytest.mark.parametrize("task", TASKS[1:])
+@pytest.mark.parametrize("task", ["mlm", *map(slow, TASKS[2:])])
 def test_every_task_resumes_in_the_middle_of_an_epoch(monkeypatch, tmp_path, task):
     overrides = ("attention=hnas", "trainer.max_epochs=2", "task.validations=2")
     steps = runs.summary_of(uninterrupted(*overrides, task=task))["steps"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import runs
 import yaml
-from runs import slow
+from marks import slow
 
 from attnorm.cli.resume import resume_in
 from attnorm.cli.train import check_settings

@@ -11,7 +11,7 @@ import pytest
 import runs
 import torch
 import yaml
-from runs import slow
+from marks import slow
 from tolerance import rounding
 from torch.testing import assert_close
 

@@ -6,7 +6,7 @@ import time
 import pytest
 import runs
 import torch
-from runs import slow
+from marks import slow
 from torch import nn
 
 from attnorm.config.checkpoint_files import AtomicCheckpointIO

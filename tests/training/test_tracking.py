@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import runs
 import yaml
+from marks import slow
 from pytorch_lightning.loggers import Logger
 
 import attnorm
@@ -508,7 +509,7 @@ def stopped_run(monkeypatch, folder: Path, step: int, *overrides: str) -> Path:
 
 
 @needs_wandb
-@pytest.mark.parametrize("folder", [runs.slow("another"), "the same"])
+@pytest.mark.parametrize("folder", [slow("another"), "the same"])
 def test_a_resumed_run_continues_its_curves_and_its_wandb_run(nobody, monkeypatch, tmp_path, folder):
     old = stopped_run(monkeypatch, tmp_path / "old", 3, "attention=hnas", "logger=many")
     events, wandb = events_of(old / "tensorboard"), Wandb(old)

@@ -54,6 +54,7 @@ def test_a_run_that_hangs_is_ended_with_its_stack_on_disk(monkeypatch, tmp_path)
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_hangs_in_c_code_is_ended_by_faulthandler(monkeypatch, tmp_path):
     monkeypatch.setattr(HeadlineModule, "training_step", at_update(20, holds_the_interpreter_for_ever))
     monkeypatch.setattr(watchdog, "GRACE", 0.5)
