@@ -38,7 +38,7 @@ test-numerics: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/numerics.py -n auto --maxprocesses 8
 
 test-slow: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "slow and not gpu"
 
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu -rs
