@@ -34,6 +34,7 @@ def test_a_wrong_verb_is_answered_with_the_nearest(monkeypatch, capsys):
     )
 
 
+@pytest.mark.slow
 def test_the_command_trains_and_scores_from_any_folder_with_a_module_of_that_folder(tmp_path):
     (tmp_path / "mine.py").write_text(NORMALIZER)
     typed = (*runs.tiny_overrides(), "task.max_steps=1", "attention.encoder=mine:Mine", "paths.log_dir=out")

@@ -39,6 +39,7 @@ MORE = [  # other options than the defaults
 SLOW = [  # 3 seconds and more
     ("fenchel", {"order": "exact"}),
     ("entmax", {"alpha": 1.3}),
+    ("constrained_softmax", {"upper": 0.5}),
     ("mix", {}),
     ("continuous", {}),
     ("fertility_softmax", {}),

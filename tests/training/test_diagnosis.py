@@ -271,7 +271,7 @@ def test_a_run_that_skips_nothing_equals_one_that_may_not_skip(tmp_path):
     assert runs.different_ends(tmp_path / "0", tmp_path / "3") == []
 
 
-@pytest.mark.parametrize("stop", [3, 5])  # right after a skipped update, and between two
+@pytest.mark.parametrize("stop", [3, marks.slow(5)])  # right after a skipped update, and between two
 def test_a_resumed_run_counts_on_and_equals_the_uninterrupted_one(monkeypatch, tmp_path, stop):
     poison(monkeypatch, 3, 6)
     overrides = (*LONG, "run.skip_updates=2")

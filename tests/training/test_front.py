@@ -728,7 +728,7 @@ def started(*typed) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), slow(signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [slow(signal.SIGINT, 130), slow(signal.SIGTERM, 143)])
 def test_a_signal_ends_generate_quietly(number, code):
     with started("decoding.min_length=2") as process:
         process.send_signal(number)

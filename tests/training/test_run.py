@@ -364,7 +364,8 @@ def test_column_mass_is_logged_as_finite_numbers_or_not_at_all(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "variant", ["attention=softmax", "attention=dnas", "attention.prior.encoder=[t5]", "attention=hnas_prefix"]
+    "variant",
+    ["attention=dnas", *map(slow, ("attention=softmax", "attention.prior.encoder=[t5]", "attention=hnas_prefix"))],
 )
 def test_variants_start_equal_and_see_the_same_batches_in_the_same_order(monkeypatch, tmp_path, variant):
     seen: dict[str, list] = {}

@@ -63,6 +63,7 @@ def test_a_run_that_hangs_in_c_code_is_ended_by_faulthandler(monkeypatch, tmp_pa
     assert "Timeout" in stack and "in holds_the_interpreter_for_ever" in stack
 
 
+@pytest.mark.slow
 def test_a_hanging_data_worker_is_ended_with_its_run(monkeypatch, tmp_path):
     original, number = PairCollator.__getitem__, tmp_path / "worker"
 
