@@ -33,7 +33,7 @@ def main() -> None:
     import torch
 
     from attnorm.data.sampler import TokenBatches
-    from attnorm.tasks.headlines.features import PairCollator
+    from attnorm.tasks.seq2seq.features import PairCollator
     from attnorm.training.compiled import CompiledModel, counts
 
     torch.set_num_threads(args.threads)

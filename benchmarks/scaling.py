@@ -72,7 +72,7 @@ class Worker:
     def load(self, batch_tokens: int) -> tuple[int, list[dict[str, Any]]]:
         """The real tokens of the updates of a round, over all processes, and the share of this process."""
         from attnorm.data.sampler import TokenBatches
-        from attnorm.tasks.headlines.features import PairCollator
+        from attnorm.tasks.seq2seq.features import PairCollator
 
         table, lengths = timing.sequences(20_000, self.args.vocab_size)
         pairs = PairCollator(table, timing.PAD, timing.BOS, timing.EOS)
@@ -154,7 +154,7 @@ def Loss(model):
     import torch
     import torch.nn.functional as F
 
-    from attnorm.tasks.headlines.generate import target_logits
+    from attnorm.tasks.seq2seq.generate import target_logits
 
     class LossModule(torch.nn.Module):
         def __init__(self):

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -196,3 +197,24 @@ def test_every_class_that_a_yaml_file_names_can_be_imported():
         assert callable(locate(path)), path
     for group in ("tasks", "models", "data", "training", "optim"):  # so that none of them is overlooked
         assert any(path.startswith(f"attnorm.{group}.") for path in named), group
+
+
+def test_scripts_import_what_is_there():
+    """Type checkers see only src/, so a module that has moved would be noticed when a benchmark is run."""
+    missing = []
+    for file in sorted(file for folder in ("benchmarks", "experiments") for file in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "attnorm":
+                for name in node.names:
+                    if not is_there(node.module, name.name):
+                        missing.append(f"{file.relative_to(ROOT)}: {node.module}.{name.name}")
+    assert missing == []
+
+
+def is_there(module: str, name: str) -> bool:
+    """Whether a module exists and has an attribute or a submodule of that name."""
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError:
+        return False
+    return hasattr(found, name) or importlib.util.find_spec(f"{module}.{name}") is not None
