@@ -32,15 +32,14 @@ def test_kill_9_at_random_moments(tmp_path, task):
     for _ in range(KILLS[task]):
         child = start(folder, task)
         child.join(moments.uniform(0.15, 0.9) * duration)
-        if not child.is_alive():
-            assert child.exitcode == 0  # finished before it was killed; start again
-            os.rename(folder, tmp_path / f"finished_{len(os.listdir(tmp_path))}")
-            folder.with_suffix(".saved").unlink()
-            continue
-        assert not folder.exists() or is_running(folder) or not (folder / "run.lock").exists()
         child.kill()
         child.join()
-        if folder.exists():
+        assert not is_running(folder)
+        if state_of(folder) is RunState.FINISHED:  # before it was killed; start again
+            os.rename(folder, tmp_path / f"finished_{len(os.listdir(tmp_path))}")
+            folder.with_suffix(".saved").unlink()
+        elif folder.exists():
+            assert child.exitcode == -signal.SIGKILL
             assert state_of(folder) in (RunState.KILLED, RunState.ABSENT)
             check_nothing_lost(folder)
     child = start(folder, task)

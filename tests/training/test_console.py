@@ -1,6 +1,7 @@
 """What a newcomer sees: our own lines and nothing else."""
 
 import json
+import logging
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 from attnorm.config.resolve import leaves
 from attnorm.tasks.results import Results
 from attnorm.training import console
+from attnorm.training.run_log import RunLog
 
 VALIDATION = re.compile(
     r"step +(\d+)  val loss \d+\.\d{3}  perplexity [\d,]+\.\d  ROUGE-1/2/L \d+\.\d / \d+\.\d / \d+\.\d \(greedy\)"
@@ -172,3 +174,10 @@ def test_a_table_stacks_its_metrics_only_if_it_is_too_wide(screen):
     console.show_scores(SCORES, LONG)
     headers = [line for line in screen.export_text().splitlines() if line.startswith("┃")]
     assert "ROUGE-2 F1" in headers[0] and "ROUGE-2 F1" not in "".join(headers[1:])
+
+
+def test_a_log_file_that_cannot_be_opened_ends_no_run(tmp_path, capsys):
+    (tmp_path / "run").write_text("a file where the folder should be")
+    with RunLog({}, tmp_path / "run"):
+        logging.getLogger("attnorm").warning("the first message")
+    assert "the first message" in capsys.readouterr().out

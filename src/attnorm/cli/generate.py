@@ -1,4 +1,4 @@
-"""`generate.py`: headlines for articles, by the model of a run folder."""
+"""`generate.py`: texts for given inputs, such as headlines for articles, by the model of a run folder."""
 
 import io
 import os
@@ -22,7 +22,7 @@ from attnorm.training import console
 
 
 def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
-    """Writes one headline per line for one article per line, in order, as soon as a chunk of them is done."""
+    """Writes one text per line for one input per line, in order, as soon as a chunk of them is done."""
     console.quiet_libraries()
     command = read_command(arguments, defaults)
     run, source, chunk = Path(command.settings["run"]), str(command.settings["input"]), command.settings["chunk"]
@@ -40,18 +40,18 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     column = task.schema.words[0]
     cleaning = {name: data.get(name, False) for name in ("lowercase", "digits")}
     total = count_lines(Path(source)) if Path(source).is_file() else None
-    with bar("headlines", stderr=True) as progress, input_lines(source) as lines:
-        line = progress.add_task("", total=total, note="")
-        for articles in chunks(lines, chunk):
-            texts = [cleaned(article, column, of_source, **cleaning) for article in articles]
+    with bar("texts", stderr=True) as progress, input_lines(source) as lines:
+        task_line = progress.add_task("", total=total, note="")
+        for inputs in chunks(lines, chunk):
+            texts = [cleaned(line, column, of_source, **cleaning) for line in inputs]
             written = iter(task.generate(model, tokenizer, [text for text in texts if text]))
-            headlines = [next(written) if text else "" for text in texts]  # an empty line stays empty
-            print("\n".join(headlines), flush=True)
-            progress.advance(line, len(articles))
+            found = [next(written) if text else "" for text in texts]  # an empty line stays empty
+            print("\n".join(found), flush=True)
+            progress.advance(task_line, len(inputs))
 
 
 def unreadable(path: Path) -> str:
-    """Why articles cannot be read from `path`, which may also be a pipe; "" if they can."""
+    """Why lines cannot be read from `path`, which may also be a pipe; "" if they can."""
     if not path.exists():
         return "no such file"
     if path.is_dir():

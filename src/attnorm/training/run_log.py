@@ -33,11 +33,19 @@ class ConsoleHandler(logging.Handler):
 
 
 class LogFile(logging.FileHandler):
-    """Appends messages to run.log as long as this is possible. A full disk must not end a run before it can save."""
+    """Appends messages to run.log as long as this is possible.
+
+    A disk that is full, or a folder that cannot be written to, must not end a run before it can save.
+    """
 
     def __init__(self, path: Path):
         super().__init__(path, encoding="utf-8", delay=True)
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a message. The file is opened for the first one, outside of what `FileHandler` itself guards."""
+        with suppress(OSError):
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Ignores a message that cannot be written; it has been printed."""
