@@ -3,14 +3,16 @@
     python experiments/verdicts.py logs/reuters --out experiments/reuters/verdicts.csv --command "attnorm sweep ..."
 
 One row per metric and arm. The verdicts are those of `attnorm compare`: p-values are adjusted for the arms (Holm), and
-metrics other than the primary one of the task are exploratory.
+metrics other than the primary one of the task are exploratory. The script prints the file as a Markdown table.
 """
 
 import argparse
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+
+from sweeps import table
 
 from attnorm.analysis import compare
 from attnorm.analysis.comparison import Comparison
@@ -23,6 +25,8 @@ COLUMNS = (
     "command",
 )
 
+HEADER = ("metric", "arm", "mean", "difference", "95 % interval", "seeds", "verdict", "minutes")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -32,11 +36,12 @@ def main() -> None:
     parser.add_argument("--baseline", default="softmax", help="the label of an arm")
     parser.add_argument("--metrics", nargs="*", default=[], help="metrics besides the primary one")
     args = parser.parse_args()
-    chosen = [None, *args.metrics]
-    found = [compare(args.baseline, args.folders, metric) for metric in chosen]
+    primary = compare(args.baseline, args.folders)
+    others = [compare(args.baseline, args.folders, metric) for metric in args.metrics if metric != primary.metric]
+    found = [primary, *others]
     rows = [{**row, "command": args.command} for comparison in found for row in rows_of(comparison)]
     write(args.out, rows)
-    print(f"written to {args.out} ({len(rows)} rows)")
+    print(f"written to {args.out} ({len(rows)} rows)\n\n{table(HEADER, map(shown, rows))}")
 
 
 def rows_of(found: Comparison) -> Iterator[dict[str, str]]:
@@ -64,6 +69,19 @@ def rows_of(found: Comparison) -> Iterator[dict[str, str]]:
             "verdict": word,
             **{name: f"{scores.costs[name]:.5g}" for name in COSTS if name in scores.costs},
         }
+
+
+def shown(row: Mapping[str, str]) -> list[str]:
+    """The cells of a row of the Markdown table. The interval is that for new seeds and new examples."""
+    digits = 3 if row["metric"] == "loss" else 2
+
+    def number(name: str, form: str = "") -> str:
+        return f"{float(row[name]):{form}.{digits}f}" if row.get(name) else ""
+
+    mean = f"{number('mean')} ± {number('sd')}" if row.get("sd") else number("mean")
+    interval = f"{number('low', '+')} to {number('high', '+')}" if row.get("low") else ""
+    minutes = f"{60 * float(row['hours']):.1f}" if row.get("hours") else ""
+    return [row["metric"], row["arm"], mean, number("difference", "+"), interval, row["seeds"], row["verdict"], minutes]
 
 
 def write(path: Path, rows: Sequence[dict[str, str]]) -> None:

@@ -252,6 +252,7 @@ def test_verdicts_of_a_sweep_are_written_with_their_command(tmp_path, monkeypatc
         "attnorm sweep a=1,2",
         "--metrics",
         "loss",
+        "rougeL",
     ]
     monkeypatch.setattr(sys, "argv", ["verdicts", *map(str, arguments)])
     load("verdicts").main()
@@ -268,6 +269,10 @@ def test_verdicts_of_a_sweep_are_written_with_their_command(tmp_path, monkeypatc
     assert float(arm["mean"]) == pytest.approx(found.scores[1].mean, rel=1e-4)
     assert float(arm["hours"]) == pytest.approx(found.scores[1].costs["hours"], rel=1e-4)
     assert {row["command"] for row in rows} == {"attnorm sweep a=1,2"}
+    printed = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if " hnas " in line]
+    of_arm, estimate = printed[0], verdict.difference.estimate
+    assert of_arm[:2] == ["rougeL", "hnas"] and of_arm[3] == f"{estimate:+.2f}"
+    assert of_arm[4:7] == [f"{interval.low:+.2f} to {interval.high:+.2f}", "3", arm["verdict"]]
 
 
 def test_translation_has_three_sweeps_and_two_reports(tmp_path, monkeypatch, capsys, commands):

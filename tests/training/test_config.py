@@ -119,6 +119,7 @@ def needed(tmp_path, monkeypatch):
         "experiment/reuters.yaml": rush,
         "experiment/vqa_paper.yaml": [*visual, f"data.features=[{views}]"],
         "experiment/mlm_paper.yaml": [f"data.files={table}"],
+        "experiment/mlm_small.yaml": [f"data.files={table}"],
         "optimizer/adamax.yaml": [],
     }
     return lambda file: [chosen(file), *needs.get(name_of(file), [])]
