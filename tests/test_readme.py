@@ -319,8 +319,8 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
     ]
     assert len(lines) >= 6
     for typed in dict.fromkeys(re.split(r"\s+>", line)[0] for line in lines):
-        door, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
-        assert runs.call(monkeypatch, door.removesuffix(".py"), *arguments) == 0
+        script, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
+        assert runs.call(monkeypatch, script.removesuffix(".py"), *arguments) == 0
     assert {path.name for path in run.glob("eval_*.json")} >= {"eval_validation.json", "eval_test.json"}
 
 

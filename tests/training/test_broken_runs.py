@@ -24,20 +24,20 @@ EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.a
 
 @pytest.fixture
 def attacked(monkeypatch, tmp_path, capfd):
-    """A function that spoils a copied run, calls a door on it and returns the one line that it prints."""
+    """A function that spoils a copied run, calls a script on it and returns the one line that it prints."""
 
-    def attack(spoil, *typed, door="eval", task="gigaword"):
+    def attack(spoil, *typed, script="eval", task="gigaword"):
         run = runs.copied_run(tmp_path, task)
         spoil(run)
-        return refusal(monkeypatch, capfd, door, f"run={run}", *typed)
+        return refusal(monkeypatch, capfd, script, f"run={run}", *typed)
 
     return attack
 
 
-def refusal(monkeypatch, capfd, door, *arguments):
+def refusal(monkeypatch, capfd, script, *arguments):
     """The only line of standard error of a command that has to fail."""
     capfd.readouterr()
-    code = runs.call(monkeypatch, door, *arguments)
+    code = runs.call(monkeypatch, script, *arguments)
     printed = capfd.readouterr()
     lines = printed.err.splitlines()
     assert code == 2 and printed.out == ""
@@ -74,8 +74,8 @@ FOREIGN_NAMES = {
 
 
 @pytest.mark.parametrize("what", FOREIGN_NAMES)
-@pytest.mark.parametrize("door", ["eval", "generate"])
-def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, attacked, door, what):
+@pytest.mark.parametrize("script", ["eval", "generate"])
+def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, attacked, script, what):
     """Also when the folder is the current one and on sys.path, as with `python -m`."""
     key, value = FOREIGN_NAMES[what]
 
@@ -87,7 +87,7 @@ def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, att
             (run / f"{name}.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
         edit(run, key, value)
 
-    line = attacked(spoil, *["input=-"] * (door == "generate"), door=door)
+    line = attacked(spoil, *["input=-"] * (script == "generate"), script=script)
     assert line.startswith(f"error: {key}") and "ATTNORM_TRUST" in line and "trust_code=true" in line
     assert not (tmp_path / "mark").exists()
     assert "" not in sys.path and str(tmp_path / "run") not in sys.path
@@ -455,7 +455,7 @@ def test_a_file_that_is_not_the_runs_checkpoint_is_refused_in_one_line(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("door", "typed", "words"),
+    ("script", "typed", "words"),
     [
         ("eval", ("run=1",), "run=1: no such folder"),
         ("eval", ("run=01",), "run=01: no such folder"),
@@ -478,12 +478,12 @@ def test_a_file_that_is_not_the_runs_checkpoint_is_refused_in_one_line(monkeypat
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_value_of_another_kind_is_refused_in_one_line(monkeypatch, tmp_path, capfd, door, typed, words):
+def test_a_value_of_another_kind_is_refused_in_one_line(monkeypatch, tmp_path, capfd, script, typed, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     names = {"run": runs.finished_run(), "file": tmp_path / "file"}
     filled = [text if text.startswith("run={a") else text.format(**names) for text in typed]
-    assert words in refusal(monkeypatch, capfd, door, *filled)
+    assert words in refusal(monkeypatch, capfd, script, *filled)
 
 
 def test_a_folder_may_be_called_by_a_number(monkeypatch, tmp_path):

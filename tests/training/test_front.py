@@ -1,4 +1,4 @@
-"""The front doors: exit codes, messages, what a refused command leaves behind (nothing), lines in and lines out."""
+"""train.py, eval.py, generate.py: exit codes, messages, input and output, and that refused commands leave no trace."""
 
 import errno
 import gzip
@@ -32,10 +32,10 @@ HEAVY = ("torch", "pytorch_lightning", "datasets", "transformers", "matplotlib")
 ARTICLE = "police in the capital said on monday that two men were arrested ."
 
 
-def refused(monkeypatch, capsys, door, *arguments):
-    """What a door prints to standard error when it ends with exit code 2 (and nothing else)."""
+def refused(monkeypatch, capsys, script, *arguments):
+    """What a script prints to standard error when it ends with exit code 2 (and nothing else)."""
     capsys.readouterr()
-    assert runs.call(monkeypatch, door, *arguments) == 2
+    assert runs.call(monkeypatch, script, *arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "Traceback" not in printed.err
@@ -45,23 +45,23 @@ def refused(monkeypatch, capsys, door, *arguments):
 # starting
 
 
-@pytest.mark.parametrize("door", ["train", "eval", "generate"])
-def test_help_loads_nothing_heavy(tmp_path, door):
-    ended = runs.command("-X", "importtime", str(runs.ROOT / f"{door}.py"), "--help", cwd=tmp_path)
+@pytest.mark.parametrize("script", ["train", "eval", "generate"])
+def test_help_loads_nothing_heavy(tmp_path, script):
+    ended = runs.command("-X", "importtime", str(runs.ROOT / f"{script}.py"), "--help", cwd=tmp_path)
     assert ended.returncode == 0
     loaded = set(re.findall(r"\| +([\w.]+)$", ended.stderr, re.M))
     assert "yaml" in loaded or "omegaconf" in loaded  # the list is one
     assert not loaded & set(HEAVY)
     expected = {"train": "max_steps: ", "eval": "python eval.py run=", "generate": "python generate.py run="}
-    assert expected[door] in ended.stdout
+    assert expected[script] in ended.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [(), ("-h",), ("--help",), ("run=x", "--help")])
-@pytest.mark.parametrize("door", ["eval", "generate"])
-def test_doors_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys, door, arguments):
-    assert runs.call(monkeypatch, door, *arguments) == 0
-    assert capsys.readouterr().out == (runs.CONF / f"{door}.yaml").read_text()
+@pytest.mark.parametrize("script", ["eval", "generate"])
+def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys, script, arguments):
+    assert runs.call(monkeypatch, script, *arguments) == 0
+    assert capsys.readouterr().out == (runs.CONF / f"{script}.yaml").read_text()
 
 
 # refusing
@@ -170,7 +170,7 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
         errors.exit_code(job, runs.CONF)
 
 
-@pytest.mark.parametrize("door", ["eval", "generate"])
+@pytest.mark.parametrize("script", ["eval", "generate"])
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -190,18 +190,18 @@ def test_our_own_errors_keep_their_traceback(monkeypatch, kind):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_door_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, door, arguments, words):
+def test_a_script_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys, script, arguments, words):
     run = runs.copied_run(tmp_path)
     (run / "checkpoints/last.ckpt").unlink()
     (tmp_path / "empty").mkdir()
     (tmp_path / "articles.txt").write_text(ARTICLE)
     typed = [text.format(run=run, empty=tmp_path / "empty") for text in arguments]
     if arguments[0].startswith("split"):
-        typed = typed[:1] if door == "eval" else typed[1:]
-    elif door == "generate":
+        typed = typed[:1] if script == "eval" else typed[1:]
+    elif script == "generate":
         typed.append(f"input={tmp_path}/articles.txt")
     before = sorted(run.rglob("*"))
-    assert words in refused(monkeypatch, capsys, door, *typed)
+    assert words in refused(monkeypatch, capsys, script, *typed)
     assert sorted(run.rglob("*")) == before
 
 

@@ -408,7 +408,7 @@ def test_shapes_that_do_not_fit_are_all_listed_and_stop_the_run(tmp_path, copy):
     assert runs.summary_of(tmp_path / "run")["state"] != "finished"
 
 
-def test_a_missing_tensor_is_said_at_the_front_door(monkeypatch, tmp_path, copy, capsys):
+def test_a_missing_tensor_is_said_by_the_command(monkeypatch, tmp_path, copy, capsys):
     tensors = load_file(copy / "model.safetensors")
     del tensors["bert.encoder.layer.1.output.dense.weight"]
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})

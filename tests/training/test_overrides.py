@@ -177,7 +177,7 @@ def test_a_run_keeps_the_true_path_and_is_scored_again(tmp_path):
     assert record["metrics"] == json.loads((run / "summary.json").read_text())["validation"]["metrics"]
 
 
-def test_settings_of_a_door_are_text_where_they_name_files():
+def test_settings_of_a_script_are_text_where_they_name_files():
     defaults = {"run": None, "null_threshold": 1.0, "input": "???"}
     command = rerun.read_command(["run=2024", "null_threshold=2", "input=1e5"], defaults)
     assert command.settings == {"run": "2024", "null_threshold": 2, "input": "1e5"}

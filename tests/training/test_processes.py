@@ -28,7 +28,7 @@ CLIP = 0.5  # below the norm of every gradient, so that clipping acts
 SGD = ("optimizer=sgd", "optimizer.lr=0.1", "optimizer.momentum=0.9")  # Adam would enlarge the rounding of gradients
 SAME = (*SGD, "scheduler=constant", "model.dropout=0.0", f"trainer.gradient_clip_val={CLIP}")
 SHARDED = "trainer.strategy.sharded_checkpoints=true"
-DOORS = {  # how a run is started, and its number of processes
+WAYS = {  # how a run is started, and its number of processes
     "one": (1, ()),
     "ddp": (2, ("trainer=ddp", "trainer.devices=2")),
     "fsdp": (2, ("trainer=fsdp", "trainer.devices=2")),
@@ -36,9 +36,9 @@ DOORS = {  # how a run is started, and its number of processes
 }
 
 
-def trained(folder: Path, door: str, *overrides: str, task: str = "gigaword") -> Path:
-    """A run in `folder`, started as DOORS says."""
-    ranks, typed = DOORS[door]
+def trained(folder: Path, way: str, *overrides: str, task: str = "gigaword") -> Path:
+    """A run in `folder`, started as WAYS says."""
+    ranks, typed = WAYS[way]
     cfg = runs.tiny(*SAME, *typed, *overrides, task=task)
     if ranks == 1:
         train(cfg, folder)
@@ -67,19 +67,19 @@ def assert_equal_up_to_rounding(first: Path, second: Path, steps: int = 4) -> No
 @pytest.mark.parametrize("attention", [slow("softmax"), slow("dnas"), "hnas"])
 def test_two_processes_train_what_one_trains(tmp_path, attention):
     typed = (f"attention={attention}", "trainer.accumulate_grad_batches=2")
-    found = {door: trained(tmp_path / door, door, *typed) for door in ("one", "ddp", "fsdp")}
+    found = {way: trained(tmp_path / way, way, *typed) for way in ("one", "ddp", "fsdp")}
     start = runs.tiny(*SAME, *typed)
     initial = task_of(start.settings).model(open_run(found["one"], read_config(found["one"]), "last")[0]).state_dict()
     assert max((weights(found["one"])[f"model.{name}"] - initial[name]).abs().max() for name in initial) > 0.01
-    for door in ("ddp", "fsdp"):
-        assert_equal_up_to_rounding(found["one"], found[door])
-        norms = [runs.logged(found[it], "train/gradient_norm") for it in ("one", door)]
+    for way in ("ddp", "fsdp"):
+        assert_equal_up_to_rounding(found["one"], found[way])
+        norms = [runs.logged(found[it], "train/gradient_norm") for it in ("one", way)]
         assert norms[0] == pytest.approx(norms[1], rel=1e-4)
         assert min(norms[0].values()) > CLIP  # or nothing was clipped
-        curves = [found[it] / "attention.csv" for it in ("one", door)]
+        curves = [found[it] / "attention.csv" for it in ("one", way)]
         assert [path.read_text().count("\n") for path in curves] == [curves[0].read_text().count("\n")] * 2
     if attention == "hnas":
-        rows = [(found[door] / "hybrid_weights.csv").read_text().splitlines() for door in ("one", "ddp", "fsdp")]
+        rows = [(found[way] / "hybrid_weights.csv").read_text().splitlines() for way in ("one", "ddp", "fsdp")]
         values = [[float(line.split(",")[3]) for line in lines[1:]] for lines in rows]
         assert values[0] == pytest.approx(values[1], rel=1e-5) and values[0] == pytest.approx(values[2], rel=1e-5)
 
@@ -211,7 +211,7 @@ def test_scores_of_several_processes_are_those_of_one(tmp_path, task):
 
 
 def test_a_run_of_two_processes_leaves_the_files_of_one(tmp_path):
-    runs_of = [trained(tmp_path / door, door, "attention=hnas") for door in ("one", "ddp")]
+    runs_of = [trained(tmp_path / way, way, "attention=hnas") for way in ("one", "ddp")]
     assert runs.files_of(runs_of[0]) == runs.files_of(runs_of[1])
     tables = [parquet.read_table(run / "predictions/validation.parquet") for run in runs_of]
     assert tables[0]["id"] == tables[1]["id"] and len(tables[0]) == 20
