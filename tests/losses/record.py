@@ -18,9 +18,14 @@ sys.path.insert(0, str(FOLDER.parent))
 
 import runs  # noqa: E402 - found in tests/
 
-TASKS = ("gigaword", "mlm", "squad", "classify", "vqa")
-ATTENTIONS = ("softmax", "dnas", "hnas")
+ATTENTIONS = {  # of each task
+    **dict.fromkeys(("gigaword", "mlm", "squad", "classify", "vqa", "translation"), ("softmax", "dnas", "hnas")),
+    **dict.fromkeys(("image_classification", "document_classification"), ("softmax", "dnas", "hnas")),
+    **dict.fromkeys(("translation_lstm", "captioning"), ("softmax", "dnas_prefix", "hnas_prefix")),
+}
+CASES = [(task, attention) for task, attentions in ATTENTIONS.items() for attention in attentions]
 UPDATES = 50
+SETTINGS = {"gigaword": ("data.difficulty=easy",)}  # of the corpus with which losses were recorded first
 
 
 def file_of(task: str, attention: str) -> Path:
@@ -36,21 +41,11 @@ def recorded(task: str, attention: str) -> list[float]:
 def losses(task: str, attention: str, updates: int = UPDATES) -> list[float]:
     """The training losses of a tiny run, planned for UPDATES updates and stopped after `updates` of them."""
     with tempfile.TemporaryDirectory() as folder:
-        limits = (
-            f"task.max_steps={updates}",
-            "task.validations=1",
-            "callbacks.attention_stats.every_n_steps=0",
-            "model.dropout=0.1",
-        )
-        constant = (
-            "scheduler.decay=constant",
-            "scheduler.warmup=0",
-            "optimizer.lr=3.0e-3",
-        )  # do not depend on the length
-        data = (
-            ("data.difficulty=easy",) if task == "gigaword" else ()
-        )  # the corpus for which losses were recorded first
-        runs.tiny_run(Path(folder), f"attention={attention}", *limits, *constant, *data, task=task)
+        limits = (f"task.max_steps={updates}", "task.validations=1", "callbacks.attention_stats.every_n_steps=0")
+        # A constant rate does not depend on the number of updates.
+        rate = ("scheduler.decay=constant", "scheduler.warmup=0", "optimizer.lr=3.0e-3")
+        settings = (*limits, *rate, "model.dropout=0.1", *SETTINGS.get(task, ()))
+        runs.tiny_run(Path(folder), f"attention={attention}", *settings, task=task)
         objective, loss = (runs.logged(Path(folder), f"train/{name}") for name in ("objective", "loss"))
         found = objective or loss  # what is minimized; with label smoothing, train/loss is the loss without it
     return [found[step] for step in range(1, updates + 1)]
@@ -61,21 +56,16 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare with the recorded files instead of writing them")
     check = parser.parse_args().check
     different = 0
-    for task in TASKS:
-        for attention in ATTENTIONS:
-            found = losses(task, attention)
-            if not check:
-                file_of(task, attention).write_text("".join(f"{loss!r}\n" for loss in found))
-            elif found != recorded(task, attention):
-                first = next(
-                    i for i, pair in enumerate(zip(found, recorded(task, attention), strict=True)) if pair[0] != pair[1]
-                )
-                print(f"{task} {attention}: differs from update {first + 1} on", file=sys.stderr)
-                different += 1
-    print(
-        f"{len(TASKS) * len(ATTENTIONS)} runs of {UPDATES} updates, {different} different" if check else "recorded",
-        file=sys.stderr,
-    )
+    for task, attention in CASES:
+        found = losses(task, attention)
+        if not check:
+            file_of(task, attention).write_text("".join(f"{loss!r}\n" for loss in found))
+        elif found != (expected := recorded(task, attention)):
+            first = next(update for update in range(UPDATES) if found[update] != expected[update])
+            print(f"{task} {attention}: differs from update {first + 1} on", file=sys.stderr)
+            different += 1
+    counted = f"{len(CASES)} runs of {UPDATES} updates"
+    print(f"{counted}, {different} different" if check else f"{counted} recorded", file=sys.stderr)
     return min(different, 1)
 
 
