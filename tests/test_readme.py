@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
@@ -468,6 +469,21 @@ def test_the_site_has_every_page():
     listed = pages(yaml.safe_load((runs.ROOT / "mkdocs.yml").read_text())["nav"])
     written = [*(runs.ROOT / "docs").glob("*.md"), *(runs.ROOT / "experiments").rglob("*.md")]
     assert sorted(listed) == sorted(name_of(page).removeprefix("docs/") for page in written)
+
+
+def test_links_of_the_site_lead_to_files_of_the_site():
+    spec = importlib.util.spec_from_file_location("hooks", runs.ROOT / "docs/hooks.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    pages = {name_of(path): path for path in hooks.outside_files(runs.ROOT)}
+    pages |= {path.relative_to(runs.ROOT / "docs").as_posix(): path for path in (runs.ROOT / "docs").rglob("*.*")}
+    broken = []
+    for page, path in pages.items():
+        if path.suffix == ".md":
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", hooks.links_of_site(path.read_text(), page)):
+                if os.path.normpath(Path(page).parent / link) not in pages:
+                    broken.append(f"{page}: {link}")
+    assert len(pages) > 80 and broken == []
 
 
 def test_the_files_at_the_top_agree():
