@@ -185,5 +185,5 @@ def average_by_loops(states, logits, real):
 
 
 def dense_from(number, monkeypatch):
-    """From so many pairs of a query and a key on, attention takes its memory-linear path."""
+    """From so many pairs of a query and a key on, attention takes its linear-memory path."""
     monkeypatch.setitem(key_bias.DENSE_UP_TO, "cpu", number)

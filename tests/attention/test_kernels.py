@@ -1,4 +1,4 @@
-"""The kernels of memory-linear attention: the fallback, the self-check that decides between them, and the operators."""
+"""The kernels of linear-memory attention: the fallback, the self-check that decides between them, and the operators."""
 
 import logging
 import random
@@ -106,7 +106,7 @@ BROKEN = {
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """The memory-linear path at any length, with nothing checked yet."""
+    """The linear-memory path at any length, with nothing checked yet."""
     monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 0})
     kernels.forget()
     yield

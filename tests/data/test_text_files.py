@@ -1,4 +1,4 @@
-"""Documents: from text files, from a column of a hub data set, from the built-in corpus."""
+"""Documents: from text files, from a column of a hub dataset, from the built-in corpus."""
 
 import gzip
 import inspect

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def fresh(request, monkeypatch):
-    """The memory-linear path at any length, and no check made yet."""
+    """The linear-memory path at any length, and no check made yet."""
     if "cuda" in request.node.name and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 0, "cuda": 0})
@@ -257,7 +257,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(device, task, tmp_path):
 @pytest.mark.parametrize("task", ["gigaword", "mlm"])
 @pytest.mark.parametrize("device", [ON_GPU])
 def test_a_compiled_run_on_the_gpu_has_the_same_losses(device, task, tmp_path):
-    """Dropout included, and the memory-linear path: short sequences take it in these tests."""
+    """Dropout included, and the linear-memory path: short sequences take it in these tests."""
     same = ("attention=hnas", "model.dropout=0.1", *on(device))
     tiny_run(tmp_path / "plain", *same, task=task)
     tiny_run(tmp_path / "compiled", *same, "run.compile=true", task=task)

@@ -10,7 +10,8 @@ from attnorm.attention.flash import Gradients
 class Blockwise:
     """The dense formula for as many queries as give at most about `flash.CHUNK` scores, recomputed backward.
 
-    Slower than a fused kernel, and just as memory-linear. Scores and sums are in float32 or wider, also under autocast.
+    It is slower than a fused kernel, and its memory is linear as well. Scores and sums are in float32 or wider, also
+    under autocast.
     """
 
     name = "blockwise"

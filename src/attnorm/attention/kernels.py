@@ -1,4 +1,4 @@
-"""Which kernel computes memory-linear attention, decided by a self-check on first use.
+"""Which kernel computes linear-memory attention, decided by a self-check on first use.
 
 torch's fused kernels are private operators: a version of torch, a GPU or a driver may lack one, or give it another
 meaning. Before a kernel is first used for a device, dtype and head width, it must agree with the dense formula on a

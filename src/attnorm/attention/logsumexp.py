@@ -1,4 +1,4 @@
-"""The two differentiable operations of memory-linear attention. The (N, M) weights are never stored.
+"""The two differentiable operations of linear-memory attention. The (N, M) weights are never stored.
 
 In compiled code they are operators (`attnorm.attention.operators`). Elsewhere they are autograd functions around the
 same kernels, because those cost less per call: 150 us against 255 us forward and backward at 16 positions.

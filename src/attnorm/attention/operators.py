@@ -1,4 +1,4 @@
-"""The operations of memory-linear attention as operators of torch, which `torch.compile` takes as they are.
+"""The operations of linear-memory attention as operators of torch, which `torch.compile` takes as they are.
 
     attnorm::attention    attnorm::attention_backward
     attnorm::logsumexp    attnorm::logsumexp_backward

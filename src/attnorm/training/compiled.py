@@ -2,7 +2,7 @@
 
 The `forward` of the inner model is compiled for shapes of any size. The compiler still makes separate graphs for
 training and validation, for one row and several rows, for sequences below and above the length at which attention
-becomes memory-linear, and for the pieces of a model that it cannot compile as a whole. So the number of graphs does not
+has linear memory, and for the pieces of a model that it cannot compile as a whole. So the number of graphs does not
 grow with the number of batch shapes. After GRAPHS graphs no more are made: batches that none of them fits run
 uncompiled.
 """

@@ -1,6 +1,6 @@
 """The charts of the report, as functions of plain rows.
 
-Altair writes the specifications. Their data stay outside, in named data sets, so that the page can show the same rows
+Altair writes the specifications. Their data stay outside, in named datasets, so that the page can show the same rows
 as a table. Colours are CSS variables of the page (`--c0`, ... for arms, `--s0`, ... for layers), so that a chart
 follows the mode of the page, also in print. Nothing that a run wrote becomes part of an expression or the name of a
 field.
@@ -55,8 +55,8 @@ class Figure:
     """A chart.
 
     name: unique on the page; the HTML id. title: what is drawn. description: the same for readers who do not see it,
-    with the main values. spec: the Vega-Lite specification. data: the rows of each of its data sets. fields: the
-    fields of the data set "rows" and their names in the table behind the chart. legend: the series, [] if there is one.
+    with the main values. spec: the Vega-Lite specification. data: the rows of each of its datasets. fields: the
+    fields of the dataset "rows" and their names in the table behind the chart. legend: the series, [] if there is one.
     """
 
     name: str

@@ -13,11 +13,11 @@ from attnorm.data.sources.images import ImageSource
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Share
 
-BRIGHTEST = 16  # the values of the data set are 0 to 16
+BRIGHTEST = 16  # the values of the dataset are 0 to 16
 
 
 class Digits(ImageSource):
-    """The images in the order of the data set: first those of train, then those of validation, then those of test.
+    """The images in the order of the dataset: first those of train, then those of validation, then those of test.
 
     Images that follow each other tend to be of the same writer, so a random split would be easier than this one.
 
@@ -57,7 +57,7 @@ class Digits(ImageSource):
         return files.digest(["digits", 1, split, self.shares], path)
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
-        """Streams (number in the data set, digit)."""
+        """Streams (number in the dataset, digit)."""
         _, labels = self.images
         for number in self.places(split):
             yield str(number), self.labels[labels[number]]
@@ -75,7 +75,7 @@ class Digits(ImageSource):
         return found.images, found.target
 
     def places(self, split: str) -> range:
-        """The places of a split's images in the data set."""
+        """The places of a split's images in the dataset."""
         count = len(self.images[1])
         sizes = {name: round(share * count) for name, share in self.shares.items()}
         starts = {"train": 0, "validation": count - sizes["validation"] - sizes["test"], "test": count - sizes["test"]}

@@ -6,7 +6,7 @@ subsets that omit one annotator, of
     min(1, annotators of the subset who gave the answer / 3)      = 0, 0.3, 0.6, 0.9, 1, ... for m = 0, 1, 2, 3, 4, ...
 
 If all ten annotators agree, an answer must equal theirs character by character. Otherwise, both are normalized first,
-as on the evaluation server. (The older script published with the data set always normalizes the given answer, but only
+as on the evaluation server. (The older script published with the dataset always normalizes the given answer, but only
 the punctuation of the annotators' answers.)
 """
 
@@ -59,7 +59,7 @@ def strip(answer: str) -> str:
     return answer.replace("\n", " ").replace("\t", " ").strip()
 
 
-@lru_cache(maxsize=1 << 16)  # a few answers make up most of a data set
+@lru_cache(maxsize=1 << 16)  # a few answers make up most of a dataset
 def normalize(answer: str) -> str:
     """Normalizes an answer for the comparison if the annotators do not agree.
 
