@@ -119,6 +119,20 @@ def test_images_are_looked_up_in_one_split_after_the_other(run):
     assert opened == ["validation", "test"]
 
 
+def test_a_split_that_cannot_be_read_is_named(run):
+    """A wrong name and data that have moved are different mistakes."""
+
+    def images(split):
+        if split == "test":
+            raise DataError("images: no such image: a.png")
+        return run.task.images(split)
+
+    named = NamedImages(run.task.shape(), ["validation", "test"], images)
+    assert named.read(["validation-1"])["image"].shape == (1, 3, SIDE, SIDE)
+    with pytest.raises(DataError, match=r"test-3: .*test cannot be read: images: no such image: a\.png"):
+        named.check(["test-3"])
+
+
 def test_a_finished_run_is_evaluated_on_the_test_split(tmp_path, monkeypatch):
     folder = runs.copied_run(tmp_path, TASK)
     assert runs.call(monkeypatch, "eval", f"run={folder}", "split=test", "decoding.beam_size=1") == 0

@@ -117,7 +117,7 @@ class CaptionFiles(CaptionSource):
             write_pixels(target, self.side, names, pixels)
 
         stamps = [[path.name, (about := path.stat()).st_size, about.st_mtime_ns] for path in paths]
-        key = files.digest(["caption_files", 1, str(folder.resolve()), self.side, stamps])
+        key = files.digest(["caption_files", 2, str(folder.resolve()), self.side, stamps])
         return Pixels(cached(Path(cache_dir) / f"pixels-{key}", build))
 
     def _captions(self, split: str) -> Mapping[str, list[str]]:
