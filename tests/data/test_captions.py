@@ -148,7 +148,7 @@ FORMATS = {
     "captions.token.txt": FLICKR,
     "captions.txt": 'image,caption\nb.png,A dog .\nb.png,"Two Dogs, run"\na.png,A cat\n',
     "captions.csv": "image,caption\nb.png,A dog .\nb.png,Two Dogs, run\na.png,A cat\n",
-    "results.csv": "image_name| comment_number| comment\nb.png| 0| A dog .\nb.png| 1| Two | Dogs run\na.png| 0| A cat\n",
+    "results.csv": "image_name| comment_number| comment\nb.png| 0| A dog .\nb.png| 1| Two |Dogs run\na.png| 0| A cat\n",
     "numbered.txt": "image_name,comment_number,comment\nb.png,0,A dog .\nb.png,1,Two Dogs, run\na.png,0,A cat\n",
     "captions.json": json.dumps({
         "images": [{"id": 7, "file_name": "b.png"}, {"id": 8, "file_name": "a.png"}],

@@ -1,6 +1,7 @@
 """Image captioning as whole runs: what they leave, the scores of their captions, generation, and pictures per word."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.synthetic.scenes import scene
 from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
-from attnorm.errors import ConfigError, DataError
+from attnorm.errors import ConfigError, DataError, UserError
 from attnorm.tasks.captioning.metric import CaptionMetric
 from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.task import task_of
@@ -70,6 +71,12 @@ def test_runs_can_be_compared(folder):
     whole = CaptionMetric([list(texts) for texts in references])(written)["BLEU-4"]
     assert table.overall("BLEU-4", ids) == pytest.approx(whole)
     assert table.values("BLEU-4", ids).shape == (12,)
+
+
+def test_a_missing_package_is_named_before_anything_is_trained(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(UserError, match=r"sacrebleu: pip install 'attnorm\[captioning\]'"):
+        run.task.module(run.model, run.tokenizer, run.validation)
 
 
 def test_the_loss_is_summed_over_the_captions_of_an_image(run):
