@@ -137,6 +137,21 @@ def test_eval_and_generate_use_a_fertility_that_no_source_word_exceeds(monkeypat
 
 @MODELS
 @pytest.mark.training
+def test_the_attention_that_is_shown_has_the_fertility_of_the_decoding(task):
+    run, text = attnorm.load_run(runs.finished_run(task)), "mira maprona trustur ."
+
+    def most(layers):
+        return max(it.weights[..., :-1].sum(-2).mean(0).max().item() for name, it in layers if name.endswith("cross"))
+
+    assert most(run.attention(text).items()) > 0.1
+    run.config["decoding"]["fertility"] = 0.1
+    assert most(run.attention(text).items()) <= 0.1 + 1e-5
+    [tokens] = run.tokenizer.encode([text])
+    assert alignment(run, text).weights[..., :-1].sum() <= 0.1 * len(tokens) + 1e-5
+
+
+@MODELS
+@pytest.mark.training
 def test_an_alignment_has_a_row_per_target_word_and_a_column_per_source_word(tmp_path, task):
     run = attnorm.load_run(runs.finished_run(task))
     text = "mira maprona trustur ."

@@ -107,7 +107,10 @@ def test_captions_of_files_and_of_ids(run, tmp_path, monkeypatch, capsys):
         paths.append(str(tmp_path / f"{index}.png"))
     written = list(run.predictions["output"][[2, 5]])
     assert run.generate(paths) == run.generate(["validation-2", "validation-5"]) == written
-    (tmp_path / "input.txt").write_text(f"{paths[0]}\n\nvalidation-5\n")
+    spaced = tmp_path / "a  file at 3\u202fPM.png"  # spaces of a name are kept
+    spaced.write_bytes((tmp_path / "2.png").read_bytes())
+    assert run.generate([f" {spaced}"]) == written[:1]
+    (tmp_path / "input.txt").write_text(f"{spaced}\n\nvalidation-5\n")
     assert runs.call(monkeypatch, "generate", f"run={run.folder}", f"input={tmp_path}/input.txt") == 0
     assert capsys.readouterr().out.splitlines() == [written[0], "", written[1]]
     with pytest.raises(DataError, match="nothing: neither an image file nor the id of an image"):

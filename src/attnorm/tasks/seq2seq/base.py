@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -57,10 +56,6 @@ class Seq2SeqTask(Task):
     def decoding(self) -> Decoding:
         """The decoding options of the final texts."""
         return self.group("decoding")
-
-    def while_decoding(self, model: Any) -> AbstractContextManager:
-        """The context in which a model writes the final texts. A subclass may change the model within it."""
-        return nullcontext()
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         return self.write(model, tokenizer, cut(tokenizer.encode(texts), self.cfg["model"]["max_source"]))
