@@ -244,7 +244,13 @@ def test_features_take_the_place_of_images(folder):
 
 def test_problems_with_files_are_found_before_reading(folder):
     same = flickr(folder, train_list=None, validation_list=None).check()
-    assert "data.train_list: train and validation would have the same images" in str(same)
+    assert len(same) == 2 and "data.train_list=null: validation would share images with it" in str(same)
+    [leak] = flickr(folder, train_list=None).check()
+    assert "data.train_list=null: validation would share images with it" in str(leak)
+    tested = flickr(folder, test=str(folder / "captions.txt"))
+    assert tested.check() == [] and "data.test_list=null: train and validation would" in str(tested.check(["test"]))
+    twice = flickr(folder, validation_list=str(folder / "train.txt")).check()
+    assert "data.validation_list" in str(twice) and "train would share images" in str(twice)
     assert "data.images=null: name the folder of the images" in str(flickr(folder, images=None).check())
     assert "not both" in str(flickr(folder, features=str(folder / "captions.txt")).check())
     assert "no such folder" in str(flickr(folder, validation_images=str(folder / "none")).check())
