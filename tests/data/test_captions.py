@@ -15,6 +15,7 @@ from attnorm.data.synthetic.scenes import Thing, scene
 from attnorm.data.synthetic.scenes.captions import PER_SCENE, SIZE_WORDS, captions, place, prominence, relation
 from attnorm.data.synthetic.scenes.drawing import GROUND, PAINT, draw
 from attnorm.data.synthetic.scenes.generate import COLOURS, SHAPES, SIDES
+from attnorm.errors import DataError
 
 WRITTEN = [captions("train", index) for index in range(300)]
 
@@ -127,7 +128,7 @@ def test_the_source_gives_the_generated_scenes(tmp_path):
     assert images.shape == ImageShape(side=32)
     pixels = images.read(["validation-3", "validation-0"])["image"]
     assert np.array_equal(pixels[1].permute(1, 2, 0).numpy(), draw(scene("validation", 0), 32))
-    with pytest.raises(ValueError, match="train-9"):
+    with pytest.raises(ValueError, match="no pixels of 1 image: train-9"):
         images.read(["train-9"])
     assert "data.side=8: must be a whole number of at least 16" in build_source("scenes_captions", side=8).check()
     other = build_source("scenes_captions", train_size=6, corpus_seed=1)
@@ -147,7 +148,8 @@ FORMATS = {
     "captions.token.txt": FLICKR,
     "captions.txt": 'image,caption\nb.png,A dog .\nb.png,"Two Dogs, run"\na.png,A cat\n',
     "captions.csv": "image,caption\nb.png,A dog .\nb.png,Two Dogs, run\na.png,A cat\n",
-    "results.csv": "image| comment_number| comment\nb.png| 0| A dog .\nb.png| 1| Two Dogs run\na.png| 0| A cat\n",
+    "results.csv": "image_name| comment_number| comment\nb.png| 0| A dog .\nb.png| 1| Two |Dogs run\na.png| 0| A cat\n",
+    "numbered.txt": "image_name,comment_number,comment\nb.png,0,A dog .\nb.png,1,Two Dogs, run\na.png,0,A cat\n",
     "captions.json": json.dumps({
         "images": [{"id": 7, "file_name": "b.png"}, {"id": 8, "file_name": "a.png"}],
         "annotations": [{"image_id": 7, "caption": "A dog ."}, {"image_id": 7, "caption": "Two Dogs run"},
@@ -166,6 +168,8 @@ BAD = {
     "line.txt": (FLICKR + "c.png A bird\n", "line.txt:4: expected <image>#<number>, a tab and a caption"),
     "columns.csv": ("image,caption\na.png\n", "columns.csv:2: expected the columns image, caption"),
     "header.csv": ("a.png,A cat\n", "header.csv:1: expected the header image,caption"),
+    "bar.csv": ("image_name| comment_number| comment\nb.png| 4 A dog\n", "bar.csv:2: expected the columns image_name"),
+    "return.csv": ("image,caption\na.png,A cat\r sits\n", "return.csv:2: new-line character"),
     "empty.txt": ("\n", "empty.txt: contains no captions"),
     "list.json": ("[]", "list.json: expected COCO's object"),
     "broken.json": ('{"images": [\n', "broken.json:2: not JSON"),
@@ -210,6 +214,24 @@ def test_images_and_captions_of_a_folder(folder):
     assert pixels.shape == (1, 3, 16, 16) and pixels[0, :, 3, 3].tolist() == [200, 100, 0]
 
 
+def test_a_photograph_is_turned_upright(tmp_path):
+    """The camera was held sideways: EXIF orientation 6 says that the first row of the file is the right side."""
+    photo = Image.new("RGB", (40, 20), (255, 0, 0))
+    photo.paste((0, 0, 255), (0, 0, 20, 20))  # the left half of the file, the upper half of the scene
+    exif = photo.getexif()
+    exif[0x0112] = 6
+    photo.save(tmp_path / "photo.png", exif=exif)
+    pixels = read_image(tmp_path / "photo.png", 16)
+    assert (pixels[2] == [0, 0, 255]).all() and (pixels[-3] == [255, 0, 0]).all()
+
+
+def test_an_image_that_is_too_large_is_named(tmp_path, monkeypatch):
+    Image.new("RGB", (40, 20)).save(tmp_path / "huge.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(DataError, match=r"huge\.png: not a readable image: .*exceeds limit"):
+        read_image(tmp_path / "huge.png", 16)
+
+
 def test_features_take_the_place_of_images(folder):
     np.savez(folder / "b.npz", features=np.ones((3, 5), np.float32))
     images = flickr(folder, images=None, features=str(folder), max_boxes=4).images("train", folder)
@@ -222,7 +244,13 @@ def test_features_take_the_place_of_images(folder):
 
 def test_problems_with_files_are_found_before_reading(folder):
     same = flickr(folder, train_list=None, validation_list=None).check()
-    assert "data.train_list: train and validation would have the same images" in str(same)
+    assert len(same) == 2 and "data.train_list=null: validation would share images with it" in str(same)
+    [leak] = flickr(folder, train_list=None).check()
+    assert "data.train_list=null: validation would share images with it" in str(leak)
+    tested = flickr(folder, test=str(folder / "captions.txt"))
+    assert tested.check() == [] and "data.test_list=null: train and validation would" in str(tested.check(["test"]))
+    twice = flickr(folder, validation_list=str(folder / "train.txt")).check()
+    assert "data.validation_list" in str(twice) and "train would share images" in str(twice)
     assert "data.images=null: name the folder of the images" in str(flickr(folder, images=None).check())
     assert "not both" in str(flickr(folder, features=str(folder / "captions.txt")).check())
     assert "no such folder" in str(flickr(folder, validation_images=str(folder / "none")).check())

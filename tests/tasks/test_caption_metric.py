@@ -63,6 +63,13 @@ def test_bleu_equals_that_of_all_captions():
     assert sum(sums["bleu_length"]) == whole.sys_len and sum(sums["bleu_reference_length"]) == whole.ref_len
 
 
+def test_rouge_compares_the_same_words_as_the_other_scores():
+    """rouge-score by itself drops letters with accents, and takes "m dchen" for "mädchen"."""
+    metric = CaptionMetric([["Ein Mädchen läuft."], ["the dog's t-shirt"]])
+    assert metric.each(["ein mädchen läuft", "the dog's t-shirt"])["rougeL"] == [100.0, 100.0]
+    assert metric.each(["ein m dchen l uft", "the dog s shirt"])["rougeL"] == pytest.approx([25.0, 200 / 7])
+
+
 def test_bleu_of_each_part_of_the_captions():
     """As the jackknife uses it: several totals at once, short captions, and captions without a match."""
     references, given = random_texts(3)

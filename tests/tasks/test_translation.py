@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import corpus_metrics_of, example_table
 from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.config.validate import check
-from attnorm.errors import RunError
+from attnorm.errors import RunError, UserError
 from attnorm.tasks.results import CORPUS_METRICS as KEY
 from attnorm.tasks.results import Predictions
 from attnorm.tasks.translation.scores import CORPUS_METRICS, Bleu, ChrF, Scorer, corpus_scores, sentence_chrf
@@ -63,6 +64,13 @@ def test_texts_are_detokenised_before_they_are_scored():
     note = Scorer("en").describe(["lower case ."])
     assert "nrefs:1|case:mixed" in note and "sacremoses (en)" in note and "not comparable" in note
     assert "not comparable" not in Scorer(None).describe(["A sentence ."])
+
+
+@pytest.mark.parametrize("package", ["sacrebleu", "sacremoses"])
+def test_a_missing_package_is_named_before_anything_is_trained(monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"{package}: pip install 'attnorm\[translation\]'"):
+        Scorer("en")
 
 
 # ---------------------------------------------------------------------------------------------------------- whole runs
@@ -129,6 +137,21 @@ def test_eval_and_generate_use_a_fertility_that_no_source_word_exceeds(monkeypat
 
 @MODELS
 @pytest.mark.training
+def test_the_attention_that_is_shown_has_the_fertility_of_the_decoding(task):
+    run, text = attnorm.load_run(runs.finished_run(task)), "mira maprona trustur ."
+
+    def most(layers):
+        return max(it.weights[..., :-1].sum(-2).mean(0).max().item() for name, it in layers if name.endswith("cross"))
+
+    assert most(run.attention(text).items()) > 0.1
+    run.config["decoding"]["fertility"] = 0.1
+    assert most(run.attention(text).items()) <= 0.1 + 1e-5
+    [tokens] = run.tokenizer.encode([text])
+    assert alignment(run, text).weights[..., :-1].sum() <= 0.1 * len(tokens) + 1e-5
+
+
+@MODELS
+@pytest.mark.training
 def test_an_alignment_has_a_row_per_target_word_and_a_column_per_source_word(tmp_path, task):
     run = attnorm.load_run(runs.finished_run(task))
     text = "mira maprona trustur ."
@@ -148,6 +171,7 @@ def test_an_alignment_has_a_row_per_target_word_and_a_column_per_source_word(tmp
         (["decoding.fertility=1", "attention.cross=entmax"], "entmax has no form with fertility"),
         (["decoding.fertility=0"], "decoding.fertility"),
         (["decoding.max_length=64"], "decoding.max_length"),
+        (["task.detokenize=english"], "task.detokenize=english: allowed: the two-letter code of a language or null"),
         (["data=newswire"], "data"),
     ],
 )

@@ -1,6 +1,7 @@
 """Image captioning as whole runs: what they leave, the scores of their captions, generation, and pictures per word."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.synthetic.scenes import scene
 from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
-from attnorm.errors import ConfigError, DataError
+from attnorm.errors import ConfigError, DataError, UserError
 from attnorm.tasks.captioning.metric import CaptionMetric
 from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.task import task_of
@@ -72,6 +73,12 @@ def test_runs_can_be_compared(folder):
     assert table.values("BLEU-4", ids).shape == (12,)
 
 
+def test_a_missing_package_is_named_before_anything_is_trained(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(UserError, match=r"sacrebleu: pip install 'attnorm\[captioning\]'"):
+        run.task.module(run.model, run.tokenizer, run.validation)
+
+
 def test_the_loss_is_summed_over_the_captions_of_an_image(run):
     """Against the captions one by one, each with its own copy of the image."""
     task, split = task_of(run.config, run.folder), run.validation
@@ -100,7 +107,10 @@ def test_captions_of_files_and_of_ids(run, tmp_path, monkeypatch, capsys):
         paths.append(str(tmp_path / f"{index}.png"))
     written = list(run.predictions["output"][[2, 5]])
     assert run.generate(paths) == run.generate(["validation-2", "validation-5"]) == written
-    (tmp_path / "input.txt").write_text(f"{paths[0]}\n\nvalidation-5\n")
+    spaced = tmp_path / "a  file at 3\u202fPM.png"  # spaces of a name are kept
+    spaced.write_bytes((tmp_path / "2.png").read_bytes())
+    assert run.generate([f" {spaced}"]) == written[:1]
+    (tmp_path / "input.txt").write_text(f"{spaced}\n\nvalidation-5\n")
     assert runs.call(monkeypatch, "generate", f"run={run.folder}", f"input={tmp_path}/input.txt") == 0
     assert capsys.readouterr().out.splitlines() == [written[0], "", written[1]]
     with pytest.raises(DataError, match="nothing: neither an image file nor the id of an image"):
@@ -117,6 +127,20 @@ def test_images_are_looked_up_in_one_split_after_the_other(run):
     named = NamedImages(run.task.shape(), ["validation", "test", "train"], images)
     assert named.read(["validation-1", "test-3"])["image"].shape == (2, 3, SIDE, SIDE)
     assert opened == ["validation", "test"]
+
+
+def test_a_split_that_cannot_be_read_is_named(run):
+    """A wrong name and data that have moved are different mistakes."""
+
+    def images(split):
+        if split == "test":
+            raise DataError("images: no such image: a.png")
+        return run.task.images(split)
+
+    named = NamedImages(run.task.shape(), ["validation", "test"], images)
+    assert named.read(["validation-1"])["image"].shape == (1, 3, SIDE, SIDE)
+    with pytest.raises(DataError, match=r"test-3: .*test cannot be read: images: no such image: a\.png"):
+        named.check(["test-3"])
 
 
 def test_a_finished_run_is_evaluated_on_the_test_split(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from attnorm.analysis.attention.reading import LayerAttention, Reading, read
 from attnorm.config.checkpoint_files import BEST
 from attnorm.config.overrides import open_run, read_run
 from attnorm.config.resolve import run_label
-from attnorm.data.arrow import cleaned
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
@@ -151,7 +150,8 @@ class Run:
             inputs, tokens = self.task.attended_example(self.model, self.validation, row)
             words = self.task.schema.words  # none if the example is not a text
             shown = self.validation.texts[row][words[0]] if words else str(example)
-        return read(self.name, shown, self.model, inputs, tokens)
+        with self.task.while_decoding(self.model):
+            return read(self.name, shown, self.model, inputs, tokens)
 
     @property
     def name(self) -> str:
@@ -172,11 +172,7 @@ class Run:
         return ids.index(example)
 
     def _clean(self, text: str) -> str:
-        if not self.task.schema.words:  # the examples are not texts; the task will say so
-            return text
-        data = self.config["data"]
-        settings = {name: data.get(name, False) for name in ("lowercase", "digits")}
-        return cleaned(text, self.task.schema.words[0], self.task.source(), **settings)
+        return self.task.clean(text, self.task.source())
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"

@@ -11,7 +11,6 @@ from typing import Any
 
 from attnorm.cli.evaluate import check, cleaner, configurations
 from attnorm.config.overrides import open_run, read_command
-from attnorm.data.arrow import cleaned
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError, Problem
@@ -36,14 +35,12 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     if type(task).generate is Task.generate:
         raise ConfigError([Problem("run", f"the models of task={cfg['task']['name']} write no text", run)])
     tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
-    data, of_source = cfg["data"], cleaner(trained, cfg)
-    column = task.schema.words[0]
-    cleaning = {name: data.get(name, False) for name in ("lowercase", "digits")}
+    of_source = cleaner(trained, cfg)
     total = count_lines(Path(source)) if Path(source).is_file() else None
     with bar("texts", stderr=True) as progress, input_lines(source) as lines:
         task_line = progress.add_task("", total=total, note="")
         for inputs in chunks(lines, chunk):
-            texts = [cleaned(line, column, of_source, **cleaning) for line in inputs]
+            texts = [task.clean(line, of_source) for line in inputs]
             written = iter(task.generate(model, tokenizer, [text for text in texts if text]))
             found = [next(written) if text else "" for text in texts]  # an empty line stays empty
             print("\n".join(found), flush=True)

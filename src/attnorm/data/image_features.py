@@ -69,12 +69,12 @@ class VisualSource(Source):
         """The views of a split's images, from the cache or newly built. None if there are only questions."""
 
 
-def refuse_missing(where: object, missing: Sequence[str]) -> None:
-    """Raises ValueError if there are `missing` images."""
+def refuse_missing(where: object, missing: Sequence[str], what: str = "features") -> None:
+    """Raises ValueError if there are `missing` images. what: that which images have in the place `where`."""
     if missing:
         more = ", ..." if len(missing) > NAMED else ""
         count = f"{len(missing):,} image{'s' * (len(missing) != 1)}"
-        raise DataError(f"{where}: no features of {count}: {', '.join(missing[:NAMED])}{more}")
+        raise DataError(f"{where}: no {what} of {count}: {', '.join(missing[:NAMED])}{more}")
 
 
 def padded(images: Sequence[Boxes], boxes: int, width: int) -> View:

@@ -64,7 +64,7 @@ class Pixels(Images):
         self.rows = {image: row for row, image in enumerate(about["images"])}
 
     def check(self, images: Iterable[str]) -> None:
-        refuse_missing(self.folder, [image for image in images if image not in self.rows])
+        refuse_missing(self.folder, [image for image in images if image not in self.rows], "pixels")
 
     def read(self, images: Sequence[str]) -> dict[str, Tensor]:
         self.check(images)
@@ -112,17 +112,19 @@ def _stem(image: str) -> str:
 
 
 def read_image(path: Path, side: int, where: str | None = None) -> np.ndarray:
-    """An image file as uint8 (side, side, 3): its largest square around the middle, scaled.
+    """An image file as uint8 (side, side, 3), turned upright as its EXIF data say: its largest square around the
+    middle, scaled.
 
     where: what a message starts with, by default the path. Raises ValueError if the file is not a readable image.
     """
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps
     except ImportError as error:
         raise DataError("image files need the package pillow; pip install pillow") from error
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path) as file:
+            image = ImageOps.exif_transpose(file)
             width, height = image.size
             edge = min(width, height)
             left, top = (width - edge) // 2, (height - edge) // 2
@@ -132,5 +134,5 @@ def read_image(path: Path, side: int, where: str | None = None) -> np.ndarray:
             return np.asarray(square, np.uint8)
     except FileNotFoundError as error:
         raise DataError(f"{where or path}: no such image: {path}") from error
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
+    except Exception as error:  # for a damaged file, pillow raises SyntaxError, struct.error, zlib.error and others
         raise DataError(f"{where or path}: not a readable image: {path} ({error})") from error

@@ -16,7 +16,7 @@ class Decoding:
     beam_size:      1 is greedy decoding.
     length_penalty: hypotheses are ranked by log p / length ** length_penalty, where the length includes the end token.
     no_repeat_ngram: no n-gram of this many tokens may occur twice; 0 means no restriction.
-    min_length, max_length: the number of tokens of a headline, without the end token.
+    min_length, max_length: the number of tokens of a text, without the end token.
     """
 
     beam_size: Count = 1
@@ -72,7 +72,7 @@ class Encodes(Generator, Protocol):
 def generate(
     model: Encodes, source: Tensor, special: SpecialTokens, decoding: Decoding, cached: bool = True
 ) -> list[list[int]]:
-    """Generates the best headline of each article: source, int (B, N), padded -> B lists of token ids.
+    """Generates the best text for each source, int (B, N), padded: B lists of token ids.
 
     See `search`. The model is put into evaluation mode.
     """
@@ -92,8 +92,8 @@ def search(
     """Generates the best text for each row of `memory` (B, N, W), to which the decoder attends where `real`, bool
     (B, N), is True: B lists of token ids.
 
-    The lists contain no special tokens. Beam search keeps the `beam_size` best open hypotheses of each article. A
-    hypothesis that ends while it is among the best is finished. An article is done when it has `beam_size` finished
+    The lists contain no special tokens. Beam search keeps the `beam_size` best open hypotheses of each row. A
+    hypothesis that ends while it is among the best is finished. A row is done when it has `beam_size` finished
     hypotheses. Padding and begin tokens are never generated. `cached=False` runs the full decoder at each step, with
     the same result; tests use it as the reference. The model is put into evaluation mode.
     """
@@ -103,8 +103,8 @@ def search(
     real, memory = real.repeat_interleave(beams, 0), memory.repeat_interleave(beams, 0)  # (B K, N), (B K, N, W)
     cache = model.new_cache() if cached else None
 
-    articles = list(range(size))  # which article each group of K rows belongs to
-    finished: list[list[tuple[float, list[int]]]] = [[] for _ in articles]
+    inputs = list(range(size))  # which row of `memory` each group of K beams belongs to
+    finished: list[list[tuple[float, list[int]]]] = [[] for _ in inputs]
     tokens = torch.full((len(real), 1), special.bos, device=device)  # (B K, t)
     scores = torch.full((size, beams), -torch.inf, device=device)  # (B, K) log p so far
     scores[:, 0] = 0.0  # all beams start equal, so only the first may branch
@@ -112,7 +112,7 @@ def search(
     for length in range(1, max_length + 2):  # chooses token number `length`; the last must be the end token
         log_p = _next_token_log_p(model, tokens, memory, real, cache)  # (B K, V)
         _forbid(log_p, tokens, special, decoding, length, max_length)
-        total = (scores.view(-1, 1) + log_p).view(len(articles), -1)  # (B, K V)
+        total = (scores.view(-1, 1) + log_p).view(len(inputs), -1)  # (B, K V)
         best, flat = total.topk(2 * beams, dim=-1)  # (B, 2K): at most K of them end, so at least K continue
         parent, token = flat // log_p.shape[1], flat % log_p.shape[1]
         ends = token == special.eos
@@ -120,17 +120,17 @@ def search(
         penalty = length**decoding.length_penalty
         for row, rank in (ends & (best > -torch.inf))[:, :beams].nonzero().tolist():
             hypothesis = tokens[row * beams + parent[row, rank], 1:].tolist()
-            finished[articles[row]].append((best[row, rank].item() / penalty, hypothesis))
+            finished[inputs[row]].append((best[row, rank].item() / penalty, hypothesis))
 
         going_on = ends.int().argsort(dim=-1, stable=True)[:, :beams]  # (B, K) the best ones that do not end, in order
         scores, token = best.gather(1, going_on), token.gather(1, going_on)
-        rows = parent.gather(1, going_on) + torch.arange(len(articles), device=device)[:, None] * beams  # (B, K)
+        rows = parent.gather(1, going_on) + torch.arange(len(inputs), device=device)[:, None] * beams  # (B, K)
 
-        unfinished = [i for i, article in enumerate(articles) if len(finished[article]) < beams]
+        unfinished = [i for i, row in enumerate(inputs) if len(finished[row]) < beams]
         if not unfinished:
             break
-        if len(unfinished) < len(articles):
-            articles = [articles[i] for i in unfinished]
+        if len(unfinished) < len(inputs):
+            inputs = [inputs[i] for i in unfinished]
             scores, token, rows = scores[unfinished], token[unfinished], rows[unfinished]
         if beams > 1 or len(rows) < len(tokens):
             tokens, memory, real = (x[rows.flatten()] for x in (tokens, memory, real))

@@ -11,7 +11,7 @@ from attnorm.models.initialize import initialize
 
 
 class Seq2Seq(TransformerDecoder):
-    """An encoder and a causal decoder with cross-attention and a shared vocabulary. It maps articles to headlines.
+    """An encoder and a causal decoder with cross-attention and a shared vocabulary. It maps texts to texts.
 
     sites:     the attention sites, each with whether it is autoregressive. Under teacher forcing, cross-attention is.
     token_sites: those with a vocabulary for banks.

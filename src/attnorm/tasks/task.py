@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from attnorm.data.arrow import cleaned
 from attnorm.data.featurizer import Featurizer
 from attnorm.data.preprocess import Split, prepare
 from attnorm.data.sampler import TokenBatches
@@ -128,6 +130,21 @@ class Task(ABC):
 
     def load(self, folder: Path) -> None:  # noqa: B027
         """Restores what `save` has written."""
+
+    def clean(self, text: str, cleaner: Source) -> str:
+        """What a user types as an input, cleaned by this source and in the way that the texts of the data are.
+
+        If the data are not cleaned, only the white space around it is removed: the input may be the path of an image.
+        """
+        words, data = self.schema.words, self.cfg["data"]
+        if not words or words[0] not in self.schema.cleaned:
+            return text.strip()
+        options = {name: data.get(name, False) for name in ("lowercase", "digits")}
+        return cleaned(text, words[0], cleaner, **options)
+
+    def while_decoding(self, model: Any) -> AbstractContextManager:
+        """The context in which a model writes texts for the user and is read. A subclass may change the model in it."""
+        return nullcontext()
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """Generates one text for each of the given cleaned texts."""

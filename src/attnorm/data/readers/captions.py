@@ -2,9 +2,10 @@
 
 .json         COCO: one object {"images": [{"id": int, "file_name": str}], "annotations": [{"image_id": int,
               "caption": str}]}
-.csv          with a header line: columns image and caption, one caption per line
+.csv          one caption per line, with a header line: columns image and caption, as in the tables of Flickr8k, or
+              columns image_name, comment_number and comment, as in the tables of Flickr30k, with commas or bars
 all others    text: "<image>#<number><tab><caption>", one caption per line, as in Flickr8k.token.txt; or, if the first
-              line is "image,caption" or "image| comment_number| comment", the tables with these columns
+              line is one of these headers, a table as in .csv
 
 Each may be gzipped. The result of all of them is {name of the image file: its captions in the order of the file}.
 """
@@ -13,7 +14,7 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnorm.data.captions import plain
 from attnorm.data.readers import tables as table_files
@@ -21,7 +22,15 @@ from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import DataError
 
-COMMA, BAR = ["image", "caption"], ["image", "comment_number", "comment"]
+HEADERS = (["image", "caption"], ["image_name", "comment_number", "comment"])
+DELIMITERS = (",", "|")
+
+
+class Header(NamedTuple):
+    """The first line of a table: the names of its columns, one of HEADERS, and what separates them."""
+
+    columns: list[str]
+    delimiter: str
 
 
 def read_captions(path: Path) -> dict[str, list[str]]:
@@ -55,7 +64,7 @@ def read_list(path: Path) -> dict[str, int]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    header: list[str] | None = None
+    header: Header | None = None
     for number, line in enumerate(files.read_lines(path), start=1):
         where, text = f"{path}:{number}", line.rstrip("\r\n")
         if number == 1 and (header := _header(text, table_files.suffix(path) == ".csv", where)):
@@ -64,26 +73,29 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
             yield _row(text, header, where) if header else _numbered(text, where)
 
 
-def _header(text: str, required: bool, where: str) -> list[str] | None:
-    """The columns that the first line names; None if it is an ordinary line."""
-    for columns, delimiter in ((COMMA, ","), (BAR, "|")):
-        if [cell.strip().lower() for cell in text.split(delimiter)] == columns:
-            return columns
+def _header(text: str, required: bool, where: str) -> Header | None:
+    """The header that the first line is; None if it is an ordinary line."""
+    for delimiter in DELIMITERS:
+        columns = [cell.strip().lower() for cell in text.split(delimiter)]
+        if columns in HEADERS:
+            return Header(columns, delimiter)
     if required:
-        raise DataError(f"{where}: expected the header image,caption, got {json.dumps(text)[:60]}")
+        known = " or ".join(map(",".join, HEADERS))
+        raise DataError(f"{where}: expected the header {known}, got {json.dumps(text)[:60]}")
     return None
 
 
-def _row(text: str, header: list[str], where: str) -> tuple[str, str]:
+def _row(text: str, header: Header, where: str) -> tuple[str, str]:
     """The image and the caption of a line of a table. A caption without quotes may contain the delimiter."""
-    if header == BAR:
-        cells = text.split("|", len(header) - 1)
-    else:
-        image, *caption = next(csv.reader([text]))
-        cells = [image, ",".join(caption)] if caption else [image]
-    if len(cells) != len(header) or not cells[0].strip():
-        raise BadRow(f"{where}: expected the columns {', '.join(header)}, got {json.dumps(text)[:60]}")
-    return cells[0].strip(), cells[-1]
+    columns, delimiter = header
+    try:
+        cells = next(csv.reader([text])) if delimiter == "," else text.split(delimiter)
+    except csv.Error as error:
+        raise BadRow(f"{where}: {error}") from error
+    before = len(columns) - 1
+    if len(cells) <= before or not cells[0].strip():
+        raise BadRow(f"{where}: expected the columns {', '.join(columns)}, got {json.dumps(text)[:60]}")
+    return cells[0].strip(), delimiter.join(cells[before:])
 
 
 def _numbered(text: str, where: str) -> tuple[str, str]:

@@ -60,7 +60,7 @@ class CaptionFiles(CaptionSource):
         return tuple(split for split, path in self.captions.items() if path is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Missing files and folders, neither or both of images and features, and splits that share all their images."""
+        """Missing files and folders, neither or both of images and features, and splits that share their images."""
         problems = checks.whole_number("data.side", self.side, least=LEAST_SIDE)
         problems += checks.whole_number("data.max_boxes", self.max_boxes)
         problems += checks.split_files(self.captions, splits, files.file_problem)
@@ -68,13 +68,18 @@ class CaptionFiles(CaptionSource):
             if self.lists[split] is not None:
                 key = f"data.{split}_list={self.lists[split]}"
                 problems += files.file_problem(key, Path(str(self.lists[split])))
-        sources = [(self.captions[split], self.lists[split]) for split in splits if self.captions[split] is not None]
-        if len(set(sources)) < len(sources):
-            message = (
-                f"{' and '.join(splits)} would have the same images; give data.train_list, data.validation_list, ..."
-            )
-            problems.append(Problem("data.train_list", message))
+        problems += [problem for split in splits for problem in self._sharing_problems(split)]
         return [*problems, *self._image_problems(splits)]
+
+    def _sharing_problems(self, split: str) -> list[str]:
+        """A problem if the split has the captions of another one, and does not have images of its own."""
+        listed = self.lists[split]
+        others = [other for other in self.splits if other != split and self.captions[other] == self.captions[split]]
+        same = [other for other in others if listed is None or self.lists[other] == listed]
+        if not same:
+            return []
+        message = f"{' and '.join(same)} would share images with it; give a list of the images of {split} alone"
+        return [Problem(f"data.{split}_list", message, listed)]
 
     def _image_problems(self, splits: Sequence[str]) -> list[str]:
         folders = {split: folder for split, folder in self.folders.items() if folder is not None}
@@ -117,7 +122,7 @@ class CaptionFiles(CaptionSource):
             write_pixels(target, self.side, names, pixels)
 
         stamps = [[path.name, (about := path.stat()).st_size, about.st_mtime_ns] for path in paths]
-        key = files.digest(["caption_files", 1, str(folder.resolve()), self.side, stamps])
+        key = files.digest(["caption_files", 2, str(folder.resolve()), self.side, stamps])
         return Pixels(cached(Path(cache_dir) / f"pixels-{key}", build))
 
     def _captions(self, split: str) -> Mapping[str, list[str]]:

@@ -2,16 +2,16 @@
 
 All of them see captions in the form of `plain`: lower-case words without punctuation. BLEU-4 is computed by sacrebleu,
 with the closest length of a reference and without smoothing. It is a score of all captions together; the sums that
-determine it are kept for each image. ROUGE-L is the F1 by rouge-score, that of the best reference, without stemming.
+determine it are kept for each image. ROUGE-L is the F1 by rouge-score, that of the best reference, without stemming. It
+compares the same words as the others; by itself, rouge-score would drop letters with accents.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from attnorm.data.captions import plain
-from attnorm.errors import UserError
+from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.captioning.cider import LONGEST, CiderD
 from attnorm.tasks.results import CorpusMetric
 
@@ -41,16 +41,16 @@ class Bleu(CorpusMetric):
         return 100 * np.exp(log_p + np.minimum(0, 1 - closest / np.maximum(length, 1)))
 
 
+EXTRA = "captioning"  # the extra of this package with what scoring needs
+
 CORPUS_METRICS: dict[str, type[CorpusMetric]] = {"BLEU-4": Bleu}
 
 
-def sacrebleu() -> Any:
-    """The package sacrebleu. Raises UserError with the command that installs it."""
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise UserError("BLEU needs the package sacrebleu: pip install 'attnorm[captioning]'") from error
-    return sacrebleu
+class Words:
+    """The tokenizer of ROUGE for captions in the form of `plain`."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return text.split()
 
 
 class CaptionMetric:
@@ -64,8 +64,8 @@ class CaptionMetric:
 
         self.references = [[plain(text) for text in texts] for texts in references]
         self.cider = CiderD(self.references)
-        self.rouge = RougeScorer(["rougeL"], use_stemmer=False)
-        self.bleu = sacrebleu().metrics.BLEU(tokenize="none", smooth_method="none")
+        self.rouge = RougeScorer(["rougeL"], tokenizer=Words())
+        self.bleu = sacrebleu(EXTRA).metrics.BLEU(tokenize="none", smooth_method="none")
 
     def each(self, captions: Sequence[str]) -> dict[str, list[float]]:
         """CIDEr-D and rougeL of each caption, in percent. Their means are the scores of all captions."""
@@ -90,7 +90,7 @@ class CaptionMetric:
 
     def describe(self) -> str:
         """What a reader of the numbers needs to know."""
-        version = f"sacrebleu {sacrebleu().__version__}"
+        version = f"sacrebleu {sacrebleu(EXTRA).__version__}"
         bleu = f"BLEU-4 by {version} with several references, tok:none and smooth:none"
         return f"lower-case words without punctuation; CIDEr-D x 100; {bleu}; ROUGE-L F1 of the best reference"
 

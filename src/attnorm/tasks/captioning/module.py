@@ -11,9 +11,11 @@ from torch import Tensor
 from attnorm.data.featurizer import Table
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.models.generation import Decoding
+from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.captioning.generate import write
-from attnorm.tasks.captioning.metric import CaptionMetric
+from attnorm.tasks.captioning.metric import EXTRA, CaptionMetric
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
+from attnorm.tasks.seq2seq.module import smoothed_cross_entropy
 
 
 def sample(image: str, references: Sequence[str], caption: str) -> dict[str, str]:
@@ -47,6 +49,7 @@ class CaptioningModule(TaskModule):
         max_length: int,
     ):
         super().__init__(model, tokenizer)
+        sacrebleu(EXTRA)  # if it is missing, the user should learn it before the training
         self.validation, self.label_smoothing, self.scored_images = validation, label_smoothing, scored_images
         self.greedy = Decoding(max_length=max_length)
 
@@ -63,9 +66,8 @@ class CaptioningModule(TaskModule):
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         """Cross-entropy summed over target tokens. The objective includes label smoothing."""
         logits, labels, _ = self.target_logits(batch)
-        smoothed = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
-        plain = F.cross_entropy(logits.detach(), labels, reduction="sum") if self.label_smoothing else None
-        return Loss(smoothed, len(labels), plain)
+        plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
+        return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         """Number of predicted target tokens."""

@@ -33,10 +33,18 @@ class NamedImages(Images):
         if self.shape.side and Path(image).is_file():
             pixels = read_image(Path(image), self.shape.side)
             return {"image": torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]}
+        unread = ""
         for split in self.splits:
             try:
-                return self.open_split(split).read([image])
+                images = self.open_split(split)
+            except (DataError, OSError) as error:
+                unread += f"; {split} cannot be read: {error}"
+                continue
+            try:
+                images.check([image])
             except DataError:
                 continue
+            return images.read([image])
         file = "neither an image file nor" if self.shape.side else "not"
-        raise DataError(f"{image}: {file} the id of an image of the data (looked up in {', '.join(self.splits)})")
+        splits = ", ".join(self.splits)
+        raise DataError(f"{image}: {file} the id of an image of the data (looked up in {splits}{unread})")

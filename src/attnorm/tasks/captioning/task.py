@@ -28,6 +28,7 @@ from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overa
 from attnorm.tasks.captioning.module import CaptioningModule, references, sample
 from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.seq2seq.base import length_problems
 from attnorm.tasks.task import Task, TaskConfig, Tokens
 
 FILE = "images.json"
@@ -118,13 +119,7 @@ class CaptioningTask(Task):
         return self.group("decoding")
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        model, decoding = self.cfg["model"], self.cfg["decoding"]
-        if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
-            message = f"must be below model.max_target={model['max_target']}, because the begin token takes a position"
-            yield Problem("decoding.max_length", message, decoding["max_length"])
-        if is_valid("decoding.min_length", "decoding.max_length") and decoding["min_length"] > decoding["max_length"]:
-            message = f"must be at most decoding.max_length={decoding['max_length']}"
-            yield Problem("decoding.min_length", message, decoding["min_length"])
+        return length_problems(self.cfg, is_valid)
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """One caption for each image. texts: paths of image files, or ids of images of the data."""

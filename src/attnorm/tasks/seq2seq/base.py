@@ -1,8 +1,7 @@
 """The base class of the tasks that map a text to a text with an encoder-decoder."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -58,10 +57,6 @@ class Seq2SeqTask(Task):
         """The decoding options of the final texts."""
         return self.group("decoding")
 
-    def while_decoding(self, model: Any) -> AbstractContextManager:
-        """The context in which a model writes the final texts. A subclass may change the model within it."""
-        return nullcontext()
-
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         return self.write(model, tokenizer, cut(tokenizer.encode(texts), self.cfg["model"]["max_source"]))
 
@@ -97,15 +92,21 @@ class Seq2SeqTask(Task):
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         model = {"max_target": TransformerConfig.max_target, **self.cfg["model"]}
-        decoding, data = self.cfg["decoding"], self.cfg["data"]
-        if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= model["max_target"]:
-            message = f"must be below model.max_target={model['max_target']}, because the begin token takes a position"
-            yield Problem("decoding.max_length", message, decoding["max_length"])
-        if is_valid("decoding.min_length", "decoding.max_length") and decoding["min_length"] > decoding["max_length"]:
-            message = f"must be at most decoding.max_length={decoding['max_length']}"
-            yield Problem("decoding.min_length", message, decoding["min_length"])
+        data = self.cfg["data"]
+        yield from length_problems(self.cfg, is_valid)
         if is_valid("data.batch_tokens", "model.max_source", "model.max_target"):
             longest = model["max_source"] + model["max_target"]
             if data["batch_tokens"] < longest:
                 message = f"must be at least {longest}, the tokens of the longest possible pair"
                 yield Problem("data.batch_tokens", message, data["batch_tokens"])
+
+
+def length_problems(cfg: Mapping[str, Any], is_valid: Callable[..., bool]) -> Iterator[Problem]:
+    """Problems with the lengths of the texts that a model may generate. is_valid: as in `Task.problems`."""
+    decoding, positions = cfg["decoding"], cfg["model"].get("max_target", TransformerConfig.max_target)
+    if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= positions:
+        message = f"must be below model.max_target={positions}, because the begin token takes a position"
+        yield Problem("decoding.max_length", message, decoding["max_length"])
+    if is_valid("decoding.min_length", "decoding.max_length") and decoding["min_length"] > decoding["max_length"]:
+        message = f"must be at most decoding.max_length={decoding['max_length']}"
+        yield Problem("decoding.min_length", message, decoding["min_length"])

@@ -6,26 +6,18 @@ kept, so that runs can be compared on any sentences.
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from attnorm.errors import UserError
+from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.results import CorpusMetric
 
 NGRAMS = 4  # of BLEU, in words
 CHARACTERS = 6  # of chrF, in characters
 BETA = 2  # of chrF: recall counts BETA times as much as precision
-
-
-def sacrebleu() -> Any:
-    """The package sacrebleu. Raises UserError with the command that installs it."""
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise UserError("BLEU needs the package sacrebleu: pip install 'attnorm[translation]'") from error
-    return sacrebleu
+EXTRA = "translation"  # the extra of this package with what scoring needs
 
 
 class Bleu(CorpusMetric):
@@ -45,7 +37,7 @@ class Bleu(CorpusMetric):
 
 def _bleu(totals: np.ndarray) -> float:
     hypothesis, reference, *counts = totals.round().astype(int).tolist()
-    found = sacrebleu().metrics.BLEU.compute_bleu(
+    found = sacrebleu(EXTRA).metrics.BLEU.compute_bleu(
         counts[:NGRAMS], counts[NGRAMS:], hypothesis, reference, smooth_method="exp"
     )
     return found.score
@@ -80,24 +72,19 @@ class Scorer:
 
     language: the language of the Moses rules with which sacremoses detokenises the texts before they are scored, such
               as "en"; None: the texts are scored as they are.
+
+    Raises UserError, before anything is trained, if a package is missing.
     """
 
     def __init__(self, language: str | None):
         self.language = language
-        self.bleu = sacrebleu().metrics.BLEU()
-
-    @cached_property
-    def detokenizer(self) -> Any:
-        try:
-            from sacremoses import MosesDetokenizer  # type: ignore[import-untyped]
-        except ImportError as error:
-            remedy = "pip install 'attnorm[translation]', or type task.detokenize=null"
-            raise UserError(f"task.detokenize={self.language} needs the package sacremoses: {remedy}") from error
-        return MosesDetokenizer(lang=self.language)
+        self.bleu = sacrebleu(EXTRA).metrics.BLEU()
+        self.detokenizer = None if language is None else detokenizer(language)
 
     def plain(self, texts: Sequence[str]) -> list[str]:
         """Tokenized texts as they would be printed: no space before a full stop, "&apos;" as an apostrophe, ..."""
-        return list(texts) if self.language is None else [self.detokenizer.detokenize(text.split()) for text in texts]
+        moses = self.detokenizer
+        return list(texts) if moses is None else [moses.detokenize(text.split()) for text in texts]
 
     def statistics(self, translations: Sequence[str], references: Sequence[str]) -> dict[str, list[int]]:
         """The counts of each sentence, by column, of detokenised texts."""
@@ -116,7 +103,7 @@ class Scorer:
     def describe(self, references: Sequence[str]) -> str:
         """What a reader of the numbers needs to know: the signature of sacrebleu, the detokenisation, and the case."""
         signatures = []
-        for name, metric in (("BLEU", self.bleu), ("chrF", sacrebleu().metrics.CHRF())):
+        for name, metric in (("BLEU", self.bleu), ("chrF", sacrebleu(EXTRA).metrics.CHRF())):
             metric.corpus_score(
                 ["text"], [["text"]]
             )  # the signature tells the number of references, known from here on
@@ -125,6 +112,16 @@ class Scorer:
         lower = all(reference == reference.lower() for reference in references)
         warning = "; the references are lower case, so these scores are not comparable with published ones" * lower
         return f"{', '.join(signatures)}; on {how}{warning}"
+
+
+def detokenizer(language: str) -> Any:
+    """The detokenizer of sacremoses. Raises UserError with the command that installs it."""
+    try:
+        from sacremoses import MosesDetokenizer  # type: ignore[import-untyped]
+    except ImportError as error:
+        remedy = f"pip install 'attnorm[{EXTRA}]', or type task.detokenize=null"
+        raise UserError(f"task.detokenize={language} needs the package sacremoses: {remedy}") from error
+    return MosesDetokenizer(lang=language)
 
 
 def corpus_scores(statistics: dict[str, list[int]]) -> dict[str, float]:

@@ -13,7 +13,6 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sources.parallel import PARALLEL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.schema import Text
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.seq2seq.base import Seq2SeqTask, Seq2SeqTaskConfig
 from attnorm.tasks.seq2seq.generate import special_tokens
@@ -28,13 +27,16 @@ from attnorm.tasks.translation.fertility import (
 from attnorm.tasks.translation.module import TranslationModule, sample
 from attnorm.tasks.translation.scores import CORPUS_METRICS, Scorer, corpus_scores, sentence_chrf
 
+# sacremoses applies its general rules to any other text, without a word
+Language = Annotated[str, Field(pattern="^[a-z]{2}$", description="the two-letter code of a language")]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationTaskConfig(Seq2SeqTaskConfig):
     """The keys of `task`, as in conf/task/translation.yaml."""
 
     scored_pairs: Annotated[int, Field(ge=0, le=1000)] = 200
-    detokenize: Text | None = "en"
+    detokenize: Language | None = "en"
 
 
 class TranslationTask(Seq2SeqTask):
