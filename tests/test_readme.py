@@ -105,7 +105,7 @@ def encoder_run() -> Path:
 def material(tmp_path, monkeypatch):
     """What placeholders stand for. A function from a typed command to its arguments."""
     run, visual, encoder = runs.copied_run(tmp_path), runs.finished_run("vqa_v2"), encoder_run()
-    translation = runs.finished_run("translation")
+    translation, captions = runs.finished_run("translation"), runs.finished_run("captioning")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
@@ -150,6 +150,7 @@ def material(tmp_path, monkeypatch):
         typed = re.sub(r"\[([\w.]+=[^\]]*)\]", r"\1", typed)  # [split=test] is optional
         for pattern, value in (
             (r"logs/vqa/[\w/]*<run[^>]*>", str(visual)),
+            (r"logs/captioning/[\w/]*<run[^>]*>", str(captions)),
             (r"logs/translation/[\w/]*<run[^>]*>", str(translation)),
             (r"(?:logs/)?<run[^>]*>", str(run)),
             (r"logs/(?:sweeps/)?<sweep folder>", str(tmp_path)),

@@ -225,6 +225,23 @@ def test_boxes_are_drawn_for_a_question(monkeypatch, tmp_path):
 
 
 @pytest.mark.training
+def test_an_image_is_drawn_once_per_word_of_its_caption(monkeypatch, tmp_path):
+    run = str(runs.finished_run("captioning"))
+    assert runs.call(monkeypatch, "attention", f"run={run}", "example=validation-2", f"folder={tmp_path}") == 0
+    assert {path.name for path in tmp_path.iterdir()} >= {"decoder_cross.png", "words_validation-2.png"}
+    both = (f"run={run},{run}", "example=validation-2", f"folder={tmp_path}/both", "formats=svg")
+    assert runs.call(monkeypatch, "attention", *both) == 0
+    assert (tmp_path / "both/run_2/words_validation-2.svg").is_file()
+
+
+@pytest.mark.training
+def test_the_words_of_a_translation_are_aligned(monkeypatch, tmp_path):
+    run = runs.finished_run("translation")
+    assert runs.call(monkeypatch, "attention", f"run={run}", "text=mira prizom", f"folder={tmp_path}") == 0
+    assert {path.name for path in tmp_path.iterdir()} >= {"decoder_0_cross.png", "alignment_0.png"}
+
+
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("typed", "message"),
     [

@@ -1,9 +1,5 @@
-"""Where a captioning model looks: its image once per word, shaded by the attention that the word pays to each cell.
+"""Where a captioning model looks: its image once per word, shaded by the attention that the word pays to each cell."""
 
-python -m attnorm.analysis.captions logs/captioning/softmax/<run> --examples validation-0 validation-1
-"""
-
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnorm.analysis.figures import save
-from attnorm.analysis.run import Run, load_run
+from attnorm.analysis.run import Run
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError, Problem
 
@@ -56,9 +52,7 @@ def looks(run: Run, example: str, layer: str | None = None) -> Looks:
     if run.task.interface != "captioning":
         name = run.config["task"]["name"]
         raise ConfigError([Problem("run", f"a run of task={name}; words are drawn for task=captioning", run.folder)])
-    task: Any = run.task
-    row = run.row_of(example)
-    image = task.collator(run.validation)[MicroBatch([row], 1)]["image"][0]
+    image = image_of(run, run.row_of(example))
     if image.dtype != torch.uint8:
         raise ConfigError([Problem("run", "its images are features of regions, which have no pixels", run.folder)])
     layers = {label: it for label, it in run.attention(example=example).items() if label.endswith("cross")}
@@ -70,6 +64,18 @@ def looks(run: Run, example: str, layer: str | None = None) -> Looks:
     shares = torch.stack([weights[of_word].mean(0) for of_word in places])
     side = math.isqrt(shares.shape[1])
     return Looks(image.permute(1, 2, 0), words, shares.view(len(words), side, side))
+
+
+def has_pixels(run: Run) -> bool:
+    """Whether the images of a captioning run are pixels, and not features of regions."""
+    return image_of(run, 0).dtype == torch.uint8
+
+
+def image_of(run: Run, row: int) -> Tensor:
+    """The image of a row of the validation split: uint8 (3, S, S), or float features of regions."""
+    task: Any = run.task
+    image: Tensor = task.collator(run.validation)[MicroBatch([row], 1)]["image"][0]
+    return image
 
 
 def joined(tokens: Sequence[str]) -> tuple[list[str], list[list[int]]]:
@@ -134,24 +140,3 @@ def show_image(axes: "Axes", pixels: Tensor, faded: bool = False) -> None:
         shown = (0.6 * 255 + 0.4 * shown.mean(-1, keepdims=True)).astype("uint8").repeat(3, -1)
     axes.imshow(shown, extent=(0, 1, 1, 0), interpolation="nearest")
     axes.set(xticks=[], yticks=[])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="run folder")
-    parser.add_argument("--examples", nargs="+", default=["validation-0"], help="ids of validation images")
-    parser.add_argument("--layer", help="label of an attention layer; default: the last one that attends to the image")
-    parser.add_argument("--trust-code", action="store_true", help="import any code that the run's config.yaml names")
-    args = parser.parse_args()
-    try:
-        run = load_run(args.run, trust_code=args.trust_code)
-        for example in args.examples:
-            found = looks(run, example, args.layer)
-            target = args.run / "figures" / f"words_{Path(example).stem}.png"
-            print(draw_words(found, target, f"{run.name}: {found.caption}"))
-    except ValueError as error:
-        parser.error(str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,14 +9,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm import progress
+from attnorm.analysis.alignment import draw_alignments
 from attnorm.analysis.attention.heatmaps import FORMATS, draw_reading
 from attnorm.analysis.attention.reading import Reading
 from attnorm.analysis.boxes import draw_boxes
+from attnorm.analysis.captions import draw_words, has_pixels, looks
 from attnorm.analysis.run import Run
 from attnorm.cli.evaluate import check, configurations
 from attnorm.config.arguments import quoted
 from attnorm.config.overrides import EvalCommand, read_command
 from attnorm.errors import ConfigError, Problem
+from attnorm.tasks.seq2seq.base import Seq2SeqTask
 from attnorm.training import console
 
 if TYPE_CHECKING:
@@ -66,9 +69,8 @@ def show_attention(arguments: list[str], defaults: dict, conf: Path) -> None:
     if len({reading.run for reading in readings}) < len(readings):
         readings = [replace(it, run=f"{it.run} ({folder})") for it, folder in zip(readings, folders, strict=True)]
     written = draw_reading(readings, target, settings["formats"])
-    if settings["example"] is not None:
-        for number, run in enumerate(runs, start=1):
-            written += draw_example_boxes(run, settings, target / f"run_{number}" if len(runs) > 1 else target)
+    for number, run in enumerate(runs, start=1):
+        written += pictures_of_task(run, settings, target / f"run_{number}" if len(runs) > 1 else target)
     written += write_tables(readings, target)
     for reading in readings:
         show(reading)
@@ -118,11 +120,23 @@ def run_folders(settings: dict[str, Any]) -> list[Path]:
     return [Path(part) for part in (*parts, *([settings["against"]] if settings["against"] else []))]
 
 
-def draw_example_boxes(run: Run, settings: dict[str, Any], folder: Path) -> list[Path]:
-    """The boxes of the image of an example, shaded by the attention of the question; nothing for a model without."""
-    if getattr(run.model, "fusion", None) is None:
-        return []
-    return draw_boxes(run.folder, [run.row_of(settings["example"])], folder, settings["trust_code"])
+def pictures_of_task(run: Run, settings: dict[str, Any], folder: Path) -> list[Path]:
+    """Draws what only runs of some tasks have, and returns the files.
+
+    Between two texts: the alignment of their words, which is a mean over all layers, if no layers are selected. For a
+    question about an image: its boxes, shaded by the attention of the question. For a caption: the image once per
+    word, shaded by the attention of the word.
+    """
+    if settings["text"] is not None:
+        aligned = isinstance(run.task, Seq2SeqTask) and settings["layers"] is None
+        return draw_alignments(run, [settings["text"]], folder, settings["formats"]) if aligned else []
+    if getattr(run.model, "fusion", None) is not None:
+        return draw_boxes(run.folder, [run.row_of(settings["example"])], folder, settings["trust_code"])
+    if run.task.interface == "captioning" and has_pixels(run):
+        found = looks(run, settings["example"])
+        target, title = f"words_{Path(settings['example']).stem}", f"{run.name}: {found.caption}"
+        return [draw_words(found, folder / f"{target}.{suffix}", title) for suffix in settings["formats"]]
+    return []
 
 
 def write_tables(readings: Sequence[Reading], folder: Path) -> list[Path]:
