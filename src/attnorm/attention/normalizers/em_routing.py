@@ -87,7 +87,8 @@ class EMRouting(Normalizer):
             raise ValueError(f"queries={queries}: has no effect with beta={beta!r}")
         self.n_iters, self.beta, self.sigma, self.min_sigma = n_iters, beta, sigma, float(min_sigma)
         self.cluster_prior = ClusterPrior(queries, heads) if beta == "learned" else None
-        self.needs_keys, self.proportional_to_prior = n_iters > 1, n_iters == 1
+        self.needs_keys = self.needs_fixed_alpha = n_iters > 1
+        self.proportional_to_prior = n_iters == 1
         self.query_equivariant, self.prior_scale_invariant = beta != "learned", beta != "estimated"
 
     def forward(

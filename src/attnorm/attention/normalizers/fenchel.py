@@ -47,7 +47,8 @@ class Fenchel(Normalizer):
         if type(max_steps) is not int or max_steps < 1:
             raise ValueError(f"max_steps={max_steps!r}: allowed: whole numbers from 1")
         self.order, self.tolerance, self.max_steps = order, float(tolerance), max_steps
-        self.needs_keys, self.proportional_to_prior = order != 1, order == 1
+        self.needs_keys = self.needs_fixed_alpha = order != 1
+        self.proportional_to_prior = order == 1
         self.softmax = Softmax()
 
     def forward(

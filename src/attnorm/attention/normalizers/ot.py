@@ -107,6 +107,7 @@ class OptimalTransport(Normalizer):
             raise ValueError(f"max_steps={max_steps!r}: allowed: whole numbers from 1")
         self.gamma, self.order, self.tolerance, self.max_steps = float(gamma), order, float(tolerance), max_steps
         self.cost = build_cost(cost, heads=heads, width=width)
+        self.needs_fixed_alpha = order != 1
 
     def forward(
         self,
