@@ -50,6 +50,14 @@ def test_each_layer_has_the_shares_of_the_last_update(hybrid_run, mixed_run):
     assert learned_shares(mixed_run, "mix", MEMBERS) == {"encoder": [[0.3, 0.7], [0.9, 0.1]]}  # in the order of members
 
 
+def test_members_that_nobody_typed_are_those_of_the_normalizer(tmp_path):
+    shares = {member: {"encoder/0": {"": (0, 0.25)}} for member in ("mix_softmax", "mix_dnas", "mix_sinkhorn")}
+    run = run_with(tmp_path / "run", {"encoder": "mix"}, **shares)
+    assert learned_shares(run, "mix", {}) == {"encoder": [[0.25, 0.25, 0.25]]}
+    with pytest.raises(ValueError, match="the run mixes mix_softmax, mix_dnas, mix_sinkhorn, but this one"):
+        learned_shares(run, "mix", MEMBERS)
+
+
 def test_the_numbers_are_what_a_run_records(mixed_run):
     typed = ("attention=mix", "attention.options.mix.members=[softmax,dnas]", "model.encoder_layers=2")
     typed = (*runs.tiny_overrides("mlm"), *typed, f"+attention.options.mix.fixed={mixed_run}")
@@ -64,6 +72,8 @@ def test_the_numbers_are_what_a_run_records(mixed_run):
     ("name", "options", "words"),
     [
         ("hnas", {}, "has no learned shares of hnas"),
+        ("mix", {"members": ["softmax", 3]}, "3 is neither a name nor"),
+        ("mix", {}, "but this one mixes mix_softmax, mix_dnas, mix_sinkhorn"),
         ("mix", {"members": ["dnas", "softmax"]}, "the run mixes mix_softmax, mix_dnas"),
         ("mix", {"members": ["softmax", "dnas", "entmax"]}, "but this one mixes mix_softmax, mix_dnas, mix_entmax"),
     ],
