@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._row_map import finite_number
+from attnorm.attention.option_checks import finite_number
 
 Place = tuple[str, int]  # a site and the index of a layer at this site, from 0
 ROUNDED = 1e-3  # how far the sum of shares that were typed may be from 1

@@ -21,6 +21,7 @@ from attnorm.attention.normalizers._simplex import (
     maximize_prox,
     prox_response,
 )
+from attnorm.attention.option_checks import inside_unit_interval, whole
 
 LOWEST = -1e6  # scores further below the best score of their row are raised to this difference
 
@@ -60,11 +61,7 @@ class RegularizedMax(RowMap):
         max_steps: int = 1000,
     ):
         super().__init__()
-        if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
-            raise ValueError(f"tolerance={tolerance!r}: allowed: numbers between 0 and 1")
-        if type(max_steps) is not int or max_steps < 1:
-            raise ValueError(f"max_steps={max_steps!r}: allowed: whole numbers from 1")
-        self.tolerance, self.max_steps = float(tolerance), max_steps
+        self.tolerance, self.max_steps = inside_unit_interval("tolerance", tolerance), whole("max_steps", max_steps, 1)
         self.given = {"omega": omega, "prox": prox, "penalty": penalty}
         for name, function in self.given.items():
             if isinstance(function, torch.nn.Module):
