@@ -11,7 +11,7 @@ from attnorm.attention.normalizers._templates import center_on_first, log_prefer
 from attnorm.attention.normalizers._transport_orders import exact_weights, second_order_scores
 from attnorm.attention.normalizers.base import Normalizer, masked_scores, upcast
 from attnorm.attention.option_checks import above_zero, inside_unit_interval, whole
-from attnorm.imports import find, option_names
+from attnorm.imports import find, option_names, required_options
 
 ORDERS = (1, 2, "exact")
 COSTS = {
@@ -48,14 +48,14 @@ def build_cost(cost: object, **facts: int | None) -> Callable[[Tensor, Tensor], 
     Raises ValueError if there is no such function, or if a fact is not known.
     """
     found = cost if callable(cost) else find("cost", cost, COSTS)  # type: ignore[arg-type]  # find checks the type
+    if isinstance(found, type):
+        takes, known = option_names(found), {name: value for name, value in facts.items() if value is not None}
+        if missing := [name for name in required_options(found) if name not in known]:
+            raise ValueError(f"cost={cost!r}: needs {' and '.join(f'{name}=<number>' for name in missing)}")
+        found = found(**{name: value for name, value in known.items() if name in takes})
     if not callable(found):
         raise ValueError(f"cost={cost!r}: not a function (targets, sources) -> costs")
-    if not isinstance(found, type):
-        return found
-    taken = {name: value for name, value in facts.items() if name in option_names(found)}
-    if unknown := [name for name, value in taken.items() if value is None]:
-        raise ValueError(f"cost={cost!r}: needs {' and '.join(f'{name}=<number>' for name in unknown)}")
-    return found(**taken)
+    return found
 
 
 class OptimalTransport(Normalizer):

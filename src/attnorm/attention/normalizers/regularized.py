@@ -81,7 +81,7 @@ class RegularizedMax(RowMap):
         function = self.function(name)
         if function is None:
             raise ValueError(f"value: Omega is given by prox(x), so its value also needs {name}(p)")
-        takes = "allowed" in inspect.signature(function).parameters
+        takes = "allowed" in inspect.signature(getattr(function, "forward", function)).parameters  # that of a module
         result = function(p, allowed=allowed) if takes else function(p)
         wanted = p.shape if name == "prox" else p.shape[:-1]
         if result.shape != wanted:
