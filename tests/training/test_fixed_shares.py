@@ -7,6 +7,7 @@ import yaml
 from attnorm.analysis.figures import draw_run
 from attnorm.cli import train as front
 from attnorm.errors import ConfigError
+from attnorm.models.vqa.mcan import MCAN
 from attnorm.training.callbacks.learned_scalars import COLUMNS
 from attnorm.training.csv_table import CsvTable
 from attnorm.training.fixed_shares import learned_shares
@@ -66,6 +67,15 @@ def test_the_numbers_are_what_a_run_records(mixed_run):
     assert cfg.label == "mix"
     with pytest.raises(ConfigError, match="2 values for the 1 layers of encoder"):
         front.check_composed(runs.composed(*typed, "model.encoder_layers=1"))
+
+
+def test_values_per_head_are_as_many_as_the_heads_of_the_site():
+    typed = (*runs.tiny_overrides("mlm"), "attention=hnas", "+attention.options.hnas.fixed=[0.1,0.2,0.3]")
+    with pytest.raises(ConfigError, match=r"attention.options.hnas.fixed: .*: 3 values for 2 heads"):
+        front.check_composed(runs.composed(*typed, "model.n_heads=2"))
+    settings = {"fusion": "attention", "n_heads": 4, "fusion_heads": 1}
+    assert MCAN.site_heads(settings) == {"fusion": 1, "encoder": 4, "guided": 4}
+    assert MCAN.site_heads({}).keys() == MCAN.sites_of({}).keys()
 
 
 @pytest.mark.parametrize(
