@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._covariance import conjugate_gradients, covariance_solve
+from attnorm.attention.normalizers._once import once_differentiable
 from attnorm.attention.normalizers._templates import center_on_first, log_preference, templates, without_padding
 from attnorm.attention.normalizers.base import Normalizer, dot_scores, masked_scores, softmax_over_keys, upcast
 from attnorm.attention.normalizers.softmax import Softmax
@@ -256,7 +257,7 @@ class ImplicitGradient(torch.autograd.Function):
         return w.view_as(w)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (w, T), alpha = ctx.saved_tensors, ctx.alpha
         Cg = w * (g - (w * g).sum(-1, keepdim=True))

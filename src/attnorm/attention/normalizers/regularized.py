@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers._once import once_differentiable
 from attnorm.attention.normalizers._row_map import RowMap, map_rows
 from attnorm.attention.normalizers._simplex import (
     SMALLEST,
@@ -172,10 +173,11 @@ class Implicit(torch.autograd.Function):
     def forward(
         ctx: Any, p: Tensor, s: Tensor, x: Tensor, response: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> Tensor:
+        ctx.save_for_backward(s, x)
         ctx.response = response
         return p.view_as(p)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *ctx.response(v), None)
