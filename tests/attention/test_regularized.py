@@ -287,6 +287,19 @@ def test_a_module_as_omega_receives_the_mask_if_it_takes_it():
     assert torch.equal(RegularizedMax(Neighbours())(scores, mask), expected)
 
 
+@pytest.mark.slow
+def test_a_compiled_model_has_the_same_weights_and_gradients():
+    results = []
+    for module in (Uneven(), torch.compile(Uneven(), backend="aot_eager")):
+        scores = leaf(random_scores(3, 6))
+        weights = module(scores)
+        weights.square().sum().backward()
+        results.append((weights, scores.grad, next(module.parameters()).grad))
+    torch.compiler.reset()
+    for plain, compiled in zip(*results, strict=True):
+        assert_close(compiled, plain, **CLOSE)
+
+
 FEW = ["dead_rows_give_zero", "mask_equals_shorter_input", "extreme_scores_stay_finite", "keys_may_be_reordered"]
 
 

@@ -105,7 +105,9 @@ class RegularizedMax(RowMap):
         keys: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        return map_rows(self.solution, scores, mask, log_prior)
+        # the compiler cannot trace the derivatives of Omega, which the gradient of the solution differentiates again
+        solution = torch.compiler.disable(self.solution) if torch.compiler.is_compiling() else self.solution
+        return map_rows(solution, scores, mask, log_prior)
 
     def solution(self, scores: Tensor, forbidden: Tensor) -> Tensor:
         """The weights (B, H, N, M) in float64 for scores that are -inf where forbidden, as from `map_rows`."""
