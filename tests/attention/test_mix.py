@@ -221,6 +221,28 @@ def test_fixed_values_that_do_not_fit_the_layers_are_refused(fixed, words):
     assert problems and words in problems[0], problems
 
 
+@pytest.mark.parametrize("name", ["hnas", "mix"])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_fixed_values_per_head_have_to_be_as_many_as_the_heads(name, heads):
+    """Also for a single head: more values would multiply the heads of its output."""
+    each = 0.2 if name == "hnas" else [0.2, 0.3, 0.5]
+    for fixed in ([each] * 3, {"encoder": [[each] * 3]}):
+        tables = resolve_attention({"encoder": name, "options": {name: {"fixed": fixed}}}, {"encoder": False})
+        [problem] = check_attention(tables, {"encoder": False}, {"encoder": 1}, heads={"encoder": heads})
+        assert problem.startswith(f"attention.options.{name}.fixed: ") and f"3 values for {heads} head" in problem
+        with pytest.raises(ValueError, match=f"3 values for {heads} head"):
+            build_site_normalizer(tables, "encoder", heads)
+        assert check_attention(tables, {"encoder": False}, {"encoder": 1}, heads={"encoder": 3}) == []
+        assert check_attention(tables, {"encoder": False}, {"encoder": 1}) == []
+
+
+def test_members_are_told_the_sizes_of_the_model():
+    tables = {"encoder": "mix", "options": {"mix": {"members": ["softmax", {"name": "ot", "cost": "learned"}]}}}
+    assert check_attention(tables, {"encoder": False}) == []
+    built = build_site_normalizer(tables, "encoder", 2, width=4)
+    assert built.members["ot"].cost.weight.shape == (2, 4, 4)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -1,5 +1,6 @@
 """Multi-head attention: what an observer sees, what a cache changes (nothing), when weights are dropped."""
 
+import math
 from itertools import product
 
 import builders
@@ -12,7 +13,7 @@ from torch.testing import assert_close
 
 from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normalizer, observe, smallest_column_mass
 from attnorm.attention.build import build_scorer
-from attnorm.attention.multihead import Cache, attention_layers
+from attnorm.attention.multihead import Cache, attention_layers, entropy
 
 pytestmark = pytest.mark.numerical
 
@@ -183,6 +184,16 @@ def test_observe_leaves_nothing_behind_even_after_an_error():
 
 
 # -------------------------------------------------------------------------------------------------------- column mass
+
+
+def test_entropy_is_that_of_the_shares_of_each_live_row():
+    """By loops, for weights that are negative, sum to less than 1, or are all 0."""
+    weights = randn(2, 3, 4, 5) * torch.tensor([1.0, 0.2, 0.0, 3.0])[:, None]
+    for head, found in enumerate(entropy(weights).tolist()):
+        rows = [row for row in weights[:, head].flatten(0, 1).abs().tolist() if sum(row)]
+        each = [-sum(w / sum(row) * math.log(w / sum(row)) for w in row) for row in rows]
+        assert len(each) == 6 and math.isclose(found, sum(each) / 6)
+    assert torch.equal(entropy(torch.eye(4).expand(1, 2, 4, 4)), torch.zeros(2))
 
 
 def test_smallest_column_mass_is_the_least_sum_over_queries_of_a_key_that_some_query_may_see():

@@ -396,6 +396,8 @@ def test_a_cost_may_be_a_trained_module():
         ({"cost": "no.such.module:cost"}, "no.such.module"),
         ({"cost": "math:no_such_function"}, "no_such_function"),
         ({"cost": "math:pi"}, "cost='math:pi'"),
+        ({"cost": "torch.nn:Linear"}, "cost='torch.nn:Linear': needs in_features=<number> and out_features=<number>"),
+        ({"cost": "attnorm.attention:Mask"}, "cost='attnorm.attention:Mask': not a function"),
         ({"cost": 3}, "cost 3"),
         ({"costs": "squared_distance"}, "no option 'costs'.*gamma, cost"),
     ],

@@ -277,6 +277,29 @@ def test_a_module_as_omega_is_trained():
     assert_close(found.double(), expected, rtol=1e-6, atol=0)  # the gradient of a float32 parameter
 
 
+def test_a_module_as_omega_receives_the_mask_if_it_takes_it():
+    class Neighbours(nn.Module):
+        def forward(self, p, allowed):
+            return half_square(p) + 0.3 * ((p.diff(dim=-1).square()) * (allowed[..., 1:] & allowed[..., :-1])).sum(-1)
+
+    scores, mask = random_scores(3, 6), torch.arange(6) != 2
+    expected = RegularizedMax(Neighbours().forward)(scores, mask)
+    assert torch.equal(RegularizedMax(Neighbours())(scores, mask), expected)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_has_the_same_weights_and_gradients():
+    results = []
+    for module in (Uneven(), torch.compile(Uneven(), backend="aot_eager")):
+        scores = leaf(random_scores(3, 6))
+        weights = module(scores)
+        weights.square().sum().backward()
+        results.append((weights, scores.grad, next(module.parameters()).grad))
+    torch.compiler.reset()
+    for plain, compiled in zip(*results, strict=True):
+        assert_close(compiled, plain, **CLOSE)
+
+
 FEW = ["dead_rows_give_zero", "mask_equals_shorter_input", "extreme_scores_stay_finite", "keys_may_be_reordered"]
 
 

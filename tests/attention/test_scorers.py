@@ -188,13 +188,41 @@ def test_the_deviation_stays_bounded_in_a_layer_whose_keys_grow():
     assert "deviation" in found[False] and "deviation" not in found[True]
 
 
+SITE = {"encoder": False}
+CONTAIN_ALPHA = {  # normalizer: options
+    "continuous": {},
+    "em_routing": {},
+    "ot": {"ot": {"order": 2}},
+    "mix": {"mix": {"members": ["softmax", {"name": "ot", "order": "exact"}]}},
+}
+
+
 def test_a_learned_alpha_beside_a_normalizer_with_a_fixed_one_is_refused():
     tables = {"_default_": "fenchel", "scorer": {"encoder": "dot"}, "options": {"dot": {"learn": "head"}}}
     [problem] = check_attention(tables, {"encoder": False})
     assert problem.startswith("attention.options.dot.learn: has to be null, because attention.encoder=fenchel")
-    assert check_attention({**tables, "_default_": "ot"}, {"encoder": False}) == []
-    first_order = {**tables, "options": {"dot": {"learn": "head"}, "fenchel": {"order": 1}}}
-    assert check_attention(first_order, {"encoder": False}) == []
+    for name, options in CONTAIN_ALPHA.items():
+        [problem] = check_attention(
+            tables | {"_default_": name, "options": {"dot": {"learn": "query"}, **options}}, SITE
+        )
+        assert f"because attention.encoder={name} contains alpha" in problem
+    first_order = {"fenchel": {"order": 1}, "em_routing": {"n_iters": 1}, "ot": {"order": 1}, "softmax": {}}
+    for name, options in first_order.items():
+        found = tables | {"_default_": name, "options": {"dot": {"learn": "head"}, name: options}}
+        assert check_attention(found, SITE) == []
+
+
+def test_likelihoods_and_deviations_are_left_out_where_alpha_is_learned():
+    """They need alpha by itself, as the scale of the templates."""
+    x, found = randn(2, 6, HEADS * WIDTH), {}
+    for learn in (None, "head", "query"):
+        scorer = build_scorer("dot", learn=learn, heads=HEADS, width=WIDTH)
+        layer = MultiHeadAttention(HEADS * WIDTH, HEADS, build_normalizer("softmax"), scorer).double()
+        with record(layer) as records:
+            layer(x, x)
+        found[learn] = records[""].of_heads().keys()
+    assert found[None] - found["head"] == {"query_likelihood", "key_likelihood", "deviation", "deviation_keys"}
+    assert found["head"] == found["query"] and "objective" in found["head"]
 
 
 @pytest.mark.parametrize("name", DOT_TYPES)
@@ -324,6 +352,8 @@ def test_no_tensor_of_queries_times_keys_times_width_is_made(monkeypatch, name):
         ("dot", {"learn": "layer"}, "learn='layer': allowed: null, head, query"),
         ("dot", {"learn": "head"}, "needs heads="),
         ("dot", {"learn": "query", "hidden": 0, "heads": 2, "width": 4}, "hidden=0: allowed: whole numbers from 1"),
+        ("dot", {"alpha": float("inf")}, "alpha=inf: allowed: numbers above 0"),
+        ("dot", {"hidden": 8}, "hidden=8: has no effect without learn='query'"),
         ("dot", {"unit_keys": "yes"}, "unit_keys='yes': allowed: true, false"),
         ("torch.nn:Linear", {}, "expected a subclass of attnorm.attention.scorers.Scorer"),
         ("math:sqrt", {}, "expected a subclass of attnorm.attention.scorers.Scorer"),

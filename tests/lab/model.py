@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_normalizer, build_site_scorer
+from attnorm.attention.build import build_site_attention
 from attnorm.attention.masking import Mask
-from attnorm.attention.multihead import MultiHeadAttention
 
 
 class Mixer(nn.Module):
@@ -19,15 +18,7 @@ class Mixer(nn.Module):
         torch.manual_seed(seed)
         self.pad_id, self.embedding = pad_id, nn.Embedding(vocab_size, size)
         self.positions = nn.Embedding(16, size)
-        self.layers = nn.ModuleList(
-            MultiHeadAttention(
-                size,
-                heads,
-                build_site_normalizer(attention, "mixer", heads),
-                build_site_scorer(attention, "mixer", heads, size // heads),
-            )
-            for _ in range(depth)
-        )
+        self.layers = nn.ModuleList(build_site_attention(attention, "mixer", size, heads) for _ in range(depth))
         self.dropout, self.output = nn.Dropout(0.1), nn.Linear(size, 10)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -112,6 +112,17 @@ def test_without_positions_the_order_of_the_patches_does_not_matter(name):
     assert not with_positions(shuffled(pixels)).allclose(with_positions(pixels), rtol=1e-3)
 
 
+@pytest.mark.parametrize("query_grid", [None, (1, 3)])
+def test_the_prior_of_all_layers_is_computed_from_the_embedded_patches(query_grid):
+    pixels, model, seen = images(), classifier(priors=["content"], query_grid=query_grid), []
+    model.prior.register_forward_pre_hook(lambda _, given: seen.append(given))
+    model(pixels)
+    assert [given[0] for given in seen] == ([6] if query_grid is None else [6, 3])
+    for _, n_keys, _, key_states, _ in seen:
+        assert n_keys == 6
+        assert_close(key_states, model.embed(pixels).flatten(1, 2), **TIGHT)
+
+
 def test_a_query_grid_or_a_prior_of_places_breaks_the_symmetry():
     pixels = images()
     for model in (classifier(positions="none", query_grid=(1, 3)), classifier(priors=["learned"], positions="none")):

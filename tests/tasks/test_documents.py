@@ -28,6 +28,14 @@ def test_every_token_has_the_number_of_its_sentence(encoded):
     assert table["label"] == [0, 1, 0]
 
 
+def test_a_text_without_tokens_is_an_unknown_one(tokenizer, monkeypatch):
+    """Such as one of characters that a tokenizer drops."""
+    monkeypatch.setattr(type(tokenizer), "_encode_words", lambda self, words: [[] for _ in words])
+    rows = {"text": ["\u200b"], "label": ["x"], "id": ["0"], "part": ["p"]}
+    table, counts = DocumentFeaturizer(6, ["x", "y"]).encode(rows, 0, tokenizer)
+    assert table["ids"] == [[tokenizer.unk_id]] and table["sentences"] == [[0]] and counts["sentences"] == 1
+
+
 def test_long_documents_are_truncated_and_counted(encoded):
     _, counts = encoded
     assert counts == {"truncated": 1, "sentences": 2 + 1 + 4, "label x": 2, "label y": 1}

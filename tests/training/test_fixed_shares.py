@@ -7,6 +7,7 @@ import yaml
 from attnorm.analysis.figures import draw_run
 from attnorm.cli import train as front
 from attnorm.errors import ConfigError
+from attnorm.models.vqa.mcan import MCAN
 from attnorm.training.callbacks.learned_scalars import COLUMNS
 from attnorm.training.csv_table import CsvTable
 from attnorm.training.fixed_shares import learned_shares
@@ -50,6 +51,14 @@ def test_each_layer_has_the_shares_of_the_last_update(hybrid_run, mixed_run):
     assert learned_shares(mixed_run, "mix", MEMBERS) == {"encoder": [[0.3, 0.7], [0.9, 0.1]]}  # in the order of members
 
 
+def test_members_that_nobody_typed_are_those_of_the_normalizer(tmp_path):
+    shares = {member: {"encoder/0": {"": (0, 0.25)}} for member in ("mix_softmax", "mix_dnas", "mix_sinkhorn")}
+    run = run_with(tmp_path / "run", {"encoder": "mix"}, **shares)
+    assert learned_shares(run, "mix", {}) == {"encoder": [[0.25, 0.25, 0.25]]}
+    with pytest.raises(ValueError, match="the run mixes mix_softmax, mix_dnas, mix_sinkhorn, but this one"):
+        learned_shares(run, "mix", MEMBERS)
+
+
 def test_the_numbers_are_what_a_run_records(mixed_run):
     typed = ("attention=mix", "attention.options.mix.members=[softmax,dnas]", "model.encoder_layers=2")
     typed = (*runs.tiny_overrides("mlm"), *typed, f"+attention.options.mix.fixed={mixed_run}")
@@ -60,10 +69,21 @@ def test_the_numbers_are_what_a_run_records(mixed_run):
         front.check_composed(runs.composed(*typed, "model.encoder_layers=1"))
 
 
+def test_values_per_head_are_as_many_as_the_heads_of_the_site():
+    typed = (*runs.tiny_overrides("mlm"), "attention=hnas", "+attention.options.hnas.fixed=[0.1,0.2,0.3]")
+    with pytest.raises(ConfigError, match=r"attention.options.hnas.fixed: .*: 3 values for 2 heads"):
+        front.check_composed(runs.composed(*typed, "model.n_heads=2"))
+    settings = {"fusion": "attention", "n_heads": 4, "fusion_heads": 1}
+    assert MCAN.site_heads(settings) == {"fusion": 1, "encoder": 4, "guided": 4}
+    assert MCAN.site_heads({}).keys() == MCAN.sites_of({}).keys()
+
+
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("hnas", {}, "has no learned shares of hnas"),
+        ("mix", {"members": ["softmax", 3]}, "3 is neither a name nor"),
+        ("mix", {}, "but this one mixes mix_softmax, mix_dnas, mix_sinkhorn"),
         ("mix", {"members": ["dnas", "softmax"]}, "the run mixes mix_softmax, mix_dnas"),
         ("mix", {"members": ["softmax", "dnas", "entmax"]}, "but this one mixes mix_softmax, mix_dnas, mix_entmax"),
     ],

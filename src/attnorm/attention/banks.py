@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnorm.attention.build import build_part, normalizers_of, short_name
-from attnorm.attention.priors import whole
+from attnorm.attention.option_checks import whole
 
 
 class Templates(nn.Module):

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
@@ -119,6 +120,22 @@ def normalizers_of(value: str | list[str]) -> list[str]:
         found = REPEATED.fullmatch(item)
         names += [found[1]] * int(found[2]) if found else [item]
     return names
+
+
+def build_site_attention(
+    attention: dict, site: str, width: int, heads: int, layer: int = 0, dropout: float = 0.0
+) -> MultiHeadAttention:
+    """Builds the multi-head attention of one layer at a site, with its normalizer, scorer and bank.
+
+    attention: resolved tables (`attnorm.attention.tables`).
+    layer:     the index of the layer at this site, from 0.
+    width, heads, dropout: as in `MultiHeadAttention`.
+    """
+    normalizer = build_site_normalizer(attention, site, heads, layer, width=width // heads)
+    scorer = build_site_scorer(attention, site, heads, width // heads)
+    return MultiHeadAttention(
+        width, heads, normalizer, scorer, dropout, build_site_bank(attention, site, width, normalizer)
+    )
 
 
 def build_site_normalizer(

@@ -49,7 +49,7 @@ class Observation:
     weights: (B, H, N, M). allowed: the mask, bool, broadcastable to the weights, or None.
     scores:  (B, H, N, M), without mask and prior. log_prior: log u, broadcastable to them, or None.
     q, k, v: (B, H, N, D), (B, H, M, D), (B, H, M, D), the projected queries, keys and values of every head.
-    scale:   the scores are `scale` q k'; None if the scorer is not of a dot-product type.
+    scale:   the scores are `scale` q k'; None if the scorer is not of a dot-product type, or learns alpha.
     outside: (B, H, N, A), the weights of the templates of the bank, or None without a bank. All of the above is about
              the input only, so that with a bank the rows of `weights` sum to less than 1.
     """
@@ -156,7 +156,8 @@ class MultiHeadAttention(nn.Module):
         else:
             weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale)
         if self.observer is not None:
-            allowed, of_dot = dense_mask(mask, scores), scale if self.scorer.is_dot else None
+            allowed = dense_mask(mask, scores)
+            of_dot = scale if self.scorer.is_dot and not self.scorer.learns_alpha else None
             seen = Observation(weights, allowed, scores, log_prior, q, k, v, of_dot)
             self.observer(seen if self.bank is None else seen.without_bank(outside))
         return F.dropout(weights, dropout).to(v.dtype) @ v
@@ -214,9 +215,14 @@ def observe_all(model: nn.Module, see: Callable[[str, Observation], None]) -> It
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """-sum_j w_ij log w_ij in nats, averaged over the examples and their live queries: weights (B, H, N, M) -> (H,)."""
-    each = -torch.special.xlogy(weights, weights).sum(-1)  # (B, H, N)
-    live = weights.sum(-1) > 0
+    """-sum_j p_ij log p_ij in nats with p_ij = |w_ij| / sum_j' |w_ij'|: weights (B, H, N, M) -> (H,).
+
+    It is averaged over the examples and their live queries.
+    """
+    weights = weights.abs()
+    mass = weights.sum(-1, keepdim=True)
+    p = weights / mass.clamp(min=torch.finfo(weights.dtype).tiny)
+    each, live = -torch.special.xlogy(p, p).sum(-1), mass.squeeze(-1) > 0  # (B, H, N)
     return (each * live).sum((0, 2)) / live.sum((0, 2)).clamp(min=1)
 
 

@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from attnorm.attention.build import PARTS, build_part, normalizers_of
-from attnorm.attention.normalizers.continuous import Continuous
-from attnorm.attention.normalizers.fenchel import Fenchel
+from attnorm.attention.normalizers._fixed import fixed_value
 from attnorm.attention.priors import needs_of
 from attnorm.imports import find
 
@@ -13,44 +12,48 @@ MIXTURES = ("hnas", "hnas_prefix", "mix")  # normalizers whose shares can be fix
 
 
 def placement_problems(
-    attention: dict, placed: Mapping[str, str | list[str]], layers: Mapping[str, Any] | None
+    attention: dict,
+    placed: Mapping[str, str | list[str]],
+    layers: Mapping[str, Any] | None,
+    heads: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
     """Problems of the parts at each site, as messages for the user.
 
     attention: the tables. Parts that cannot be built are left out: that is a problem of its own.
     placed:    the normalizers of each site: one, or a list with one per layer.
-    layers:    the number of layers at each site, as in `check_attention`.
+    layers, heads: the numbers of layers and of heads at each site, as in `check_attention`.
     """
     for site, value in placed.items():
-        yield from fixed_problems(attention, site, value, (layers or {}).get(site))
+        yield from fixed_problems(attention, site, value, (layers or {}).get(site), (heads or {}).get(site))
         yield from useless_priors(attention, site, value)
         yield from learned_alphas(attention, site, value)
 
 
-def fixed_problems(attention: dict, site: str, value: str | list[str], layers: Any) -> Iterator[str]:
-    """Shares that are fixed per layer, but not for the layers that the site has."""
-    names = [value] * layers if isinstance(value, str) and type(layers) is int else normalizers_of(value)
+def fixed_problems(attention: dict, site: str, value: str | list[str], layers: Any, heads: Any) -> Iterator[str]:
+    """Shares that are fixed, but not for the layers or the heads that the site has."""
+    if type(layers) is not int:
+        return
+    names = [value] * layers if isinstance(value, str) else normalizers_of(value)
     for name in dict.fromkeys(name for name in names if name in MIXTURES):
-        fixed = (attention["options"].get(name) or {}).get("fixed")
-        if not isinstance(fixed, Mapping) or type(layers) is not int or not can_be_built(name, attention):
+        fixed, mixture = (attention["options"].get(name) or {}).get("fixed"), built(name, attention)
+        if fixed is None or mixture is None:
             continue
         try:
             for layer in (layer for layer, other in enumerate(names) if other == name):
-                build_part("normalizer", name, attention, heads=1, place=(site, layer))
+                fixed_value(fixed, (site, layer), heads if type(heads) is int else None, mixture.parse)
         except ValueError as error:
             yield f"attention.options.{name}.fixed: {error}"
             continue
-        if len(fixed[site]) > layers:
+        if isinstance(fixed, Mapping) and len(fixed[site]) > layers:
             yield f"attention.options.{name}.fixed: {len(fixed[site])} values for the {layers} layers of {site}"
 
 
-def can_be_built(name: str, attention: dict) -> bool:
-    """Whether a normalizer can be built at some layer."""
+def built(name: str, attention: dict) -> Any:
+    """A normalizer as in the smallest model, or None if it cannot be built, which is a problem of its own."""
     try:
-        build_part("normalizer", name, attention, heads=1)
+        return build_part("normalizer", name, attention, heads=1, width=1)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def useless_priors(attention: dict, site: str, value: str | list[str]) -> Iterator[str]:
@@ -65,14 +68,11 @@ def learned_alphas(attention: dict, site: str, value: str | list[str]) -> Iterat
     learns = (attention["options"].get("dot") or {}).get("learn") is not None
     if attention["scorer"].get(site) != "dot" or not learns:
         return
-    for normalizer in dict.fromkeys(normalizers_of(value)):
-        try:
-            parts = build_part("normalizer", normalizer, attention, heads=1).modules()
-        except ValueError:
-            continue
-        if any(isinstance(part, (Fenchel, Continuous)) and part.needs_keys for part in parts):
+    for name in dict.fromkeys(normalizers_of(value)):
+        normalizer = built(name, attention)
+        if normalizer is not None and normalizer.needs_fixed_alpha:
             yield (
-                f"attention.options.dot.learn: has to be null, because attention.{site}={normalizer} contains alpha "
+                f"attention.options.dot.learn: has to be null, because attention.{site}={name} contains alpha "
                 "as a fixed number; set alpha or tau instead"
             )
 

@@ -22,7 +22,7 @@ class LearnedQueries(nn.Module):
 
     width:      width of the states, divisible by `heads`.
     queries:    the number k of learned queries, at least 1. The paper's Q is the projection of these queries.
-    normalizer, scorer, dropout: as in `MultiHeadAttention`.
+    normalizer, scorer, dropout, bank: as in `MultiHeadAttention`.
 
     With a single query, the column step of dnas divides every key by itself. Its weights are then uniform (or equal to
     the prior), whatever was learned, and those of hnas are uniform in its share of dnas. With several queries, a
@@ -33,11 +33,18 @@ class LearnedQueries(nn.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, queries: int, normalizer: Normalizer, scorer: Scorer, dropout: float = 0.0
+        self,
+        width: int,
+        heads: int,
+        queries: int,
+        normalizer: Normalizer,
+        scorer: Scorer,
+        dropout: float = 0.0,
+        bank: nn.Module | None = None,
     ):
         super().__init__()
         self.queries = nn.Embedding(queries, width)  # a table, so that models initialize it like other tables
-        self.attention = MultiHeadAttention(width, heads, normalizer, scorer, dropout)
+        self.attention = MultiHeadAttention(width, heads, normalizer, scorer, dropout, bank)
         if queries == 1 and (message := single_query_problem(normalizer)):
             log.warning(message)
 

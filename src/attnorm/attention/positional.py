@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.masking import Mask
+from attnorm.attention.option_checks import above_zero
 from attnorm.attention.priors import relative_positions
 
 
@@ -23,9 +24,7 @@ class Positional(TrainingHooks):
 
     def __init__(self, heads: int, reach: float = 4.0):
         super().__init__()
-        if isinstance(reach, bool) or not isinstance(reach, (int, float)) or not 0 < reach < math.inf:
-            raise ValueError(f"reach={reach!r}: allowed: finite numbers above 0")
-        self.log_reach = nn.Parameter(torch.full((heads,), math.log(reach)))
+        self.log_reach = nn.Parameter(torch.full((heads,), math.log(above_zero("reach", reach))))
 
     def fast_parameters(self) -> Iterable[nn.Parameter]:
         return [self.log_reach]

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import upcast
+from attnorm.attention.option_checks import whole
 
 ACTIVATIONS = {"tanh": nn.Tanh, "gelu": nn.GELU}
 
@@ -243,10 +244,3 @@ class Sum(nn.Module):
 def needs_of(prior: Any) -> tuple[str, ...]:
     """The names of the facts that a prior, or its class, declares to need."""
     return tuple(getattr(prior, "needs", ()))
-
-
-def whole(option: str, value: int, least: int) -> int:
-    """Returns the value of an option that must be a whole number >= `least`. Raises ValueError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{option}={value!r}: allowed: whole numbers from {least}")
-    return value

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention.hooks import TrainingHooks
 from attnorm.attention.normalizers.base import dot_scores, upcast
-from attnorm.attention.priors import whole
+from attnorm.attention.option_checks import above_zero, whole
 
 LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it, queries are chunked
 
@@ -21,6 +21,7 @@ class Scorer(TrainingHooks):
     """Computes scores from projected queries q (B, H, N, D) and keys k (B, H, M, D) with the same head width D.
 
     keeps_keys: whether `project` returns the keys as they are.
+    learns_alpha: whether `project` multiplies the queries by a learned alpha, which `scale` then does not contain.
     is_dot: whether the scores are `scale` times the dot products of `project(q, k)`. If so, `Normalizer.attend` may use
             a fused implementation that never stores all scores. Other scorers override `forward`, and the dense weights
             are computed.
@@ -28,6 +29,7 @@ class Scorer(TrainingHooks):
 
     is_dot = True
     keeps_keys = True
+    learns_alpha = False
 
     def scale(self, width: int) -> float:
         """The factor of the dot products for head width D. It is 1 for scorers that are not of a dot-product type."""
@@ -59,7 +61,7 @@ class Dot(Scorer):
     tau:       sets alpha = tau ** -0.5 instead (the earlier version of the paper, Corollary 1).
     learn:     None (alpha is fixed), "head" (one trained alpha for each of the `heads` heads) or "query"
                (alpha_i = alpha exp(v' tanh(W q_i)) with one v per head, initially 0).
-    hidden:    the number of rows of W, for learn="query".
+    hidden:    the number of rows of W, only for learn="query"; None means 16.
     unit_keys: divides each key by its norm. Scores are then at most alpha |q_i|, and templates of norm 1 bound how far
                attention is from the problem that it approximates: |lambda* - alpha q| <= alpha |lambda*|.
     """
@@ -69,7 +71,7 @@ class Dot(Scorer):
         alpha: float | None = None,
         tau: float | None = None,
         learn: str | None = None,
-        hidden: int = 16,
+        hidden: int | None = None,
         unit_keys: bool = False,
         heads: int | None = None,
         width: int | None = None,
@@ -78,8 +80,10 @@ class Dot(Scorer):
         if learn not in (None, *LEARNED):
             raise ValueError(f"learn={learn!r}: allowed: null, {', '.join(LEARNED)}")
         for name, value in {"alpha": alpha, "tau": tau}.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
-                raise ValueError(f"{name}={value!r}: allowed: numbers above 0")
+            if value is not None:
+                above_zero(name, value)
+        if hidden is not None and learn != "query":
+            raise ValueError(f"hidden={hidden!r}: has no effect without learn='query'")
         if alpha is not None and tau is not None:
             raise ValueError(f"tau={tau}: sets alpha = tau ** -0.5, so alpha={alpha} must not be set")
         if not isinstance(unit_keys, bool):
@@ -88,12 +92,13 @@ class Dot(Scorer):
             raise ValueError(f"learn={learn!r}: needs heads=<number of heads> and width=<width of a head>")
         default = width**-0.5 if learn is not None and width is not None else 1.0
         self.start = float(alpha if alpha is not None else tau**-0.5 if tau is not None else default)
-        self.learn, self.keeps_keys = learn, not unit_keys
+        self.learn, self.learns_alpha, self.keeps_keys = learn, learn is not None, not unit_keys
         if learn == "head":
             self.log_alpha = nn.Parameter(torch.full((heads or 1,), math.log(self.start)))
         elif learn == "query":
-            self.network = nn.Linear(width or 1, whole("hidden", hidden, 1), bias=False)  # W
-            self.v = nn.Parameter(torch.zeros(heads or 1, hidden))
+            rows = 16 if hidden is None else whole("hidden", hidden, 1)
+            self.network = nn.Linear(width or 1, rows, bias=False)  # W
+            self.v = nn.Parameter(torch.zeros(heads or 1, rows))
 
     def scale(self, width: int) -> float:
         return self.start if self.learn is None else 1.0

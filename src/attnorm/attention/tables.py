@@ -99,6 +99,7 @@ def check_attention(
     sites: dict[str, bool],
     layers: Mapping[str, Any] | None = None,
     typed: Collection[str] | None = None,
+    heads: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Returns all problems of the attention tables as messages for the user. The list is empty if a model can be built.
 
@@ -108,6 +109,7 @@ def check_attention(
     typed:  the keys that the user typed, such as "attention.encoder". All other keys come from files that several
             models share, so a site that this model does not have is not a problem there. None means that all keys were
             typed.
+    heads:  the number of heads at each site, which the numbers of values per head must match; as for `layers`.
     """
     attention = with_tables(attention)
     if problems := list(malformed_tables(attention)):
@@ -115,12 +117,13 @@ def check_attention(
     problems = [*unknown_sites(attention, sites, typed), *missing_sites(attention, sites)]
     if problems := problems + malformed(attention, sites):
         return problems
+    placed = {site: at_site(attention, site, autoregressive) for site, autoregressive in sites.items()}
     return [
         *part_problems(attention, sites),
         *default_problems(attention, sites, typed),
         *layer_problems(attention, sites, layers),
-        *placement_problems(attention, {site: at_site(attention, site, sites[site]) for site in sites}, layers),
-        *bank_problems(attention, {site: at_site(attention, site, sites[site]) for site in sites}),
+        *placement_problems(attention, placed, layers, heads),
+        *bank_problems(attention, placed),
         *unused_options(attention, sites, typed),
     ]
 

@@ -40,6 +40,14 @@ def model_layers(cfg: Mapping[str, Any]) -> dict[str, Any]:
     return cls.site_layers(cfg["model"]) if hasattr(cls, "site_layers") else {}
 
 
+def model_heads(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The number of heads at each attention site: `n_heads`, unless the model has an optional method `site_heads`."""
+    cls = model_class(cfg)
+    if hasattr(cls, "site_heads"):
+        return cls.site_heads(cfg["model"])
+    return dict.fromkeys(model_sites(cfg), cfg["model"].get("n_heads"))
+
+
 def model_attention(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The attention tables with an explicit entry for each site of the configured model, as `resolve_attention`."""
     return resolve_attention(cfg["attention"], model_sites(cfg))
@@ -47,7 +55,7 @@ def model_attention(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 def attention_problems(cfg: dict, typed: Collection[str] | None = None) -> list[str]:
     """Every problem of the attention tables for the configured model; typed: as in `check_attention`."""
-    problems = check_attention(cfg["attention"], model_sites(cfg), model_layers(cfg), typed)
+    problems = check_attention(cfg["attention"], model_sites(cfg), model_layers(cfg), typed, model_heads(cfg))
     return problems or [*unknown_facts(cfg), *missing_vocabularies(cfg)]
 
 

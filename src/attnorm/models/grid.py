@@ -5,6 +5,7 @@ another size) and Eq. 4 (learned queries). Without position embeddings, the scor
 reordered, because both kinds of attention have the symmetries of Theorem 1.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -150,7 +151,7 @@ class GridClassifier(nn.Module):
             attention, "grid", heads=shape.n_heads, bidirectional=True, positions=cells, width=shape.d_model
         )
         self.norm = nn.LayerNorm(shape.d_model) if shape.norm_first else nn.Identity()
-        pooled = cells if shape.query_grid is None else shape.query_grid[0] * shape.query_grid[1]
+        pooled = cells if shape.query_grid is None else math.prod(shape.query_grid)
         self.pool = SitePooling(
             shape.d_model, shape.n_heads, shape.queries, attention, "pool", pooled, shape.attention_dropout
         )
@@ -172,10 +173,13 @@ class GridClassifier(nn.Module):
 
     def classify(self, x: Tensor) -> Tensor:
         """States of patches (B, rows, columns, W) -> scores (B, labels)."""
+        embedded = unfold(x)
+        log_prior = site_log_prior(self.prior, embedded.shape[1], 0, embedded, Mask())
         for layer in self.layers:
             assert isinstance(layer, GridLayer)
-            count = x.shape[1] * x.shape[2] if layer.query_grid is None else layer.query_grid[0] * layer.query_grid[1]
-            x = layer(x, site_log_prior(self.prior, count, 0, unfold(x), Mask()))
+            if layer.query_grid is not None:  # a prior may depend on the number of queries
+                log_prior = site_log_prior(self.prior, math.prod(layer.query_grid), 0, embedded, Mask())
+            x = layer(x, log_prior)
         pooled = self.pool(unfold(self.norm(x)))  # (B, k, W)
         return self.classifier(self.dropout(pooled.flatten(1)))
 

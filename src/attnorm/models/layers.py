@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_bank, build_site_normalizer, build_site_scorer
+from attnorm.attention.build import build_site_attention
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache, MultiHeadAttention
 from attnorm.models.config import EncoderConfig
@@ -40,11 +40,7 @@ class Residual(nn.Module):
 
 def build_attention(shape: EncoderConfig, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
     """Builds the multi-head attention of one layer at one site. layer: the index of the layer at the site, from 0."""
-    heads, width = shape.n_heads, shape.d_model // shape.n_heads
-    normalizer = build_site_normalizer(attention, site, heads, layer, width=width)
-    scorer = build_site_scorer(attention, site, heads, width)
-    bank = build_site_bank(attention, site, shape.d_model, normalizer)
-    return MultiHeadAttention(shape.d_model, heads, normalizer, scorer, shape.attention_dropout, bank)
+    return build_site_attention(attention, site, shape.d_model, shape.n_heads, layer, shape.attention_dropout)
 
 
 def feed_forward(shape: EncoderConfig) -> nn.Sequential:

@@ -59,7 +59,8 @@ class LayerRecord:
         """Measures of every head by name, (B, H) each: `head_measures`, and those of `likelihoods`.
 
         query_likelihood, key_likelihood: mixture log-likelihoods in nats per query and per key ("Doubly-Normalized
-                        Attention", Eq. 2 and 5). Only with a scorer of a dot-product type, like the deviations.
+                        Attention", Eq. 2 and 5). Only with a scorer of a dot-product type with a fixed alpha, like the
+                        deviations.
         objective:      of Eq. 9 and 10, in nats per query. objective_rows, objective_both: its minima under the
                         constraints of Eq. 9 and of Eq. 10.
         deviation:      |lambda* - alpha z| / |lambda*| of "Attention as Inference via Fenchel Duality", Figures 4 to 8,

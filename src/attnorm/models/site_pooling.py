@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from attnorm.attention.build import build_site_normalizer, build_site_prior, build_site_scorer
+from attnorm.attention.build import build_site_bank, build_site_normalizer, build_site_prior, build_site_scorer
 from attnorm.attention.masking import Mask
 from attnorm.attention.pooling import LearnedQueries
 
 
 class SitePooling(LearnedQueries):
-    """`LearnedQueries` with the normalizer, the scorer and the prior that the attention tables name for a site.
+    """`LearnedQueries` with the normalizer, scorer, prior and bank that the attention tables name for a site.
 
     width, heads, queries, dropout: as in `LearnedQueries`.
     attention: resolved tables (`attnorm.attention.tables`). site: the name of the site in them.
@@ -18,9 +18,10 @@ class SitePooling(LearnedQueries):
     def __init__(
         self, width: int, heads: int, queries: int, attention: dict, site: str, positions: int, dropout: float = 0.0
     ):
-        normalizer = build_site_normalizer(attention, site, heads)
+        normalizer = build_site_normalizer(attention, site, heads, width=width // heads)
         scorer = build_site_scorer(attention, site, heads, width // heads)
-        super().__init__(width, heads, queries, normalizer, scorer, dropout)
+        bank = build_site_bank(attention, site, width, normalizer)
+        super().__init__(width, heads, queries, normalizer, scorer, dropout, bank)
         self.prior = build_site_prior(
             attention, site, heads=heads, bidirectional=True, positions=positions, width=width
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from attnorm.attention.build import normalizers_of, short_name
 from attnorm.attention.placement import MIXTURES
+from attnorm.attention.tables import names_in
 from attnorm.config.run_config import FILE, read_config
 from attnorm.errors import ConfigError, Problem
 from attnorm.training.callbacks.learned_scalars import file_of, recorded_scalars
@@ -46,7 +47,7 @@ def learned_shares(run: Path, name: str, options: Mapping[str, Any]) -> dict[str
     attention, recorded = read_config(run).plain()["attention"], recorded_scalars(run)
     scalars = scalars_of(name, options)
     theirs = scalars_of(name, attention["options"].get(name) or {})
-    if scalars != theirs and theirs:
+    if scalars != theirs and name in names_in(attention):
         raise ValueError(f"the run mixes {', '.join(theirs)}, but this one mixes {', '.join(scalars)}")
     found: dict[str, list[Value | None]] = {}
     for layer in {row["layer"]: None for scalar in scalars for row in recorded.get(scalar, [])}:
@@ -71,14 +72,12 @@ def is_mix(name: str) -> bool:
 
 
 def scalars_of(name: str, options: Mapping[str, Any]) -> list[str]:
-    """The learned scalars of a mixture: one per member, or the hybrid weight."""
+    """The learned scalars of a mixture: one per member, or the hybrid weight. Raises ValueError for wrong members."""
     if not is_mix(name):
         return ["hybrid_weights"]
-    if not options.get("members"):
-        return []
-    from attnorm.attention.normalizers.mix import labels_of
+    from attnorm.attention.normalizers.mix import MEMBERS, build_members
 
-    return [f"mix_{label}" for label in labels_of(options["members"])]
+    return [f"mix_{label}" for label in build_members(options.get("members", MEMBERS), heads=1, width=1)]
 
 
 def place_of(layer: str, attention: Mapping[str, Any]) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.priors import whole
+from attnorm.attention.option_checks import whole
 
 
 class ClusterPrior(nn.Module):

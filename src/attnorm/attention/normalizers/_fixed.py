@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._row_map import finite_number
+from attnorm.attention.option_checks import finite_number
 
 Place = tuple[str, int]  # a site and the index of a layer at this site, from 0
 ROUNDED = 1e-3  # how far the sum of shares that were typed may be from 1
@@ -30,14 +30,27 @@ def on_simplex(option: str, shares: Any, members: int) -> list[float]:
     return [share / sum(shares) for share in shares]
 
 
-def value_at(fixed: Any, place: Place | None, parse: Callable[[Any], Tensor]) -> Tensor:
-    """Returns the fixed value of one layer: the same one at all layers, or that of `place` in a mapping.
+def fixed_value(fixed: Any, place: Place | None, heads: int | None, parse: Callable[[Any], list]) -> Tensor:
+    """Returns the fixed value of one layer as a tensor: the same one at all layers, or that of `place` in a mapping.
 
     fixed: a value for all layers, or a mapping from each site to a list with a value per layer. The value is None for
            layers that do not need one.
     place: None takes the first value of a mapping, which is enough to check it.
-    parse: converts a value to a tensor. Raises ValueError for a wrong one; all values of a mapping are parsed.
+    heads: the number of heads. Unless there is only one value for all of them, there must be as many.
+    parse: converts a value to a list with one value for all heads, or one per head. All values of a mapping are parsed.
+
+    Raises ValueError for a wrong value, and if there is none for the layer.
     """
+    values = value_of_layer(fixed, place, parse)
+    # options are checked with a single head and without a place, before the model is known
+    unknown = heads is None or (place is None and heads == 1)
+    if not unknown and len(values) not in (1, heads):
+        raise ValueError(f"fixed={values!r}: {len(values)} values for {heads} head{'s' * (heads != 1)}")
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def value_of_layer(fixed: Any, place: Place | None, parse: Callable[[Any], list]) -> list:
+    """The parsed value of one layer, as in `fixed_value`."""
     if not isinstance(fixed, Mapping):
         return parse(fixed)
     if not all(isinstance(values, list) for values in fixed.values()):
@@ -52,11 +65,3 @@ def value_at(fixed: Any, place: Place | None, parse: Callable[[Any], Tensor]) ->
         where = "any layer" if place is None else f"layer {place[1]} of {place[0]}"
         raise ValueError(f"fixed={fixed!r}: has no value for {where}")
     return found[0]
-
-
-def per_head(values: list, heads: int | None) -> Tensor:
-    """The values of every head as a tensor. Raises ValueError if their number is not that of the heads."""
-    # one head is also that of the smallest model, with which options are checked before the model is known
-    if heads not in (None, 1, len(values)) and len(values) > 1:
-        raise ValueError(f"fixed={values!r}: {len(values)} values for {heads} heads")
-    return torch.tensor(values, dtype=torch.float32)

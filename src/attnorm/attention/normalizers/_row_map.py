@@ -1,6 +1,5 @@
 """Base class of the normalizers that map each row of scores independently of the other rows."""
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -81,8 +80,3 @@ def value_at(
     allowed = (s != -torch.inf).expand(p.shape)
     value = (p.to(s.dtype) * s.masked_fill(~allowed, 0.0)).sum(-1) - regularizer(p.to(s.dtype), allowed).to(s.dtype)
     return value.masked_fill(~allowed.any(-1), 0.0).to(scores.dtype)
-
-
-def finite_number(value: object) -> bool:
-    """Whether `value` is a finite number. A bool is not a number."""
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)

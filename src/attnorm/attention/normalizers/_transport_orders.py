@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attnorm.attention.normalizers._covariance import rounding, solve_iteratively
+from attnorm.attention.normalizers._once import once_differentiable
 
 WIDEST = 300.0  # the largest range of C / gamma for which 1 / Z^2 does not overflow
 BUFFER = 2**24  # elements of the largest temporary tensor beyond it: 128 MiB
@@ -232,6 +232,7 @@ class ThroughGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(x)
         ctx.function = function
         return x.view_as(x)
 

@@ -22,6 +22,8 @@ class Normalizer(TrainingHooks):
     couples_queries: whether a row of weights depends on other queries. One of "none", "past" (only on earlier queries,
                      which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites).
     needs_keys:      whether `forward` requires `keys` and `scale`.
+    needs_fixed_alpha: whether the formula contains alpha, the scale of the scores, apart from the scores. A scorer must
+                     not learn it then.
     differentiable:  whether the weights have a gradient. Training requires it.
     key_equivariant, query_equivariant: reordering the keys (queries) reorders the columns (rows) of the weights.
     total:           the sum of each row that is not dead. A number; a pair (smallest, largest) if the sum may vary,
@@ -38,6 +40,7 @@ class Normalizer(TrainingHooks):
 
     couples_queries = "none"
     needs_keys = False
+    needs_fixed_alpha = False
     differentiable = True
     key_equivariant = True
     query_equivariant = True

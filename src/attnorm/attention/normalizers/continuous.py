@@ -47,6 +47,7 @@ class Continuous(Normalizer):
     """
 
     needs_keys = True
+    needs_fixed_alpha = True
     total = None
 
     def forward(

@@ -20,7 +20,7 @@ from attnorm.attention.normalizers.base import (
     softmax_over_keys,
 )
 from attnorm.attention.normalizers.sinkhorn import logsumexp_over_keys
-from attnorm.attention.priors import whole
+from attnorm.attention.option_checks import above_zero, whole
 
 BETAS = ("norm", "uniform", "estimated", "learned")
 SIGMAS = ("fixed", "estimated")
@@ -71,13 +71,11 @@ class EMRouting(Normalizer):
         heads: int | None = None,
     ):
         super().__init__()
-        whole("n_iters", n_iters, 1)
+        self.n_iters = whole("n_iters", n_iters, 1)
         if beta not in BETAS:
             raise ValueError(f"beta={beta!r}: allowed: {', '.join(BETAS)}")
         if sigma not in SIGMAS:
             raise ValueError(f"sigma={sigma!r}: allowed: {', '.join(SIGMAS)}")
-        if isinstance(min_sigma, bool) or not isinstance(min_sigma, (int, float)) or not min_sigma > 0:
-            raise ValueError(f"min_sigma={min_sigma!r}: allowed: numbers above 0")
         for name, value, default in (("beta", beta, ("norm", "learned")), ("sigma", sigma, ("fixed",))):
             if n_iters == 1 and value not in default:
                 raise ValueError(
@@ -85,9 +83,10 @@ class EMRouting(Normalizer):
                 )
         if queries is not None and beta != "learned":
             raise ValueError(f"queries={queries}: has no effect with beta={beta!r}")
-        self.n_iters, self.beta, self.sigma, self.min_sigma = n_iters, beta, sigma, float(min_sigma)
+        self.beta, self.sigma, self.min_sigma = beta, sigma, above_zero("min_sigma", min_sigma)
         self.cluster_prior = ClusterPrior(queries, heads) if beta == "learned" else None
-        self.needs_keys, self.proportional_to_prior = n_iters > 1, n_iters == 1
+        self.needs_keys = self.needs_fixed_alpha = n_iters > 1
+        self.proportional_to_prior = n_iters == 1
         self.query_equivariant, self.prior_scale_invariant = beta != "learned", beta != "estimated"
 
     def forward(

@@ -6,7 +6,8 @@ import torch
 from entmax import entmax15, entmax_bisect, sparsemax
 from torch import Tensor
 
-from attnorm.attention.normalizers._row_map import RowMap, finite_number
+from attnorm.attention.normalizers._row_map import RowMap
+from attnorm.attention.option_checks import finite_number
 
 
 class Sparsemax(RowMap):

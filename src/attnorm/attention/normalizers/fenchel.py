@@ -11,9 +11,11 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._covariance import conjugate_gradients, covariance_solve
+from attnorm.attention.normalizers._once import once_differentiable
 from attnorm.attention.normalizers._templates import center_on_first, log_preference, templates, without_padding
 from attnorm.attention.normalizers.base import Normalizer, dot_scores, masked_scores, softmax_over_keys, upcast
 from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.attention.option_checks import inside_unit_interval, whole
 
 ORDERS = (1, 2, "exact")
 ENOUGH, HALVINGS = 1e-4, 40  # line search: the required share of the predicted gain, and the maximum of halvings
@@ -42,12 +44,10 @@ class Fenchel(Normalizer):
         super().__init__()
         if type(order) not in (int, str) or order not in ORDERS:  # True == 1
             raise ValueError(f"order={order!r}: allowed: 1, 2 and 'exact'")
-        if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
-            raise ValueError(f"tolerance={tolerance!r}: allowed: numbers between 0 and 1")
-        if type(max_steps) is not int or max_steps < 1:
-            raise ValueError(f"max_steps={max_steps!r}: allowed: whole numbers from 1")
-        self.order, self.tolerance, self.max_steps = order, float(tolerance), max_steps
-        self.needs_keys, self.proportional_to_prior = order != 1, order == 1
+        self.order = order
+        self.tolerance, self.max_steps = inside_unit_interval("tolerance", tolerance), whole("max_steps", max_steps, 1)
+        self.needs_keys = self.needs_fixed_alpha = order != 1
+        self.proportional_to_prior = order == 1
         self.softmax = Softmax()
 
     def forward(
@@ -257,7 +257,7 @@ class ImplicitGradient(torch.autograd.Function):
         return w.view_as(w)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (w, T), alpha = ctx.saved_tensors, ctx.alpha
         Cg = w * (g - (w * g).sum(-1, keepdim=True))

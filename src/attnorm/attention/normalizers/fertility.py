@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers._row_map import finite_number, map_rows
+from attnorm.attention.normalizers._row_map import map_rows
 from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, upcast
 from attnorm.attention.normalizers.constrained import ConstrainedSoftmax, ConstrainedSparsemax, rounding
+from attnorm.attention.option_checks import finite_number
 
 PREDICTED = "predicted"
 

@@ -7,7 +7,8 @@ import torch
 from entmax import sparsemax
 from torch import Tensor
 
-from attnorm.attention.normalizers._row_map import RowMap, finite_number
+from attnorm.attention.normalizers._row_map import RowMap
+from attnorm.attention.option_checks import finite_number
 
 
 class Fusedmax(RowMap):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._fixed import Place, is_share, per_head, value_at
+from attnorm.attention.normalizers._fixed import Place, fixed_value, is_share
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Normalizer, upcast
 from attnorm.attention.normalizers.dnas import DNAS
@@ -57,18 +57,17 @@ class HNAS(Normalizer):
         self.form, self.per, self.is_fixed = form, per, fixed is not None
         self.parameter_start = float(start) if form == "clamp" else math.log(start / (1 - start))
         if self.is_fixed:
-            found = value_at(fixed, place, lambda value: self.parse(value, heads))
-            self.register_buffer("fixed", found, persistent=False)
+            self.register_buffer("fixed", fixed_value(fixed, place, heads, self.parse), persistent=False)
         else:
             self.hybrid = nn.Parameter(torch.full((shares,), self.parameter_start))
         self.dnas, self.softmax = self.doubly_normalized(), Softmax()
 
-    def parse(self, value: Any, heads: int | None) -> Tensor:
-        """A fixed hybrid weight as a tensor (1,) or (heads,)."""
+    def parse(self, value: Any) -> list[float]:
+        """A fixed hybrid weight as a list: one for all heads, or one per head."""
         of_heads = value if isinstance(value, list) and value else [value]
         if not all(map(is_share, of_heads)):
             raise ValueError(f"fixed={value!r}: allowed: a number from 0 to 1, or a list with one per head")
-        return per_head(of_heads, heads)
+        return of_heads
 
     def hybrid_weight(self) -> Tensor:
         """Returns v, the share of the doubly-normalized weights, in [0, 1]. Shape (1,) or (heads,)."""

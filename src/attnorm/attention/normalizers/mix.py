@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from attnorm.attention.build import build_part, short_name
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._fixed import Place, on_simplex, per_head, value_at
+from attnorm.attention.normalizers._fixed import Place, fixed_value, on_simplex
 from attnorm.attention.normalizers._key_bias import memory_linear
 from attnorm.attention.normalizers.base import Normalizer, upcast
 from attnorm.attention.normalizers.hnas import SHARES
 
 Member = str | Mapping[str, Any]  # a name, or its name and its options
+MEMBERS = ("softmax", "dnas", "sinkhorn")
 FORMS = ("softmax", "project")
 COUPLINGS = ("none", "past", "all")  # from the weakest to the strongest
 KEPT_BY_ALL = (  # promises that the mixture keeps if all of its members do
@@ -39,6 +40,7 @@ class Mix(Normalizer):
     fixed:   shares that are not trained: a list like `start`; a list with one such list per head; or a mapping from
              each site to a list with one of these per layer. `start`, `form` and `per` have no effect then.
     place:   the site and the index of the layer, which select from such a mapping.
+    heads, width: the number of heads and the width of a head, for members that need them.
     """
 
     each: list[Normalizer]
@@ -46,11 +48,12 @@ class Mix(Normalizer):
 
     def __init__(
         self,
-        members: Sequence[Member] = ("softmax", "dnas", "sinkhorn"),
+        members: Sequence[Member] = MEMBERS,
         start: Sequence[float] | None = None,
         form: str = "softmax",
         per: str = "layer",
         heads: int | None = None,
+        width: int | None = None,
         fixed: Any = None,
         place: Place | None = None,
     ):
@@ -61,7 +64,7 @@ class Mix(Normalizer):
             raise ValueError(f"per={per!r}: allowed: {', '.join(SHARES)}")
         if per == "head" and heads is None:
             raise ValueError("per='head': needs heads=<number of heads>")
-        self.members = nn.ModuleDict(build_members(members, heads, place))
+        self.members = nn.ModuleDict(build_members(members, heads=heads, width=width, place=place))
         self.promise(list(self.members.values()))  # type: ignore[arg-type]  # all of them are normalizers
         count = len(self.members)
         shares = [1 / count] * count if start is None else on_simplex("start", start, count)
@@ -69,8 +72,7 @@ class Mix(Normalizer):
             raise ValueError(f"start={start!r}: the softmax of finite numbers is positive; use form='project'")
         self.form, self.is_fixed = form, fixed is not None
         if self.is_fixed:
-            found = value_at(fixed, place, lambda value: self.parse(value, heads))
-            self.register_buffer("fixed", found, persistent=False)
+            self.register_buffer("fixed", fixed_value(fixed, place, heads, self.parse), persistent=False)
             return
         first = torch.tensor(shares, dtype=torch.float64)
         first = (first.log() if form == "softmax" else first).float()
@@ -81,6 +83,7 @@ class Mix(Normalizer):
         self.each = members  # a list registers nothing: the modules are those of `self.members`
         self.couples_queries = max((member.couples_queries for member in members), key=COUPLINGS.index)
         self.needs_keys = any(member.needs_keys for member in members)
+        self.needs_fixed_alpha = any(member.needs_fixed_alpha for member in members)
         for promise in KEPT_BY_ALL:
             setattr(self, promise, all(getattr(member, promise) for member in members))
         totals = [member.total for member in members]
@@ -91,10 +94,10 @@ class Mix(Normalizer):
         past = [member for member in members if member.couples_queries == "past"]
         self.state_rows = [sum(member.state_rows) if isinstance(member, Mix) else 1 for member in past]
 
-    def parse(self, value: Any, heads: int | None) -> Tensor:
-        """Fixed shares as a tensor (1 or heads, members)."""
+    def parse(self, value: Any) -> list[list[float]]:
+        """Fixed shares as a list: the shares for all heads, or those of each head."""
         of_heads = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
-        return per_head([on_simplex("fixed", shares, len(self.members)) for shares in of_heads], heads)
+        return [on_simplex("fixed", shares, len(self.members)) for shares in of_heads]
 
     def mixture(self) -> Tensor:
         """Returns v, the shares of the members, in [0, 1] with the sum 1. Shape (1 or heads, members)."""
@@ -184,19 +187,22 @@ class Mix(Normalizer):
         return self.mix(weights).to(scores.dtype), torch.cat(new, -2)
 
 
-def build_members(members: Sequence[Member], heads: int | None, place: Place | None) -> dict[str, Normalizer]:
-    """The members by label. Raises ValueError for a list that is not one of normalizers."""
+def build_members(members: Sequence[Member], **facts: Any) -> dict[str, Normalizer]:
+    """The members by label. Raises ValueError for a list that is not one of normalizers.
+
+    facts: what is known of the model, as in `build_part`; None for what is not.
+    """
     if isinstance(members, str) or not isinstance(members, Sequence) or len(members) < 2:
         raise ValueError(f"members={members!r}: allowed: a list of at least two normalizers, such as [softmax,dnas]")
     for member in members:
         if not isinstance(member, str) and not (isinstance(member, Mapping) and isinstance(member.get("name"), str)):
             raise ValueError(f"members={members!r}: {member!r} is neither a name nor {{name: <name>, <option>: ...}}")
-    facts = {fact: value for fact, value in {"heads": heads, "place": place}.items() if value is not None}
+    known = {fact: value for fact, value in facts.items() if value is not None}
     found = {}
     for label, member in zip(labels_of(members), members, strict=True):
         options = {} if isinstance(member, str) else {key: value for key, value in member.items() if key != "name"}
         name = name_of(member)
-        found[label] = build_part("normalizer", name, {"options": {short_name(name): options}}, **facts)
+        found[label] = build_part("normalizer", name, {"options": {short_name(name): options}}, **known)
     return found
 
 

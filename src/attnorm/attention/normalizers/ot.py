@@ -1,6 +1,5 @@
 """Attention as entropic optimal transport, "Attention as Inference via Fenchel Duality", Sec. 9 and Appendix D."""
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -11,7 +10,8 @@ from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._templates import center_on_first, log_preference, templates
 from attnorm.attention.normalizers._transport_orders import exact_weights, second_order_scores
 from attnorm.attention.normalizers.base import Normalizer, masked_scores, upcast
-from attnorm.imports import find, option_names
+from attnorm.attention.option_checks import above_zero, inside_unit_interval, whole
+from attnorm.imports import find, option_names, required_options
 
 ORDERS = (1, 2, "exact")
 COSTS = {
@@ -48,14 +48,14 @@ def build_cost(cost: object, **facts: int | None) -> Callable[[Tensor, Tensor], 
     Raises ValueError if there is no such function, or if a fact is not known.
     """
     found = cost if callable(cost) else find("cost", cost, COSTS)  # type: ignore[arg-type]  # find checks the type
+    if isinstance(found, type):
+        takes, known = option_names(found), {name: value for name, value in facts.items() if value is not None}
+        if missing := [name for name in required_options(found) if name not in known]:
+            raise ValueError(f"cost={cost!r}: needs {' and '.join(f'{name}=<number>' for name in missing)}")
+        found = found(**{name: value for name, value in known.items() if name in takes})
     if not callable(found):
         raise ValueError(f"cost={cost!r}: not a function (targets, sources) -> costs")
-    if not isinstance(found, type):
-        return found
-    taken = {name: value for name, value in facts.items() if name in option_names(found)}
-    if unknown := [name for name, value in taken.items() if value is None]:
-        raise ValueError(f"cost={cost!r}: needs {' and '.join(f'{name}=<number>' for name in unknown)}")
-    return found(**taken)
+    return found
 
 
 class OptimalTransport(Normalizer):
@@ -97,16 +97,12 @@ class OptimalTransport(Normalizer):
         width: int | None = None,
     ):
         super().__init__()
-        if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 < gamma < math.inf:
-            raise ValueError(f"gamma={gamma!r}: allowed: numbers above 0")
         if type(order) not in (int, str) or order not in ORDERS:  # True == 1
             raise ValueError(f"order={order!r}: allowed: 1, 2 and 'exact'")
-        if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
-            raise ValueError(f"tolerance={tolerance!r}: allowed: numbers between 0 and 1")
-        if type(max_steps) is not int or max_steps < 1:
-            raise ValueError(f"max_steps={max_steps!r}: allowed: whole numbers from 1")
-        self.gamma, self.order, self.tolerance, self.max_steps = float(gamma), order, float(tolerance), max_steps
+        self.gamma, self.order = above_zero("gamma", gamma), order
+        self.tolerance, self.max_steps = inside_unit_interval("tolerance", tolerance), whole("max_steps", max_steps, 1)
         self.cost = build_cost(cost, heads=heads, width=width)
+        self.needs_fixed_alpha = order != 1
 
     def forward(
         self,

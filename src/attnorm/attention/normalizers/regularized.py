@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers._once import once_differentiable
 from attnorm.attention.normalizers._row_map import RowMap, map_rows
 from attnorm.attention.normalizers._simplex import (
     SMALLEST,
@@ -21,6 +22,7 @@ from attnorm.attention.normalizers._simplex import (
     maximize_prox,
     prox_response,
 )
+from attnorm.attention.option_checks import inside_unit_interval, whole
 
 LOWEST = -1e6  # scores further below the best score of their row are raised to this difference
 
@@ -60,11 +62,7 @@ class RegularizedMax(RowMap):
         max_steps: int = 1000,
     ):
         super().__init__()
-        if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
-            raise ValueError(f"tolerance={tolerance!r}: allowed: numbers between 0 and 1")
-        if type(max_steps) is not int or max_steps < 1:
-            raise ValueError(f"max_steps={max_steps!r}: allowed: whole numbers from 1")
-        self.tolerance, self.max_steps = float(tolerance), max_steps
+        self.tolerance, self.max_steps = inside_unit_interval("tolerance", tolerance), whole("max_steps", max_steps, 1)
         self.given = {"omega": omega, "prox": prox, "penalty": penalty}
         for name, function in self.given.items():
             if isinstance(function, torch.nn.Module):
@@ -84,7 +82,7 @@ class RegularizedMax(RowMap):
         function = self.function(name)
         if function is None:
             raise ValueError(f"value: Omega is given by prox(x), so its value also needs {name}(p)")
-        takes = "allowed" in inspect.signature(function).parameters
+        takes = "allowed" in inspect.signature(getattr(function, "forward", function)).parameters  # that of a module
         result = function(p, allowed=allowed) if takes else function(p)
         wanted = p.shape if name == "prox" else p.shape[:-1]
         if result.shape != wanted:
@@ -107,7 +105,9 @@ class RegularizedMax(RowMap):
         keys: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        return map_rows(self.solution, scores, mask, log_prior)
+        # the compiler cannot trace the derivatives of Omega, which the gradient of the solution differentiates again
+        solution = torch.compiler.disable(self.solution) if torch.compiler.is_compiling() else self.solution
+        return map_rows(solution, scores, mask, log_prior)
 
     def solution(self, scores: Tensor, forbidden: Tensor) -> Tensor:
         """The weights (B, H, N, M) in float64 for scores that are -inf where forbidden, as from `map_rows`."""
@@ -175,10 +175,11 @@ class Implicit(torch.autograd.Function):
     def forward(
         ctx: Any, p: Tensor, s: Tensor, x: Tensor, response: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> Tensor:
+        ctx.save_for_backward(s, x)
         ctx.response = response
         return p.view_as(p)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *ctx.response(v), None)

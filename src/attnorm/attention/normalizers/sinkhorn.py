@@ -7,6 +7,7 @@ from attnorm.attention.logsumexp import logsumexp
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import add_log_prior, logsumexp_over_queries, masked_scores, softmax_over_keys
+from attnorm.attention.option_checks import whole
 
 
 class Sinkhorn(KeyBiased):
@@ -26,9 +27,7 @@ class Sinkhorn(KeyBiased):
 
     def __init__(self, n_iters: int = 3):
         super().__init__()
-        if isinstance(n_iters, bool) or not isinstance(n_iters, int) or n_iters < 1:
-            raise ValueError(f"n_iters={n_iters!r}: allowed: whole numbers from 1")
-        self.n_iters = n_iters
+        self.n_iters = whole("n_iters", n_iters, 1)
         self.proportional_to_prior = self.prior_scale_invariant = n_iters == 1
 
     def forward(

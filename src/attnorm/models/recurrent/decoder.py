@@ -19,9 +19,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_normalizer, build_site_prior, build_site_scorer
+from attnorm.attention.build import build_site_attention, build_site_prior
 from attnorm.attention.masking import Mask
-from attnorm.attention.multihead import Cache, MultiHeadAttention
+from attnorm.attention.multihead import Cache
 from attnorm.models.encoder import site_log_prior
 from attnorm.models.recurrent.config import DecoderConfig
 
@@ -81,13 +81,7 @@ class LSTMDecoder(nn.Module):
         between = shape.dropout if layers > 1 else 0.0
         self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
         self.evidence = nn.Sequential(nn.Linear(width, width), nn.Tanh())  # f_evd, up to the attention's projection
-        self.cross = MultiHeadAttention(
-            width,
-            heads,
-            build_site_normalizer(attention, SITE, heads, width=width // heads),
-            build_site_scorer(attention, SITE, heads, width // heads),
-            shape.attention_dropout,
-        )
+        self.cross = build_site_attention(attention, SITE, width, heads, dropout=shape.attention_dropout)
         self.preference = build_site_prior(  # f_pref
             attention, SITE, heads=heads, bidirectional=True, positions=templates, width=width
         )

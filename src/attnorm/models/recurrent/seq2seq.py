@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from attnorm.attention.banks import share_vocabulary
 from attnorm.models.config import Positions
 from attnorm.models.initialize import initialize
 from attnorm.models.recurrent.config import DecoderConfig
@@ -59,7 +60,8 @@ class LSTMEncoder(nn.Module):
 class LSTMSeq2Seq(nn.Module):
     """A bidirectional LSTM encoder and an `LSTMDecoder` with a shared vocabulary.
 
-    sites:     the only attention site, that of the decoder. Under teacher forcing it is autoregressive.
+    sites:     the only attention site, that of the decoder. Under teacher forcing it is autoregressive. token_sites:
+               those with a vocabulary for banks.
     attention: resolved tables (`attnorm.attention.tables`).
     seed:      seed of the initial parameters, see `initialize`.
     """
@@ -67,6 +69,7 @@ class LSTMSeq2Seq(nn.Module):
     interface = "seq2seq"
     Config = LSTMSeq2SeqConfig
     sites = LSTMDecoder.sites
+    token_sites = tuple(sites)
 
     def __init__(self, shape: LSTMSeq2SeqConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):
         super().__init__()
@@ -74,6 +77,7 @@ class LSTMSeq2Seq(nn.Module):
         self.tokens = nn.Embedding(vocab_size, shape.d_model)
         self.encoder = LSTMEncoder(shape, self.tokens)
         self.decoder = LSTMDecoder(shape, attention, self.tokens, shape.max_source, pad_id)
+        share_vocabulary(self.decoder, self.tokens)
         initialize(self, seed)
         if shape.tie_embeddings:
             self.decoder.tie()

@@ -106,6 +106,12 @@ class VqaModel(nn.Module):
         """The number of layers at each site in `sites_of`: 1 for the fusion, and `layers` for all others."""
         return {site: 1 if site == "fusion" else settings.get("layers") for site in cls.sites_of(settings)}
 
+    @classmethod
+    def site_heads(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """The number of heads at each site in `sites_of`."""
+        keys = {site: "fusion_heads" if site == "fusion" else "n_heads" for site in cls.sites_of(settings)}
+        return {site: settings.get(key) for site, key in keys.items()}
+
     def answer(self, ids: Tensor, views: list[View]) -> tuple[Tensor, Tensor | None]:
         """Scores (B, answers), and the weights of the question over the fused boxes, (B, M), or None without boxes."""
         raise NotImplementedError

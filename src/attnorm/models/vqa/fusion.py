@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_site_bank, build_site_normalizer, build_site_prior, build_site_scorer
+from attnorm.attention.build import build_site_attention, build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import upcast
@@ -55,11 +55,8 @@ def sinusoidal_encoding(geometry: Tensor) -> Tensor:
 def cross_attention(shape: VqaModelConfig, attention: dict, n_keys: int) -> tuple[MultiHeadAttention, Sum | None]:
     """Builds the attention of the primary's boxes to at most `n_keys` boxes of other views, and its prior, if any."""
     width, heads = shape.d_model, shape.fusion_heads
-    normalizer = build_site_normalizer(attention, "fusion", heads, width=width // heads)
-    scorer = build_site_scorer(attention, "fusion", heads, width // heads)
     prior = build_site_prior(attention, "fusion", heads=heads, bidirectional=True, positions=n_keys, width=width)
-    bank = build_site_bank(attention, "fusion", width, normalizer)
-    return MultiHeadAttention(width, heads, normalizer, scorer, bank=bank), prior
+    return build_site_attention(attention, "fusion", width, heads), prior
 
 
 class ViewAttention(nn.Module):

@@ -70,8 +70,11 @@ class DocumentFeaturizer(Featurizer):
 
 
 def encode_sentences(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The tokens of a text, and the number of the sentence of each. Sentences without tokens are not counted."""
-    sentences = [ids for ids in tokenizer.encode(split_sentences(text)) if ids]
+    """The tokens of a text, and the number of the sentence of each.
+
+    Sentences without tokens are not counted. A text without tokens is a single unknown one.
+    """
+    sentences = [ids for ids in tokenizer.encode(split_sentences(text)) if ids] or [[tokenizer.unk_id]]
     numbers = [[number] * len(ids) for number, ids in enumerate(sentences)]
     return list(chain.from_iterable(sentences)), list(chain.from_iterable(numbers))
 
