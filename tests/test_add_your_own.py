@@ -49,7 +49,7 @@ def test_without_its_promise_it_fails_as_the_page_shows(folder, capsys):
     [shown] = re.findall(r"```text\n(FAIL.*?)```", PAGE, re.S)
     assert shown in printed
     names = re.findall(r"^FAIL  (\w+)", printed, re.M)
-    assert names == ["couples_queries_as_declared", "no_leak_in_causal_use"] and "first of two" in PAGE
+    assert names == ["couples_queries_as_declared", "no_leak_in_causal_use"] and "first of the two" in PAGE
 
 
 def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder, monkeypatch):

@@ -59,12 +59,12 @@ def needed(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(check_trainer, "refused_by_lightning", lambda trainer: [])  # it sees no GPU here
-    for name in (*FILES["train"], *FILES["validation"], "pairs.tsv"):
+    for name in (*FILES["train"], *FILES["validation"], "pairs.tsv", "others.tsv"):
         (tmp_path / name).write_text("article\ttitle\n")
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     rush, pairs = [f"data.dir={tmp_path}"], [f"data.{split}={tmp_path}/pairs.tsv" for split in ("train", "validation")]
     vocabulary = [f"tokenizer.file={tmp_path}/vocab.txt"]
-    table = tmp_path / "pairs.tsv"
+    table, other = tmp_path / "pairs.tsv", tmp_path / "others.tsv"
     names = [f"data.{split}={table}" for split in ("train", "validation")]
     labelled = [*names, "data.labels=[a,b]"]
     (tmp_path / "squad.json").write_text('{"data": []}')
@@ -108,7 +108,12 @@ def needed(tmp_path, monkeypatch):
         "data/scenes.yaml": ["task=vqa"],
         "data/easy_vqa.yaml": ["task=vqa"],
         "data/scenes_captions.yaml": ["task=captioning"],
-        "data/caption_files.yaml": ["task=captioning", *names, f"data.images={tmp_path}", f"data.train_list={table}"],
+        "data/caption_files.yaml": [
+            "task=captioning",
+            *names,
+            f"data.images={tmp_path}",
+            *(f"data.{split}_list={path}" for split, path in (("train", table), ("validation", other))),
+        ],
         **{f"model/{name}_captioner.yaml": ["task=captioning"] for name in ("lstm", "transformer")},
         "data/vqa_v2.yaml": ["task=vqa", "model.fusion=none", *visual],
         "data/gigaword.yaml": rush,
