@@ -1,6 +1,8 @@
 """The figures of "Doubly-Normalized Attention": closed forms, simulations, and what is read from run folders."""
 
 import math
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,6 +193,20 @@ def test_layers_are_ordered_by_number_and_counted(tmp_path, visual):
     assert "0.80, 0.75, 0.70" in drawing.sentences[0] and "at least 0.5 in 7 of 12 layers" in drawing.sentences[0]
     ends = [line.get_ydata()[-1] for line in drawing.figure.axes[0].get_lines()[:12]]
     assert np.allclose(ends, [0.5 + (6 - layer) / 20 for layer in range(12)])
+
+
+@pytest.mark.training
+def test_runs_are_named_by_their_attention_and_seed(tmp_path, visual):
+    other = tmp_path / visual.name
+    shutil.copytree(visual, other)
+    written = (other / "config.yaml").read_text()
+    drawing = FIGURES["dnas_fig3"].draw(Settings(runs=(visual, other)))
+    assert {row["run"] for row in drawing.rows} == {f"hnas, seed 1 ({visual})", f"hnas, seed 1 ({other})"}
+    (other / "config.yaml").write_text(re.sub(r"^seed: 1$", "seed: 7", written, flags=re.M))
+    drawing = FIGURES["dnas_fig3"].draw(Settings(runs=(visual, other)))
+    assert [axes.get_title() for axes in drawing.figure.axes] == ["hnas, seed 1", "hnas, seed 7"]
+    assert re.search(r"is 0\.\d\d \(hnas, seed 1\); 0\.\d\d \(hnas, seed 7\) at update", drawing.sentences[0])
+    assert len(dnas_masses.draw(Settings(runs=(visual, other))).figure.axes[0].get_lines()) == 3
 
 
 @pytest.mark.training

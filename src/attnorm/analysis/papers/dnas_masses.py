@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.analysis.figures import least_mass, line, log_axis, log_floor
-from attnorm.analysis.papers.drawing import GREY, STYLES, Drawing, Rows, panels
+from attnorm.analysis.papers.drawing import GREY, STYLES, Drawing, Rows, names_of, panels
 from attnorm.analysis.papers.registry import Settings
 from attnorm.attention.build import short_name
 from attnorm.config.overrides import read_run
@@ -23,8 +23,8 @@ def masses(runs: tuple[Path, ...], trust_code: bool = False) -> Rows:
     Raises ConfigError for a run without recorded attention at the fusion of views.
     """
     rows: Rows = []
-    for run in runs:
-        cfg = read_run(run, trust_code)
+    configs = [read_run(run, trust_code) for run in runs]
+    for run, name_of_run, cfg in zip(runs, names_of(runs, configs), configs, strict=True):
         try:
             curve = least_mass(run, SITE)
         except ValueError as error:
@@ -32,7 +32,7 @@ def masses(runs: tuple[Path, ...], trust_code: bool = False) -> Rows:
         keys = number_of_keys(task_of(cfg, run))
         for update, mass in curve.items():
             name = short_name(cfg["attention"][SITE])
-            row = {"run": run.name, "normalizer": name, "seed": cfg["seed"], "update": update, "smallest_mass": mass}
+            row = {"run": name_of_run, "normalizer": name, "update": update, "smallest_mass": mass}
             rows.append(row | {"keys": keys, "bound": 1 / keys})
     return rows
 
@@ -54,7 +54,7 @@ def draw(settings: Settings) -> Drawing:
         curves.setdefault((row["run"], row["normalizer"]), {})[row["update"]] = row["smallest_mass"]
     several = len({name for _, name in curves}) < len(curves)
     for (run, name), curve in curves.items():
-        line(axes, curve, floor, label=f"{name} ({run})" if several else name, **STYLES.get(name, {"color": GREY}))
+        line(axes, curve, floor, label=run if several else name, **STYLES.get(name, {"color": GREY}))
     for keys in sorted({row["keys"] for row in rows}):
         axes.axhline(1 / keys, color="black", linewidth=0.8, linestyle=":", label=f"1 / M, M = {keys} keys")
     axes.set(xlabel="update", ylabel="smallest mass over keys,\nheads and examples")

@@ -3,11 +3,12 @@
 The hybrid weight is the share of dnas in hnas; 1 - u is the share of softmax. The paper calls it u.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnorm.analysis.figures import line, split_label
-from attnorm.analysis.papers.drawing import GREEN, Drawing, Rows, listed, panels, shades
+from attnorm.analysis.papers.drawing import GREEN, Drawing, Rows, listed, names_of, panels, shades
 from attnorm.analysis.papers.registry import Settings
 from attnorm.config.overrides import read_run
 from attnorm.errors import ConfigError, Problem
@@ -25,8 +26,8 @@ def hybrid_weights(runs: tuple[Path, ...], stack: str, trust_code: bool = False)
     Raises ConfigError for a run that has none there.
     """
     rows: Rows = []
-    for run in runs:
-        cfg = read_run(run, trust_code)
+    configs = [read_run(run, trust_code) for run in runs]
+    for run, name_of_run, cfg in zip(runs, names_of(runs, configs), configs, strict=True):
         recorded = [(*split_label(row["layer"]), row) for row in recorded_scalars(run).get(SCALAR, [])]
         found = [(int(number or 0), row) for name, number, row in recorded if name == stack]
         if not found:
@@ -35,7 +36,7 @@ def hybrid_weights(runs: tuple[Path, ...], stack: str, trust_code: bool = False)
         factor = cfg["optimizer"].get("hybrid_lr_factor", 1)
         rows += [
             {
-                "run": run.name,
+                "run": name_of_run,
                 "layer": layer,
                 "head": row["head"],
                 "update": int(row["step"]),
@@ -57,7 +58,7 @@ def draw_fusion(settings: Settings) -> Drawing:
         figure,
         rows,
         (
-            f"The share of dnas starts at {rows[0]['hybrid_weight']:.2f} and is {listed(last.values())} at update "
+            f"The share of dnas starts at {rows[0]['hybrid_weight']:.2f} and is {shares(last)} at update "
             f"{rows[-1]['update']}; in the paper it quickly goes to 1.0.",
             rates(rows),
         ),
@@ -75,7 +76,7 @@ def draw_layers(settings: Settings) -> Drawing:
         rows,
         (
             "From the layer nearest the input to the one nearest the output, the share of dnas is "
-            f"{listed(last.values())} at the last update; it is at least 0.5 in {above} of {len(last)} layers (in the "
+            f"{shares(last)} at the last update; it is at least 0.5 in {above} of {len(last)} layers (in the "
             "paper in all of them, and closest to 0.5 near the output).",
             rates(rows),
         ),
@@ -88,6 +89,13 @@ def at_the_end(rows: Rows) -> dict[tuple[str, int], float]:
     for row in rows:  # later updates replace earlier ones
         weights.setdefault((row["run"], row["layer"]), {})[row["head"]] = row["hybrid_weight"]
     return {key: sum(heads.values()) / len(heads) for key, heads in weights.items()}
+
+
+def shares(last: Mapping[tuple[str, int], float]) -> str:
+    """The last weights of all layers, run by run."""
+    runs = dict.fromkeys(run for run, _ in last)
+    found = {run: listed(value for (name, _), value in last.items() if name == run) for run in runs}
+    return found[next(iter(found))] if len(found) == 1 else "; ".join(f"{it} ({run})" for run, it in found.items())
 
 
 def rates(rows: Rows) -> str:
