@@ -21,6 +21,8 @@ from attnorm.tasks.mlm.packing import PackedFeaturizer
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import TaskConfig
 
+EVALUATION_SEED = 0  # of the masks of validation and test splits: runs with different seeds can be compared
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLMTaskConfig(TaskConfig):
@@ -50,7 +52,9 @@ class MaskedLMTask(EncoderTask):
         return MaskedLMModule(model, tokenizer)
 
     def collator(self, split: Split) -> MaskedLMCollator:
-        return MaskedLMCollator(split.rows, split.tokenizer, self.masking(), self.cfg["seed"])
+        """Batches whose masks depend on the seed of the run in training, and are the same for all runs otherwise."""
+        seed = self.cfg["seed"] if split.name == "train" else EVALUATION_SEED
+        return MaskedLMCollator(split.rows, split.tokenizer, self.masking(), seed)
 
     def score(self, module: MaskedLMModule, split: Split) -> Results:
         """Loss, perplexity and accuracy at the masked tokens. The predictions have one row per block."""
