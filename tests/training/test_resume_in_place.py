@@ -506,10 +506,14 @@ def test_progress_is_written_for_programs_that_watch(monkeypatch, tmp_path):
     validations = [float(row["val/loss"]) for row in read_csv(run / "metrics.csv") if row["val/loss"]]
     assert (progress["updates"], progress["monitor"]) == (14, "val/loss")
     assert progress["value"] == pytest.approx(validations[-1]) and progress["seconds_left"] >= 0
+    (run / "progress.json").write_text(json.dumps(progress | {"wall_seconds": 1000.0}))  # as if it had taken so long
+    (run / "summary.json").unlink()  # as if it had been killed
     resume(run)
     progress = json.loads((run / "progress.json").read_text())
     assert (progress["step"], progress["seconds_left"]) == (14, 0)
-    assert progress["best_value"] == pytest.approx(runs.summary_of(run)["best_value"])
+    summary = runs.summary_of(run)
+    assert progress["best_value"] == pytest.approx(summary["best_value"])
+    assert 1000 < progress["wall_seconds"] <= summary["wall_seconds"] < 1100
 
 
 # SLURM

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from attnorm.config.run_state import SUMMARY, RunState
+from attnorm.config.run_state import PROGRESS, SUMMARY, RunState, read_json
 from attnorm.errors import Interrupted
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.environment import is_first_rank, peak_memory, write_json
@@ -17,14 +17,18 @@ class RunSummary(dict[str, Any]):
     """The values of summary.json, written when this context ends, by the first rank.
 
     `state` is finished, interrupted (by a signal or a time limit) or failed. Whatever ends the context early (an
-    exception, a signal) is recorded as `why` before it is raised again.
+    exception, a signal) is recorded as `why` before it is raised again. `wall_seconds` includes the parts of a run that
+    was resumed in its folder; of a part that was killed, what progress.json recorded.
     """
 
     def __init__(self, run_folder: Path, throughput: Throughput, **values: Any):
         super().__init__(values, state=RunState.FAILED)
         self.path, self.throughput, self.started = run_folder / SUMMARY, throughput, time.perf_counter()
+        self.earlier = 0.0
 
     def __enter__(self) -> "RunSummary":
+        recorded = (read_json(self.path.with_name(name)).get("wall_seconds") for name in (SUMMARY, PROGRESS))
+        self.earlier = max((it for it in recorded if isinstance(it, (int, float))), default=0.0)
         if is_first_rank():
             self.path.unlink(missing_ok=True)  # of the part of the run that is being resumed
         return self
@@ -50,8 +54,12 @@ class RunSummary(dict[str, Any]):
         self.update(state=RunState.FAILED, why=why)
         self.write()
 
+    def wall_seconds(self) -> float:
+        """The wall time of all parts of the run so far."""
+        return round(self.earlier + time.perf_counter() - self.started, 1)
+
     def write(self) -> None:
         """Writes summary.json, on the first rank."""
-        self.update(peak_memory=peak_memory(), wall_seconds=round(time.perf_counter() - self.started, 1))
+        self.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds())
         if is_first_rank():
             write_json(self.path, dict(self))

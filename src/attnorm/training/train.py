@@ -88,7 +88,7 @@ def train(
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         module = task.module(model, splits["train"].tokenizer, splits["validation"])
         module.optimization = task.optimization()
-        progress = ProgressFile(run_folder, module.monitor, module.mode)
+        progress = ProgressFile(run_folder, module.monitor, module.mode, summary.wall_seconds)
         watching = [throughput, finite, memory, progress, watchdog, loggers]
         trainer = build_trainer(cfg, run_folder, module, loggers.open(), watching, stop)
         data = TaskDataModule(task, splits)
@@ -159,7 +159,7 @@ def keep_best(folder: Path) -> None:
 
 
 def describe_parts(cfg: dict[str, Any], model: torch.nn.Module, data: TaskDataModule) -> dict[str, Any]:
-    """Data set, sizes and padding, for summary.json."""
+    """Dataset, sizes and padding, for summary.json."""
     return {
         "data": {"source": cfg["data"]["_target_"], **{name: split.counts for name, split in data.splits.items()}},
         "padding_share": round(data.padding_share(), 4),

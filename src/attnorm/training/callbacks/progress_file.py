@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -16,12 +17,14 @@ class ProgressFile(pl.Callback):
     """Keeps progress.json up to date while a run trains, at most every two seconds and after every validation.
 
     Its entries are `step` and `updates` (made and planned), `monitor` (the metric that the task monitors), `value` and
-    `best_value` (of the latest validation and of the best one, or null), and `seconds_left` (an estimate from the speed
-    so far, validations included, or null).
+    `best_value` (of the latest validation and of the best one, or null), `wall_seconds` (of all parts of the run so
+    far), and `seconds_left` (an estimate from the speed so far, validations included, or null).
+
+    wall_seconds: a function that returns the wall time so far.
     """
 
-    def __init__(self, run_folder: Path, monitor: str, mode: str):
-        self.path, self.monitor = run_folder / PROGRESS, monitor
+    def __init__(self, run_folder: Path, monitor: str, mode: str, wall_seconds: Callable[[], float]):
+        self.path, self.monitor, self.wall_seconds = run_folder / PROGRESS, monitor, wall_seconds
         self.better = max if mode == "max" else min
         self.value: float | None = None
         self.best: float | None = None
@@ -57,5 +60,5 @@ class ProgressFile(pl.Callback):
         made = step - self.first_step
         left = (self.written_at - self.started_at) / made * (self.updates - step) if made else None
         content = {"step": step, "updates": self.updates, "monitor": self.monitor, "value": self.value}
-        left = None if left is None else round(left, 1)
-        write_json(self.path, {**content, "best_value": self.best, "seconds_left": left})
+        content |= {"best_value": self.best, "wall_seconds": self.wall_seconds()}
+        write_json(self.path, {**content, "seconds_left": None if left is None else round(left, 1)})
