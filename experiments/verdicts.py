@@ -25,7 +25,7 @@ COLUMNS = (
     "command",
 )
 
-HEADER = ("metric", "arm", "mean", "difference", "95 % interval", "seeds", "verdict", "minutes")
+HEADER = ("metric", "arm", "mean", "difference", "95 % interval", "seeds", "verdict")
 
 
 def main() -> None:
@@ -80,8 +80,7 @@ def shown(row: Mapping[str, str]) -> list[str]:
 
     mean = f"{number('mean')} ± {number('sd')}" if row.get("sd") else number("mean")
     interval = f"{number('low', '+')} to {number('high', '+')}" if row.get("low") else ""
-    minutes = f"{60 * float(row['hours']):.1f}" if row.get("hours") else ""
-    return [row["metric"], row["arm"], mean, number("difference", "+"), interval, row["seeds"], row["verdict"], minutes]
+    return [row["metric"], row["arm"], mean, number("difference", "+"), interval, row["seeds"], row["verdict"]]
 
 
 def write(path: Path, rows: Sequence[dict[str, str]]) -> None:

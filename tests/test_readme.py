@@ -39,6 +39,7 @@ from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.module import NonFiniteLoss
+from attnorm.training.csv_table import read_csv
 
 LAB = runs.ROOT / "tests" / "lab"
 README = (runs.ROOT / "README.md").read_text()
@@ -441,11 +442,20 @@ def test_the_snippet_prints_what_the_formula_promises(capsys):
 
 def test_the_readme_fits_on_two_screens_and_its_results_are_those_of_the_experiments():
     assert len(README.splitlines()) <= 100
-    rows = re.findall(r"^\| \[.*?\]\((experiments/\S+?)\).*?\|(.*)\|[^|]*\|$", README, re.M)
-    assert len(rows) == 4
-    for page, cells in rows:
-        text = (runs.ROOT / page).read_text()
-        assert [value.strip() for value in cells.split("|") if value.strip() not in text] == []
+    rows = re.findall(r"^\| \[[^]]*\]\((experiments/\S+?)\) \| (\w+) \| ([^|]*) \| (.*)$", README, re.M)
+    assert len(rows) > 5
+    for page, metric, arm, verdict in rows:
+        row = rf"^\| {metric} \| {arm} \| [^|]* \| {re.escape(verdict)}$"
+        assert re.search(row, (runs.ROOT / page).read_text(), re.M), (page, arm)
+
+
+@pytest.mark.parametrize("file", [name_of(it) for it in (runs.ROOT / "experiments").glob("*/verdicts.csv")])
+def test_the_verdicts_of_an_experiment_are_on_its_page(monkeypatch, file):
+    monkeypatch.syspath_prepend(runs.ROOT / "experiments")
+    shown = importlib.import_module("verdicts").shown
+    page = (runs.ROOT / file).with_name("README.md").read_text()
+    rows = [" | ".join(shown(row)).replace("  ", " ") for row in read_csv(runs.ROOT / file)]
+    assert rows and [row for row in rows if f"| {row} |" not in page] == []
 
 
 def test_linked_files_exist_and_the_makefile_declares_its_targets():
