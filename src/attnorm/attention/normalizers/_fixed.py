@@ -39,7 +39,7 @@ def fixed_value(fixed: Any, place: Place | None, heads: int | None, parse: Calla
     heads: the number of heads. Unless there is only one value for all of them, there must be as many.
     parse: converts a value to a list with one value for all heads, or one per head. All values of a mapping are parsed.
 
-    Raises ValueError for a wrong value, and if there is none for the layer.
+    Raises ValueError if a value is wrong, or if the mapping has no value for the layer.
     """
     values = value_of_layer(fixed, place, parse)
     # options are checked with a single head and without a place, before the model is known
