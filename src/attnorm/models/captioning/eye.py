@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from attnorm.schema import Count
 
-KERNEL, STRIDE = 3, 2
+STRIDE = 2  # of the convolutions that halve the grid
+MARGIN = 1  # pixels of a kernel on each side of the square of stride x stride pixels that an output cell stands for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +31,22 @@ class EyeConfig:
 
 
 class Convolution(nn.Linear):
-    """A convolution of KERNEL x KERNEL pixels, whose kernel is stored as a matrix.
+    """A convolution whose output cells stand for squares of stride x stride pixels, and see MARGIN more on each side.
 
-    So it is initialized and decayed like every other matrix.
+    A cell is in the middle of what it sees, so that attention to a cell can be drawn where the cell is. With kernels of
+    3 x 3 pixels and a stride of 2, three convolutions would shift what a cell sees by half a cell. The kernel is stored
+    as a matrix, and is initialized and decayed like every other matrix.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int):
-        super().__init__(inputs * KERNEL**2, outputs)
-        self.kernel, self.stride = (outputs, inputs, KERNEL, KERNEL), stride
+        side = stride + 2 * MARGIN
+        super().__init__(inputs * side**2, outputs)
+        self.kernel, self.stride = (outputs, inputs, side, side), stride
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, C, S, S) -> (B, C', S', S') with S' = S / stride, rounded up."""
-        return F.conv2d(x, self.weight.view(self.kernel), self.bias, stride=self.stride, padding=KERNEL // 2)
+        end = MARGIN + -x.shape[-1] % self.stride
+        return F.conv2d(F.pad(x, (MARGIN, end) * 2), self.weight.view(self.kernel), self.bias, stride=self.stride)
 
 
 class Surroundings(nn.Module):
