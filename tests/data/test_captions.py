@@ -5,8 +5,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from builders import build_source
 from PIL import Image
+from safetensors.torch import save_file
 
 from attnorm.data.captions import plain
 from attnorm.data.images import ImageShape, read_image
@@ -139,7 +141,13 @@ def test_the_source_gives_the_generated_scenes(tmp_path):
 
 
 def test_captions_are_reduced_to_words():
-    assert plain("A man's  T-shirt, (red)…\n«Été» 3_4 !") == "a man's t-shirt red été 3 4"
+    assert plain("A man's  T-shirt, (red)…\n«Été» 3_4 -!") == "a man's t-shirt red été 3 4"
+    assert plain("rock--roll 'n' -5") == "rock roll n 5"
+
+
+def test_the_marks_of_a_script_belong_to_its_words():
+    assert plain("एक हिन्दी वाक्य।") == "एक हिन्दी वाक्य"  # its vowel signs are marks, not letters
+    assert plain("cafe\u0301") == plain("caf\u00e9") == "caf\u00e9"
 
 
 FLICKR = "b.png#0\tA dog .\nb.png#1\tTwo Dogs run\na.png#0\tA cat\n"
@@ -240,6 +248,17 @@ def test_features_take_the_place_of_images(folder):
     assert found["image"].shape == (1, 4, 5) and found["present"].tolist() == [[True] * 3 + [False]]
     with pytest.raises(ValueError, match="no features of 1 image: a"):
         images.check(["a.png"])
+
+
+@pytest.mark.parametrize("name", ["COCO_val2014_000000000042", "COCO_val2014_000000000042.jpg", "42"])
+def test_features_of_coco_have_the_name_or_the_id_of_their_image(folder, name):
+    image = "COCO_val2014_000000000042.jpg"
+    (folder / "captions.txt").write_text(f"image,caption\n{image},a dog\n")
+    (folder / "train.txt").write_text(f"{image}\n")
+    save_file({name: torch.ones(3, 5)}, folder / "features.safetensors")
+    images = flickr(folder, images=None, features=str(folder / "features.safetensors")).images("train", folder)
+    images.check([image])
+    assert images.read([image])["present"].sum() == 3
 
 
 def test_problems_with_files_are_found_before_reading(folder):

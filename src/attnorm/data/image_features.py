@@ -5,6 +5,7 @@ if known, their geometry (M, 4), x1 y1 x2 y2 as fractions of the width and heigh
 """
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -19,9 +20,16 @@ from attnorm.data.sources.base import VISUAL, Source
 from attnorm.errors import DataError
 
 NAMED = 10  # maximum number of images in a message
+COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.jpg)?")  # the names of the images of COCO, which contain their id
 
 View = tuple[Tensor, Tensor, Tensor | None]
 Boxes = tuple[np.ndarray, np.ndarray | None]  # features (n, width) and geometry (n, 4) of the present boxes
+
+
+def coco_id(name: str) -> str | None:
+    """The id of an image of COCO, such as "42" for COCO_val2014_000000000042.jpg. None for any other name."""
+    found = COCO.fullmatch(name)
+    return str(int(found[1])) if found else None
 
 
 class ImageFeatures(ABC):
@@ -42,6 +50,10 @@ class ImageFeatures(ABC):
         some.names, some.widths = self.names[:count], self.widths[:count]
         some.boxes, some.geometry = self.boxes[:count], self.geometry[:count]
         return some
+
+    @abstractmethod
+    def has(self, image: str) -> bool:
+        """Whether all views have features of an image."""
 
     @abstractmethod
     def check(self, images: Iterable[str]) -> None:
@@ -100,8 +112,11 @@ class Arrays(ImageFeatures):
         self.geometry = [True] * len(self.names)
         self.rows = {image: row for row, image in enumerate(about["images"])}
 
+    def has(self, image: str) -> bool:
+        return image in self.rows
+
     def check(self, images: Iterable[str]) -> None:
-        refuse_missing(self.folder, [image for image in images if image not in self.rows])
+        refuse_missing(self.folder, [image for image in images if not self.has(image)])
 
     def read(self, images: Sequence[str]) -> list[View]:
         self.check(images)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnorm.data.image_features import ImageFeatures, refuse_missing
+from attnorm.data.image_features import ImageFeatures, coco_id, refuse_missing
 from attnorm.errors import DataError
 
 
@@ -92,7 +92,7 @@ def write_pixels(folder: Path, side: int, images: Sequence[str], pixels: Iterabl
 class Features(Images):
     """Ready-made features of the regions of images: the first view of `views`.
 
-    An image "a.jpg" has the features that are stored as "a".
+    The features of an image "a.jpg" are stored as "a" or as "a.jpg", and those of an image of COCO also under its id.
     """
 
     def __init__(self, views: ImageFeatures):
@@ -100,15 +100,17 @@ class Features(Images):
         self.shape = ImageShape(width=self.views.widths[0], regions=self.views.boxes[0])
 
     def check(self, images: Iterable[str]) -> None:
-        self.views.check(map(_stem, images))
+        self.views.check(map(self._stored_as, images))
 
     def read(self, images: Sequence[str]) -> dict[str, Tensor]:
-        [(features, present, _)] = self.views.read(list(map(_stem, images)))
+        [(features, present, _)] = self.views.read(list(map(self._stored_as, images)))
         return {"image": features, "present": present}
 
-
-def _stem(image: str) -> str:
-    return Path(image).stem
+    def _stored_as(self, image: str) -> str:
+        """The name of an image in the files with features; its name without the extension if it is not there."""
+        stem = Path(image).stem
+        names = (stem, image, coco_id(stem))
+        return next((name for name in names if name is not None and self.views.has(name)), stem)
 
 
 def read_image(path: Path, side: int, where: str | None = None) -> np.ndarray:

@@ -10,7 +10,6 @@
 """
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from attnorm.data.image_features import Boxes, ImageFeatures, View, padded, refuse_missing
+from attnorm.data.image_features import Boxes, ImageFeatures, View, coco_id, padded, refuse_missing
 from attnorm.data.readers import text as files
 from attnorm.errors import DataError
 
 ENDINGS = (".h5", ".hdf5", ".safetensors")
-_COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.jpg)?")
 # The name that we use, and those that files have.
 _NAMES = {
     "features": ("features", "x"),
@@ -52,6 +50,9 @@ class Files(ImageFeatures):
             features, geometry = each.boxes(each.first)
             self.widths.append(features.shape[1])
             self.geometry.append(geometry is not None)
+
+    def has(self, image: str) -> bool:
+        return all(image in each.images() for each in self._used())
 
     def check(self, images: Iterable[str]) -> None:
         images = list(images)
@@ -167,8 +168,8 @@ class Folder(Store):
         for name in sorted(entry.name for entry in os.scandir(self.path) if entry.name.endswith(".npz")):
             stem = name.removesuffix(".npz")
             index[stem] = name
-            if coco := _COCO.fullmatch(stem):
-                index[str(int(coco[1]))] = name
+            if (number := coco_id(stem)) is not None:
+                index[number] = name
         return index
 
     def images(self) -> Collection[str]:

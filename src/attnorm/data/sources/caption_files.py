@@ -97,7 +97,7 @@ class CaptionFiles(CaptionSource):
         """A hash of the captions and of the list of images."""
         listed = self.lists[split]
         paths = [path_of(self.captions, split), *([] if listed is None else [Path(listed)])]
-        return files.digest(["caption_files", 1, len(paths)], *paths)
+        return files.digest(["caption_files", 2, len(paths)], *paths)
 
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Streams (id, captions). The id is the name of the image file.
