@@ -13,6 +13,7 @@ from attnorm.attention import Mask, build_normalizer
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.em_routing import EMRouting
 from attnorm.attention.testing import check_normalizer
+from attnorm.errors import UserError
 
 pytestmark = pytest.mark.numerical
 
@@ -208,8 +209,11 @@ def test_log_beta_enters_the_column_step_and_b_1_is_the_papers_choice():
 
 
 def test_more_queries_than_priors_are_refused():
-    with pytest.raises(ValueError, match="queries=3: got 4 queries"):
-        DNAS("learned", queries=3, heads=HEADS)(problem(4, 5)[0].float())
+    scores, k = (it.float() for it in problem(4, 5))
+    with pytest.raises(UserError, match=r"attention\.options\.dnas\.queries=3: got 4 queries"):
+        DNAS("learned", queries=3, heads=HEADS)(scores)
+    with pytest.raises(UserError, match=r"attention\.options\.em_routing\.queries=3: got 4 queries"):
+        EMRouting(2, "learned", queries=3, heads=HEADS)(scores, keys=k, scale=SCALE)
 
 
 # ------------------------------------------------------------------------------------------------ numbers and messages

@@ -417,6 +417,14 @@ def test_evaluation_gives_the_same_bits_as_training(name):
         assert module(scores.clone()).equal(expected)
 
 
+@pytest.mark.parametrize("kind", ["omega", "prox"])
+def test_weights_require_a_gradient_only_if_something_that_they_depend_on_does(kind):
+    module = RegularizedMax(half_square) if kind == "omega" else RegularizedMax(**box(torch.tensor(0.6).double()))
+    assert not module(random_scores()).requires_grad
+    assert module(leaf(random_scores())).requires_grad
+    assert Uneven()(random_scores()).requires_grad
+
+
 def test_rows_that_have_not_converged_are_reported_with_their_residual():
     scores = random_scores(3, 30)
     for options, steps in (({"omega": negative_entropy}, 2), (box(torch.tensor(0.1)), 1)):

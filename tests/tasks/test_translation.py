@@ -170,6 +170,7 @@ def test_an_alignment_has_a_row_per_target_word_and_a_column_per_source_word(tmp
         (["model=lstm_seq2seq", "attention=hnas"], "hnas_prefix"),
         (["decoding.fertility=1", "attention.cross=entmax"], "entmax has no form with fertility"),
         (["decoding.fertility=0"], "decoding.fertility"),
+        (["model=lstm_seq2seq", "model.d_model=15"], "model.d_model=15: must be even"),
         (["decoding.max_length=64"], "decoding.max_length"),
         (["task.detokenize=english"], "task.detokenize=english: allowed: the two-letter code of a language or null"),
         (["data=newswire"], "data"),

@@ -93,6 +93,18 @@ def test_a_run_without_these_shares_is_refused(mixed_run, name, options, words):
         learned_shares(mixed_run, name, options)
 
 
+def test_a_member_with_other_options_is_another_member(tmp_path):
+    shares = {member: {"encoder/0": {"": (0, 0.5)}} for member in ("mix_softmax", "mix_sinkhorn")}
+    run = run_with(tmp_path / "run", {"encoder": "mix", "options": {"mix": five_steps()}}, **shares)
+    assert learned_shares(run, "mix", five_steps()) == {"encoder": [[0.5, 0.5]]}
+    with pytest.raises(ValueError, match=r"the run mixes .*'n_iters': 5.*, but this one mixes {'name': 'sinkhorn'}"):
+        learned_shares(run, "mix", {"members": ["softmax", "sinkhorn"]})
+
+
+def five_steps():
+    return {"members": [{"name": "softmax"}, {"name": "sinkhorn", "n_iters": 5}]}
+
+
 def test_what_is_not_a_run_folder_is_refused(tmp_path):
     typed = (*runs.tiny_overrides("mlm"), "attention=hnas", f"+attention.options.hnas.fixed={tmp_path}")
     with pytest.raises(ConfigError) as error:

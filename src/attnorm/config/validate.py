@@ -215,6 +215,11 @@ def check_together(cfg: Mapping[str, Any], task: type[Task], model: type, found:
     width, heads = settings.get("d_model"), settings.get("n_heads")
     if width and heads and found.is_valid("model.d_model", "model.n_heads") and width % heads:
         yield Problem("model.d_model", f"not a multiple of model.n_heads={heads}", width)
+    elif hasattr(model, "Config") and found.is_valid("model"):
+        try:
+            model.Config(**model_options(settings))
+        except ValueError as error:
+            yield Problem.about(f"model.{str(error).partition('=')[0]}", f"model.{error}")
     interface = getattr(model, "interface", None)
     if interface != task.interface:
         fitting = [f"model={name}" for name, it in choices("model").items() if interface_of(it) == task.interface]

@@ -46,9 +46,8 @@ def learned_shares(run: Path, name: str, options: Mapping[str, Any]) -> dict[str
         raise ValueError(f"no {FILE} there, so it is not a run folder")
     attention, recorded = read_config(run).plain()["attention"], recorded_scalars(run)
     scalars = scalars_of(name, options)
-    theirs = scalars_of(name, attention["options"].get(name) or {})
-    if scalars != theirs and name in names_in(attention):
-        raise ValueError(f"the run mixes {', '.join(theirs)}, but this one mixes {', '.join(scalars)}")
+    if name in names_in(attention):
+        check_same_members(name, options, attention["options"].get(name) or {})
     found: dict[str, list[Value | None]] = {}
     for layer in {row["layer"]: None for scalar in scalars for row in recorded.get(scalar, [])}:
         site, number = place_of(layer, attention)
@@ -78,6 +77,25 @@ def scalars_of(name: str, options: Mapping[str, Any]) -> list[str]:
     from attnorm.attention.normalizers.mix import MEMBERS, build_members
 
     return [f"mix_{label}" for label in build_members(options.get("members", MEMBERS), heads=1, width=1)]
+
+
+def check_same_members(name: str, options: Mapping[str, Any], of_run: Mapping[str, Any]) -> None:
+    """Raises ValueError if two mixtures have other members, or the same ones with other options."""
+    mine, theirs = scalars_of(name, options), scalars_of(name, of_run)
+    if mine != theirs:
+        raise ValueError(f"the run mixes {', '.join(theirs)}, but this one mixes {', '.join(mine)}")
+    for member, other in zip(members_of(name, options), members_of(name, of_run), strict=True):
+        if member != other:
+            raise ValueError(f"the run mixes {other}, but this one mixes {member}")
+
+
+def members_of(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The members of a mix, each with its options; an empty list for the other mixtures."""
+    if not is_mix(name):
+        return []
+    from attnorm.attention.normalizers.mix import MEMBERS
+
+    return [{"name": it} if isinstance(it, str) else dict(it) for it in options.get("members", MEMBERS)]
 
 
 def place_of(layer: str, attention: Mapping[str, Any]) -> tuple[str, int]:

@@ -40,7 +40,7 @@ class DNAS(KeyBiased):
             raise ValueError(f"beta={beta!r}: allowed: None and 'learned'")
         if queries is not None and beta is None:
             raise ValueError(f"queries={queries}: has no effect without beta='learned'")
-        self.cluster_prior = None if beta is None else ClusterPrior(queries, heads)
+        self.cluster_prior = None if beta is None else ClusterPrior(queries, heads, "dnas")
         self.query_equivariant = beta is None
 
     def forward(

@@ -84,7 +84,7 @@ class EMRouting(Normalizer):
         if queries is not None and beta != "learned":
             raise ValueError(f"queries={queries}: has no effect with beta={beta!r}")
         self.beta, self.sigma, self.min_sigma = beta, sigma, above_zero("min_sigma", min_sigma)
-        self.cluster_prior = ClusterPrior(queries, heads) if beta == "learned" else None
+        self.cluster_prior = ClusterPrior(queries, heads, "em_routing") if beta == "learned" else None
         self.needs_keys = self.needs_fixed_alpha = n_iters > 1
         self.proportional_to_prior = n_iters == 1
         self.query_equivariant, self.prior_scale_invariant = beta != "learned", beta != "estimated"

@@ -133,6 +133,8 @@ class RegularizedMax(RowMap):
         (gradient,) = torch.autograd.grad(omega(q).sum(), q, create_graph=True)
         if not gradient.requires_grad:
             raise ValueError("omega: is linear in p, but must be strictly convex")
+        if not s.requires_grad and not omega(q.detach()).requires_grad:
+            return p  # the gradient above depends on q only, which is no input
         curvature = derivatives(omega, p)[2]
 
         def response(v: Tensor) -> tuple[Tensor, Tensor]:

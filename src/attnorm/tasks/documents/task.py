@@ -31,11 +31,6 @@ class DocumentTask(LabelTask):
             longest, tokens = self.cfg["model"]["max_tokens"], self.cfg["data"]["batch_tokens"]
             if tokens < longest:
                 yield Problem("data.batch_tokens", f"must be at least {longest}, the tokens of a document", tokens)
-        if is_valid("model"):
-            try:
-                self.model_config()
-            except ValueError as error:
-                yield Problem.about("model.d_model", f"model.{error}")
 
     def featurizer(self) -> DocumentFeaturizer:
         return DocumentFeaturizer(self.cfg["model"]["max_tokens"], self.labels)

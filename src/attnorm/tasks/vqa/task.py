@@ -147,12 +147,6 @@ class VqaTask(Task):
         if is_valid("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
             message = f"must be at least {longest}, the tokens of the longest possible question"
             yield Problem("data.batch_tokens", message, data["batch_tokens"])
-        if is_valid("model"):
-            try:
-                self.model_config()
-            except ValueError as error:
-                if not str(error).startswith("n_heads="):  # this is checked for every model
-                    yield Problem.about(f"model.{str(error).partition('=')[0]}", f"model.{error}")
         given = data["features"] if isinstance(data.get("features"), list) else []
         if given and is_valid("model", "data"):
             if self.cfg["model"]["fusion"] == "attention" and len(given) < 2:
