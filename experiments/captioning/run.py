@@ -20,7 +20,7 @@ ARMS = {  # the attention of each arm
     "mean of all cells": "uniform",
     "no attention": "none",
 }
-RECIPE = ["task=captioning", "task.max_steps=6000", "optimizer.lr=3e-3"]
+RECIPE = ["task=captioning", "task.max_steps=6000"]
 METRICS = {"CIDEr-D": "CIDEr-D", "BLEU-4": "BLEU-4", "rougeL": "ROUGE-L", "loss": "loss"}
 DRAWN = ("validation-0", "validation-1", "validation-2")
 
