@@ -124,6 +124,7 @@ def check_attention(
         *layer_problems(attention, sites, layers),
         *placement_problems(attention, placed, layers, heads),
         *bank_problems(attention, placed),
+        *unused_tables(attention, sites, typed),
         *unused_options(attention, sites, typed),
     ]
 
@@ -269,6 +270,19 @@ def as_typed(value: str | list[str]) -> str:
 def counted(number: int, what: str) -> str:
     """'1 layer', '2 layers'."""
     return f"{number} {what}{'s' * (number != 1)}"
+
+
+def unused_tables(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
+    """Tables of the file that the user chose with `attention=` that name sites, but none of the model's."""
+    if typed is None or "attention" not in typed or not sites:
+        return
+    for table in ("prior", "scorer", "bank"):
+        named = [site for site, value in attention[table].items() if value]
+        if named and sites.keys().isdisjoint(named):
+            yield (
+                f"attention.{table}: has no effect, because it is set for {', '.join(named)}, and the model has only "
+                f"{', '.join(sites)}; set attention.{table}.<site> for one of these"
+            )
 
 
 def unused_options(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
