@@ -205,8 +205,8 @@ def test_a_chosen_file_whose_priors_or_scorers_no_site_of_the_model_has_is_refus
     tables = {"_default_": "softmax", table: {"grid": value, "pool": value}}
     [problem] = check_attention(tables, SITES, typed={"attention"})
     assert problem == (
-        f"attention.{table}: has no effect, because it is set for grid, pool, and the model has only encoder, decoder, "
-        f"cross; set attention.{table}.<site> for one of these"
+        f"attention.{table}: has no effect, because it is set for grid, pool, "
+        "and the model has only encoder, decoder, cross"
     )
     assert check_attention(tables, SITES, typed=()) == []  # a model that is opened again
     tables[table]["cross"] = value

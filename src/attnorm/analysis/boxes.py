@@ -100,8 +100,8 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Pa
         draw_boxes_of_view(axes, boxes, shares, colours)
         axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
         axes.set_title(f"{name}: {len(boxes)} boxes", fontsize=9)
-        ticks = {"ticks": MaxNLocator(4), "format": PercentFormatter(1.0)}  # more would overlap
-        bar = figure.colorbar(colours, ax=axes, location="bottom", shrink=0.8, **ticks)
+        ticks, percent = MaxNLocator(4), PercentFormatter(1.0)  # with more ticks, their labels would overlap
+        bar = figure.colorbar(colours, ax=axes, location="bottom", shrink=0.8, ticks=ticks, format=percent)
         bar.set_label("share of the attention", fontsize=8)
         bar.ax.tick_params(labelsize=8)
     figure.suptitle(title, fontsize=10)

@@ -274,15 +274,11 @@ def counted(number: int, what: str) -> str:
 
 def unused_tables(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
     """Tables of the file that the user chose with `attention=` that name sites, but none of the model's."""
-    if typed is None or "attention" not in typed or not sites:
-        return
-    for table in ("prior", "scorer", "bank"):
+    for table in ("prior", "scorer", "bank") if typed and "attention" in typed else ():
         named = [site for site, value in attention[table].items() if value]
-        if named and sites.keys().isdisjoint(named):
-            yield (
-                f"attention.{table}: has no effect, because it is set for {', '.join(named)}, and the model has only "
-                f"{', '.join(sites)}; set attention.{table}.<site> for one of these"
-            )
+        if named and sites and sites.keys().isdisjoint(named):
+            has = f"the model has only {', '.join(sites)}"
+            yield f"attention.{table}: has no effect, because it is set for {', '.join(named)}, and {has}"
 
 
 def unused_options(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
