@@ -1,5 +1,7 @@
 """The share of a question's attention that reaches the boxes of each view, and its picture."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -108,6 +110,19 @@ def test_one_panel_per_view_is_drawn(tmp_path, views):
     panels = [("view", boxes, torch.tensor([0.2, 0.8]))] * views
     file = draw_panels("what? [this]", panels, tmp_path / "figures" / "one.png")
     assert file.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("largest", [0.0157, 0.0179, 0.062, 1.0])
+def test_numbers_of_the_scale_do_not_overlap(tmp_path, monkeypatch, largest):
+    drawn, savefig = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kw: (drawn.append(self), savefig(self, *args, **kw)))
+    boxes = torch.tensor([[0.1, 0.1, 0.4, 0.3], [0.5, 0.5, 0.9, 0.8]])
+    draw_panels("?", [("view", boxes, torch.tensor([0.01, largest]))] * 3, tmp_path / "one.png")
+    for axes in drawn[0].axes[3:]:  # the scales
+        low, high = axes.get_xlim()
+        ticks = [tick for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+        spans = sorted(tick.label1.get_window_extent().intervalx.tolist() for tick in ticks)
+        assert len(spans) >= 3 and all(left[1] < right[0] for left, right in pairwise(spans))
 
 
 def test_a_view_without_any_weight_is_drawn(tmp_path):

@@ -319,9 +319,15 @@ def test_the_command_prints_scores_verdicts_and_plans(monkeypatch, tmp_path, cap
         (["against={}", "plan=0"], "plan=0: allowed: numbers above 0"),
         (["against={}", "data.max_valid=3"], "data.max_valid: cannot be set here"),
         (["against={}/nothing"], "nothing: no run folder there"),
+        (["{}"], ": expected key=value; the keys are baseline, against, metric, split, level, plan\n"),
     ],
 )
 def test_wrong_keys_of_the_command_are_named(monkeypatch, tmp_path, capsys, typed, message):
     make_runs(tmp_path, THREE, seeds=(1,))
     assert runs.call(monkeypatch, "compare", *(it.format(tmp_path) for it in typed)) in (1, 2)
     assert message in capsys.readouterr().err
+
+
+def test_several_runs_of_the_command_are_typed_as_a_list(monkeypatch, capsys):
+    assert runs.call(monkeypatch, "compare", "against=a,b") == 2
+    assert capsys.readouterr().err == "error: against=a,b: type several values as a list, against=[a,b]\n"

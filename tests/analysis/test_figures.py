@@ -102,6 +102,19 @@ def test_scalars_between_0_and_1_have_a_whole_axis_and_others_their_own(run, dra
     assert 30 < low < 40 < high < 50
 
 
+def test_labels_of_almost_equal_values_are_the_values_themselves(tmp_path, drawn):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    for step, entropy in ((0, 4.1582), (10, 4.1588)):
+        row = {"step": step, "layer": "encoder/0", "head": 0, "entropy": entropy, "column_mass": 1.0}
+        CsvTable(tmp_path / "attention.csv").append(row | {"column_mass_min": 0.46 - step / 1000})
+    draw_run(tmp_path)
+    entropy, mass = drawn[0].axes
+    assert entropy.yaxis.get_offset_text().get_text() == ""
+    assert {label.get_text()[:4] for label in entropy.get_yticklabels()} == {"4.15"}
+    pixels = [mass.transData.transform((0, value))[1] for value in (0.46, mass.get_ylim()[1])]
+    assert pixels[1] - pixels[0] >= 3  # the line is not cut off by the frame
+
+
 def test_labels_and_sites_of_stacks():
     assert split_label("encoder/11") == ("encoder", "11")
     assert split_label("decoder/0/cross") == ("decoder cross", "0")

@@ -102,7 +102,7 @@ def test_all_problems_are_reported_together():
         (("dnas_fig5", "fenchel_fig3", "lines=3"), "lines: has no effect on dnas_fig5, fenchel_fig3"),
         (("all", "runs=x"), "runs: draw one figure at a time from runs, because they are those of one task"),
         (("dnas_fig2", "data.max_boxes=3"), "data.max_boxes: cannot be set here"),
-        (("dnas_fig2", "seeds=3"), "seeds: cannot be set here; what can: out, runs"),
+        (("dnas_fig2", "seeds=3"), "seeds: cannot be set here; allowed: out, runs"),
     ],
 )
 def test_a_key_without_effect_is_refused(arguments, expected):

@@ -130,6 +130,7 @@ def test_more_than_the_attention_differs(tmp_path, of_nine):
     assert "optimizer.lr" in warning and "cannot be attributed to the normalizer" in warning
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in task.setup.differing.rows}
     assert rows["optimizer.lr"] == ["0.001", "0.01"] and rows["attention.encoder"] == ["softmax", "hnas"]
+    assert "attention.options.hnas.start" in rows and "attention.options" not in rows  # {} for softmax says no more
     assert ("d_model", "128") in task.setup.equal["model"]
 
 

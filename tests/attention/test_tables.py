@@ -197,7 +197,20 @@ def test_a_site_the_model_does_not_have_is_refused_if_it_was_typed(table):
     expected = f"{key}: the model has no such site; it has encoder, decoder, cross. Did you mean 'encoder'?"
     assert check_attention(tables, SITES) == check_attention(tables, SITES, typed={key}) == [expected]
     assert check_attention(tables, SITES, typed={f"{key}.x"}) == [expected]
-    assert check_attention(tables, SITES, typed={"attention", f"{key}s", "attention.encoder"}) == []
+    assert check_attention(tables, SITES, typed={f"{key}s", "attention.encoder"}) == []
+
+
+@pytest.mark.parametrize(("table", "value"), [("prior", ["t5"]), ("scorer", "dot")])
+def test_a_chosen_file_whose_priors_or_scorers_no_site_of_the_model_has_is_refused(table, value):
+    tables = {"_default_": "softmax", table: {"grid": value, "pool": value}}
+    [problem] = check_attention(tables, SITES, typed={"attention"})
+    assert problem == (
+        f"attention.{table}: has no effect, because it is set for grid, pool, "
+        "and the model has only encoder, decoder, cross"
+    )
+    assert check_attention(tables, SITES, typed=()) == []  # a model that is opened again
+    tables[table]["cross"] = value
+    assert check_attention(tables, SITES, typed={"attention"}) == []
 
 
 def test_options_of_a_part_that_a_file_names_are_no_problem_unless_they_were_typed():

@@ -132,7 +132,7 @@ def test_sentencepiece_names_the_least_vocabulary_that_works(model_type):
 def test_sentencepiece_shrinks_to_the_data_and_says_so(model_type, caplog):
     tokenizer = SentencePiece.train(SENTENCES, model_type=model_type, vocab_size=5000)
     assert tokenizer.vocab_size < 1000
-    assert f"tokenizer.vocab_size=5000: the training text fills no more than {tokenizer.vocab_size}" in caplog.text
+    assert f"tokenizer.vocab_size=5000: the training text yields only {tokenizer.vocab_size} tokens" in caplog.text
 
 
 def test_sentencepiece_training_prints_nothing(capfd):
@@ -376,7 +376,7 @@ def test_wordpiece_names_the_least_vocabulary_that_works():
 def test_wordpiece_shrinks_to_the_data_and_says_so(caplog):
     tokenizer = train(vocab_size=5000)
     assert tokenizer.vocab_size < 1000
-    assert f"tokenizer.vocab_size=5000: the training text fills no more than {tokenizer.vocab_size}" in caplog.text
+    assert f"tokenizer.vocab_size=5000: the training text yields only {tokenizer.vocab_size} tokens" in caplog.text
 
 
 def test_wordpiece_spells_the_most_frequent_characters_of_a_text_with_too_many():

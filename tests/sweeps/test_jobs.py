@@ -90,6 +90,7 @@ def test_the_default_folder_depends_on_the_set_of_overrides_only():
 
 WRONG = {
     "jobs=0": "jobs=0: allowed",
+    "job=2 seed=1,2": "job=2: attnorm sweep has no such key. Did you mean 'jobs'?",
     "search=all": "search=all: allowed",
     "trials=3": "trials=3: has no effect with search=grid",
     "search=random seed=1,2": "trials: must be given",

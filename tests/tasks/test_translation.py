@@ -59,7 +59,7 @@ def test_pseudo_values_come_from_leaving_out_one_sentence(metric):
     assert pseudo_values(totals(metric, table), metric.of) == pytest.approx(expected)
 
 
-def test_texts_are_detokenised_before_they_are_scored():
+def test_texts_are_detokenized_before_they_are_scored():
     assert Scorer("en").plain(["a boy &apos;s hat , on fire ."]) == ["a boy's hat, on fire."]
     note = Scorer("en").describe(["lower case ."])
     assert "nrefs:1|case:mixed" in note and "sacremoses (en)" in note and "not comparable" in note
@@ -156,8 +156,8 @@ def test_an_alignment_has_a_row_per_target_word_and_a_column_per_source_word(tmp
     run = attnorm.load_run(runs.finished_run(task))
     text = "mira maprona trustur ."
     found = alignment(run, text)
-    assert found.keys == [*text.split(), "</s>"] and found.queries[-1] == "</s>"
-    assert [*run.generate([text])[0].split(), "</s>"] == found.queries
+    assert found.keys == [*text.split(), "[eos]"] and found.queries[-1] == "[eos]"
+    assert [*run.generate([text])[0].split(), "[eos]"] == found.queries
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(1, len(found.queries)))
     [file] = draw_alignments(run, [text], tmp_path)
     assert file.stat().st_size > 5_000

@@ -13,8 +13,6 @@ from attnorm.analysis.run import Run
 from attnorm.errors import ConfigError, Problem
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
 
-END = "</s>"
-
 
 def alignment(run: Run, text: str) -> LayerAttention:
     """The attention from the words of the target, which the model writes, to the words of the source.
@@ -61,7 +59,8 @@ def words(run: Run, ids: Sequence[int], numbers: Tensor) -> list[str]:
     groups: list[list[int]] = [[] for _ in range(int(numbers[-1]) + 1)]
     for token, number in zip(ids, numbers.tolist(), strict=True):
         groups[number].append(token)
-    return [END if group == [run.tokenizer.eos_id] else run.tokenizer.decode(group) for group in groups]
+    end = run.tokenizer.eos_id
+    return [run.tokenizer.token(end) if group == [end] else run.tokenizer.decode(group) for group in groups]
 
 
 def draw_alignments(

@@ -92,7 +92,7 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Pa
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     figure = Figure(figsize=(max(6.0, 4.2 * len(panels)), 5.7), layout="constrained")
     for axes, (name, boxes, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -100,7 +100,8 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Pa
         draw_boxes_of_view(axes, boxes, shares, colours)
         axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
         axes.set_title(f"{name}: {len(boxes)} boxes", fontsize=9)
-        bar = figure.colorbar(colours, ax=axes, location="bottom", shrink=0.8, format=PercentFormatter(1.0))
+        ticks, percent = MaxNLocator(4), PercentFormatter(1.0)  # with more ticks, their labels would overlap
+        bar = figure.colorbar(colours, ax=axes, location="bottom", shrink=0.8, ticks=ticks, format=percent)
         bar.set_label("share of the attention", fontsize=8)
         bar.ax.tick_params(labelsize=8)
     figure.suptitle(title, fontsize=10)

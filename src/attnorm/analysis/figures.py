@@ -165,6 +165,8 @@ def draw_stacks(quantities: list[Quantity], title: str, cfg: dict) -> tuple["Fig
             for number, heads in quantity.stacks[stack].items():
                 for curve in heads.values():
                     line(axes, curve, floor, color=colours[number], linewidth=1, alpha=0.8)
+            if floor is None:
+                axes.ticklabel_format(axis="y", useOffset=False)  # 4.1582, not 0.0002 below "+4.158"
         row[0].set_ylabel(quantity.label)
         if floor is not None:
             for axes in row[1:]:
@@ -207,7 +209,8 @@ def log_floor(values: Iterable[float]) -> float:
 def log_axis(axes: "Axes", floor: float, values: Iterable[float]) -> None:
     """Makes the axis logarithmic, starting at `floor`, and adds a note if there are values below it."""
     axes.set_yscale("log")
-    axes.set_ylim(bottom=0.7 * floor)
+    low, high = 0.7 * floor, axes.get_ylim()[1]
+    axes.set_ylim(low, high * (high / low) ** 0.03)  # the margin is that of the extended axis
     if any(value < floor for value in values):
         axes.set_ylabel(f"{axes.get_ylabel()}\n(below {floor:.0e}: at the bottom)")
 

@@ -124,6 +124,7 @@ def check_attention(
         *layer_problems(attention, sites, layers),
         *placement_problems(attention, placed, layers, heads),
         *bank_problems(attention, placed),
+        *unused_tables(attention, sites, typed),
         *unused_options(attention, sites, typed),
     ]
 
@@ -269,6 +270,15 @@ def as_typed(value: str | list[str]) -> str:
 def counted(number: int, what: str) -> str:
     """'1 layer', '2 layers'."""
     return f"{number} {what}{'s' * (number != 1)}"
+
+
+def unused_tables(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:
+    """Tables of the file that the user chose with `attention=` that name sites, but none of the model's."""
+    for table in ("prior", "scorer", "bank") if typed and "attention" in typed else ():
+        named = [site for site, value in attention[table].items() if value]
+        if named and sites and sites.keys().isdisjoint(named):
+            has = f"the model has only {', '.join(sites)}"
+            yield f"attention.{table}: has no effect, because it is set for {', '.join(named)}, and {has}"
 
 
 def unused_options(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:

@@ -30,15 +30,15 @@ MOST_ROWS = 32  # heads that are printed one by one; the means over the heads of
 WEIGHTS = {  # columns of the printed tables, and their names
     "entropy": "entropy",
     "sink_mass": "sink mass",
-    "sink_token": "on",
-    "column_mass_min": "least column mass",
+    "sink_token": "sink token",
+    "column_mass_min": "smallest column mass",
     "column_mass_max": "largest column mass",
     "effective_rank": "rank",
 }
 PROBLEMS = {
     "objective": "objective",
-    "objective_rows": "least, Eq. 9",
-    "objective_both": "least, Eq. 10",
+    "objective_rows": "minimum, Eq. 9",
+    "objective_both": "minimum, Eq. 10",
     "query_likelihood": "log p(q)",
     "key_likelihood": "log p(k)",
     "deviation": "deviation",
@@ -183,5 +183,5 @@ def print_measures(title: str, rows: "pd.DataFrame", labels: Sequence[str], colu
 def cell(value: object) -> str:
     """A value as it is printed: floats with three digits, and nothing for NaN."""
     if isinstance(value, float):
-        return "" if value != value else f"{value:.3g}"
+        return "" if value != value else f"{value:#.3g}".removesuffix(".")
     return str(value)

@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnorm.errors import ConfigError, Interrupted, UserError
+from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
 
 OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
@@ -66,17 +66,47 @@ def is_user_error(error: Exception) -> bool:
 
 def explain_hydra_error(message: str, conf: Path) -> str:
     """What Hydra said, and what was meant where that can be told."""
+    if plain := in_our_words(message):
+        return plain
     found = re.search(r"(?:Could not override|overriding|full_key:|Key) '?([\w./]+)'?", message)
     if found and (owners := known_keys(conf).get(found[1])):  # Hydra would advise to append the key
         return f"{message.splitlines()[0]}\n{found[1]} is a key of {' and '.join(owners)}."
     return "\n".join(filter(None, [message, suggest_key(message, found and found[1], conf)]))
 
 
+def in_our_words(message: str) -> str:
+    """The message for the frequent errors of Hydra that mention its own terms or options; '' for the others."""
+    if found := re.search(
+        r"Could not find '([\w/]+)/([^'/]+)'\n\nAvailable options in [^\n]*\n((?:\t[^\n]*\n?)+)", message
+    ):
+        group, name, options = found[1], found[2], [line.strip() for line in found[3].splitlines()]
+        own = ", or a normalizer as package.module:Class" if group == "attention" else ""
+        return Problem(group, f"allowed: {', '.join(options)}{own}.{nearest(name, options)}", name)
+    if found := re.search(r"Ambiguous value for argument '\+*([^=']+)=(.*?)'\n", message):
+        key, values = found.groups()
+        return Problem(
+            key,
+            f"several values start a sweep: type attnorm sweep, or add -m; a list is typed as {key}=[{values}]",
+            values,
+        )
+    if (found := re.search(r"Error parsing override '([^=\n]*)'\n", message)) and found[1]:
+        return f"{found[1]}: expected key=value"
+    return ""
+
+
+def dashed(arguments: Sequence[str], conf: Path) -> list[Problem]:
+    """Problems with settings that were typed as options, such as `--seed=1` instead of `seed=1`."""
+    problems = []
+    for argument in arguments:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if argument.startswith("--") and (name in known_keys(conf) or (conf / name).is_dir()):
+            instead = f"{name}={value if equals else '<value>'}"
+            problems.append(Problem.about(name, f"{argument}: settings are typed without dashes, as in {instead}"))
+    return problems
+
+
 def suggest_key(message: str, key: str | None, conf: Path) -> str:
     """A line with the name nearest to the one that Hydra did not find, or ''."""
-    if found := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", message):
-        group, name = found.groups()
-        return nearest(name, (file.stem for file in (conf / group).glob("*.yaml"))).strip()
     if not key:
         return ""
     group, *rest = key.split(".")

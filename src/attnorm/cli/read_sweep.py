@@ -11,6 +11,8 @@ from hydra.core.override_parser.types import Override
 from attnorm.config.arguments import as_typed, readable, register_attention
 from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
+from attnorm.imports import nearest
+from attnorm.parts import names_of
 from attnorm.schema import option_problems
 from attnorm.sweeps.jobs import parse
 from attnorm.sweeps.settings import OF_LAUNCHERS, SweepSettings
@@ -62,6 +64,8 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
         key = argument.partition("=")[0].lstrip("+")
         if key in REFUSED:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
+        elif "." not in key and (suggestion := nearest(key, OWN, cutoff=0.7)) and not is_of_runs(key, folders):
+            problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
     problems += renamed(theirs)
     if problems:
         raise ConfigError(problems)
@@ -79,6 +83,13 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
     if problems:
         raise ConfigError(problems)
     return SweepCommand(list(arguments), settings, overrides, options, folders)
+
+
+def is_of_runs(key: str, folders: Sequence[Path]) -> bool:
+    """Whether a key without a dot is one of the runs: a group, or one of the keys at the top level."""
+    from attnorm.config.validate import RunConfig  # imports torch
+
+    return key in names_of(RunConfig) or any((folder / key).is_dir() for folder in folders)
 
 
 def split_options(conf: Path, arguments: Sequence[str]) -> tuple[tuple[str, ...], list[Path], list[str], list[str]]:

@@ -44,11 +44,20 @@ def read_command(arguments: list[str], defaults: dict[str, Any], *, changes: boo
     changes: whether the command can change the config of a run; otherwise it has no keys but its own.
     """
     settings, asked, typed = dict(defaults), set(), []
-    problems: list[str] = []
+    several_values: set[str] = set()
+    problems: list[str] = [
+        f"{argument}: expected key=value; the keys are {', '.join(defaults)}"
+        for argument in arguments
+        if "=" not in argument and not argument.startswith("~")
+    ]
+    if problems:
+        raise ConfigError(problems)
     for override in OverridesParser.create().parse_overrides(readable(arguments)):
         key, value, [line] = override.key_or_group, override.value(), as_typed([override.input_line or ""])
         if override.is_sweep_override():
-            problems.append(f"{line}: one value at a time here")
+            several = f"type several values as a list, {key}=[{line.partition('=')[2]}]"
+            problems.append(f"{line}: {several if key in LISTS else 'one value at a time here'}")
+            several_values.add(key)
         elif key in defaults:  # a folder may be called 1
             if isinstance(value, dict) or (isinstance(value, list) and key not in LISTS):
                 problems.append(f"{line}: expected a single value")
@@ -60,7 +69,8 @@ def read_command(arguments: list[str], defaults: dict[str, Any], *, changes: boo
         else:
             problems.append(cannot_be_set(key, [*defaults, *(OVERRIDABLE if changes else ())]))
     for key, value in settings.items():
-        if value == "???" or (value in (None, "") and defaults[key] == "???"):
+        is_missing = value == "???" or (value in (None, "") and defaults[key] == "???")
+        if is_missing and key not in several_values:  # a problem already
             problems.append(f"{key}: must be given, as in {key}=<value>")
     if not isinstance(settings.get("trust_code", False), bool):
         problems.append(f"trust_code={settings['trust_code']}: allowed: true, false")
@@ -111,7 +121,7 @@ def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Rec
 
 def cannot_be_set(key: str, allowed: list[str]) -> Problem:
     """The problem with a key that an evaluation cannot change."""
-    return Problem(key, f"cannot be set here; what can: {', '.join(allowed)}.{nearest(key, allowed)}")
+    return Problem(key, f"cannot be set here; allowed: {', '.join(allowed)}.{nearest(key, allowed)}")
 
 
 def plain(cfg: Any, resolve: bool = True) -> dict[str, Any]:

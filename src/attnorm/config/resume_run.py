@@ -36,6 +36,10 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
         raise ConfigError([f"{option}: has no meaning when a run continues in its folder" for option in options])
     typed = OverridesParser.create().parse_overrides(arguments)
     is_trusted = any(it.key_or_group == "trust_code" and it.value() is True for it in typed)
+    if not folder.is_dir():
+        raise RunError(f"resume={folder}: no such folder")
+    if (folder / "sweep.json").is_file():
+        raise RunError(f"resume={folder}: this is a sweep folder; to continue the sweep, repeat its command")
     if not (folder / FILE).is_file():
         raise RunError(f"resume={folder}: no {FILE} there, so it is not a run folder")
     if not (folder / FILE).stat().st_size:

@@ -115,7 +115,7 @@ def print_results(results: Sequence[Result]) -> None:
     table.add_column("updates", justify="right")
     table.add_column("time", justify="right")
     for result in results:
-        value = "" if result.best_value is None else f"{result.best_value:.4g}"
+        value = "" if result.best_value is None else f"{result.best_value:#.4g}".removesuffix(".")
         value = f"{result.monitor} {value}" if value and len(metrics) > 1 else value
         steps = "" if result.steps is None else f"{result.steps:,}"
         colour = COLOURS.get(result.state, "dim")

@@ -84,7 +84,7 @@ class SentencePiece(Tokenizer):
         tokenizer = cls(model.getvalue())
         if tokenizer.vocab_size < vocab_size:
             log.warning(
-                "tokenizer.vocab_size=%d: the training text fills no more than %d", vocab_size, tokenizer.vocab_size
+                "tokenizer.vocab_size=%d: the training text yields only %d tokens", vocab_size, tokenizer.vocab_size
             )
         return tokenizer
 

@@ -58,7 +58,7 @@ def train(sentences: Callable[[], Iterable[str]], *, vocab_size: int, lowercase:
     trained.train_from_iterator(map(_without_unknown, sentences()), trainer)
     vocabulary = trained.get_vocab()
     if len(vocabulary) < vocab_size:
-        log.warning("tokenizer.vocab_size=%d: the training text fills no more than %d", vocab_size, len(vocabulary))
+        log.warning("tokenizer.vocab_size=%d: the training text yields only %d tokens", vocab_size, len(vocabulary))
     return pipeline(vocabulary, lowercase)  # in the trained pipeline, each listed character is a special token
 
 

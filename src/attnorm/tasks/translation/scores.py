@@ -1,4 +1,4 @@
-"""BLEU (Papineni et al., 2002) and chrF (Popovic, 2015), computed by sacrebleu on detokenised text.
+"""BLEU (Papineni et al., 2002) and chrF (Popovic, 2015), computed by sacrebleu on detokenized text.
 
 Both are metrics of the corpus: functions of counts that are summed over sentences. The counts of every sentence are
 kept, so that runs can be compared on any sentences.
@@ -70,7 +70,7 @@ CORPUS_METRICS: dict[str, type[CorpusMetric]] = {"BLEU": Bleu, "chrF": ChrF}
 class Scorer:
     """Scores translations against one reference each.
 
-    language: the language of the Moses rules with which sacremoses detokenises the texts before they are scored, such
+    language: the language of the Moses rules with which sacremoses detokenizes the texts before they are scored, such
               as "en"; None: the texts are scored as they are.
 
     Raises UserError, before anything is trained, if a package is missing.
@@ -87,7 +87,7 @@ class Scorer:
         return list(texts) if moses is None else [moses.detokenize(text.split()) for text in texts]
 
     def statistics(self, translations: Sequence[str], references: Sequence[str]) -> dict[str, list[int]]:
-        """The counts of each sentence, by column, of detokenised texts."""
+        """The counts of each sentence, by column, of detokenized texts."""
         rows = [[*self._bleu_counts(*pair), *chrf_counts(*pair)] for pair in zip(translations, references, strict=True)]
         columns = [*Bleu.columns, *ChrF.columns]
         return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
@@ -101,14 +101,14 @@ class Scorer:
         return corpus_scores(self.statistics(self.plain(translations), self.plain(references)))
 
     def describe(self, references: Sequence[str]) -> str:
-        """What a reader of the numbers needs to know: the signature of sacrebleu, the detokenisation, and the case."""
+        """What a reader of the numbers needs to know: the signature of sacrebleu, the detokenization, and the case."""
         signatures = []
         for name, metric in (("BLEU", self.bleu), ("chrF", sacrebleu(EXTRA).metrics.CHRF())):
             metric.corpus_score(
                 ["text"], [["text"]]
             )  # the signature tells the number of references, known from here on
             signatures.append(f"{name} {metric.get_signature()}")
-        how = "texts as they are" if self.language is None else f"texts detokenised by sacremoses ({self.language})"
+        how = "texts as they are" if self.language is None else f"texts detokenized by sacremoses ({self.language})"
         lower = all(reference == reference.lower() for reference in references)
         warning = "; the references are lower case, so these scores are not comparable with published ones" * lower
         return f"{', '.join(signatures)}; on {how}{warning}"

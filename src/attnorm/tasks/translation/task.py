@@ -48,7 +48,7 @@ class TranslationTask(Seq2SeqTask):
     scoring, monitoring = ("task.detokenize", "decoding"), ("task.scored_pairs",)
 
     def scorer(self) -> Scorer:
-        """BLEU and chrF, with the configured detokenisation."""
+        """BLEU and chrF, with the configured detokenization."""
         return Scorer(self.config.detokenize)
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TranslationModule:

@@ -241,7 +241,7 @@ class VqaTask(Task):
         common = AnswerList.build((reference.answers for reference in gold), min_count=1).texts[0]
         always = score(dict.fromkeys(predictions, common), gold)
         scores.baselines = {f"always {common}": {"accuracy": always["accuracy"], **always["answer_types"]}}
-        scores.note = "official VQA accuracy: leave-one-out over the annotators, answers normalised where they differ"
+        scores.note = "official VQA accuracy: leave-one-out over the annotators, answers normalized if they differ"
         return scores
 
     def table(
