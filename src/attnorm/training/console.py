@@ -1,11 +1,12 @@
-"""What a person sees: the configuration, the plan, sample outputs, and the closing tables."""
+"""What a person sees: the start, the plan, sample outputs, and the closing tables."""
 
 import logging
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.profilers import AdvancedProfiler, Profiler
@@ -31,16 +32,13 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def show_config(cfg: dict) -> None:
-    """The resolved configuration as a tree."""
-    console.print("[bold]config[/]")
-    for key, value in cfg.items():
-        if isinstance(value, dict) and value:
-            console.print(f"├── [cyan]{key}[/]")
-            for name, leaf in value.items():
-                console.print(f"│   ├── {name}: {escape(str(leaf))}")
-        else:
-            console.print(f"├── [cyan]{key}[/]: {escape(str(value))}")
+def show_start(cfg: Mapping[str, Any], label: str, typed: Sequence[str], file: Path) -> None:
+    """What is trained, the settings that were typed, and the file with the whole configuration."""
+    show_lines(
+        f"{cfg['task']['name']} with {label}, seed {cfg['seed']}",
+        f"typed: {' '.join(typed)}" if typed else "all settings have their default values",
+        f"configuration: {file}",
+    )
 
 
 def show_lines(*texts: str) -> None:

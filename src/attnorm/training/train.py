@@ -11,6 +11,7 @@ import torch
 from attnorm.attention.multihead import attention_layers
 from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace_by_copy
 from attnorm.config.resume import deciding
+from attnorm.config.run_config import FILE
 from attnorm.config.run_state import locked
 from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
@@ -80,7 +81,7 @@ def train(
     ):
         if is_first:
             start_record(cfg, run_folder, list(overrides))
-            console.show_config(cfg)
+            console.show_start(cfg, label, overrides, run_folder / FILE)
         finite = NonFiniteUpdates(run_folder, cfg["run"]["skip_updates"], summary)
         splits = task.splits()
         if is_first:
