@@ -72,6 +72,16 @@ def test_a_page_from_the_command_line(tmp_path, capsys, monkeypatch):
     assert "Did you mean 'softmax'" in capsys.readouterr().err
 
 
+def test_many_verdicts_are_printed_as_one_sentence(tmp_path, capsys, monkeypatch):
+    make_runs(tmp_path, {"softmax": 0, "hnas": 9, "dnas": 9}, **SMALL)
+    assert run_report(CONF, [str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count(" minus softmax: ") == 2
+    monkeypatch.setattr(command, "MOST_VERDICTS", 1)
+    assert run_report(CONF, [str(tmp_path)]) == 0
+    first, _ = capsys.readouterr().out.splitlines()
+    assert first.startswith("2 of 2 arms differ from softmax")
+
+
 def test_a_watched_page_is_written_until_all_runs_have_ended(tmp_path, monkeypatch):
     make_runs(tmp_path, {"softmax": 0}, **SMALL)
     late = make_run(tmp_path / "late", "softmax", 4, state=None, **SMALL)
@@ -115,9 +125,11 @@ def close(folder, jobs, journal):
         lock.release()
 
 
-def test_a_sweep_ends_with_a_page(tmp_path):
+def test_a_sweep_ends_with_a_page_and_the_verdicts(tmp_path, capsys):
     jobs, journal = sweep_of(tmp_path)
     assert close(tmp_path, jobs, journal) == 1  # of the run that failed
+    [verdict] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hnas minus softmax: +")]
+    assert ": shown, adjusted p < 0.001. Detectable" in verdict
     text = (tmp_path / "report.html").read_text()
     assert "hnas differs from softmax in ROUGE-L F1: +" in text and "no memory" in text  # and not: no verdict yet
 

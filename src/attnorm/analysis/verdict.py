@@ -71,7 +71,7 @@ class Verdict:
             return f"{start} ({sizes}): no verdict, {self.no_verdict}."
         low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
         interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f} for new seeds and new examples"
-        adjusted = f"adjusted p = {p_text(self.adjusted)}"
+        adjusted = f"adjusted p {p_is(self.adjusted)}"
         better = " (lower is better)" if self.metric in LOWER_IS_BETTER else ""
         verdict = "shown" if self.is_shown else "not shown"
         return (
@@ -86,7 +86,7 @@ class Verdict:
             return None
         low, high = it.new_seeds.low, it.new_seeds.high
         interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f}"
-        return f"For new seeds on these examples only: {interval}, p = {p_text(it.p_value_new_seeds)} (unadjusted)."
+        return f"For new seeds on these examples only: {interval}, p {p_is(it.p_value_new_seeds)} (unadjusted)."
 
 
 def decimals(metric: str) -> int:
@@ -97,6 +97,12 @@ def decimals(metric: str) -> int:
 def p_text(p: float) -> str:
     """A p-value as text."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def p_is(p: float) -> str:
+    """A p-value as the end of a sentence: "= 0.012", or "< 0.001"."""
+    text = p_text(p)
+    return text if text.startswith("<") else f"= {text}"
 
 
 def count(number: int, unit: str) -> str:

@@ -5,7 +5,7 @@ import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -15,7 +15,11 @@ from attnorm.errors import ConfigError, Problem, UserError
 from attnorm.progress import console
 from attnorm.schema import Count, Share, Text, option_problems
 
+if TYPE_CHECKING:
+    from attnorm.analysis.report.content import Report
+
 PAGE = "report.html"
+MOST_VERDICTS = 12  # of a task, that are printed one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +124,19 @@ def write(settings: ReportSettings, ended: bool = False) -> bool:
     if settings.watch and not goes_on:
         found = collected(None)  # the last page does not load itself again, and contains what has ended meanwhile
     size = write_page(found, settings.path)
+    if not goes_on:
+        show_verdicts(found)
     left = f"; {len(found.running)} running, {len(found.waiting)} waiting" if found.running or found.waiting else ""
     console.print(f"written to {settings.path} ({size / 1e6:.1f} MB){left}", markup=False)
     return goes_on
+
+
+def show_verdicts(found: "Report") -> None:
+    """The verdict on each arm in words, or one sentence on all arms of a task if there are many."""
+    for task in found.tasks:
+        verdicts = [it.sentence for it in task.verdicts]
+        for line in verdicts if len(verdicts) <= MOST_VERDICTS else [task.headline]:
+            console.print(line, markup=False)
 
 
 def write_report_of_sweep(folder: Path) -> None:
