@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AS_TYPED = ("run", "against", "text", "example", "folder")  # their values are text, whatever characters they contain
-MOST_ROWS = 32  # heads that are printed one by one; the means over the heads of a layer are printed if there are more
+MOST_ROWS = 12  # heads that are printed one by one; the means over the heads of a layer are printed if there are more
 WEIGHTS = {  # columns of the printed tables, and their names
     "entropy": "entropy",
     "sink_mass": "sink mass",
