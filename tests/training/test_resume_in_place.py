@@ -413,7 +413,12 @@ def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path, group, name, 
 
 
 @pytest.mark.parametrize(
-    ("folder", "words"), [("nowhere", "no config.yaml there"), ("empty", "ended before it had recorded its settings")]
+    ("folder", "words"),
+    [
+        ("nowhere", "no such folder"),
+        (".", "no config.yaml there"),
+        ("empty", "ended before it had recorded its settings"),
+    ],
 )
 def test_a_folder_that_is_not_a_run_is_refused(monkeypatch, tmp_path, capsys, folder, words):
     (tmp_path / "empty").mkdir()
