@@ -481,7 +481,7 @@ def command(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> su
         env={**kept, "OMP_NUM_THREADS": "1", **(env or {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,  # on a machine that is busy with other work
         check=False,
     )
 
