@@ -49,7 +49,7 @@ def bert(tmp_path_factory):
     model = transformers.BertForPreTraining(transformers.BertConfig(**SIZES))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter += 0.2 * torch.randn_like(parameter)
     model.save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     return folder
@@ -242,7 +242,7 @@ def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, r
         [first] = val_losses(folder)
         assert first == pytest.approx(losses[name], rel=1e-5)
     assert losses["hnas"] == pytest.approx(losses["softmax"], rel=1e-9)  # float64, scores rounded to float32
-    assert losses["dnas"] != pytest.approx(losses["softmax"], rel=1e-7)  # a hundred times as much
+    assert losses["dnas"] != pytest.approx(losses["softmax"], rel=1e-5)
     assert (tmp_path / "hnas/hybrid_weights.csv").read_text().splitlines()[1] == "0,encoder/0,,0"
 
 
