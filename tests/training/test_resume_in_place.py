@@ -418,11 +418,13 @@ def test_code_of_other_packages_needs_trust(monkeypatch, tmp_path, group, name, 
         ("nowhere", "no such folder"),
         (".", "no config.yaml there"),
         ("empty", "ended before it had recorded its settings"),
+        ("sweep", "this is a sweep folder; to continue the sweep, repeat its command"),
     ],
 )
 def test_a_folder_that_is_not_a_run_is_refused(monkeypatch, tmp_path, capsys, folder, words):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty/config.yaml").touch()
+    for file in ("empty/config.yaml", "sweep/jobs.jsonl"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).touch()
     assert runs.call(monkeypatch, "train", f"resume={tmp_path}/{folder}") == 2
     assert words in capsys.readouterr().err
 

@@ -38,7 +38,7 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
     is_trusted = any(it.key_or_group == "trust_code" and it.value() is True for it in typed)
     if not folder.is_dir():
         raise RunError(f"resume={folder}: no such folder")
-    if (folder / "sweep.json").is_file():
+    if (folder / "jobs.jsonl").is_file():
         raise RunError(f"resume={folder}: this is a sweep folder; to continue the sweep, repeat its command")
     if not (folder / FILE).is_file():
         raise RunError(f"resume={folder}: no {FILE} there, so it is not a run folder")
