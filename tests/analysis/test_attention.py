@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from types import SimpleNamespace
 
 import matplotlib.image
 import pandas as pd
@@ -13,6 +14,7 @@ from torch.testing import assert_close
 import attnorm
 from attnorm.analysis.attention.heatmaps import LONGEST, draw_layer, draw_reading, written
 from attnorm.analysis.attention.reading import LayerAttention, Reading
+from attnorm.cli.attention import show
 from attnorm.errors import ConfigError
 
 TEXT = "The French president visited 3 cities in Germany on Monday ."
@@ -204,6 +206,21 @@ def test_the_command_draws_writes_and_prints(monkeypatch, tmp_path, capsys):
     assert table["entropy"].item() == pytest.approx(expected["entropy"][1])
     printed = capsys.readouterr().out
     assert "hnas seed 1: attention weights" in printed and f"{expected['entropy'][1]:.3g}" in printed
+
+
+@pytest.mark.parametrize("heads", [6, 7])
+def test_the_means_over_the_heads_of_a_layer_are_printed_if_they_are_many(capsys, heads):
+    rows = [(layer, head, 1.0 + head, "word") for layer in ("encoder/0", "encoder/1") for head in range(heads)]
+    table = pd.DataFrame(rows, columns=["layer", "head", "entropy", "sink_token"])
+    show(SimpleNamespace(run="softmax seed 1", heads=table, states=pd.DataFrame()))
+    printed = capsys.readouterr().out
+    found = re.findall(r"(encoder/\d) .*?(\d\.\d\d)", printed)
+    if heads == 7:
+        assert "attention weights, means over heads" in printed
+        assert found == [("encoder/0", "4.00"), ("encoder/1", "4.00")]
+    else:
+        assert "means" not in printed and "word" in printed
+        assert found == [(layer, f"{entropy:.2f}") for layer, _, entropy, _ in rows]
 
 
 @pytest.mark.training

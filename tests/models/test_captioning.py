@@ -76,6 +76,13 @@ def test_a_cell_is_in_the_middle_of_what_it_sees():
     assert_close(mirrored.layers(image.flip(-1)), eye.layers(image).flip(-1), **TIGHT)
 
 
+@pytest.mark.parametrize("side", [20, 23, 24])
+def test_every_template_is_a_cell_also_of_sides_that_cannot_be_halved(side):
+    eye = Eye(EyeConfig(channels=(4, 5, 6)), 8, side, 0, 0)
+    found, real = eye(torch.zeros(1, 3, side, side, dtype=torch.uint8))
+    assert found.shape == (1, 9, 8) and real.shape == (1, 9) and len(eye.cells()) == eye.templates == 9
+
+
 def test_cells_are_in_place_and_know_the_whole_image():
     """A change of one corner moves the cell of that corner more than the others, and all of them through the mean."""
     eye = captioner().eye
