@@ -99,7 +99,7 @@ def dashed(arguments: Sequence[str], conf: Path) -> list[Problem]:
     problems = []
     for argument in arguments:
         name, equals, value = argument.removeprefix("--").partition("=")
-        if argument.startswith("--") and (name in known_keys(conf) or (conf / name).is_dir()):
+        if argument.startswith("--") and name and (name in known_keys(conf) or (conf / name).is_dir()):
             instead = f"{name}={value if equals else '<value>'}"
             problems.append(Problem.about(name, f"{argument}: settings are typed without dashes, as in {instead}"))
     return problems

@@ -39,7 +39,8 @@ def setup_of(task: str, arms: Sequence[Arm], baseline: Arm) -> Setup:
         if key not in keys:
             group, _, name = key.partition(".")
             equal[group].append((name or group, in_yaml(value)))
-    keys = [key for key in keys if any(arm.settings.get(key, {}) != {} for arm in ordered)]  # not `options={}` as well
+    # an empty mapping only says that no options are set
+    keys = [key for key in keys if any(arm.settings.get(key, {}) != {} for arm in ordered)]
     return Setup(
         differing=differing_table(task, ordered, keys) if len(ordered) > 1 else None,
         confounds=[key for key in keys if not is_of_normalizer(key)],
