@@ -126,12 +126,11 @@ def test_weights_and_gradients_are_those_of_em_written_with_loops(beta, sigma):
         if prior == "alone":  # query 1 prefers no key at all: its cluster has no data
             log_prior = torch.zeros(4, 5).double().masked_fill(torch.arange(4)[:, None] == 1, -torch.inf)
         inputs = [x.detach().clone().requires_grad_() for x in (scores, keys)]
-        module = EMRouting(n_iters, beta=beta, sigma=sigma, min_sigma=0.4)
+        least = {"min_sigma": 0.4} if sigma == "estimated" else {}
+        module = EMRouting(n_iters, beta=beta, sigma=sigma, **least)
         form = given.allowed if given.compact is None else given.argument
         found = module(inputs[0], form, log_prior=log_prior, keys=inputs[1], scale=SCALE)
-        expected = reference_weights(
-            *inputs, n_iters, beta, sigma, allowed=given.allowed, log_prior=log_prior, min_sigma=0.4
-        )
+        expected = reference_weights(*inputs, n_iters, beta, sigma, allowed=given.allowed, log_prior=log_prior, **least)
         with case(mask, prior):
             assert_close(found, expected, rtol=1e-9, atol=1e-10)
             wanted = reference.gradients(expected, inputs)
@@ -253,6 +252,7 @@ def test_every_variant_passes_the_property_suite(name, options):
         ("em_routing", {"beta": "normal"}, "beta='normal': allowed: norm, uniform, estimated, learned"),
         ("em_routing", {"sigma": 1.0}, "sigma=1.0: allowed: fixed, estimated"),
         ("em_routing", {"min_sigma": 0}, "min_sigma=0: allowed: numbers above 0"),
+        ("em_routing", {"min_sigma": 0.2}, "min_sigma=0.2: has no effect with sigma='fixed'"),
         ("em_routing", {"n_iters": 1, "sigma": "estimated"}, "sigma='estimated': has no effect with n_iters=1"),
         ("em_routing", {"n_iters": 1, "beta": "uniform"}, "beta='uniform': has no effect with n_iters=1"),
         ("em_routing", {"queries": 4}, "queries=4: has no effect with beta='norm'"),

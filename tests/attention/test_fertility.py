@@ -134,6 +134,7 @@ def test_cached_decoding_uses_up_the_budgets_as_the_full_pass_does(kind, fertili
         ({"fertility": math.inf}, "fertility=inf"),
         ({"fertility": "guessed"}, "fertility='guessed'"),
         ({"most": -1}, "most=-1"),
+        ({"most": 2.0}, "most=2.0: has no effect with fertility=1.0; it is for predicted"),
         ({"sink": 1}, "sink=1"),
     ],
 )

@@ -24,6 +24,7 @@ from attnorm.attention.option_checks import above_zero, whole
 
 BETAS = ("norm", "uniform", "estimated", "learned")
 SIGMAS = ("fixed", "estimated")
+MIN_SIGMA = 0.1  # the default of the smallest estimated sigma
 
 
 class Mixture(NamedTuple):
@@ -66,7 +67,7 @@ class EMRouting(Normalizer):
         n_iters: int = 2,
         beta: str = "norm",
         sigma: str = "fixed",
-        min_sigma: float = 0.1,
+        min_sigma: float = MIN_SIGMA,
         queries: int | None = None,
         heads: int | None = None,
     ):
@@ -83,7 +84,10 @@ class EMRouting(Normalizer):
                 )
         if queries is not None and beta != "learned":
             raise ValueError(f"queries={queries}: has no effect with beta={beta!r}")
-        self.beta, self.sigma, self.min_sigma = beta, sigma, above_zero("min_sigma", min_sigma)
+        self.min_sigma = above_zero("min_sigma", min_sigma)
+        if min_sigma != MIN_SIGMA and sigma != "estimated":
+            raise ValueError(f"min_sigma={min_sigma!r}: has no effect with sigma={sigma!r}")
+        self.beta, self.sigma = beta, sigma
         self.cluster_prior = ClusterPrior(queries, heads, "em_routing") if beta == "learned" else None
         self.needs_keys = self.needs_fixed_alpha = n_iters > 1
         self.proportional_to_prior = n_iters == 1

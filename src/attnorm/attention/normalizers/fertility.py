@@ -20,6 +20,7 @@ from attnorm.attention.normalizers.constrained import ConstrainedSoftmax, Constr
 from attnorm.attention.option_checks import finite_number
 
 PREDICTED = "predicted"
+MOST = 3.0  # the default of the largest predicted fertility
 
 
 class Fertility(Normalizer):
@@ -45,7 +46,7 @@ class Fertility(Normalizer):
         heads: int | None = None,
         width: int | None = None,
         fertility: float | Literal["predicted"] = 1.0,
-        most: float = 3.0,
+        most: float = MOST,
         sink: bool = False,
     ):
         super().__init__()
@@ -53,6 +54,8 @@ class Fertility(Normalizer):
             raise ValueError(f"fertility={fertility!r}: allowed: finite numbers above 0, or {PREDICTED}")
         if not is_positive(most):
             raise ValueError(f"most={most!r}: allowed: finite numbers above 0")
+        if fertility != PREDICTED and most != MOST:
+            raise ValueError(f"most={most!r}: has no effect with fertility={fertility!r}; it is for {PREDICTED}")
         if not isinstance(sink, bool):
             raise ValueError(f"sink={sink!r}: allowed: true, false")
         self.fertility, self.most, self.sink = fertility, most, sink
