@@ -115,6 +115,12 @@ def test_captions_of_files_and_of_ids(run, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines() == [written[0], "", written[1]]
     with pytest.raises(DataError, match="nothing: neither an image file nor the id of an image"):
         run.generate(["nothing"])
+    (tmp_path / "input.txt").write_text("validation-5\nvalidation-2\n\nnothing\n")
+    typed = (f"run={run.folder}", f"input={tmp_path}/input.txt", "chunk=2")
+    assert runs.call(monkeypatch, "generate", *typed) == 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [written[1], written[0]]  # what was written before the error is kept
+    assert f"input={tmp_path}/input.txt, lines 3 to 4: nothing: neither an image file nor" in printed.err
 
 
 def test_images_are_looked_up_in_one_split_after_the_other(run):

@@ -13,7 +13,7 @@ from attnorm.cli.evaluate import check, cleaner, configurations
 from attnorm.config.overrides import open_run, read_command
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.progress import bar
 from attnorm.schema import Count, value_problems
 from attnorm.tasks.task import Task, task_of
@@ -39,9 +39,14 @@ def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     total = count_lines(Path(source)) if Path(source).is_file() else None
     with bar("texts", stderr=True) as progress, input_lines(source) as lines:
         task_line = progress.add_task("", total=total, note="")
-        for inputs in chunks(lines, chunk):
+        for number, inputs in enumerate(chunks(lines, chunk)):
             texts = [task.clean(line, of_source) for line in inputs]
-            written = iter(task.generate(model, tokenizer, [text for text in texts if text]))
+            try:
+                written = iter(task.generate(model, tokenizer, [text for text in texts if text]))
+            except DataError as error:
+                first = number * chunk + 1
+                place = f"line {first}" if len(inputs) == 1 else f"lines {first} to {first + len(inputs) - 1}"
+                raise DataError(f"input={source}, {place}: {error}") from error
             found = [next(written) if text else "" for text in texts]  # an empty line stays empty
             print("\n".join(found), flush=True)
             progress.advance(task_line, len(inputs))
