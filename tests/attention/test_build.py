@@ -141,6 +141,7 @@ def test_a_dotted_path_to_what_is_not_of_the_kind_is_refused_by_name(build, path
 # ------------------------------------------------------------------------------------------ priors and scorers
 
 SITES = {"encoder": False, "decoder": True, "cross": True}
+OF_THE_MODEL = "not an option here; the model determines it"
 PART_OPTIONS = {  # what a part needs to be built by itself
     "t5": {"heads": 2},
     "alibi": {"heads": 2},
@@ -181,20 +182,10 @@ def test_tables_with_any_prior_and_scorer_are_sound(scorer):
 
 
 @pytest.mark.parametrize(
-    "attention, words",
+    ("attention", "words"),
     [
-        (tables(priors=["content"], content={"hidden": 0}), "hidden=0: allowed: whole numbers from 1"),
-        (tables(priors=["content"], content={"hiden": 3}), "Did you mean 'hidden'?"),
-        (tables(priors=["t5"], t5={"buckets": "x"}), "buckets='x': allowed: whole numbers from 4"),
         (tables(priors=["learnt"]), "Did you mean 'learned'?"),
         (tables(scorer="gausian"), "Did you mean 'gaussian'?"),
-        (tables(scorer="gaussian", gaussian={"sigma": 2}), "has no option 'sigma'"),
-        (tables(priors=["content"], content={"width": 3}), "width=3: not an option here; the model determines it"),
-        (
-            tables(priors=["learned"], learned={"positions": 3}),
-            "positions=3: not an option here; the model determines it",
-        ),
-        (tables(scorer="bilinear", bilinear={"heads": 2}), "heads=2: not an option here; the model determines it"),
         (tables(scorer="math:sqrt"), "expected a subclass of attnorm.attention.scorers.Scorer"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -205,6 +196,47 @@ def test_a_wrong_prior_or_scorer_is_one_problem_a_site_that_names_its_key(attent
     assert len(problems) == 3
     for site, problem in zip(SITES, problems, strict=True):
         assert problem.startswith(f"attention.{table}.{site}=") and words in problem
+
+
+@pytest.mark.parametrize(
+    ("attention", "expected"),
+    [
+        (tables(priors=["content"], content={"hidden": 0}), "content.hidden=0: allowed: whole numbers from 1"),
+        (
+            tables(priors=["content"], content={"hiden": 3}),
+            "content.hiden=3: no such option; allowed: hidden, activation. Did you mean 'hidden'?",
+        ),
+        (tables(priors=["t5"], t5={"buckets": "x"}), "t5.buckets='x': allowed: whole numbers from 4"),
+        (tables(scorer="gaussian", gaussian={"sigma": 2}), "gaussian.sigma=2: no such option; gaussian takes none."),
+        (tables(priors=["content"], content={"width": 3}), f"content.width=3: {OF_THE_MODEL}"),
+        (tables(priors=["learned"], learned={"positions": 3}), f"learned.positions=3: {OF_THE_MODEL}"),
+        (tables(scorer="bilinear", bilinear={"heads": 2}), f"bilinear.heads=2: {OF_THE_MODEL}"),
+        (
+            {"_default_": "hnas_prefix", "options": {"hnas_prefix": {"place": 2}}},
+            f"hnas_prefix.place=2: {OF_THE_MODEL}",
+        ),
+        (
+            {"_default_": "hnas_prefix", "options": {"hnas_prefix": {"heads": 2}}},
+            f"hnas_prefix.heads=2: {OF_THE_MODEL}",
+        ),
+        (
+            {"_default_": "hnas_prefix", "options": {"hnas_prefix": {"strt": 0.5}}},
+            "hnas_prefix.strt=0.5: no such option; allowed: start, form, per, fixed. Did you mean 'start'?",
+        ),
+        (
+            {
+                "_default_": "mix",
+                "encoder": "mix",
+                "options": {"mix": {"members": ["softmax", {"name": "ot", "gama": 1}]}},
+            },
+            "mix.members=['softmax', {'name': 'ot', 'gama': 1}]: normalizer 'ot': gama=1: no such option; allowed:",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_option_is_one_problem_that_names_its_key_however_many_sites_use_it(attention, expected):
+    [problem] = check_attention(attention, SITES)
+    assert problem.startswith(f"attention.options.{expected}")
 
 
 def test_a_site_gives_its_parts_the_sizes_of_the_model():

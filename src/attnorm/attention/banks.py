@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_part, normalizers_of, short_name
+from attnorm.attention.build import build_part, normalizers_of, problem_of_part, short_name
 from attnorm.attention.option_checks import whole
 
 
@@ -64,7 +64,7 @@ def bank_problems(attention: Mapping[str, Any], at_sites: Mapping[str, str | lis
         try:
             build_part("bank", name, dict(attention), width=1)
         except ValueError as error:
-            yield f"{key}: {error}"
+            yield problem_of_part(key, name, attention, error)
         try:
             built = [build_part("normalizer", it, dict(attention), heads=1, width=1) for it in normalizers]
         except ValueError:

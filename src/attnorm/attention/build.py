@@ -1,6 +1,7 @@
 """Builds modules from names: `build_normalizer`, and the parts that the attention tables of a model name."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -9,7 +10,7 @@ from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
-from attnorm.imports import construct, find, option_names
+from attnorm.imports import construct, find, nearest, option_names
 
 NORMALIZERS = {
     "softmax": "attnorm.attention.normalizers.softmax:Softmax",
@@ -104,11 +105,25 @@ def build_part(kind: str, name: str, attention: dict[str, Any], **facts: Any) ->
     """
     takes = option_names(find(kind, name, *PARTS[kind]))
     known = {fact: value for fact, value in facts.items() if fact in takes}
+    options = [option for option in takes if option not in known or option not in SIZES]
     typed = attention["options"].get(short_name(name)) or {}
-    for size in SIZES:
-        if size in known and size in typed:
-            raise ValueError(f"{size}={typed[size]!r}: not an option here; the model determines it")
+    for option, value in typed.items():
+        if option not in options:
+            allowed = f"allowed: {', '.join(options)}" if options else f"{name} takes none"
+            problem = f"no such option; {allowed}." + nearest(option, options)
+            if option in takes:
+                problem = "not an option here; the model determines it"
+            error = ValueError(f"{option}={value!r}: {problem}")
+            raise ValueError(f"{kind} {name!r}: {error}") from error
     return build(kind, name, {**known, **typed})
+
+
+def problem_of_part(key: str, name: str, attention: Mapping[str, Any], error: ValueError) -> str:
+    """The problem that `build_part` raised, under the key of the option that is wrong, or else under `key`."""
+    message = str(error.__cause__ or error)
+    if message.partition("=")[0] in (attention["options"].get(short_name(name)) or {}):
+        return f"attention.options.{short_name(name)}.{message}"
+    return f"{key}: {error}"
 
 
 def normalizers_of(value: str | list[str]) -> list[str]:

@@ -16,14 +16,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from attnorm.attention.banks import bank_problems
-from attnorm.attention.build import NORMALIZERS, build_part, normalizers_of, short_name
+from attnorm.attention.build import NORMALIZERS, build_part, normalizers_of, problem_of_part, short_name
 from attnorm.attention.placement import placement_problems
 from attnorm.imports import nearest
 
 DEFAULT = "_default_"
 TABLES = ("prior", "scorer", "bank", "options")
-SMALL = {  # facts of the smallest model, sufficient to check whether its parts can be built
-    "normalizer": {"heads": 1, "width": 1},
+SMALL: dict[str, dict[str, Any]] = {  # facts of the smallest model, sufficient to check whether its parts can be built
+    "normalizer": {"heads": 1, "width": 1, "place": None},
     "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
     "scorer": {"heads": 1, "width": 1},
 }
@@ -119,7 +119,7 @@ def check_attention(
         return problems
     placed = {site: at_site(attention, site, autoregressive) for site, autoregressive in sites.items()}
     return [
-        *part_problems(attention, sites),
+        *dict.fromkeys(part_problems(attention, sites)),  # several sites may use the same wrong option
         *default_problems(attention, sites, typed),
         *layer_problems(attention, sites, layers),
         *placement_problems(attention, placed, layers, heads),
@@ -217,7 +217,7 @@ def problems_of(kind: str, key: str, name: str, attention: dict, autoregressive:
     try:
         part = build_part(kind, name, attention, **SMALL[kind])
     except ValueError as error:
-        yield f"{key}: {error}"
+        yield problem_of_part(key, name, attention, error)
         return
     if kind == "normalizer" and not part.differentiable:
         yield f"{key}: {name} has no gradient, so a model cannot be trained with it"

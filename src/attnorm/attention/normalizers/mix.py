@@ -202,7 +202,10 @@ def build_members(members: Sequence[Member], **facts: Any) -> dict[str, Normaliz
     for label, member in zip(labels_of(members), members, strict=True):
         options = {} if isinstance(member, str) else {key: value for key, value in member.items() if key != "name"}
         name = name_of(member)
-        found[label] = build_part("normalizer", name, {"options": {short_name(name): options}}, **known)
+        try:
+            found[label] = build_part("normalizer", name, {"options": {short_name(name): options}}, **known)
+        except ValueError as error:
+            raise ValueError(f"members={members!r}: {error}") from error
     return found
 
 
