@@ -87,7 +87,7 @@ def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ((PATH, "+attention.options.Power.q=2"), "no option 'q'; allowed: p."),
+        ((PATH, "+attention.options.Power.q=2"), "attention.options.Power.q=2: no such option; allowed: p."),
         ((PATH, "+attention.options.Power.p=-1"), "p=-1: allowed: numbers above 0"),
         (("attention.decoder=my_normalizer:Power",), "couples queries and would leak the future"),
         (("attention.encoder=my_normalizer:Powr",), "cannot import 'Powr' from 'my_normalizer'"),
