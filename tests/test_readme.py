@@ -449,7 +449,7 @@ def test_the_readme_fits_on_two_screens_and_its_results_are_those_of_the_experim
         assert re.search(row, (runs.ROOT / page).read_text(), re.M), (page, arm)
 
 
-@pytest.mark.parametrize("file", [name_of(it) for it in (runs.ROOT / "experiments").glob("*/verdicts.csv")])
+@pytest.mark.parametrize("file", [name_of(it) for it in (runs.ROOT / "experiments").glob("*/verdicts*.csv")])
 def test_the_verdicts_of_an_experiment_are_on_its_page(monkeypatch, file):
     monkeypatch.syspath_prepend(runs.ROOT / "experiments")
     shown = importlib.import_module("verdicts").shown
