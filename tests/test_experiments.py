@@ -68,7 +68,7 @@ OFFSETS = {"rouge1": 0, "rouge2": 10, "rougeL": 20, "loss": 30, "accuracy": 40, 
 OFFSETS |= {"CIDEr-D": 70, "BLEU-4": 80}
 EM, BANK = "attention.options.em_routing", "attention.bank.encoder"
 SWEPT = (
-    *("attention", "seed", "model", "model.fusion", "attention.cross"),
+    *("attention", "seed", "model", "model.fusion", "attention.cross", "attention.encoder"),
     *(f"{EM}.n_iters", f"{EM}.sigma", f"{EM}.beta", BANK),
 )
 
@@ -183,7 +183,7 @@ def test_a_regularizer_of_ones_own_stands_beside_the_closed_forms(tmp_path, monk
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     start(monkeypatch, "own_regularizer", "--folder", tmp_path, "--seeds", 1, 2)
     (_, arguments), (verb, folders) = commands
-    arms = "softmax,sparsemax,fusedmax,softcap:SoftCap"
+    arms = "softmax,sparsemax,fusedmax,softcap:SoftCap,uniform,none"
     assert {"attention=softmax", f"attention.cross={arms}", "seed=1,2"} < {*arguments}
     assert (verb, folders) == ("report", [str(tmp_path)])
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(FOLDER / "own_regularizer"), "elsewhere"]
@@ -275,16 +275,21 @@ def test_verdicts_of_a_sweep_are_written_with_their_command(tmp_path, monkeypatc
     assert of_arm[4:7] == [f"{interval.low:+.2f} to {interval.high:+.2f}", "3", arm["verdict"]]
 
 
-def test_translation_has_three_sweeps_and_two_reports(tmp_path, monkeypatch, capsys, commands):
+def test_translation_has_a_sweep_per_part_and_a_report_per_model(tmp_path, monkeypatch, capsys, commands):
     start(monkeypatch, "multi30k", "--data", tmp_path, "--folder", tmp_path / "t", "--seeds", 1, 2, "--", "jobs=2")
-    assert [verb for verb, _ in commands] == ["sweep", "sweep", "sweep", "report", "report"]
-    transformer, lstm, positional = ({*arguments} for verb, arguments in commands if verb == "sweep")
+    assert [verb for verb, _ in commands] == ["sweep"] * 5 + ["report"] * 2
+    transformer, in_encoder, lstm, positional, alone = ({*arguments} for verb, arguments in commands if verb == "sweep")
     assert {f"data.dir={tmp_path}", "attention=softmax,dnas,hnas", "seed=1,2", "jobs=2"} < transformer
     assert {"model=lstm_seq2seq", "attention=softmax,dnas_prefix,hnas_prefix"} < lstm
     assert {"model=lstm_seq2seq", "attention=softmax", "attention.prior.cross=[positional]"} < positional
-    assert commands[-1][1] == [f"{tmp_path}/t/lstm", f"{tmp_path}/t/positional"]
+    assert {"model=transformer_tiny", "attention=softmax", "attention.encoder=uniform,none"} < in_encoder
+    assert {"model=lstm_seq2seq", "attention=uniform,none"} < alone
+    assert commands[-2][1] == [f"{tmp_path}/t/transformer", f"{tmp_path}/t/transformer_null"]
+    assert commands[-1][1] == [f"{tmp_path}/t/{part}" for part in ("lstm", "lstm_positional", "lstm_null")]
     rows = cells(capsys.readouterr().out)
-    assert rows["lstm, hnas_prefix"][0] == "11.15 ± 0.07" and len(rows) == 9  # 7 arms, and the two lines of the header
+    assert (
+        rows["lstm, hnas_prefix"][0] == "11.15 ± 0.07" and len(rows) == 13
+    )  # 11 arms, and the two lines of the header
 
 
 def test_captions_have_an_arm_per_preference_and_two_without_attention(tmp_path, monkeypatch, capsys, commands):
@@ -316,7 +321,7 @@ def test_em_routing_has_an_arm_for_each_claim(tmp_path, monkeypatch, capsys, com
     assert verb == "report" and folders == [str(tmp_path)]
     rows = cells(capsys.readouterr().out)
     estimated = ["2 updates, sigma estimated", "2 updates, sigma and beta estimated"]
-    assert [*rows][2:] == ["softmax", "dnas", "2 updates", "3 updates", *estimated]
+    assert [*rows][2:] == ["softmax", "dnas", "2 updates", "3 updates", *estimated, "mean of all boxes", "no attention"]
     assert rows["dnas"][OFFSETS_WITHOUT_LOSS.index("accuracy")] == "44.15 ± 0.07"
     assert all("±" in cell for row in estimated for cell in rows[row])
 
@@ -334,8 +339,8 @@ def test_held_out_synonyms_are_compared_with_words_that_training_showed(tmp_path
     ]
     assert commands[-1][1] == [f"{tmp_path}/twins"]
     rows = cells(capsys.readouterr().out)
-    assert rows["accuracy"] == ["softmax", "ot", "ot, bank"]
-    assert rows["held-out twins"] == ["47.15 ± 0.07", "42.15 ± 0.07", "42.15 ± 0.07"]
+    assert rows["accuracy"] == ["uniform", "softmax", "ot", "ot, bank"]
+    assert rows["held-out twins"] == ["47.15 ± 0.07", "47.15 ± 0.07", "42.15 ± 0.07", "42.15 ± 0.07"]
 
 
 def test_twins_are_words_of_their_own_that_training_never_shows():
@@ -387,11 +392,13 @@ def test_twins_start_with_the_embedding_of_their_word():
 def test_flat_and_hierarchical_attention_have_an_arm_per_normalizer(tmp_path, monkeypatch, capsys, commands):
     start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "t", "--seeds", 1, 2, "--", "jobs=2")
     (_, arguments), (verb, folders) = commands
-    assert {"model=flat_tiny,hierarchical_tiny", "attention=softmax,dnas,hnas", "data.mask_names=true"} < {*arguments}
+    assert {"model=flat_tiny,hierarchical_tiny", "attention=softmax,dnas,hnas,uniform", "data.mask_names=true"} < {
+        *arguments
+    }
     assert f"data.folder={tmp_path}" in arguments and "jobs=2" in arguments
     assert verb == "report" and folders == [f"{tmp_path}/t"]
     rows = cells(capsys.readouterr().out)
     assert rows["hierarchical, hnas"] == ["44.15 ± 0.07", "34.150 ± 0.071", "1,234", "1.5 ± 0.0"]
-    assert rows["lead-8"] == ["47.10", "-", "-", "-"] and len(rows) == 9  # with the header and its line
+    assert rows["lead-8"] == ["47.10", "-", "-", "-"] and len(rows) == 11  # with the header and its line
     start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "n", "--names", "--seeds", 1)
     assert "data.mask_names=false" in commands[2][1]

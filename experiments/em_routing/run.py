@@ -1,6 +1,6 @@
 """dnas with more updates of the centers, and with estimated priors and variances: Appendix A of the paper, as sweeps.
 
-    python experiments/em_routing/run.py                          # the built-in scenes, CPU, 6 arms x 5 seeds
+    python experiments/em_routing/run.py                          # the built-in scenes, CPU, 8 arms x 5 seeds
     python experiments/em_routing/run.py --data easy_vqa --seeds 1 2 3
 
 Repeat the command to continue where it stopped. Overrides after `--` apply to all runs.
@@ -21,9 +21,11 @@ ARMS = {  # the settings by which the runs of an arm are found
     "3 updates": {f"{KEY}.n_iters": "3", f"{KEY}.sigma": "fixed"},
     "2 updates, sigma estimated": {f"{KEY}.sigma": "estimated", f"{KEY}.beta": "norm"},
     "2 updates, sigma and beta estimated": {f"{KEY}.sigma": "estimated", f"{KEY}.beta": "estimated"},
+    "mean of all boxes": {"attention": "uniform"},
+    "no attention": {"attention": "none"},
 }
 SWEEPS = (
-    ["attention=softmax,dnas"],
+    ["attention=softmax,dnas,uniform,none"],
     ["attention=em_routing", f"{KEY}.n_iters=2,3", f"{KEY}.sigma=fixed"],
     ["attention=em_routing", f"{KEY}.n_iters=2", f"{KEY}.sigma=estimated", f"{KEY}.beta=norm,estimated"],
 )

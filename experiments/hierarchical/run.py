@@ -1,4 +1,4 @@
-"""Flat against hierarchical attention with softmax, dnas and hnas: which novel is a passage from?
+"""Flat against hierarchical attention with softmax, dnas, hnas and uniform weights: which novel is a passage from?
 
     python experiments/hierarchical/run.py --texts <folder of novels>
     python experiments/hierarchical/run.py --texts <folder of novels> --seeds 1 -- task.max_steps=20
@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from sweeps import ROOT, Run, report, several, spread, sweep, table, values_of
 
 MODELS = {"flat": "flat_tiny", "hierarchical": "hierarchical_tiny"}
-ATTENTIONS = ("softmax", "dnas", "hnas")
+ATTENTIONS = ("softmax", "dnas", "hnas", "uniform")
 RECIPE = ["task=document_classification", "data.words=100"]
 
 

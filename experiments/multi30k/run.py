@@ -1,7 +1,7 @@
 """Translation of captions: normalizers in the encoder of a Transformer, and at the attention of an LSTM decoder.
 
     python experiments/multi30k/run.py --data <folder of Multi30k>
-    python experiments/multi30k/run.py --data <folder of Multi30k> --parts lstm positional --seeds 1
+    python experiments/multi30k/run.py --data <folder of Multi30k> --parts lstm lstm_positional --seeds 1
     python experiments/multi30k/run.py -- data.train_size=10000 task.max_steps=400              # the built-in corpus
 
 Repeat the command to continue where it stopped. Overrides after `--` apply to all runs.
@@ -15,11 +15,15 @@ sys.path.append(str(Path(__file__).parents[1]))
 from sweeps import ROOT, report, several, spread, sweep, table, values_of
 
 LSTM = ["model=lstm_seq2seq", "model.d_model=192", "model.dropout=0.2", "optimizer.lr=4.0e-3"]
-PARTS = {  # part: its normalizers, and the settings of its model
-    "transformer": (("softmax", "dnas", "hnas"), ["model=transformer_tiny", "model.dropout=0.1"]),
-    "lstm": (("softmax", "dnas_prefix", "hnas_prefix"), LSTM),
-    "positional": (("softmax",), [*LSTM, "attention.prior.cross=[positional]"]),  # against softmax in lstm
+TRANSFORMER = ["model=transformer_tiny", "model.dropout=0.1"]
+PARTS = {  # part: where its normalizers are, the normalizers, and its other settings
+    "transformer": ("attention", ("softmax", "dnas", "hnas"), TRANSFORMER),
+    "transformer_null": ("attention.encoder", ("uniform", "none"), ["attention=softmax", *TRANSFORMER]),
+    "lstm": ("attention", ("softmax", "dnas_prefix", "hnas_prefix"), LSTM),
+    "lstm_positional": ("attention", ("softmax",), [*LSTM, "attention.prior.cross=[positional]"]),
+    "lstm_null": ("attention", ("uniform", "none"), LSTM),
 }
+MODELS = ("transformer", "lstm")  # the parts of a model, which begin with its name, have one report
 UPDATES = 5000  # on Multi30k
 
 
@@ -39,18 +43,15 @@ def main() -> None:
 
     metrics, rows = [], []
     for part in args.parts:
-        attentions, settings = PARTS[part]
-        arms = f"attention={several(attentions)}"
-        runs = sweep(folder / part, *shared, *settings, arms, *args.overrides)
+        site, normalizers, settings = PARTS[part]
+        runs = sweep(folder / part, *shared, *settings, f"{site}={several(normalizers)}", *args.overrides)
         metrics = [name for name in runs[0].metrics if name != "loss"]
-        for name in attentions:
-            rows.append([f"{part}, {name}", *map(spread, values_of(runs, metrics, attention=name))])
+        for name in normalizers:
+            rows.append([f"{part}, {name}", *map(spread, values_of(runs, metrics, **{site: name}))])
     print(f"\n{table(['', *metrics], rows)}")
-    recurrent = [folder / part for part in args.parts if part != "transformer"]
-    if "transformer" in args.parts:
-        report(folder / "transformer")
-    if recurrent:
-        report(*recurrent)
+    for model in MODELS:
+        if parts := [folder / part for part in args.parts if part.startswith(model)]:
+            report(*parts)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ from sweeps import ROOT, report, several, spread, sweep, table, values_of
 OT = ["attention=ot", "attention.options.ot.cost=experiments.ot_synonyms.twins:sharp_distance"]
 BANK = "attention.bank.encoder"
 ARMS = {  # the settings by which the runs of an arm are found
+    "uniform": {"attention": "uniform"},
     "softmax": {"attention": "softmax"},
     "ot": {"attention": "ot", BANK: "null"},
     "ot, bank": {"attention": "ot", BANK: "vocabulary"},
 }
-SWEEPS = (["attention=softmax"], [*OT, f"{BANK}=null,vocabulary"])
+SWEEPS = (["attention=softmax,uniform"], [*OT, f"{BANK}=null,vocabulary"])
 
 
 def main() -> None:

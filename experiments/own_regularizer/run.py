@@ -1,6 +1,6 @@
 """A regularizer of one's own beside softmax, sparsemax and fusedmax, at the cross-attention of headline generation.
 
-    python experiments/own_regularizer/run.py                          # 4 arms x 3 seeds on the built-in corpus, CPU
+    python experiments/own_regularizer/run.py                          # 6 arms x 3 seeds on the built-in corpus, CPU
     python experiments/own_regularizer/run.py --seeds 1 -- task.max_steps=50 task.validations=1
 
 The regularizer is the class in softcap.py; edit it, or name another one with --own. Repeat the command to continue
@@ -19,6 +19,7 @@ from sweeps import ROOT, report, several, spread, sweep, table, values_of  # noq
 
 OWN = "softcap:SoftCap"
 CLOSED = ("softmax", "sparsemax", "fusedmax")
+NULL = ("uniform", "none")  # what remains without scores, and without cross-attention
 SETTINGS = ["task=gigaword", "attention=softmax", "task.max_steps=400", "data.train_size=10000"]
 
 
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
     args = parser.parse_args()
 
-    arms = [*CLOSED, args.own]
+    arms = [*CLOSED, args.own, *NULL]
     runs = sweep(
         args.folder, *SETTINGS, f"attention.cross={several(arms)}", f"seed={several(args.seeds)}", *args.overrides
     )
