@@ -20,7 +20,7 @@ from sweeps import ROOT, report, several, spread, sweep, table, values_of  # noq
 OWN = "softcap:SoftCap"
 CLOSED = ("softmax", "sparsemax", "fusedmax")
 NULL = ("uniform", "none")  # what remains without scores, and without cross-attention
-SETTINGS = ["task=gigaword", "attention=softmax", "task.max_steps=400", "data.train_size=10000"]
+SETTINGS = ["task=gigaword", "attention=softmax"]
 
 
 def main() -> None:
