@@ -272,7 +272,9 @@ def log_scale(points: Sequence[Point]) -> "alt.Scale":
 
 def axis_format(points: Sequence[Point]) -> str:
     """How the numbers of an axis are written: thousands with a prefix."""
-    return "~s" if max((abs(point.mean) for point in points), default=0) >= 1000 else "~g"
+    if max((abs(point.mean) for point in points), default=0) >= 1000:
+        return "~s"
+    return ".6~g"  # with "~g", the browser writes 10 as 1e+1 on a logarithmic axis
 
 
 def log_floor(points: Sequence[Point]) -> float:
