@@ -17,7 +17,7 @@ from sweeps import ROOT, Run, report, several, spread, sweep, table, values_of
 
 MODELS = {"flat": "flat_tiny", "hierarchical": "hierarchical_tiny"}
 ATTENTIONS = ("softmax", "dnas", "hnas", "uniform")
-RECIPE = ["task=document_classification", "data.words=100"]
+RECIPE = ["task=document_classification", "data.words=100", "task.max_steps=600"]
 
 
 def main() -> None:
