@@ -104,9 +104,7 @@ class Scorer:
         """What a reader of the numbers needs to know: the signature of sacrebleu, the detokenization, and the case."""
         signatures = []
         for name, metric in (("BLEU", self.bleu), ("chrF", sacrebleu(EXTRA).metrics.CHRF())):
-            metric.corpus_score(
-                ["text"], [["text"]]
-            )  # the signature tells the number of references, known from here on
+            metric.corpus_score(["text"], [["text"]])  # before a first score, the signature lacks the references
             signatures.append(f"{name} {metric.get_signature()}")
         how = "texts as they are" if self.language is None else f"texts detokenized by sacremoses ({self.language})"
         lower = all(reference == reference.lower() for reference in references)
