@@ -389,6 +389,29 @@ def test_twins_start_with_the_embedding_of_their_word():
         assert torch.equal(tokens.weight[other], before[word]) and torch.equal(tokens.weight[word], before[word])
 
 
+def test_a_bank_is_taken_away_from_trained_models(tmp_path, monkeypatch, capsys):
+    import torch
+
+    from attnorm import load_run
+
+    runs.tiny_run(tmp_path / "plain", "attention=ot", task="classify")
+    summary = runs.tiny_run(tmp_path / "bank", "attention=ot", "attention.bank.encoder=vocabulary", task="classify")
+    without_bank = load("ot_synonyms/without_bank")
+    monkeypatch.setattr(sys, "argv", ["without_bank", str(tmp_path)])
+    without_bank.main()
+    accuracy, seed = summary["validation"]["metrics"]["accuracy"], str(runs.tiny(task="classify")["seed"])
+    rows = {first: rest for first, rest in cells(capsys.readouterr().out).items() if first.isdigit()}
+    assert list(rows) == [seed] and rows[seed][0] == f"{accuracy:.2f}"
+
+    run = load_run(tmp_path / "bank")
+    inputs, _ = run.attended("The red cat of Rome likes fish.")
+    with torch.no_grad():
+        full = run.model(*inputs)
+        emptied = without_bank.without_bank(run).model(*inputs)
+        bank = next(it for it in run.model.modules() if isinstance(it, without_bank.Vocabulary))
+    assert bank().shape == (0, run.config["model"]["d_model"]) and not torch.equal(full, emptied)
+
+
 def test_flat_and_hierarchical_attention_have_an_arm_per_normalizer(tmp_path, monkeypatch, capsys, commands):
     start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "t", "--seeds", 1, 2, "--", "jobs=2")
     (_, arguments), (verb, folders) = commands
