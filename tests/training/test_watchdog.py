@@ -101,6 +101,24 @@ def test_a_healthy_run_leaves_no_stacks(tmp_path):
     assert not (runs.finished_run() / "stacks").exists()
 
 
+def test_the_folder_of_stacks_may_vanish_while_a_process_leaves_it(monkeypatch, tmp_path):
+    """The other process of a job removes its empty file and the folder at the same moment."""
+    dog = watchdog.Watchdog(tmp_path, 100.0, print)
+    dog.folder.mkdir()
+    path = dog.folder / "rank_0.txt"
+    dog.file, unlink = path.open("a", encoding="utf-8"), Path.unlink
+
+    def unlinked_by_both(self: Path) -> None:
+        unlink(self)
+        self.parent.rmdir()
+
+    monkeypatch.setattr(Path, "unlink", unlinked_by_both)
+    watchdog.faulthandler.register(watchdog.DUMP, file=dog.file)
+    with dog:
+        pass
+    assert not dog.folder.exists()
+
+
 def test_an_exception_is_recorded_with_its_traceback(monkeypatch, tmp_path):
     def crash():
         raise OSError("no space left on device")

@@ -179,6 +179,7 @@ def completed(cfg: dict) -> dict:
 def remove_if_empty(folder: Path) -> None:
     """Takes back the folder <log_dir>/<task>/<attention>/<time> that Hydra made for a run that never started."""
     for level in (folder, *folder.parents[:3]):
-        if not level.is_dir() or any(level.iterdir()):
+        try:
+            level.rmdir()
+        except OSError:  # it holds something, or another run that failed has just removed it
             return
-        level.rmdir()

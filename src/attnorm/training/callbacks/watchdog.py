@@ -220,7 +220,7 @@ class Watchdog(pl.Callback):
             path = self._path(self.ranks.rank)
             if path.exists() and not path.stat().st_size:
                 path.unlink()
-                if not any(self.folder.iterdir()):
+                with contextlib.suppress(OSError):  # it holds the file of another process, which may also remove it now
                     self.folder.rmdir()
 
     def _path(self, rank: int) -> Path:
