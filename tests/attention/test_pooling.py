@@ -62,7 +62,7 @@ def by_formula(layer, name, queries, states, allowed=None, log_prior=None):
 @pytest.mark.parametrize("name", FORMULAS)
 def test_learned_queries_equal_the_formula_with_padding_and_a_prior(name):
     module, states = pooling(name), randn(2, 5, WIDTH, seed=1)
-    queries = module.queries.weight.expand(2, -1, -1)
+    queries = module.queries.expand(2, -1, -1)
     real = torch.tensor([[True] * 5, [True, True, True, False, False]])
     allowed = reference.allowed_pairs(2, 3, 5, keys=real)
     log_prior = randn(2, 1, 1, 5, seed=2)

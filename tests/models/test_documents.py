@@ -54,7 +54,7 @@ def recurrent(encoder, states):
 
 def pooled(pool, name, states):
     """The vector of one sequence (N, W)."""
-    outputs = attend_by_loops(pool.attention, name, pool.queries.weight[None], states[None], None, None)
+    outputs = attend_by_loops(pool.attention, name, pool.queries[None], states[None], None, None)
     return (outputs[0].flatten() @ pool.joined.weight.T + pool.joined.bias).tanh()
 
 

@@ -89,7 +89,7 @@ def test_scores_equal_embedding_layers_pooling_and_a_linear_map():
         x = layer(x)
     x = normed(x, model.norm)[:, 0]  # one row of two cells
     pool = model.pool
-    queries = pool.queries.weight.expand(2, -1, -1)
+    queries = pool.queries.expand(2, -1, -1)
     pooled = attend_by_loops(pool.attention, "dnas", queries, x, None, None)
     expected = torch.cat(list(pooled.unbind(1)), -1) @ model.classifier.weight.T + model.classifier.bias
     assert_close(model(pixels), expected, **TIGHT)

@@ -21,7 +21,9 @@ class LearnedQueries(nn.Module):
     """Pools states into `queries` vectors by multi-head attention with as many learned queries (Eq. 4 to 6).
 
     width:      width of the states, divisible by `heads`.
-    queries:    the number k of learned queries, at least 1. The paper's Q is the projection of these queries.
+    queries:    the number k of learned queries, at least 1. The paper's Q is the projection of these queries. Their
+                entries are standard normal at first, like those of a normalized state: smaller queries give nearly
+                uniform weights, and are slow to leave them.
     normalizer, scorer, dropout, bank: as in `MultiHeadAttention`.
 
     With a single query, the column step of dnas divides every key by itself. Its weights are then uniform (or equal to
@@ -43,7 +45,7 @@ class LearnedQueries(nn.Module):
         bank: nn.Module | None = None,
     ):
         super().__init__()
-        self.queries = nn.Embedding(queries, width)  # a table, so that models initialize it like other tables
+        self.queries = nn.Parameter(torch.randn(queries, width))
         self.attention = MultiHeadAttention(width, heads, normalizer, scorer, dropout, bank)
         if queries == 1 and (message := single_query_problem(normalizer)):
             log.warning(message)
@@ -72,14 +74,14 @@ class LearnedQueries(nn.Module):
 
     def copies(self, count: int, batch: int) -> Tensor:
         """The learned queries for each of `count` segments, (B, S k, W)."""
-        return self.queries.weight.repeat(count, 1).expand(batch, -1, -1)
+        return self.queries.repeat(count, 1).expand(batch, -1, -1)
 
     def own_segment(self, count: int, segments: Tensor, real: Tensor | None) -> Tensor:
         """bool (B, 1, S k, M): whether a state is in the segment of a query."""
         own = torch.arange(count, device=segments.device)[:, None] == segments[:, None, :]  # (B, S, M)
         if real is not None:
             own = own & real[:, None, :]
-        return own.repeat_interleave(self.queries.num_embeddings, dim=1)[:, None]
+        return own.repeat_interleave(len(self.queries), dim=1)[:, None]
 
 
 def single_query_problem(normalizer: Normalizer) -> str | None:

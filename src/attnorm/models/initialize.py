@@ -5,14 +5,16 @@ import hashlib
 import torch
 from torch import nn
 
+from attnorm.attention.pooling import LearnedQueries
+
 
 @torch.no_grad()
 def initialize(model: nn.Module, seed: int) -> None:
     """Initializes a model.
 
     Matrices are Xavier-uniform (for a GRU or LSTM, per gate), biases are zero, and embeddings are normal with std
-    width ** -0.5. Norms keep their ones and zeros. The forget gates of an LSTM have the bias 1, so that it remembers at
-    first ("Learning to forget", Gers et al., 2000).
+    width ** -0.5. Learned queries are standard normal. Norms keep their ones and zeros. The forget gates of an LSTM
+    have the bias 1, so that it remembers at first ("Learning to forget", Gers et al., 2000).
 
     Each module uses its own generator, seeded by `seed` and the name of the module. So two variants of a model have
     bit-equal initial values in all shared parameters, regardless of their other parameters.
@@ -25,6 +27,8 @@ def initialize(model: nn.Module, seed: int) -> None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5, generator=generator)
+        elif isinstance(module, LearnedQueries):
+            nn.init.normal_(module.queries, generator=generator)
         elif isinstance(module, (nn.GRU, nn.LSTM)):
             for parameter_name, parameter in module.named_parameters():
                 if parameter_name.startswith("bias"):

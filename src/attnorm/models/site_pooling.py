@@ -38,6 +38,6 @@ class SitePooling(LearnedQueries):
         if self.prior is not None:
             count = 1 if segments is None else int(segments.max()) + 1
             mask = Mask(keys=real) if segments is None else self.own_segment(count, segments, real)
-            of_site = self.prior(count * self.queries.num_embeddings, states.shape[1], 0, states, mask)
+            of_site = self.prior(count * len(self.queries), states.shape[1], 0, states, mask)
             log_prior = of_site if log_prior is None else log_prior + of_site
         return super().forward(states, real, segments, log_prior=log_prior)
