@@ -117,3 +117,17 @@ def test_sites_sizes_and_equal_starts():
         assert torch.equal(value, tall.state_dict()[name])
     with pytest.raises(ValueError, match="d_model=9: must be even"):
         DocumentConfig(d_model=9, word_width=6, n_heads=3)
+
+
+def test_learned_queries_start_with_unit_variance_and_depend_only_on_the_seed():
+    """Smaller ones would give nearly uniform weights, which training is slow to change."""
+    shape = DocumentConfig(d_model=64, word_width=6, n_heads=2, queries=64)
+
+    def queries(kind, name, seed):
+        return kind(shape, tables(name), VOCABULARY, PAD, LABELS, seed).word.queries.detach()
+
+    found = queries(Hierarchical, "softmax", 3)
+    spread = (2 * found.numel()) ** -0.5  # the standard error of a standard deviation of 1
+    assert abs(found.std() - 1) < 5 * spread and abs(found.mean()) < 5 * found.numel() ** -0.5
+    assert torch.equal(found, queries(Flat, "dnas", 3))
+    assert not torch.equal(found, queries(Hierarchical, "softmax", 4))
