@@ -2,6 +2,9 @@
 
 import ctypes
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +16,9 @@ import torch
 from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.seq2seq.features import PairCollator
+from attnorm.training import summary
 from attnorm.training.callbacks import watchdog
+from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.peers import Peers
 
 LIMIT = "run.hang_timeout=1.5"
@@ -48,10 +53,8 @@ def test_a_run_that_hangs_is_ended_with_its_stack_on_disk(monkeypatch, tmp_path)
     assert time.monotonic() - started < 10
     stack = (tmp_path / "stacks/rank_0.txt").read_text()
     assert "no progress for 1.5 seconds while training" in stack and "in sleeps_for_ever" in stack
-    summary = runs.summary_of(tmp_path)
-    assert (
-        summary["state"] == "failed" and "no progress for 1.5 seconds" in summary["why"] and "stacks" in summary["why"]
-    )
+    record = runs.summary_of(tmp_path)
+    assert record["state"] == "failed" and "no progress for 1.5 seconds" in record["why"] and "stacks" in record["why"]
 
 
 @pytest.mark.slow
@@ -117,6 +120,36 @@ def test_the_folder_of_stacks_may_vanish_while_a_process_leaves_it(monkeypatch, 
     with dog:
         pass
     assert not dog.folder.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_a_rank_that_ends_the_job_reports_it_before_it_kills_the_first_rank(monkeypatch, tmp_path):
+    """The first rank may go on when it is resumed, and then neither notices the hang nor reports it."""
+    ignoring = f"signal.signal({int(watchdog.DUMP)}, signal.SIG_IGN); print('ready', flush=True); time.sleep(100)"
+    command = [sys.executable, "-c", f"import signal, time; {ignoring}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
+        first.stdout.readline()
+        reports = []
+        dog = watchdog.Watchdog(tmp_path, 100.0, lambda why: reports.append((why, first.poll())))
+        dog.ranks, dog.peers = Ranks(1, 2), Peers({0: os.pidfd_open(first.pid)})
+        monkeypatch.setattr(watchdog, "GRACE", 0.1)
+        monkeypatch.setattr(os, "_exit", lambda code: None)
+        dog._end("no progress", [])
+        assert first.wait() == -signal.SIGKILL
+    assert reports == [(f"no progress; see {dog.folder}", None)]
+    dog.peers.forget()
+
+
+def test_another_rank_writes_the_summary_only_in_place_of_the_first(monkeypatch, tmp_path):
+    monkeypatch.setattr(summary, "is_first_rank", lambda: False)
+    other = summary.RunSummary(tmp_path, Throughput())
+    with other:
+        pass
+    assert not list(tmp_path.iterdir())
+    other.fail("hangs")
+    assert runs.summary_of(tmp_path)["why"] == "hangs"
+    other.fail("hangs again")
+    assert runs.summary_of(tmp_path)["why"] == "hangs"
 
 
 def test_an_exception_is_recorded_with_its_traceback(monkeypatch, tmp_path):

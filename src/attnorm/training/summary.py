@@ -49,10 +49,12 @@ class RunSummary(dict[str, Any]):
     def fail(self, why: str) -> None:
         """Records, at once, that the run has failed; for a process that is about to be ended.
 
-        Nothing is read from the device, which may hang.
+        Nothing is read from the device, which may hang. Another rank writes the file for the first one if that one died
+        or hung before it could.
         """
         self.update(state=RunState.FAILED, why=why)
-        self.write()
+        if is_first_rank() or not self.path.exists():
+            self._write()
 
     def wall_seconds(self) -> float:
         """The wall time of all parts of the run so far."""
@@ -60,6 +62,9 @@ class RunSummary(dict[str, Any]):
 
     def write(self) -> None:
         """Writes summary.json, on the first rank."""
-        self.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds())
         if is_first_rank():
-            write_json(self.path, dict(self))
+            self._write()
+
+    def _write(self) -> None:
+        self.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds())
+        write_json(self.path, dict(self))

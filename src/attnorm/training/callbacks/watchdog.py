@@ -45,7 +45,8 @@ class Watchdog(pl.Callback):
     ends the process a little later. An exception of a run is written to the same file, with the stacks of all threads.
 
     timeout: seconds without progress in training; SLOW times as long otherwise. None: no limit.
-    report:  called with the reason, on the first rank, before the process is ended.
+    report:  called with the reason before the process is ended: on the first rank at once, and on the others of its
+             machine if the first rank has ended or is about to be killed, because it may not have been able to.
     """
 
     def __init__(self, run_folder: Path, timeout: float | None, report: Callable[[str], None]):
@@ -159,8 +160,7 @@ class Watchdog(pl.Callback):
         """Ends the job."""
         self._write(why)
         if self.ranks.rank == 0:
-            with contextlib.suppress(Exception):  # such as a full disk
-                self.report(f"{why}; see {self.folder}")
+            self._report(why)
         os.write(
             2, f"error: rank {self.ranks.rank}: {why}. The stacks of its processes are in {self.folder}\n".encode()
         )
@@ -170,6 +170,8 @@ class Watchdog(pl.Callback):
         others = self.peers.descriptors.keys() - {LAUNCHER}
         while (left := end - time.monotonic()) > 0 and others - {*self.peers.ended(0)}:
             time.sleep(min(0.1, left))
+        if 0 in others:
+            self._report(why)
         self.peers.send(signal.SIGKILL)
         for rank in others - {*ended}:
             path = self._path(rank)
@@ -178,6 +180,10 @@ class Watchdog(pl.Callback):
         for child in multiprocessing.active_children():
             child.kill()
         os._exit(1)
+
+    def _report(self, why: str) -> None:
+        with contextlib.suppress(Exception):  # such as a full disk
+            self.report(f"{why}; see {self.folder}")
 
     def _write(self, why: str) -> None:
         """The stacks of all threads, after a line that says why."""
@@ -192,7 +198,10 @@ class Watchdog(pl.Callback):
         A signal is not recorded, unless it comes from a launcher because another process has died.
         """
         self.allow("ending", slow=True)
-        stopped = isinstance(error, (Interrupted, KeyboardInterrupt)) and not self.peers.ended(0)
+        ended = self.peers.ended(0.1)  # the connection to a process breaks a moment before the process has ended
+        if 0 in ended:
+            self._report("rank 0 ended")
+        stopped = isinstance(error, (Interrupted, KeyboardInterrupt)) and not ended
         if not stopped and self.file is not None and error is not self.last:
             self.last = error
             with contextlib.suppress(OSError):  # such as a full disk, which has probably ended the run
