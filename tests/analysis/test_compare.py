@@ -249,6 +249,15 @@ def test_settings_besides_the_attention_that_differ_are_named(tmp_path):
     assert compare("softmax", tmp_path / "equal").differing == []
 
 
+def test_a_class_tells_arms_apart_without_the_settings_that_only_one_of_them_has(tmp_path):
+    for model, more in (("Flat", {}), ("Hierarchical", {"attention.sentence": "softmax"})):
+        make_run(tmp_path / model, settings={"model._target_": f"attnorm.models.documents.{model}", **more})
+    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == [
+        "softmax (model._target_=Flat)",
+        "softmax (model._target_=Hierarchical)",
+    ]
+
+
 # arguments
 
 

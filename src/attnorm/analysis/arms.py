@@ -172,14 +172,29 @@ def labels_of(arms: Sequence[TrainedRun]) -> list[str]:
     labels = []
     for arm in arms:
         alike = [other for other in arms if (other.attention, other.task) == (arm.attention, arm.task)]
-        keys = varying(other.settings for other in alike)
-        told = [f"{key}={arm.settings[key]}" for key in keys if key in arm.settings]
+        keys = distinguishing([other.settings for other in alike])
+        told = [f"{key}={shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
         more = [f"{len(told) - MAX_LISTED} more"] if len(told) > MAX_LISTED else []
         labels.append(f"{arm.attention} ({', '.join(told[:MAX_LISTED] + more)})" if told else arm.attention)
     names = [(arm.task, label) for arm, label in zip(arms, labels, strict=True)]
     # the settings that tell two arms apart may be among those that are not listed
     numbers = [f" [{names[:place].count(it) + 1}]" if names.count(it) > 1 else "" for place, it in enumerate(names)]
     return [label + number for label, number in zip(labels, numbers, strict=True)]
+
+
+def distinguishing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys that tell settings apart: of those in which some differ, the ones that all have, if they suffice.
+
+    The others are often consequences, such as the attention sites that only one of two models has.
+    """
+    keys = varying(settings)
+    common = [key for key in keys if all(key in its for its in settings)]
+    return common if len({repr([its[key] for key in common]) for its in settings}) == len(settings) else keys
+
+
+def shown(key: str, value: object) -> object:
+    """A value as a label shows it: a class without its module."""
+    return str(value).rpartition(".")[2] if key.endswith("_target_") else value
 
 
 def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
