@@ -258,6 +258,12 @@ def test_a_class_tells_arms_apart_without_the_settings_that_only_one_of_them_has
     ]
 
 
+def test_options_of_the_normalizer_are_named_without_their_group(tmp_path):
+    make_run(tmp_path / "a", "ot", settings={"attention.options.ot.cost": "learned"})
+    make_run(tmp_path / "b", "ot", settings={"attention.options.ot.cost": "fixed"})
+    assert [arm.label for arm in arms_of(find_runs([tmp_path]))] == ["ot (cost=learned)", "ot (cost=fixed)"]
+
+
 # arguments
 
 

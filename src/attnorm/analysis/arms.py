@@ -73,7 +73,8 @@ class Arm:
     """Runs that differ in nothing but the seed.
 
     label: the label of their attention; if other settings distinguish them from another arm with the same attention,
-    these follow, as in "softmax (model.n_heads=4)". runs: by seed, one per seed.
+    these follow, as in "softmax (model.n_heads=4)". Options of the normalizer are named without the group, as in
+    "em_routing (n_iters=3)". runs: by seed, one per seed.
     """
 
     label: str
@@ -173,7 +174,8 @@ def labels_of(arms: Sequence[TrainedRun]) -> list[str]:
     for arm in arms:
         alike = [other for other in arms if (other.attention, other.task) == (arm.attention, arm.task)]
         keys = distinguishing([other.settings for other in alike])
-        told = [f"{key}={shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
+        prefix = f"attention.options.{arm.attention}."
+        told = [f"{key.removeprefix(prefix)}={shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
         more = [f"{len(told) - MAX_LISTED} more"] if len(told) > MAX_LISTED else []
         labels.append(f"{arm.attention} ({', '.join(told[:MAX_LISTED] + more)})" if told else arm.attention)
     names = [(arm.task, label) for arm, label in zip(arms, labels, strict=True)]
