@@ -102,9 +102,9 @@ def values_of(runs: Iterable[Run], metrics: Sequence[str], **settings: str) -> l
     return [[run.metrics[name] for run in found] for name in metrics]
 
 
-def report(*folders: Path) -> None:
-    """Compares the runs of the sweeps with `attnorm report`."""
-    run("report", list(map(str, folders)))
+def report(*folders: Path, **options: object) -> None:
+    """Compares the runs of the sweeps, or single runs, with `attnorm report`. options: such as its `baseline`."""
+    run("report", [*map(str, folders), *(f"{name}={value}" for name, value in options.items())])
 
 
 def figures(folder: Path, *arguments: str) -> None:

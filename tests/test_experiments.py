@@ -318,7 +318,7 @@ def test_em_routing_has_an_arm_for_each_claim(tmp_path, monkeypatch, capsys, com
     start(monkeypatch, "em_routing", "--folder", tmp_path, "--seeds", 1, 2, "--", "task.max_steps=9")
     *trained, (verb, folders) = commands
     assert all({"seed=1,2", "task.max_steps=9", "model.fusion=attention"} <= {*arguments} for _, arguments in trained)
-    assert verb == "report" and folders == [str(tmp_path)]
+    assert verb == "report" and folders == [str(tmp_path), "baseline=dnas"]
     rows = cells(capsys.readouterr().out)
     estimated = ["2 updates, sigma estimated", "2 updates, sigma and beta estimated"]
     assert [*rows][2:] == ["softmax", "dnas", "2 updates", "3 updates", *estimated, "mean of all boxes", "no attention"]
@@ -414,14 +414,17 @@ def test_a_bank_is_taken_away_from_trained_models(tmp_path, monkeypatch, capsys)
 
 def test_flat_and_hierarchical_attention_have_an_arm_per_normalizer(tmp_path, monkeypatch, capsys, commands):
     start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "t", "--seeds", 1, 2, "--", "jobs=2")
-    (_, arguments), (verb, folders) = commands
+    (_, arguments), *reports = commands
     assert {"model=flat_tiny,hierarchical_tiny", "attention=softmax,dnas,hnas,uniform", "data.mask_names=true"} < {
         *arguments
     }
     assert f"data.folder={tmp_path}" in arguments and "jobs=2" in arguments
-    assert verb == "report" and folders == [f"{tmp_path}/t"]
+    assert [(verb, len(folders), folders[-1]) for verb, folders in reports] == [
+        ("report", 9, f"out={tmp_path}/t/report_flat.html"),  # 4 normalizers with 2 seeds
+        ("report", 9, f"out={tmp_path}/t/report_hierarchical.html"),
+    ]
     rows = cells(capsys.readouterr().out)
     assert rows["hierarchical, hnas"] == ["44.15 ± 0.07", "34.150 ± 0.071", "1,234", "1.5 ± 0.0"]
     assert rows["lead-8"] == ["47.10", "-", "-", "-"] and len(rows) == 11  # with the header and its line
     start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "n", "--names", "--seeds", 1)
-    assert "data.mask_names=false" in commands[2][1]
+    assert "data.mask_names=false" in commands[3][1]

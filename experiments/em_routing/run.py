@@ -51,7 +51,7 @@ def main() -> None:
     metrics = [name for name in runs[0].metrics if name != "loss"]
     rows = [[arm, *map(spread, values_of(runs, metrics, **settings))] for arm, settings in ARMS.items()]
     print(f"\n{table(['', *metrics], rows)}")
-    report(folder)
+    report(folder, baseline="dnas")
 
 
 if __name__ == "__main__":

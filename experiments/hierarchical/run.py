@@ -36,7 +36,9 @@ def main() -> None:
     arms = [f"model={several(MODELS.values())}", f"attention={several(ATTENTIONS)}", f"seed={several(args.seeds)}"]
     runs = sweep(folder, *RECIPE, *data, *arms, *args.overrides)
     print(f"\n{results(runs)}")
-    report(folder)
+    for name, model in MODELS.items():
+        of_model = [run.folder for run in runs if run.settings["model"] == model]
+        report(*of_model, out=folder / f"report_{name}.html")
 
 
 def results(runs: list[Run]) -> str:
