@@ -13,6 +13,7 @@ import pytest
 import runs
 import torch
 
+from attnorm.errors import Interrupted
 from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.seq2seq.features import PairCollator
@@ -138,6 +139,19 @@ def test_a_rank_that_ends_the_job_reports_it_before_it_kills_the_first_rank(monk
         assert first.wait() == -signal.SIGKILL
     assert reports == [(f"no progress; see {dog.folder}", None)]
     dog.peers.forget()
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+@pytest.mark.parametrize("error", [RuntimeError("connection closed"), Interrupted(15, "SIGTERM")])
+def test_an_exception_after_the_end_of_the_first_rank_is_reported(tmp_path, error):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as first:
+        reports = []
+        dog = watchdog.Watchdog(tmp_path, 100.0, reports.append)
+        dog.ranks, dog.peers = Ranks(1, 2), Peers({0: os.pidfd_open(first.pid)})
+        first.kill()
+        assert dog.peers.ended(10.0) == [0]
+        dog._record(error)
+    assert reports == [f"rank 0 ended; see {dog.folder}"]
 
 
 def test_another_rank_writes_the_summary_only_in_place_of_the_first(monkeypatch, tmp_path):

@@ -198,11 +198,12 @@ class Watchdog(pl.Callback):
         A signal is not recorded, unless it comes from a launcher because another process has died.
         """
         self.allow("ending", slow=True)
-        ended = self.peers.ended(0.1)  # the connection to a process breaks a moment before the process has ended
+        signalled = isinstance(error, (Interrupted, KeyboardInterrupt))
+        # the connection to a process breaks a moment before the process has ended, but a signal may end all at once
+        ended = self.peers.ended(0.0 if signalled else 0.1)
         if 0 in ended:
             self._report("rank 0 ended")
-        stopped = isinstance(error, (Interrupted, KeyboardInterrupt)) and not ended
-        if not stopped and self.file is not None and error is not self.last:
+        if (ended or not signalled) and self.file is not None and error is not self.last:
             self.last = error
             with contextlib.suppress(OSError):  # such as a full disk, which has probably ended the run
                 self.file.write("".join(traceback.format_exception(error)))
