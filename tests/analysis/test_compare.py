@@ -258,6 +258,13 @@ def test_a_class_tells_arms_apart_without_the_settings_that_only_one_of_them_has
     ]
 
 
+def test_a_setting_that_only_one_arm_has_is_named_beside_another_difference(tmp_path):
+    make_run(tmp_path / "a", settings={"optimizer.lr": 0.01})
+    make_run(tmp_path / "b", settings={"optimizer.lr": 0.1, "callbacks.early.patience": 3})
+    labels = [arm.label for arm in arms_of(find_runs([tmp_path]))]
+    assert labels[1] == "softmax (callbacks.early.patience=3, optimizer.lr=0.1)"
+
+
 def test_options_of_the_normalizer_are_named_without_their_group(tmp_path):
     make_run(tmp_path / "a", "ot", settings={"attention.options.ot.cost": "learned"})
     make_run(tmp_path / "b", "ot", settings={"attention.options.ot.cost": "fixed"})

@@ -185,13 +185,13 @@ def labels_of(arms: Sequence[TrainedRun]) -> list[str]:
 
 
 def distinguishing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys that tell settings apart: of those in which some differ, the ones that all have, if they suffice.
+    """The keys in which some settings differ, without those of attention sites that only some models have.
 
-    The others are often consequences, such as the attention sites that only one of two models has.
+    The latter follow from the model. They are kept if the settings could not be told apart without them.
     """
     keys = varying(settings)
-    common = [key for key in keys if all(key in its for its in settings)]
-    return common if len({repr([its[key] for key in common]) for its in settings}) == len(settings) else keys
+    told = [key for key in keys if not is_of_site(key) or all(key in its for its in settings)]
+    return told if len({repr([its.get(key) for key in told]) for its in settings}) == len(settings) else keys
 
 
 def shown(key: str, value: object) -> object:
@@ -210,6 +210,11 @@ def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 def is_of_normalizer(key: str) -> bool:
     """Whether a setting is one of the attention."""
     return key.startswith("attention.")
+
+
+def is_of_site(key: str) -> bool:
+    """Whether a setting is the normalizer, the priors, the scorer or the bank of an attention site."""
+    return is_of_normalizer(key) and not key.startswith("attention.options.")
 
 
 def as_number(value: object) -> float | None:
