@@ -37,8 +37,8 @@ def main() -> None:
     runs = sweep(folder, *RECIPE, *data, *arms, *args.overrides)
     print(f"\n{results(runs)}")
     for name, model in MODELS.items():
-        of_model = [run.folder for run in runs if run.settings["model"] == model]
-        report(*of_model, out=folder / f"report_{name}.html")
+        if of_model := [run.folder for run in runs if run.settings["model"] == model]:
+            report(*of_model, out=folder / f"report_{name}.html")
 
 
 def results(runs: list[Run]) -> str:
