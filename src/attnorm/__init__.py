@@ -1,7 +1,6 @@
 """attnorm: a laboratory for attention normalizers. `attnorm.attention` stands alone; the rest trains and compares."""
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # nothing is imported here: with `python -m`, it could be a file of the working directory
 if TYPE_CHECKING:
     from attnorm.analysis.run import Run, load_run
 
@@ -9,7 +8,7 @@ __all__ = ["Run", "load_run"]
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Imports what is listed above when it is first used: `import attnorm.attention` needs nothing but torch."""
     if name in __all__:
         from attnorm.analysis import run

@@ -3,14 +3,36 @@
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any
+
+_own_folders: list[str] = []  # of modules that are not installed
 
 
 def nearest(name: object, allowed: Iterable[object], cutoff: float = 0.5) -> str:
     """' Did you mean ...?' with the closest allowed name, or ''."""
     found = difflib.get_close_matches(str(name), [str(a) for a in allowed], n=1, cutoff=cutoff)
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def look_last_in(folder: str) -> None:
+    """Makes `find` and `locate` look for modules in a folder, too, if they are nowhere else."""
+    _own_folders.append(folder)
+
+
+def import_named(name: str) -> ModuleType:
+    """Imports a module that a setting names. The folder of own modules joins the search path only when it is needed,
+    and as the last one, so that a file there never takes the place of a library."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        further = [folder for folder in _own_folders if folder not in sys.path]
+        if not further or error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        sys.path += further
+        return importlib.import_module(name)
 
 
 def find(kind: str, name: str, table: Mapping[str, str], base: type | None = None) -> type:
@@ -31,7 +53,7 @@ def find(kind: str, name: str, table: Mapping[str, str], base: type | None = Non
     if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
         raise ValueError(f"{kind} {name!r}: a dotted path has the form 'package.module:Class'")
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        found = getattr(import_named(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{kind} {name!r}: cannot import {class_name!r} from {module_name!r}: {error}") from error
     if base is not None and not is_concrete(found, base):
@@ -48,7 +70,7 @@ def locate(path: str) -> Any:
     if not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise ValueError("a dotted path has the form package.module.Class")
     try:
-        module = importlib.import_module(module_name)
+        module = import_named(module_name)
     except ImportError as error:
         raise ValueError(f"cannot import {module_name}: {error}") from error
     if not hasattr(module, name):

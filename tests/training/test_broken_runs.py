@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from attnorm.config.integrity import COMPANIONS
 from attnorm.config.run_config import read_config
-from attnorm.config.trust import keep_off_path
+from attnorm.config.opened_folder import leave_out
 from attnorm.errors import ConfigError, RunError
 
 EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.attention.normalizers.hnas import HNAS\n"
@@ -180,7 +180,7 @@ def test_a_run_folder_is_taken_off_the_path_and_nothing_else(monkeypatch, tmp_pa
     kept = [str(tmp_path), str(tmp_path / "run/inside")]
     monkeypatch.chdir(tmp_path / "run")
     monkeypatch.setattr(sys, "path", ["", str(tmp_path / "run"), *kept, ".", str(tmp_path / "link")])
-    keep_off_path(tmp_path / "run")
+    leave_out(tmp_path / "run")
     assert sys.path == kept
 
 
@@ -257,7 +257,7 @@ def test_an_interpolation_in_a_path_is_a_name(monkeypatch, tmp_path):
     monkeypatch.setenv("SECRET", "swordfish")
     monkeypatch.chdir(tmp_path)
     edit(run, "paths.cache_dir", "${oc.env:SECRET}")
-    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
+    assert runs.call(monkeypatch, "eval", f"run={run}", "trust_code=true") == 0
     assert (tmp_path / "${oc.env:SECRET}").is_dir() and not (tmp_path / "swordfish").exists()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.attention.build import short_name
+from attnorm.config.opened_folder import opened
 from attnorm.config.resolve import leaves
 from attnorm.config.run_config import FILE, read_config
 from attnorm.config.run_key import NOT_PART
@@ -115,7 +116,7 @@ def run_folders(place: str | Path) -> list[Path]:
     found: list[Path] = []
     for root in expanded(place):
         configs = [root / FILE] if (root / FILE).is_file() else sorted(root.rglob(FILE))
-        found += [path.parent for path in configs if path.stat().st_size]
+        found += [path.parent for path in configs if path.lstat().st_size]
     return found
 
 
@@ -137,7 +138,7 @@ def waiting_jobs(places: Iterable[str | Path]) -> list[str]:
     labels = []
     for root in (path for place in places for path in expanded(place)):
         for path in sorted(root.rglob(EVENTS)):
-            journal = Journal(path.parent)
+            journal = Journal(opened(path.parent))
             for it in journal.added():
                 job = Job(it["name"], it["key"], it["label"], tuple(it["overrides"]), path.parent / it["name"])
                 state = state_of_job(job, journal)  # a job that failed before it had a run folder is not waiting

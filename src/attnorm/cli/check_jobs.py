@@ -53,7 +53,7 @@ class Checker:
     """
 
     def __init__(self, folders: Sequence[Path]):
-        self.command = [sys.executable, "-m", "attnorm.cli.check_jobs", *map(str, folders)]
+        self.command = [sys.executable, "-P", "-m", "attnorm.cli.check_jobs", *map(str, folders)]
         self.processes: list[subprocess.Popen] = []
         self.lock = threading.Lock()
 

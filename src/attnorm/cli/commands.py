@@ -12,7 +12,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from attnorm.cli.errors import exit_code
-from attnorm.config.trust import keep_off_path
 
 COMMANDS = {  # imported only when they are used
     "eval": "attnorm.cli.evaluate:evaluate",
@@ -34,11 +33,6 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
         return 0
 
     def job() -> int:
-        for argument in arguments:
-            key, _, value = argument.partition("=")
-            if key in ("run", "against"):  # before anything else is imported
-                for folder in (value, *value.split(",")):
-                    keep_off_path(folder.strip("'\""))
         with quiet_ends():
             defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
             module, _, action = COMMANDS[name].partition(":")

@@ -69,7 +69,7 @@ def cleaner(trained: dict, cfg: dict) -> Source:
 
 def configurations(run: Path, command: EvalCommand, conf: Path) -> tuple[Recorded, Recorded]:
     """A run's configuration, as it was trained and with the overrides applied."""
-    recorded = read_run(run, command.settings["trust_code"])
+    recorded = read_run(run, command.settings["trust_code"], [key for key, _ in command.typed])
     return recorded, changed(recorded, command.typed, conf)
 
 

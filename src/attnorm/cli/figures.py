@@ -11,7 +11,6 @@ from attnorm.analysis.papers.fenchel_models import folders_by_type, has_transfor
 from attnorm.analysis.papers.registry import ALL, FIGURES, PaperFigure, Settings
 from attnorm.cli.short_runs import short_run
 from attnorm.config.overrides import read_command
-from attnorm.config.trust import keep_off_path
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.schema import Count, Text, WholeNumber, value_problems
@@ -60,8 +59,6 @@ def read_figures(arguments: list[str], defaults: dict[str, Any]) -> tuple[dict[s
     given: dict[str, Any] = {field.name: values[field.name] for field in fields(Settings)}
     given |= {"runs": paths_of(values["runs"]), "model": paths_of(values["model"])}
     given |= {"text": None if values["text"] is None else Path(str(values["text"]))}
-    for run in given["runs"]:
-        keep_off_path(str(run))
     check_models(figures, given["model"])
     return figures, Settings(**given), Path(values["out"])
 

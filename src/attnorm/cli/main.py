@@ -1,9 +1,9 @@
 """The command `attnorm <verb> ...`, which is also `python -m attnorm <verb> ...`."""
 
-import os
 import sys
 from pathlib import Path
 
+from attnorm.config.trust import find_own_parts
 from attnorm.imports import nearest
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -29,13 +29,12 @@ def main() -> int:
     if verb not in VERBS:
         print(f"error: {verb}: no such verb; allowed: {', '.join(VERBS)}.{nearest(verb, VERBS)}", file=sys.stderr)
         return 2
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # an installed command does not find modules of the user's otherwise
     return run(verb, arguments)
 
 
 def run(verb: str, arguments: list[str]) -> int:
     """Runs a verb with its arguments and returns the exit code."""
+    find_own_parts(verb, arguments)
     if verb == "train":
         if {"--help", "-h"} & set(arguments):
             from attnorm.cli.help import train_help

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from tempfile import TemporaryDirectory
@@ -11,6 +10,7 @@ import attnorm
 from attnorm import progress
 from attnorm.data.readers.text import read_json
 from attnorm.errors import UserError
+from attnorm.sweeps.process import TRAIN
 
 VQA = (
     "task=vqa",
@@ -56,10 +56,10 @@ def short_run(name: str, folder: Path) -> Path:
     progress.console.print(f"no runs are given: training {run} ({' '.join(RUNS[name])})")
     folder.mkdir(parents=True, exist_ok=True)
     package = str(Path(attnorm.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
     with TemporaryDirectory(dir=folder, prefix=f"{name}-") as unfinished:
         # run there, because in an override of a whole path some characters would have to be escaped
-        command = [sys.executable, "-m", "attnorm", "train", *RUNS[name], *ALWAYS, f"hydra.run.dir={name}"]
+        command = [*TRAIN, *RUNS[name], *ALWAYS, f"hydra.run.dir={name}"]
         done = subprocess.run(
             command, cwd=unfinished, env=environment, stdout=PIPE, stderr=STDOUT, text=True, check=False
         )

@@ -13,6 +13,7 @@ from attnorm.cli.check_jobs import Checked, Checker
 from attnorm.cli.errors import exit_code
 from attnorm.cli.read_sweep import SweepCommand, read_sweep
 from attnorm.cli.report import write_report_of_sweep
+from attnorm.config.opened_folder import opened
 from attnorm.config.run_state import FolderLock
 from attnorm.errors import ConfigError, Problem
 from attnorm.progress import console
@@ -48,6 +49,8 @@ def sweep(command: SweepCommand) -> int:
             raise ConfigError(problems)
         seconds = time.monotonic() - started
         folder = sweep_folder(command, facts)
+        if folder.exists():
+            opened(folder)
         lock = FolderLock(folder, SWEEP_LOCK)
         console.print(f"sweep folder: {folder}", markup=False)
         take_over(folder, lock)

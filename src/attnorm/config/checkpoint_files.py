@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnorm.config.integrity import companions, listed, not_finite, seal, verify
 from attnorm.config.sharded_checkpoint import copy_shards, remove_unused, with_shards
-from attnorm.errors import CheckpointError, SaveError
+from attnorm.errors import CheckpointError, SaveError, UserError
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
 UNFINISHED = ".unfinished"
@@ -93,6 +93,7 @@ def read_resumable(path: Path) -> dict[str, Any]:
     """The content of a checkpoint that has all that a run is resumed from. Raises CheckpointError for any other."""
     content = read_checkpoint(path)
     missing = [key for key, kind in FOR_RESUME.items() if not isinstance(content.get(key), kind)]
+    missing += [] if missing or content["optimizer_states"] else ["optimizer_states"]
     if missing:
         raise CheckpointError(f"{path}: cannot be resumed from: it has no {', '.join(missing)}")
     return content
@@ -106,6 +107,22 @@ def naming_the_intact(path: Path) -> Iterator[None]:
     except CheckpointError as error:
         others = [name for name in intact(path.parent) if name != path.name]
         raise CheckpointError(f"{error} (intact in that folder: {', '.join(others) or 'none'})") from error
+
+
+@contextmanager
+def naming_the_reason(path: Path) -> Iterator[None]:
+    """Turns whatever goes wrong while the content of a checkpoint is used into a CheckpointError.
+
+    The file may come from anyone, and each of its values can be something else than what a run saves.
+    """
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        said = f"{type(error).__name__}{f': {reason[0]}' if reason else ''}"
+        raise CheckpointError(f"{path}: its content is not that of a checkpoint of a run ({said})") from error
 
 
 def best_file(folder: Path, place: int = 0) -> Path:
@@ -136,7 +153,8 @@ def intact(folder: Path) -> list[str]:
 def load_verified(path: Path) -> Any:
     """What a checkpoint holds, tensors in shards included. Raises CheckpointError for a damaged one, and for code."""
     content = load_file(path)
-    return with_shards(content, path) if isinstance(content, dict) else content
+    with naming_the_reason(path):
+        return with_shards(content, path) if isinstance(content, dict) else content
 
 
 def load_file(path: Path) -> Any:

@@ -11,6 +11,7 @@ An entry gets what the run knows (`FACTS`) for each parameter of that name that 
 from collections.abc import Mapping
 from typing import Any
 
+from attnorm.config.opened_folder import is_name
 from attnorm.errors import ConfigError, Problem
 from attnorm.parts import class_of, options_of
 from attnorm.schema import build, option_problems, parameters
@@ -42,6 +43,9 @@ def component_problems(cfg: Mapping[str, Any]) -> list[str]:
     for group, facts in FACTS.items():
         for name, settings in entries(cfg, group).items():
             key = f"{group}.{name}"
+            if not is_name(name):  # loggers write into folders of this name
+                problems.append(Problem.about(key, f"{key}: an entry must have a name without /"))
+                continue
             if not isinstance(settings, Mapping):
                 problems.append(Problem(key, "expected an entry with a _target_", settings))
                 continue

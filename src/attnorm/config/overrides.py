@@ -1,5 +1,6 @@
 """Opening a run folder: its recorded configuration, changed by overrides; the current defaults play no part."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint
 from attnorm.config.integrity import check_companions, check_fit, parameters_of
 from attnorm.config.resolve import leaves
 from attnorm.config.run_config import FILE, Recorded, read_config
-from attnorm.config.trust import check_names, keep_off_path
+from attnorm.config.trust import check_names, own_cache
 from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.imports import nearest
@@ -79,19 +80,19 @@ def read_command(arguments: list[str], defaults: dict[str, Any], *, changes: boo
     return EvalCommand(plain(OmegaConf.create(settings)), asked, typed)
 
 
-def read_run(folder: Path, trust_code: bool = False) -> Recorded:
+def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()) -> Recorded:
     """The configuration that a run was trained with.
 
     Raises ConfigError for a folder that is not a run's, and for one that names code of a package that is not trusted
-    (see `trust.check_names`), unless trust_code allows it.
+    (see `trust.check_names`), unless trust_code allows it. typed: keys that the user has typed for the run.
     """
     if not folder.is_dir():
         raise RunError(f"run={folder}: no such folder")
     if not (folder / FILE).is_file():
         raise RunError(f"run={folder}: no {FILE} there, so it is not a run folder")
-    keep_off_path(folder)
     cfg = read_config(folder)
     check_names(cfg, trust_code)
+    cfg["paths"] = own_cache(cfg["paths"], trust_code, typed)
     return cfg
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attnorm.config.checkpoint_files import RECORD, read_resumable
+from attnorm.config.checkpoint_files import RECORD, naming_the_reason, read_resumable
 from attnorm.config.resolve import leaves
 from attnorm.errors import CheckpointError, Problem
 from attnorm.parts import TARGET, class_of
@@ -46,7 +46,9 @@ def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
     record = read_resumable(checkpoint)[RECORD]
     if not all(isinstance(record.get(name), kind) for name, kind in CONTENT.items()):
         raise CheckpointError(f"{checkpoint}: cannot be resumed from: its record of the run is incomplete")
-    found = list(_differences(record["settings"], deciding(now)))
+    settings = deciding(now)
+    with naming_the_reason(checkpoint):
+        found = list(_differences(record["settings"], settings))
     return explained(found, checkpoint) if found else []
 
 

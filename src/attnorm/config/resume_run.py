@@ -1,5 +1,6 @@
 """`resume=`: which run continues in its folder, from which checkpoint, and with which settings."""
 
+import csv
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,10 +14,10 @@ from attnorm.config.arguments import as_typed, escaped
 from attnorm.config.checkpoint_files import checkpoints_of, read_checkpoint
 from attnorm.config.overrides import compose_group, plain
 from attnorm.config.resume import changed_settings
-from attnorm.config.run_config import FILE, read_config
+from attnorm.config.run_config import EVENTS, FILE, read_config
 from attnorm.config.run_key import run_key
 from attnorm.config.run_state import state_of
-from attnorm.config.trust import check_names, keep_off_path
+from attnorm.config.trust import check_names, own_cache
 from attnorm.errors import CheckpointError, ConfigError, Problem, RunError
 
 log = logging.getLogger(__name__)
@@ -38,15 +39,13 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
     is_trusted = any(it.key_or_group == "trust_code" and it.value() is True for it in typed)
     if not folder.is_dir():
         raise RunError(f"resume={folder}: no such folder")
-    if (folder / "jobs.jsonl").is_file():
+    if (folder / EVENTS).is_file():
         raise RunError(f"resume={folder}: this is a sweep folder; to continue the sweep, repeat its command")
     if not (folder / FILE).is_file():
         raise RunError(f"resume={folder}: no {FILE} there, so it is not a run folder")
     if not (folder / FILE).stat().st_size:
         raise RunError(f"resume={folder}: the run ended before it had recorded its settings; start it anew")
-    keep_off_path(folder)
     recorded = read_config(folder)
-    check_names(recorded, is_trusted, training=True)
     cfg = OmegaConf.create(escaped(recorded.plain()))
     problems: list[str] = []
     changes: list[str] = []
@@ -57,7 +56,9 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
         problems += _apply(override, cfg, conf)
     if problems:
         raise ConfigError(problems)
-    return {**plain(cfg), "resume": str(folder)}, changes
+    settings, keys = plain(cfg), [override.key_or_group for override in typed]
+    check_names(settings, is_trusted, training=True, typed=keys)
+    return {**settings, "paths": own_cache(settings["paths"], is_trusted, keys), "resume": str(folder)}, changes
 
 
 def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
@@ -86,8 +87,11 @@ def newest_unfinished(cfg: Mapping[str, Any], label: str) -> Path | None:
     parent, key = Path(cfg["paths"]["log_dir"]) / cfg["task"]["name"] / label, run_key(cfg)
     configs = sorted(parent.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in configs:
-        if path.stat().st_size and state_of(path.parent).is_unfinished and run_key(read_config(path.parent)) == key:
-            return path.parent
+        try:
+            if path.stat().st_size and run_key(read_config(path.parent)) == key and state_of(path.parent).is_unfinished:
+                return path.parent
+        except RunError as error:
+            log.warning("resume=auto leaves out a folder: %s", error)
     return None
 
 
@@ -111,7 +115,23 @@ def newest_good(folder: Path) -> Path | None:
         reasons.append(f"{path}: this is a checkpoint of another run: {foreign[0]}")
     if files:
         raise RunError(f"resume={folder}: none of its checkpoints can be used: {'; '.join(reasons)}")
+    if step := last_logged(folder):
+        raise RunError(
+            f"resume={folder}: it has logged update {step:,}, so it had checkpoints, but there are none in "
+            f"{folder / 'checkpoints'}. Is a disk missing? To train from the beginning, start a new run"
+        )
     return None
+
+
+def last_logged(folder: Path) -> int:
+    """The last update that metrics.csv has a row of; 0 if there is none. A checkpoint is saved before the first one."""
+    try:
+        with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
+            return max((int(row["step"] or 0) for row in csv.DictReader(file)), default=0)
+    except FileNotFoundError:
+        return 0
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise RunError(f"{folder / 'metrics.csv'}: cannot be read: {error}") from error
 
 
 def _update(path: Path) -> int:

@@ -6,11 +6,14 @@ from typing import Any
 
 import yaml
 
+from attnorm.config.opened_folder import is_name, opened
 from attnorm.errors import RunError
 
 FILE = "config.yaml"
+EVENTS = "jobs.jsonl"  # of a sweep folder
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
+OF_EVERY_RUN = ("task", "model", "attention", "data")
 TABLES = ("prior", "scorer", "bank")  # of attention
 BEFORE = {  # options of data sources that were added later, with the values that older runs were trained with
     "attnorm.data.sources.newswire.Newswire": {"difficulty": "easy"},
@@ -43,7 +46,11 @@ def read_config(folder: Path) -> Recorded:
     anything but a plain YAML mapping of settings: aliases, tags, dates, and files or nesting of a size that no run
     writes.
     """
-    path = folder / FILE
+    return read_settings(opened(folder) / FILE)
+
+
+def read_settings(path: Path) -> Recorded:
+    """The settings in a config.yaml, see `read_config`. Whatever else is in its folder plays no part."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise RunError(f"{path}: larger than the {MOST_BYTES:,} bytes that a configuration may have")
@@ -59,7 +66,7 @@ def read_config(folder: Path) -> Recorded:
         raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
     if not isinstance(config, dict) or not config:
         raise RunError(f"{path}: expected the settings of a run, a YAML mapping")
-    for problem in (*unlike_settings("", config), *unlike_groups(config)):
+    for problem in (*unlike_settings("", config), *unlike_groups(config), *unlike_run(config)):
         raise RunError(f"{path}: {problem}")
     for option, value in BEFORE.get(str(config.get("data", {}).get("_target_")), {}).items():
         config["data"].setdefault(option, value)
@@ -106,3 +113,15 @@ def unlike_groups(config: dict) -> Iterator[str]:
     for key, value in groups.items():
         if not isinstance(value, dict):
             yield f"{key}={value}: expected settings by name"
+
+
+def unlike_run(config: dict) -> Iterator[str]:
+    """What every run records, and this configuration does not."""
+    for group in OF_EVERY_RUN:
+        if group not in config:
+            yield f"{group} is missing"
+    if type(config.get("seed")) is not int:
+        yield f"seed={config.get('seed')}: expected a whole number"
+    name = config.get("task", {}).get("name")
+    if not is_name(name):
+        yield f"task.name={name}: expected the name of a folder"

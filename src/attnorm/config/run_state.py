@@ -18,6 +18,7 @@ from typing import Any
 from attnorm.errors import RunError
 
 LOCK, SUMMARY, PROGRESS = "run.lock", "summary.json", "progress.json"
+SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a link is not followed, a pipe not waited for
 PATIENCE = 1.0  # seconds to wait for somebody who only looks at a lock
 
 
@@ -55,7 +56,7 @@ class FolderLock:
     def acquire(self, patience: float = PATIENCE) -> bool:
         """Whether the lock could be taken within `patience` seconds. The file then holds the number of the process."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, end = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), time.monotonic() + patience
+        descriptor, end = os.open(self.path, os.O_RDWR | os.O_CREAT | SAFELY, 0o644), time.monotonic() + patience
         while not _try(descriptor, fcntl.LOCK_EX):
             if time.monotonic() >= end:
                 os.close(descriptor)
@@ -75,7 +76,7 @@ class FolderLock:
     def holder(self) -> int | None:
         """The number of the process that holds the lock; None if nobody does."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.path, os.O_RDONLY | SAFELY)
         except OSError:
             return None
         try:
@@ -126,8 +127,8 @@ def state_of(folder: Path) -> RunState:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; {} if it is missing or is not a JSON object."""
-    with suppress(OSError, ValueError):
+    """The content of a JSON file; {} if it is missing or no JSON object can be read from it."""
+    with suppress(OSError, ValueError, RecursionError):
         content = json.loads(path.read_text(encoding="utf-8"))
         return content if isinstance(content, dict) else {}
     return {}

@@ -1,17 +1,27 @@
 """Code that a run folder names. The folder may come from anyone, so only packages that the user trusts are imported."""
 
+import logging
 import os
-import sys
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attnorm.errors import ConfigError, Problem
+from attnorm.config.choices import choices
+from attnorm.config.opened_folder import leave_out
+from attnorm.config.run_config import EVENTS, FILE, read_settings
+from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.imports import look_last_in
 from attnorm.parts import TARGET
 
+log = logging.getLogger(__name__)
 IMPORTED = ("task", "model", "data", "tokenizer")  # for an evaluation: never optimizer, scheduler, callbacks or loggers
 OF_TRAINING = ("torch.optim.", "pytorch_lightning.callbacks.", "pytorch_lightning.loggers.")  # may be named as well
 VARIABLE = "ATTNORM_TRUST"  # top-level packages, separated by commas
+WRITING = ("callbacks", "logger")  # groups whose parts may be told where to write
+PLACES = re.compile("dir|folder|location|path|root|resumed_run|uri|url")  # in the names of such options
+OF_OWN_SETTINGS = ("train", "sweep")  # commands whose settings are those of the user
 
 
 def trusted_packages() -> set[str]:
@@ -20,10 +30,12 @@ def trusted_packages() -> set[str]:
     return {"attnorm", *filter(None, map(str.strip, listed))}
 
 
-def check_names(config: dict, trust_code: bool = False, training: bool = False) -> None:
+def check_names(config: dict, trust_code: bool = False, training: bool = False, typed: Collection[str] = ()) -> None:
     """Raises ConfigError, before anything is imported, if a run's configuration names code from other packages.
 
-    trust_code: trust everything. training: whether the run continues training, which imports every part that it names.
+    trust_code: trust everything. training: whether the run continues training, which imports every part that it names;
+    callbacks and loggers must then not be told where to write either. typed: keys and groups that the user has typed,
+    whose values are trusted.
     """
     if trust_code:
         return
@@ -36,49 +48,92 @@ def check_names(config: dict, trust_code: bool = False, training: bool = False) 
                 f"{package!r} to the environment variable {VARIABLE}, or type trust_code=true"
             )
             problems.append(Problem(key, message, repr(path)))
-    if problems:
+    for key, place in places(config) if training else ():
+        message = (
+            "this run folder says where to write, and a run writes only into its folder. To allow it, type "
+            f"{key}=<place> or trust_code=true; to do without, type ~{'.'.join(key.split('.')[:2])}"
+        )
+        problems.append(Problem(key, message, place))
+    if problems := [it for it in problems if not any(is_in(it.key, key) for key in typed)]:
         raise ConfigError(problems)
+
+
+def places(config: dict) -> Iterator[tuple[str, str]]:
+    """(key, text) for each option of a callback or a logger that says where to write, or that leads out of a folder."""
+    for group in WRITING:
+        for key, text in texts(config.get(group), group):
+            path, name = Path(text), re.sub(r"(\[\d+\])+$", "", key).rpartition(".")[2]
+            leads_out = path.is_absolute() or ".." in path.parts or text.startswith("~") or "://" in text
+            if name != TARGET and (leads_out or PLACES.search(name)):
+                yield key, text
+
+
+def is_in(key: str, group: str) -> bool:
+    """Whether a key is another one, or is in the group of that name."""
+    return key == group or key.startswith((f"{group}.", f"{group}["))
 
 
 def dotted_paths(config: dict, training: bool = False) -> Iterator[tuple[str, str]]:
     """(key, dotted path) for each class that evaluating a run imports: `_target_` of task, model, data source and
     tokenizer, and everything under attention, options included. For training: every `_target_`, at any level."""
-    if training:
-        yield from targets(config)
-    for group in () if training else IMPORTED:
-        settings = config.get(group)
-        if isinstance(settings, dict) and isinstance(path := settings.get(TARGET), str):
-            yield f"{group}.{TARGET}", path
-    yield from texts_with_colon(config.get("attention"), "attention")
+    for key, text in texts(config):
+        *groups, name = key.split(".")
+        is_part = name == TARGET and (training or groups in ([group] for group in IMPORTED))
+        if is_part or (key.startswith("attention.") and ":" in text):
+            yield key, text
 
 
-def targets(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every `_target_` inside a value, with its key."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            place = f"{key}.{name}" if key else name
-            if name == TARGET and isinstance(inner, str):
-                yield place, inner
-            else:
-                yield from targets(inner, place)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from targets(inner, f"{key}[{number}]")
-
-
-def texts_with_colon(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Every text with a colon inside a value, with its key."""
-    if isinstance(value, str) and ":" in value:
+def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text inside a value, with its key."""
+    if isinstance(value, str):
         yield key, value
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from texts_with_colon(inner, f"{key}.{name}")
+            yield from texts(inner, f"{key}.{name}" if key else name)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from texts_with_colon(inner, f"{key}[{number}]")
+            yield from texts(inner, f"{key}[{number}]")
 
 
-def keep_off_path(folder: str | Path) -> None:
-    """Removes a run folder from sys.path, where `python -m` puts the current folder: its files could shadow modules."""
-    here = os.path.realpath(folder)
-    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != here]
+def find_own_parts(verb: str, arguments: Sequence[str]) -> None:
+    """Takes the working directory off the search path of Python, and lets the parts that a command names be there.
+
+    Files of the working directory could take the place of libraries, and a run folder may come from anyone. So modules
+    are imported from there only if a setting names them and they are not installed (`imports.import_named`). Commands
+    that read run folders, with settings of others, need `trust_code=true` or ATTNORM_TRUST for that. A working
+    directory that is in the folder of a run or of a sweep is never used.
+    """
+    here = os.getcwd()
+    listed = map(os.path.realpath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    is_trusted = bool(os.environ.get(VARIABLE)) or any(it.lower() == "trust_code=true" for it in arguments)
+    leave_out(here)
+    if (verb in OF_OWN_SETTINGS or is_trusted or os.path.realpath(here) in listed) and not lies_in_run(Path(here)):
+        look_last_in(here)
+
+
+def own_cache(paths: dict, trust_code: bool, typed: Collection[str]) -> dict:
+    """The group `paths` of a run folder, with the cache of the reader.
+
+    The recorded `cache_dir` is kept if it is trusted, if the user has typed it, or if it is a cache already; otherwise
+    the default takes its place, with a warning.
+    """
+    from attnorm.data.cache import MANIFEST
+
+    recorded, default = paths.get("cache_dir"), choices("paths")["default"]["cache_dir"]
+    if trust_code or recorded == default or any(key in ("paths", "paths.cache_dir") for key in typed):
+        return paths
+    if isinstance(recorded, str) and any(Path(recorded).glob(f"rows-*/{MANIFEST}")):
+        return paths
+    log.warning("paths.cache_dir: using %s; there is no cache in %s, which this run folder names", default, recorded)
+    return {**paths, "cache_dir": default}
+
+
+def lies_in_run(folder: Path) -> bool:
+    """Whether a folder is that of a run or of a sweep, or lies in one."""
+    for place in (folder, *folder.parents):
+        if (place / EVENTS).is_file():
+            return True
+        with suppress(RunError):  # the configuration of another program
+            if (place / FILE).is_file() and read_settings(place / FILE):
+                return True
+    return False

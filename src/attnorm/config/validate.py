@@ -16,12 +16,14 @@ from attnorm.config.check_compiler import check_compiler
 from attnorm.config.check_trainer import check_trainer
 from attnorm.config.choices import choices, files_with
 from attnorm.config.components import component_problems
+from attnorm.config.opened_folder import opened
 from attnorm.config.resolve import GROUPS, attention_problems, model_attention, typed_keys
 from attnorm.config.resume import changed_settings
+from attnorm.config.run_config import FILE
 from attnorm.config.run_settings import RunSettings
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import check_tokenizer, tokenizer_class
-from attnorm.errors import CheckpointError, ConfigError, Problem, UnknownOption, key_of
+from attnorm.errors import ConfigError, Problem, RunError, UnknownOption, key_of
 from attnorm.imports import nearest
 from attnorm.optim import Optimization
 from attnorm.parts import TARGET, class_of, names_of, options_of
@@ -278,6 +280,8 @@ def check_resume(cfg: Mapping[str, Any], found: Problems) -> list[str]:
     if not Path(path).is_file():
         return [Problem("ckpt_path", "no such file", path)]
     try:
+        if (Path(path).parent.parent / FILE).is_file():
+            opened(Path(path).parent.parent)
         return changed_settings({**cfg, "attention": model_attention(cfg)}, Path(path))
-    except CheckpointError as error:
+    except RunError as error:
         return [Problem.about("ckpt_path", f"ckpt_path={error}")]

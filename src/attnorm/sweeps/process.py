@@ -26,7 +26,7 @@ OF_SLURM: dict[str, str | None] = {  # what a run does not see of a SLURM job: i
     **dict.fromkeys(("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")),
     "SLURM_JOB_NAME": "bash",
 }
-TRAIN = (sys.executable, "-m", "attnorm", "train")
+TRAIN = (sys.executable, "-P", "-m", "attnorm", "train")  # -P: the working directory is not searched
 
 
 def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
@@ -39,8 +39,9 @@ def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
 
 
 def names_code(job: Job) -> bool:
-    """Whether the command line of a sweep names code, which a run folder alone is not trusted to do."""
-    return any(re.search(r"--config-dir|_target_=|=.*[A-Za-z_]\w*:[A-Za-z_]", it) for it in as_typed(job.overrides))
+    """Whether the command line of a sweep names code, or where to write, which a run folder is not trusted to do."""
+    named = re.compile(r"--config-dir|^(logger|callbacks)\.|_target_=|=.*[A-Za-z_]\w*:[A-Za-z_]")
+    return any(named.search(it) for it in as_typed(job.overrides))
 
 
 def _text(path: Path) -> str:

@@ -14,10 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from attnorm.config.run_config import EVENTS as EVENTS
 from attnorm.config.run_state import FolderLock, RunState, is_running, state_of
 from attnorm.sweeps.jobs import Job
 
-EVENTS, SWEEP_LOCK, JOB_LOCK, CONSOLE = "jobs.jsonl", "sweep.lock", "job.lock", "console.log"
+SWEEP_LOCK, JOB_LOCK, CONSOLE = "sweep.lock", "job.lock", "console.log"
 
 
 class JobState(StrEnum):
@@ -60,8 +61,9 @@ class Journal:
         self.failed: Counter[str] = Counter()  # since the last "close"
         if self.path.exists():
             for line in self.path.read_bytes().splitlines():
-                with suppress(ValueError):
-                    self._note(json.loads(line))
+                with suppress(ValueError, RecursionError):
+                    if is_event(content := json.loads(line)):
+                        self._note(content)
 
     def add(self, event: str, name: str | None = None, **values: Any) -> None:
         """Appends an event to the file."""
@@ -125,6 +127,21 @@ class Journal:
         """The last event "end" of the job if no process was started after it; otherwise {}."""
         found = self.of(name, "start", "end")
         return found[-1] if found and found[-1]["event"] == "end" else {}
+
+
+def is_event(content: Any) -> bool:
+    """Whether a line of the file is an event. The names of jobs are those of folders in the sweep folder."""
+    if not isinstance(content, dict) or not isinstance(content.get("time"), (int, float)):
+        return False
+    texts = ("event", *(("name", "key", "label") if content.get("event") == "job" else ()))
+    name = content.get("name", "")
+    return (
+        all(isinstance(content.get(key), str) for key in texts)
+        and isinstance(name, str)
+        and name not in (".", "..")
+        and Path(name).name == name
+        and (content["event"] != "job" or isinstance(content.get("overrides"), list))
+    )
 
 
 def is_held(job: Job) -> bool:

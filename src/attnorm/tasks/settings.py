@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from attnorm.schema import Count, Text, WholeNumber
+from attnorm.schema import Count, FolderName, Text, WholeNumber
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class TaskConfig:
                  comparisons of runs can use the other half, or "all".
     """
 
-    name: Text
+    name: FolderName
     max_steps: Count = 1000
     validations: Count = 5
     selection: Literal["half", "all"] = "half"

@@ -12,11 +12,12 @@ from attnorm.config.checkpoint_files import (
     BEST,
     LAST,
     checkpoints_of,
+    naming_the_reason,
     read_checkpoint,
     replace_by_copy,
     sweep_unfinished,
 )
-from attnorm.config.integrity import check_fit, parameters_of
+from attnorm.config.integrity import check_fit, check_types, parameters_of
 from attnorm.config.run_config import read_config
 from attnorm.config.run_state import PROGRESS, read_json
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
@@ -87,7 +88,7 @@ def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
     sweep_unfinished(run / "checkpoints")
 
 
-def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
+def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module, precision: object) -> None:
     """Takes over the checkpoint itself, the best ones beside it and, from a run folder, the curves that lead up to it.
 
     The resumed run then has a checkpoint before it saves one, and also if it has no update left to make. Raises
@@ -95,6 +96,7 @@ def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
     """
     content, last = read_checkpoint(checkpoint), run / "checkpoints" / f"{LAST}.ckpt"
     check_fit(model, content, checkpoint)
+    check_types(model, content, checkpoint, precision)
     taken_over = [(content["global_step"], checkpoint, last)]
     if not _holds(run, checkpoint):
         for path in checkpoints_of(checkpoint.parent):
@@ -105,7 +107,8 @@ def resume_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
     files = (*CSV_FILES, *(file_of(run, name).name for name in learned_scalars(model)))
     continue_history(checkpoint.parent.parent, run, content["global_step"], files)
     if row := content.get(LOGGED):
-        complete_history(run / CSV_FILES[0], row)
+        with naming_the_reason(checkpoint):
+            complete_history(run / CSV_FILES[0], row)
     last.parent.mkdir(exist_ok=True)
     # Oldest first, and last.ckpt after its equals: a run that is killed in between can resume from what it has.
     for _, source, target in sorted(taken_over, key=lambda it: (it[0], it[2] == last)):

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 
 from attnorm.attention.multihead import attention_layers
-from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint, replace_by_copy
+from attnorm.config.checkpoint_files import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
 from attnorm.config.resume import deciding
 from attnorm.config.run_config import FILE
 from attnorm.config.run_state import locked
@@ -99,7 +100,7 @@ def train(
         if is_first:
             console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
         with profiled(trainer):
-            trainer.fit(module, datamodule=data, ckpt_path=cfg["ckpt_path"])
+            fit(trainer, module, data, cfg["ckpt_path"])
         if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
@@ -112,6 +113,18 @@ def train(
     if is_first:
         console.show_ending(run_folder, summary)
     return summary.get("best_value")
+
+
+def fit(trainer: pl.Trainer, module: TaskModule, data: TaskDataModule, checkpoint: str | None) -> None:
+    """Trains. Raises CheckpointError if Lightning cannot restore the state that is in the checkpoint."""
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
+    except Exception as error:
+        frames = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+        if any(it.co_filename.endswith("checkpoint_connector.py") and "restore" in it.co_name for it in frames):
+            with naming_the_reason(Path(str(checkpoint))):
+                raise
+        raise
 
 
 def keep_data_facts(task: Task, splits: dict[str, Split], run_folder: Path) -> None:
@@ -143,7 +156,7 @@ def keep_run_record(
         assert module.optimization is not None
         record.check(Path(cfg["ckpt_path"]), module.optimization)
         if is_first_rank():
-            resume_history(Path(cfg["ckpt_path"]), run_folder, module.model)
+            resume_history(Path(cfg["ckpt_path"]), run_folder, module.model, cfg["trainer"].get("precision"))
 
 
 def keep_best(folder: Path) -> None:

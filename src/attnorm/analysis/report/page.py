@@ -38,7 +38,9 @@ def write_page(report: Report, path: Path) -> int:
     content = html_of(report).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_bytes(content)
+    unfinished.unlink(missing_ok=True)
+    with open(unfinished, "xb") as file:  # a new file: the folder may come from anyone, and have a link of this name
+        file.write(content)
     os.replace(unfinished, path)
     return len(content)
 

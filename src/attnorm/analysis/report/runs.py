@@ -60,21 +60,10 @@ def readable_runs(places: Places) -> tuple[list[TrainedRun], list[Trouble]]:
     runs, unreadable = [], []
     for folder in folders:
         try:
-            runs.append(checked(read_folder(folder)))
+            runs.append(read_folder(folder))
         except RunError as error:
             unreadable.append(Trouble(str(folder), "unreadable", shortened(str(error)), str(folder)))
     return runs, unreadable
-
-
-def checked(run: TrainedRun) -> TrainedRun:
-    """The run. Raises RunError if its configuration lacks what every run has."""
-    path = run.folder / FILE
-    if not isinstance(run.config["seed"], int):
-        raise RunError(f"{path}: seed: expected a whole number")
-    if not isinstance(run.config["task"]["name"], str):
-        raise RunError(f"{path}: task.name: expected a name")
-    run.config["attention"]  # raises RunError if there is none
-    return run
 
 
 def troubles_of(arms: Sequence[Arm]) -> list[Trouble]:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from attnorm.config.checkpoint_files import RECORD, read_resumable
+from attnorm.config.checkpoint_files import RECORD, naming_the_reason, read_resumable
 from attnorm.config.resume import explained
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import ConfigError
+from attnorm.errors import CheckpointError, ConfigError
 from attnorm.optim import Optimization
+
+ENTRIES = "optimizer_entries"  # key of a record
 
 
 class RunRecord(pl.Callback):
@@ -25,12 +27,19 @@ class RunRecord(pl.Callback):
         }
 
     def on_save_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint[RECORD] = self.record
+        checkpoint[RECORD] = {**self.record, ENTRIES: entries_of(checkpoint["optimizer_states"])}
 
     def check(self, checkpoint: Path, optimization: Optimization) -> None:
         """Raises ConfigError if the data, the tokenizer or the learning rates are not those of the checkpoint's run."""
         content = read_resumable(checkpoint)
         before, step, found = content[RECORD], content["global_step"], []
+        with naming_the_reason(checkpoint):
+            entries = entries_of(content["optimizer_states"])
+        if before.get(ENTRIES, entries) != entries:
+            raise CheckpointError(
+                f"{checkpoint}: cannot be resumed from: its optimizer_states have {entries} entries instead of "
+                f"{before[ENTRIES]}"
+            )
         for split, fingerprint in self.record["data"].items():
             if before["data"].get(split) != fingerprint:
                 found.append(f"data: the {split} split differs from that of the run being resumed")
@@ -47,6 +56,11 @@ class RunRecord(pl.Callback):
             )
         if found:
             raise ConfigError(explained(found, checkpoint))
+
+
+def entries_of(states: list[dict[str, Any]]) -> list[int]:
+    """For how many parameters each optimizer keeps a state; 0 before the first update, and for one without a state."""
+    return [len(state["state"]) for state in states]
 
 
 def same_rates(optimization: Optimization, updates: int, planned: int, count: int) -> bool:
