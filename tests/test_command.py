@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import runs
+from marks import slow
 
+from attnorm import imports
 from attnorm.cli import main
+from attnorm.config.trust import find_own_parts
 
 NORMALIZER = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
 
@@ -62,3 +65,114 @@ def test_a_wheel_holds_the_configuration(tmp_path):
     assert "attnorm/py.typed" in names
     shipped = {name.removeprefix("attnorm/conf/") for name in names if name.startswith("attnorm/conf/")}
     assert shipped == {str(file.relative_to(runs.CONF)) for file in runs.CONF.rglob("*.yaml")}
+
+
+# the working directory, which may be the folder of a stranger's run
+
+SHADOWS = ("omegaconf", "hydra", "datetime", "typing", "hydra_plugins/planted")  # hydra_plugins: Hydra imports them all
+COMMANDS = {
+    "eval": "run={run}",
+    "generate": "run={run} input=-",
+    "attention": "run={run} text=news",
+    "compare": "against={run}",
+    "report": "{run}",
+    "train resume": "resume={run}",
+    "train": "seed=x",
+    "sweep": "seed=x",
+    "figures": "nothing",
+}
+DOORS = {
+    "attnorm": ("-c", "import sys; sys.path.pop(0); from attnorm.cli.main import main; sys.exit(main())"),
+    "python -m attnorm": ("-m", "attnorm"),
+}
+SCRIPTS = {"train.py": "train", "eval.py": "eval", "generate.py": "generate"}
+QUICK = {("python -m attnorm", "compare", "inside"), ("attnorm", "sweep", "beside")}
+
+
+@pytest.mark.parametrize(
+    ("door", "verb", "place"),
+    [
+        (door, verb, place) if (door, verb, place) in QUICK else slow(door, verb, place)
+        for place in ("inside", "beside")
+        for door, verb in [
+            *((door, verb) for door in DOORS for verb in COMMANDS),
+            *SCRIPTS.items(),
+        ]
+    ],
+)
+def test_files_of_the_working_directory_take_the_place_of_no_library(tmp_path, door, verb, place):
+    run = runs.copied_run(tmp_path)
+    for folder in (tmp_path, run):
+        (folder / "hydra_plugins").mkdir()
+        for name in SHADOWS:
+            (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'a').write('{name} ')\n")
+    cwd, named = (run, ".") if place == "inside" else (tmp_path, "run")
+    start = (*DOORS[door], verb.split()[0]) if door in DOORS else (str(runs.ROOT / door),)
+    ended = runs.command(*start, *COMMANDS[verb].format(run=named).split(), cwd=cwd)
+    assert "Traceback" not in ended.stderr and ended.returncode in (0, 2), ended.stderr
+    assert not (tmp_path / "mark").exists(), (tmp_path / "mark").read_text()
+
+
+@pytest.fixture
+def in_folder(monkeypatch, tmp_path):
+    """A folder with a module `own_part`, which is the working directory and first on the search path."""
+    monkeypatch.setattr(imports, "_own_folders", [])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delenv("ATTNORM_TRUST", raising=False)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_part.py").write_text("class Part: ...\n")
+    (tmp_path / "colorsys.py").write_text("raise AssertionError('a library was replaced')\n")
+    yield tmp_path
+    for name in ("own_part", "colorsys"):
+        sys.modules.pop(name, None)
+
+
+def is_own_part_found() -> bool:
+    try:
+        return imports.locate("own_part.Part").__name__ == "Part"
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("verb", "typed", "variable", "is_found"),
+    [
+        ("train", (), "", True),
+        ("sweep", (), "", True),
+        *((verb, (), "", False) for verb in ("eval", "generate", "attention", "compare", "report", "figures")),
+        *((verb, ("trust_code=true",), "", True) for verb in ("eval", "generate", "attention")),
+        *((verb, (), "own_part", True) for verb in ("eval", "compare")),
+        ("eval", ("trust_code=false",), "", False),
+    ],
+)
+def test_own_parts_are_in_the_working_directory_if_they_may_be(monkeypatch, in_folder, verb, typed, variable, is_found):
+    monkeypatch.setenv("ATTNORM_TRUST", variable)
+    find_own_parts(verb, typed)
+    assert str(in_folder) not in sys.path  # until a part is named that is nowhere else
+    assert imports.locate("colorsys.rgb_to_hsv") and str(in_folder) not in sys.path
+    assert is_own_part_found() == is_found
+    assert str(in_folder) not in sys.path[:-1]
+
+
+@pytest.mark.parametrize("inside", [".", "figures/deep"])
+@pytest.mark.parametrize("kind", ["run", "sweep"])
+def test_own_parts_are_never_in_the_folder_of_a_run_or_of_a_sweep(monkeypatch, in_folder, kind, inside):
+    (in_folder / inside).mkdir(parents=True, exist_ok=True)
+    (in_folder / inside / "own_part.py").write_text("class Part: ...\n")
+    if kind == "run":
+        (in_folder / "config.yaml").write_text('{"seed": 1, task: {name: a}, model: {}, attention: {}, data: {}}')
+    else:
+        (in_folder / "jobs.jsonl").touch()
+    monkeypatch.chdir(in_folder / inside)
+    monkeypatch.setenv("ATTNORM_TRUST", "own_part")
+    monkeypatch.setenv("PYTHONPATH", str(in_folder))
+    monkeypatch.setattr(sys, "path", [it for it in sys.path if it != str(in_folder)])
+    find_own_parts("train", ("trust_code=true",))
+    assert not is_own_part_found()
+
+
+def test_the_configuration_of_another_program_does_not_make_a_folder_a_run(in_folder):
+    (in_folder / "config.yaml").write_text("server: &here {port: 1}\n")
+    find_own_parts("train", ())
+    assert is_own_part_found()
