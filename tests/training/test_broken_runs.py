@@ -4,20 +4,29 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 import zipfile
 
+import pandas
 import pytest
 import runs
 import torch
 import yaml
 from safetensors.torch import save_file
 
-from attnorm.config.integrity import COMPANIONS
-from attnorm.config.run_config import read_config
+from attnorm.analysis.arms import read_folder
+from attnorm.analysis.scores import example_table
+from attnorm.cli.train import check_settings
+from attnorm.config.integrity import COMPANIONS, check_types, seal
 from attnorm.config.opened_folder import leave_out
-from attnorm.errors import ConfigError, RunError
+from attnorm.config.overrides import read_run
+from attnorm.config.resume_run import newest_good, recorded_settings
+from attnorm.config.run_config import OF_EVERY_RUN, read_config
+from attnorm.config.run_state import read_json
+from attnorm.errors import CheckpointError, ConfigError, RunError
+from attnorm.sweeps.state import Journal
 
 EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.attention.normalizers.hnas import HNAS\n"
 
@@ -509,3 +518,310 @@ def test_each_file_that_gives_ids_their_meaning_is_a_companion():
         run = runs.finished_run(task)
         recorded = runs.load(run)["companions"]
         assert set(recorded) == {name for name in COMPANIONS if (run / name).exists()}
+
+
+# what is in the folder
+
+
+def link(name, target="outside"):
+    """A function that makes a file or a folder of a run a link to a file or a folder outside of it."""
+
+    def spoil(run):
+        path, there = run / name, run.parent / target
+        if path.exists():
+            there = there.with_suffix(path.suffix)
+            path.rename(there)
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to(there)
+
+    return spoil
+
+
+def pipe(name):
+    """A function that puts a pipe into a run."""
+
+    def spoil(run):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).unlink(missing_ok=True)
+        os.mkfifo(run / name)
+
+    return spoil
+
+
+def folder_of(name):
+    """A function that puts a folder in the place of a file of a run."""
+
+    def spoil(run):
+        (run / name).unlink(missing_ok=True)
+        (run / name).mkdir(parents=True)
+
+    return spoil
+
+
+def file_of(name):
+    """A function that puts a file in the place of a folder of a run."""
+
+    def spoil(run):
+        shutil.rmtree(run / name, ignore_errors=True)
+        (run / name).write_text("x")
+
+    return spoil
+
+
+FILES = (
+    *("run.lock", "run.log", "summary.json", "metrics.csv", "eval_validation.txt", "eval_validation.json.unfinished"),
+    *("checkpoints/last.ckpt", "predictions/validation.parquet", "samples/validation.txt", "sentencepiece.model"),
+)
+INSIDE = {
+    **{f"{name} as a link": (link(name), name) for name in (*FILES, "checkpoints", "figures", "samples", "wandb")},
+    **{f"{name} as a dangling link": (link(name, "no/where"), name) for name in ("report.html", "figures/a.png")},
+    **{f"{name} as a pipe": (pipe(name), name) for name in (*FILES, "x")},
+    **{f"{name} as a folder": (folder_of(name), name) for name in FILES if not name.endswith(".unfinished")},
+    **{f"{name} as a file": (file_of(name), name) for name in ("checkpoints", "predictions", "figures")},
+}
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_everything_in_a_run_folder_is_what_its_name_says(tmp_path, what):
+    run = runs.copied_run(tmp_path)
+    read_config(run)
+    spoil, name = INSIDE[what]
+    spoil(run)
+    with pytest.raises(RunError, match=re.escape(f"{run / name}: is ")):
+        read_config(run)
+
+
+READERS = {
+    "eval": ("eval", "run={run}"),
+    "generate": ("generate", "run={run}", "input=-"),
+    "attention": ("attention", "run={run}", "text=news"),
+    "compare": ("compare", "against={run}"),
+    "resume": ("train", "resume={run}"),
+    "ckpt_path": ("train", *runs.tiny_overrides(), "ckpt_path={run}/checkpoints/last.ckpt"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("spoil", [link("run.lock"), pipe("run.lock")], ids=["a link", "a pipe"])
+def test_every_command_refuses_a_folder_that_leads_elsewhere(monkeypatch, tmp_path, capfd, spoil, reader):
+    run = runs.copied_run(tmp_path)
+    spoil(run)
+    before = runs.files_of(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    verb, *typed = READERS[reader]
+    assert f"{run}/run.lock: is " in refusal(monkeypatch, capfd, verb, *(it.format(run=run) for it in typed))
+    assert runs.files_of(tmp_path) == before
+
+
+def test_a_folder_that_is_itself_a_link_and_the_links_of_wandb_are_fine(tmp_path):
+    run = runs.copied_run(tmp_path)
+    (run / "wandb/run-1/logs").mkdir(parents=True)
+    (run / "wandb/latest-run").symlink_to("run-1")
+    (run / "wandb/run-1/logs/debug-core.log").symlink_to(tmp_path / "elsewhere.log")
+    (tmp_path / "link").symlink_to(run)
+    assert read_config(tmp_path / "link")["seed"] == 1
+
+
+def test_a_sweep_folder_is_opened_like_a_run(monkeypatch, tmp_path, capfd):
+    (tmp_path / "sweep").mkdir()
+    run = runs.copied_run(tmp_path / "sweep")
+    (tmp_path / "sweep/sweep.lock").symlink_to(tmp_path / "victim")
+    job = {"event": "job", "time": 1, "key": "k", "label": "l", "overrides": []}
+    for name in (run.name, "../victim", ".."):
+        with open(tmp_path / "sweep/jobs.jsonl", "a") as file:
+            file.write(json.dumps({**job, "name": name}) + "\n[1]\n{}\n" + "[" * 100_000 + "\n")
+    assert [it["name"] for it in Journal(tmp_path / "sweep").added()] == [run.name]
+    for command in (("compare", f"against={tmp_path}/sweep"), ("sweep", f"dir={tmp_path}/sweep", "seed=1")):
+        assert "sweep.lock: is a link" in refusal(monkeypatch, capfd, *command)
+    assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize(
+    ("group", "options"),
+    [
+        ("logger", {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": "elsewhere"}),
+        ("logger", {"_target_": "pytorch_lightning.loggers.CSVLogger", "name": "../../elsewhere"}),
+        ("logger", {"_target_": "attnorm.training.loggers.TensorBoard", "run_folder": "elsewhere"}),
+        ("logger", {"_target_": "attnorm.training.loggers.TensorBoard", "entry": "/elsewhere"}),
+        ("logger", {"_target_": "pytorch_lightning.loggers.MLFlowLogger", "tracking_uri": "http://a.b"}),
+        ("logger", {"_target_": "pytorch_lightning.loggers.WandbLogger", "settings": [{"root_dir": "elsewhere"}]}),
+        ("callbacks", {"_target_": "pytorch_lightning.callbacks.ModelCheckpoint", "dirpath": "elsewhere"}),
+    ],
+)
+def test_a_run_folder_does_not_say_where_a_resumed_run_writes(tmp_path, group, options):
+    run = runs.copied_run(tmp_path)
+    edit(run, f"{group}.mine", options)
+    key = f"{group}.mine.{[*options][1]}"
+    with pytest.raises(ConfigError, match=f"type ~{group}.mine|type {key}") as caught:
+        recorded_settings(run, [], runs.CONF)
+    assert "trust_code=true" in str(caught.value) and key in str(caught.value)
+    for typed in ("trust_code=true", f"~{group}.mine"):
+        recorded_settings(run, [typed], runs.CONF)
+    if isinstance(options[[*options][1]], str):
+        settings, _ = recorded_settings(run, [f"++{key}=here"], runs.CONF)
+        assert settings[group]["mine"][[*options][1]] == "here"
+
+
+def test_an_entry_is_not_named_like_a_path(tmp_path):
+    run = runs.copied_run(tmp_path)
+    edit(run, "logger", {"../x": {"_target_": "attnorm.training.loggers.TensorBoard"}})
+    settings, _ = recorded_settings(run, [], runs.CONF)
+    with pytest.raises(ConfigError, match=re.escape("logger.../x: an entry must have a name without /")):
+        check_settings(settings)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/x", "..", "a/b", ""])
+def test_the_name_of_a_task_is_that_of_a_folder(monkeypatch, tmp_path, capfd, name):
+    monkeypatch.chdir(tmp_path)
+    typed = (*runs.tiny_overrides(), f"task.name={name}", "paths.log_dir=a/b/logs")
+    assert "task.name" in refusal(monkeypatch, capfd, "train", *typed)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    run = runs.copied_run(tmp_path)
+    edit(run, "task.name", name)
+    assert "task.name" in refusal(monkeypatch, capfd, "eval", f"run={run}")
+
+
+def test_the_cache_that_a_run_folder_names_is_used_only_if_it_is_one(tmp_path):
+    run = runs.copied_run(tmp_path)
+    (tmp_path / "other").mkdir()
+    for folder in ("none", "other"):
+        edit(run, "paths.cache_dir", str(tmp_path / folder))
+        assert read_run(run)["paths"]["cache_dir"] == ".cache"
+        assert recorded_settings(run, [], runs.CONF)[0]["paths"]["cache_dir"] == ".cache"
+        assert read_run(run, trust_code=True)["paths"]["cache_dir"] == str(tmp_path / folder)
+        assert read_run(run, typed=["paths.cache_dir"])["paths"]["cache_dir"] == str(tmp_path / folder)
+    (tmp_path / "other/rows-1").mkdir()
+    (tmp_path / "other/rows-1/manifest.json").touch()
+    assert read_run(run)["paths"]["cache_dir"] == str(tmp_path / "other")
+
+
+# files of any content
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("seed", [1]), ("seed", None), ("seed", "1"), ("task.name", 3), *((it, ...) for it in OF_EVERY_RUN)],
+)
+def test_what_every_run_records_is_there(monkeypatch, tmp_path, capfd, key, value):
+    run = runs.copied_run(tmp_path)
+    if value is ...:
+        cfg = yaml.safe_load((run / "config.yaml").read_text())
+        (run / "config.yaml").write_text(yaml.safe_dump({name: it for name, it in cfg.items() if name != key}))
+    else:
+        edit(run, key, value)
+    for command in (("eval", f"run={run}"), ("compare", f"against={run}"), ("train", f"resume={run}")):
+        assert f"config.yaml: {key}" in refusal(monkeypatch, capfd, *command)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "progress.json", "environment.json", "eval_test.json"])
+@pytest.mark.parametrize("content", ["[" * 200_000, "[1]", "nothing", '{"a": 1'])
+def test_other_json_is_as_good_as_none(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    assert read_json(tmp_path / name) == {}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("rouge1", lambda it: it.astype(str), "rouge1"),
+        ("loss_sum", lambda it: it.astype(str), "loss_sum"),
+        ("n_tokens", lambda it: [[1]] * len(it), "n_tokens"),
+        ("id", lambda it: [[name] for name in it], "id"),
+        ("id", lambda it: ["a"] * len(it), "id"),
+        ("group", lambda it: [[name] for name in it], "group"),
+        ("selecting", lambda it: it.astype(str), "selecting"),
+    ],
+)
+def test_predictions_of_other_types_are_refused(tmp_path, column, values, words):
+    run = runs.copied_run(tmp_path)
+    path = run / "predictions/validation.parquet"
+    table = pandas.read_parquet(path)
+    table[column] = values(table[column])
+    table.to_parquet(path)
+    with pytest.raises(RunError, match=words):
+        example_table(read_folder(run), "validation")
+
+
+def junk(change):
+    """A function that changes the content of the last checkpoint of a run, and seals it."""
+
+    def spoil(run):
+        path = run / "checkpoints/last.ckpt"
+        content = runs.load(run, "last")
+        change(content)
+        with open(path, "w+b") as file:
+            torch.save(content, file)
+            seal(file)
+
+    return spoil
+
+
+def in_optimizer(change):
+    return junk(lambda content: change(content["optimizer_states"][0]))
+
+
+RESUMED = {  # content of a checkpoint with the right checksum
+    "no optimizer states": junk(lambda content: content.update(optimizer_states=[])),
+    "optimizer states without states": in_optimizer(lambda it: it.update(state={})),
+    "half of the optimizer states": in_optimizer(lambda it: it["state"].pop(0)),
+    "optimizer states of numbers": junk(lambda content: content.update(optimizer_states=[1])),
+    "no groups of parameters": in_optimizer(lambda it: it.update(param_groups=[])),
+    "loops of texts": junk(lambda content: content.update(loops={"fit_loop": "x"})),
+    "callbacks of texts": junk(lambda content: content.update(callbacks=dict.fromkeys(content["callbacks"], "x"))),
+    "schedules of texts": junk(lambda content: content.update(lr_schedulers=["x"])),
+    "settings with numbers as keys": junk(lambda content: content["run"]["settings"].update({1: 2})),
+    "a logged row that is a list": junk(lambda content: content.update(logged=[1])),
+    "shards of texts": junk(lambda content: content.update(shards={"folder": "x", "files": {1: 2}, "places": {}})),
+    "float16 weights": junk(lambda content: content.update(state_dict=of_half(content["state_dict"]))),
+    "bfloat16 in one weight": junk(
+        lambda content: content["state_dict"].update(
+            {first(content["state_dict"]): content["state_dict"][first(content["state_dict"])].bfloat16()}
+        )
+    ),
+}
+
+
+def of_half(state):
+    return {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize("what", RESUMED)
+def test_a_checkpoint_that_no_run_saves_is_not_resumed_from(monkeypatch, tmp_path, capfd, what):
+    run = runs.copied_run(tmp_path)
+    (run / "summary.json").unlink()
+    RESUMED[what](run)
+    for path in (run / "checkpoints").glob("*.ckpt"):
+        if path.stem != "last":
+            path.unlink()
+    assert runs.call(monkeypatch, "train", f"resume={run}") == 2
+    printed = capfd.readouterr().err
+    assert "last.ckpt: " in printed and "Traceback" not in printed
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16-true", torch.bfloat16), ("32-true", torch.float32)])
+def test_weights_have_the_dtype_that_the_run_trains(tmp_path, precision, dtype):
+    model = torch.nn.Linear(2, 2)
+    content = {"state_dict": {f"model.{name}": it.to(dtype) for name, it in model.state_dict().items()}}
+    check_types(model, content, tmp_path, precision)
+    for other in {"bf16-true", "16-true", "64-true", "32-true"} - {precision}:
+        with pytest.raises(CheckpointError, match="weight is of torch"):
+            check_types(model, content, tmp_path, other)
+
+
+@pytest.mark.parametrize("how", ["links", "gone", "unreadable"])
+def test_a_run_whose_checkpoints_cannot_be_reached_does_not_start_again(monkeypatch, tmp_path, capfd, how):
+    run = runs.copied_run(tmp_path)
+    (run / "summary.json").unlink()
+    for path in (run / "checkpoints").glob("*.ckpt"):
+        path.unlink()
+        if how == "links":
+            path.symlink_to(tmp_path / "disk" / path.name)
+        elif how == "unreadable":
+            path.write_bytes(b"")
+    curves = (run / "metrics.csv").read_text()
+    expected = {"links": "is a link to", "gone": "Is a disk missing?", "unreadable": "none of its checkpoints"}[how]
+    assert expected in refusal(monkeypatch, capfd, "train", f"resume={run}")
+    assert (run / "metrics.csv").read_text() == curves
+    for path in (*(run / "checkpoints").iterdir(), *run.glob("*.csv")):
+        path.unlink()
+    assert newest_good(run) is None  # it was killed before its first checkpoint

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
@@ -166,13 +166,26 @@ def read_table(run: TrainedRun, stem: str) -> pd.DataFrame | None:
     if not path.is_file():
         return None
     try:
-        rows = pd.read_parquet(path).set_index("id")
-        missing = {"group", "reference", "output", "loss_sum", "n_tokens"} - set(rows.columns)
+        rows = pd.read_parquet(path)
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-    if missing or not rows.index.is_unique:
-        raise RunError(f"{path}: " + (f"has no column {min(missing)}" if missing else "has several rows of one id"))
-    return cast(pd.DataFrame, rows)
+    if missing := {"id", "group", "reference", "output", "loss_sum", "n_tokens"} - set(rows.columns):
+        raise RunError(f"{path}: has no column {min(missing)}")
+    for name in unlike_scores(rows):
+        raise RunError(f"{path}: the column {name} has values of another kind")
+    if not rows["id"].is_unique:
+        raise RunError(f"{path}: has several rows of one id")
+    return cast(pd.DataFrame, rows.set_index("id"))
+
+
+def unlike_scores(rows: pd.DataFrame) -> Iterator[str]:
+    """The columns of a table of predictions that hold something else than `Predictions.table` writes."""
+    columns = list(rows.columns)
+    scores = [*columns[columns.index("output") + 1 : columns.index("loss_sum")], "loss_sum", "n_tokens"]
+    yield from (name for name in ("id", "group") if not all(isinstance(it, str) for it in rows[name]))
+    yield from (name for name in scores if not pd.api.types.is_numeric_dtype(rows[name]))
+    if "selecting" in rows and not pd.api.types.is_bool_dtype(rows["selecting"]):
+        yield "selecting"
 
 
 def primary_metric(runs: Sequence[TrainedRun]) -> str | None:
