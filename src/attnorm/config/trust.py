@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -100,14 +101,15 @@ def find_own_parts(verb: str, arguments: Sequence[str]) -> None:
 
     Files of the working directory could take the place of libraries, and a run folder may come from anyone. So modules
     are imported from there only if a setting names them and they are not installed (`imports.import_named`). Commands
-    that read run folders, with settings of others, need `trust_code=true` or ATTNORM_TRUST for that. A working
-    directory that is in the folder of a run or of a sweep is never used.
+    that read run folders, with settings of others, need `trust_code=true` or ATTNORM_TRUST for that, unless the
+    directory is that of the script or in PYTHONPATH. A directory in the folder of a run or of a sweep is never used.
     """
     here = os.getcwd()
-    listed = map(os.path.realpath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    typed = [os.path.dirname(sys.argv[0]) or ".", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    is_typed = os.path.realpath(here) in map(os.path.realpath, filter(None, typed))
     is_trusted = bool(os.environ.get(VARIABLE)) or any(it.lower() == "trust_code=true" for it in arguments)
     leave_out(here)
-    if (verb in OF_OWN_SETTINGS or is_trusted or os.path.realpath(here) in listed) and not lies_in_run(Path(here)):
+    if (verb in OF_OWN_SETTINGS or is_typed or is_trusted) and not lies_in_run(Path(here)):
         look_last_in(here)
 
 
