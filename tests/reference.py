@@ -197,6 +197,11 @@ class MaskCase:
 
         return self.allowed if self.compact is None else Mask(**self.compact)
 
+    def argument_of(self, normalizer):
+        """`argument`, but dense for a causal mask that the normalizer refuses, because it couples all queries."""
+        refused = normalizer.couples_queries == "all" and self.compact is not None and "causal" in self.compact
+        return self.allowed if refused else self.argument
+
 
 def _lengths(size, *lengths):
     return torch.tensor([[position < length for position in range(size)] for length in lengths])

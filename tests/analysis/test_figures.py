@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnorm.analysis.figures import DECADES, compare_column_mass, draw_run, line, log_floor, normalizer_of, split_label
+from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
 from attnorm.training.csv_table import CsvTable
 
 CONFIG = {
@@ -68,6 +69,17 @@ def test_there_is_one_panel_per_stack_with_its_normalizer_in_the_title(run, draw
     assert [len(axes.get_lines()) for axes in attention.axes] == [4, 2, 2] * 2  # one per head
     assert "seed 3" in attention.get_suptitle() and "one line per head" in attention.get_suptitle()
     assert "0.1, times 10 for fast" in hybrid.get_suptitle() and "per head" not in hybrid.get_suptitle()
+
+
+def test_curves_of_shares_say_how_fast_they_could_move_and_what_one_half_does_not_show(run, drawn):
+    (run / "mix_softmax.csv").write_text((run / "hybrid_weights.csv").read_text())
+    (run / "temperature.csv").write_text((run / "hybrid_weights.csv").read_text())
+    draw_run(run)
+    titles = [figure.get_suptitle() for figure in drawn]
+    for name in ("hybrid weights", "shares of the members", "temperature"):
+        [title] = [title for title in titles if name in title]
+        assert "hybrid_lr_factor=10" in title and (NO_EVIDENCE in title) == (name != "temperature")
+    assert sum(NO_EVIDENCE in title for title in titles) == 2
 
 
 def test_every_recorded_step_is_drawn_the_last_one_with_a_dot(run, drawn):

@@ -177,6 +177,7 @@ def test_hybrid_weights_are_those_of_the_run(visual):
     recorded = [(int(row["step"]), float(row["value"])) for row in read_csv(visual / "hybrid_weights.csv")]
     assert [(row["update"], row["hybrid_weight"]) for row in drawing.rows] == recorded
     assert "starts at 0.50" in drawing.sentences[0]
+    assert "hybrid_lr_factor" in drawing.sentences[1] and "no evidence" in drawing.sentences[1]
     with pytest.raises(ConfigError, match=r"no hybrid weights of encoder \(recorded: fusion\)"):
         dnas_weights.draw_layers(Settings(runs=(visual,)))
 

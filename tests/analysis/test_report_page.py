@@ -18,6 +18,7 @@ from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import Point
 from attnorm.analysis.report.page import figures_of, html_of, json_of, write_page
 from attnorm.errors import UserError
+from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
 
 SMALL = {"examples": 40, "steps": 600}
 EVIL = "</script><img src=x onerror=alert(1)><!--"
@@ -84,6 +85,11 @@ def test_texts_of_a_run_stay_texts(tmp_path):
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     figures = json.loads(page.scripts[0])
     assert EVIL in json.dumps(figures)  # so that the data of charts were tested as well
+
+
+def test_charts_of_hybrid_weights_say_how_they_were_trained_and_what_they_do_not_show(text):
+    [note, *_] = re.findall(r'<p class="note">(Trained with [^<]*)</p>', text)
+    assert "hybrid_lr_factor=10.0" in note and NO_EVIDENCE in note
 
 
 def test_json_in_a_script_cannot_end_it():

@@ -9,7 +9,7 @@ from reference import BATCH, COMPACT_MASKS, HEADS, MASKS, ONE_OF_EACH, case, in_
 from tolerance import tolerance
 from torch.testing import assert_close
 
-from attnorm.attention import Mask
+from attnorm.attention import Mask, build_normalizer
 
 pytestmark = pytest.mark.numerical
 
@@ -57,6 +57,51 @@ def test_dense_is_on_the_device_asked_for_each_time():
         assert mask.dense(3, 4, torch.device(device)).device.type == device
 
 
+BOOLS = torch.ones(2, 7, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"keys": BOOLS.float()}, r"Mask\(keys=...\): expected a bool tensor, .* got dtype torch.float32"),
+        ({"queries": BOOLS.long()}, r"Mask\(queries=...\): expected a bool tensor, .* got dtype torch.int64"),
+        ({"segments": BOOLS.float()}, r"Mask\(segments=...\): expected an int tensor, got dtype torch.float32"),
+        ({"keys": [True, False]}, r"Mask\(keys=...\): expected a bool tensor, .* got list"),
+        ({"keys": BOOLS[0]}, r"Mask\(keys=...\): expected the shape \(B, M\), got \(7,\)$"),
+        ({"queries": BOOLS[None, None]}, r"Mask\(queries=...\): expected the shape \(B, N\), .* dense bool tensor"),
+    ],
+)
+def test_a_field_of_another_dtype_or_shape_gets_a_sentence(fields, words):
+    with pytest.raises(ValueError, match=words):
+        Mask(**fields)
+
+
+@pytest.mark.parametrize("size", [7, 700], ids=["dense", "linear memory"])
+@pytest.mark.parametrize("variant", ["softmax", "dnas", "hnas_sigmoid", "fenchel", "continuous"])
+def test_a_mask_of_other_lengths_or_another_batch_gets_a_sentence(variant, size):
+    module = make(variant, torch.float32) if variant in reference.VARIANTS else build_normalizer(variant)
+    q, k, v = reference.make_qkv(size, size + 1, dtype=torch.float32)
+    bools = torch.ones(3, size + 2, dtype=torch.bool)
+    for fields, words in (
+        ({"keys": bools[:2]}, rf"Mask\(keys=...\): the shape \(2, {size + 2}\) does not fit {size} queries and"),
+        ({"keys": bools[:2, :size]}, rf"Mask\(keys=...\): the shape \(2, {size}\) does not fit"),
+        ({"queries": bools[:2, : size + 1]}, rf"Mask\(queries=...\): the shape \(2, {size + 1}\) does not fit"),
+        ({"segments": bools[:2, :size].long()}, r"Mask\(segments=...\): the shape"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            module.attend(q, k, v, Mask(**fields))
+    if variant in ("dnas", "fenchel"):
+        with pytest.raises(ValueError, match=r"does not fit .* in a batch of 2"):
+            module(q @ k.mT, Mask(keys=bools[:, : size + 1]), keys=k, scale=1.0)
+
+
+def test_a_dense_mask_that_is_not_broadcastable_gets_a_sentence():
+    q, k, v = reference.make_qkv(4, 5)
+    for shape in [(2, 5), (2, 1, 5, 4), (3, 1, 4, 5), (1, 2, 2, 4, 5)]:
+        with pytest.raises(ValueError, match=r"mask: expected a shape that is broadcastable to .*Mask\(keys=...\)"):
+            build_normalizer("dnas").attend(q, k, v, torch.ones(shape, dtype=torch.bool))
+
+
 def test_one_mask_serves_calls_of_different_sizes():
     mask = Mask(causal=True)
     for n_queries, n_keys in [(3, 4), (4, 3), (1, 4), (3, 4)]:
@@ -73,7 +118,9 @@ def test_causal_is_aligned_to_the_end_so_the_last_query_sees_every_key():
 def test_the_compact_mask_and_its_dense_form_give_the_same_weights_outputs_and_gradients(variant):
     module = make(variant)
     for mask, prior in in_turn(COMPACT_MASKS, shift=ONE_OF_EACH.index(variant)):
-        compact, size = MASKS[mask].argument, MASKS[mask].size
+        compact, size = MASKS[mask].argument_of(module), MASKS[mask].size
+        if not isinstance(compact, Mask):
+            continue  # refused, see `test_a_causal_mask_is_refused_...` in test_normalizers.py
         scores = randn(BATCH, HEADS, *size, seed=3).requires_grad_()
         qkv = [x.requires_grad_() for x in reference.make_qkv(*size)]
         log_prior = reference.make_log_prior(prior, *size)
@@ -204,7 +251,7 @@ def test_dead_rows_and_columns_are_zero_with_finite_gradients_never_nan(variant,
     module, of_compact = make(variant, torch.float32).to(device), ("empty_example", "causal_tall")
     for mask, prior in product(("dead_rows", "dead_columns", "nothing_allowed", *of_compact), ("none", "with_holes")):
         size, allowed, argument = MASKS[mask].size, MASKS[mask].allowed.to(device), MASKS[mask].allowed.to(device)
-        if mask in of_compact:
+        if isinstance(MASKS[mask].argument_of(module), Mask):
             fields = MASKS[mask].compact
             argument = Mask(**{k: x.to(device) if isinstance(x, torch.Tensor) else x for k, x in fields.items()})
         log_prior = reference.make_log_prior(prior, *size, dtype=torch.float32)

@@ -90,7 +90,9 @@ def test_output_is_the_heads_average_values_by_the_normalizers_weights(normalize
         log_prior = reference.make_log_prior("pairwise", n_queries, n_keys)
         expected, _ = by_hand(layer, states, memory, MASKS[mask].allowed, log_prior)
         with case(mask):
-            assert_close(layer(states, memory, MASKS[mask].argument, log_prior=log_prior), expected, **TIGHT)
+            assert_close(
+                layer(states, memory, MASKS[mask].argument_of(layer.normalizer), log_prior=log_prior), expected, **TIGHT
+            )
 
 
 class Recorder(Normalizer):
@@ -145,7 +147,7 @@ def test_observe_sees_the_weights_that_make_the_output(normalizer, scorer):
         (n_queries, n_keys), expected, seen = MASKS[mask].size, MASKS[mask].allowed, []
         states, memory = randn(BATCH, n_queries, WIDTH, seed=1), randn(BATCH, n_keys, WIDTH, seed=2)
         with observe(layer, lambda *call, seen=seen: seen.append(call)):
-            layer(states, memory, MASKS[mask].argument)
+            layer(states, memory, MASKS[mask].argument_of(layer.normalizer))
         ((_, weights, allowed),) = seen
         with case(mask):
             assert_close(weights, by_hand(layer, states, memory, expected)[1], **TIGHT)

@@ -11,7 +11,8 @@ from reference import BATCH, HEADS, MASKS, ONE_OF_EACH, VARIANTS, make, randn
 from tolerance import rounding, tolerance
 from torch.testing import assert_close
 
-from attnorm.attention import Mask, build_normalizer
+from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_scorer
+from attnorm.attention.build import NORMALIZERS, build
 from attnorm.attention.normalizers._key_bias import memory_linear
 
 pytestmark = pytest.mark.numerical
@@ -67,7 +68,7 @@ def test_weights_attend_and_their_gradients_equal_the_loop_written_formula(varia
         with reference.case(mask, prior, scale):
             weights = module(scores, case.allowed, log_prior=log_prior)
             assert_same_value_and_gradients(weights, expected, [scores, *others])
-            output = module.attend(q, k, v, case.argument, log_prior=log_prior, scale=scale)
+            output = module.attend(q, k, v, case.argument_of(module), log_prior=log_prior, scale=scale)
             assert_same_value_and_gradients(output, expected @ v, [q, k, v, *others])
 
 
@@ -207,10 +208,10 @@ def test_attend_under_autocast_is_within_rounding_of_float64(variant):
         case = MASKS[mask]
         q, k, v = reference.make_qkv(case.n_queries, case.n_keys, width=8)
         log_prior = reference.make_log_prior(prior, case.n_queries, case.n_keys)
-        expected = exact.attend(q, k, v, case.argument, log_prior=log_prior)
+        expected = exact.attend(q, k, v, case.argument_of(module), log_prior=log_prior)
         q, k, v, log_prior = (None if x is None else x.float() for x in (q, k, v, log_prior))
         with torch.autocast("cpu", torch.bfloat16):
-            out = module.attend(q, k, v, case.argument, log_prior=log_prior)
+            out = module.attend(q, k, v, case.argument_of(module), log_prior=log_prior)
         with reference.case(mask, prior):
             assert difference(out.double(), expected) <= 16 * UNIT_ROUNDOFF[torch.bfloat16] * v.abs().max()
 
@@ -222,6 +223,47 @@ def test_the_result_has_the_dtype_of_the_scores_whatever_that_of_the_prior_and_t
         assert module(random_scores().to(dtype), log_prior=log_prior).dtype == dtype
         q, k, v = reference.make_qkv(4, 5, dtype=dtype)
         assert module.attend(q, k, v, log_prior=log_prior).dtype == dtype
+
+
+# ------------------------------------------------------------------------------------------------------ causal masks
+
+
+@pytest.mark.parametrize("masked", [{}, {"queries": torch.ones(BATCH, 5, dtype=torch.bool)}], ids=["alone", "padded"])
+def test_a_causal_mask_is_refused_exactly_by_normalizers_that_couple_all_queries(masked):
+    """`attend`, the weights and a layer refuse it, and name the form for autoregressive sites."""
+    q, k, v = reference.make_qkv(5, 5)
+    states, mask = randn(BATCH, 5, HEADS * 2), Mask(causal=True, **masked)
+    bounded = {f"constrained_{form}": {"upper": 0.5} for form in ("softmax", "sparsemax")}
+    few: dict[str, dict] = {"fusedmax": {"lam": 0.3}, **bounded}
+    refusing = []
+    for name in NORMALIZERS:
+        module = build_normalizer(name, **few.get(name, {})).double().eval()
+        layer = MultiHeadAttention(HEADS * 2, HEADS, module, build_scorer("scaled_dot")).double().eval()
+        calls = [
+            lambda m=module: m.attend(q, k, v, mask),
+            lambda m=module: m(q @ k.mT, mask, keys=k, scale=1.0),
+            lambda m=layer: m(states, states, mask),
+        ]
+        if module.couples_queries != "all":
+            for call in calls:
+                assert call().isfinite().all()
+            continue
+        refusing.append(name)
+        instead = f"use softmax or {name}_prefix" if f"{name}_prefix" in NORMALIZERS else "use softmax"
+        for call in calls:
+            with pytest.raises(ValueError, match=rf"Mask\(causal=True\): {name} couples .*; {instead}$"):
+                call()
+    assert {"dnas", "hnas", "sinkhorn", "em_routing"} <= {*refusing}
+
+
+def test_a_bank_under_a_causal_mask_is_refused_if_all_queries_are_coupled():
+    module = build_normalizer("ot")
+    module.couples_queries = "all"
+    layer = MultiHeadAttention(8, 2, module, build_scorer("scaled_dot"), bank=build("bank", "templates", {"width": 8}))
+    states = torch.randn(2, 3, 8)
+    assert layer(states, states).isfinite().all()
+    with pytest.raises(ValueError, match=r"Mask\(causal=True\): ot couples queries"):
+        layer(states, states, Mask(causal=True))
 
 
 # -------------------------------------------------------------------------------------------------------------- hnas

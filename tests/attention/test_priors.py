@@ -225,8 +225,8 @@ def test_content_never_gives_nan_and_no_gradient_to_a_key_that_nobody_sees(norma
     for mask in OF_THREE_HEADS:
         given, (n, m) = MASKS[mask].argument, MASKS[mask].size
         states = key_states(m).requires_grad_()
-        log_prior = prior(n, m, 0, states, given)
-        weights = build_normalizer(normalizer)(randn(BATCH, HEADS, n, m), given, log_prior=log_prior)
+        log_prior, module = prior(n, m, 0, states, given), build_normalizer(normalizer)
+        weights = module(randn(BATCH, HEADS, n, m), MASKS[mask].argument_of(module), log_prior=log_prior)
         allowed = MASKS[mask].allowed.expand(weights.shape)
         (gradient,) = reference.gradients(weights, [states])
         several = (allowed.sum(-1, keepdim=True) > 1) & allowed  # an only key has weight 1 whatever its state

@@ -11,6 +11,7 @@ import pytest
 import runs
 import sacrebleu
 import torch
+from matplotlib.figure import Figure
 
 import attnorm
 from attnorm.analysis.alignment import alignment, draw_alignments
@@ -161,6 +162,30 @@ def test_an_alignment_has_a_row_per_target_word_and_a_column_per_source_word(tmp
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(1, len(found.queries)))
     [file] = draw_alignments(run, [text], tmp_path)
     assert file.stat().st_size > 5_000
+
+
+@MODELS
+@pytest.mark.training
+def test_the_coverage_of_a_source_word_counts_every_token_of_the_target(monkeypatch, tmp_path, task):
+    """Summed here token by token, from the attention of each layer and head; the figure shows the same numbers."""
+    run, text = attnorm.load_run(runs.finished_run(task)), "mira maprona trustur ."
+    sizes = [len(ids) for ids in run.tokenizer.encode(text.split())] + [1]  # tokens of each source word, and the end
+    cross = [it for name, it in run.attention(text).items() if name.endswith("cross")]
+    expected = []
+    for place, size in enumerate(sizes):
+        columns = range(sum(sizes[:place]), sum(sizes[:place]) + size)
+        heads = [[sum(float(row[j]) for row in head for j in columns) for head in it.weights] for it in cross]
+        expected.append(sum(map(sum, heads)) / sum(map(len, heads)))
+    found, tokens = alignment(run, text), cross[0].weights.shape[1]
+    assert tokens > len(found.queries)  # some target words have several tokens
+    assert found.coverage.tolist() == pytest.approx(expected, abs=1e-4)
+    assert sum(found.coverage.tolist()) == pytest.approx(tokens, abs=1e-4)
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    draw_alignments(run, [text], tmp_path)
+    labels = [label.get_text().splitlines()[-1] for label in drawn[0].axes[0].get_xticklabels()]
+    assert labels == [f"{mass:.1f}" for mass in found.coverage.tolist()]
 
 
 @pytest.mark.parametrize(

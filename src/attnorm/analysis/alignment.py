@@ -1,6 +1,7 @@
 """Pictures of alignments: how much attention each target word of a translation pays to each source word."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,19 @@ from attnorm.errors import ConfigError, Problem
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
 
 
-def alignment(run: Run, text: str) -> LayerAttention:
+@dataclass(frozen=True)
+class Alignment(LayerAttention):
+    """The attention from target words to source words, with one "head".
+
+    coverage: float32 (source words,): the attention that a source word receives in total, over all target tokens. The
+              coverages of a text sum to its number of target tokens if each row of weights sums to 1. A target word of
+              several tokens is a single row of `weights`, so the columns of `weights` sum to less.
+    """
+
+    coverage: Tensor
+
+
+def alignment(run: Run, text: str) -> Alignment:
     """The attention from the words of the target, which the model writes, to the words of the source.
 
     It is the mean over the layers and heads of the attention to the source, with one "head". The row of a word is the
@@ -35,9 +48,12 @@ def alignment(run: Run, text: str) -> LayerAttention:
     source, target = (ids[0].tolist() for ids in inputs)
     of_source, of_target = word_numbers(run, source), word_numbers(run, [*target[1:], run.tokenizer.eos_id])
     rows, columns = one_hot(of_target), one_hot(of_source)
-    merged = (rows / rows.sum(1, keepdim=True)) @ weights @ columns.T
-    return LayerAttention(
-        merged[None], words(run, [*target[1:], run.tokenizer.eos_id], of_target), words(run, source, of_source)
+    to_words = weights @ columns.T  # (target tokens, source words)
+    return Alignment(
+        ((rows / rows.sum(1, keepdim=True)) @ to_words)[None],
+        words(run, [*target[1:], run.tokenizer.eos_id], of_target),
+        words(run, source, of_source),
+        to_words.sum(0),
     )
 
 
@@ -69,7 +85,7 @@ def draw_alignments(
     """Draws the alignment of each text with its translation, and returns the files: alignment_0.png, ...
 
     Rows are target words and columns are source words. Colours show the square root of the weights. The numbers below
-    are the coverage: the attention that each source word receives in total.
+    are the coverage: the attention that each source word receives in total, over all target tokens.
 
     folder: where the figures are written; by default figures/alignments/ in the run folder. formats: as in `savefig`.
     """
@@ -85,10 +101,9 @@ def draw_alignments(
         axes = figure.subplots()
         image = heat_map(axes, found, 0, colours([found.weights]), run.name)
         add_scale(figure, image, axes)
-        covered = found.weights[0].sum(0).tolist()
         axes.set_xticks(
             range(len(found.keys)),
-            [f"{word}\n{mass:.1f}" for word, mass in zip(found.keys, covered, strict=True)],
+            [f"{word}\n{mass:.1f}" for word, mass in zip(found.keys, found.coverage.tolist(), strict=True)],
             rotation=0 if len(found.keys) <= 8 else 90,
         )
         axes.set(xlabel="source word, and its coverage", ylabel="target word")

@@ -12,7 +12,7 @@ import numpy as np
 from attnorm.attention.build import short_name
 from attnorm.config.run_config import read_config
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
-from attnorm.training.callbacks.learned_scalars import recorded_scalars
+from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share, recorded_scalars
 from attnorm.training.csv_table import read_csv
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def draw_learned_scalar(name: str, rows: Rows, cfg: dict, target: Path) -> Path:
     rows: of ``<name>.csv``. There is one panel per stack, one colour per layer and one line per head.
     """
     words = name.replace("_", " ")
-    figure, panels = draw_stacks([Quantity(words, stacks_of(rows, "value"))], f"{words}\n{rates_of(cfg)}", cfg)
+    caption = f"{words}\n{rates_of(cfg)}" + f"\n{NO_EVIDENCE}" * is_share(name)
+    figure, panels = draw_stacks([Quantity(words, stacks_of(rows, "value"))], caption, cfg)
     if all(0 <= float(row["value"]) <= 1 for row in rows):  # shares: a small change should look small
         for axes in panels[0]:
             axes.set_ylim(-0.02, 1.02)
@@ -60,7 +61,7 @@ def draw_shares(members: dict[str, Rows], cfg: dict, target: Path) -> Path:
     members: the rows of ``mix_<member>.csv`` by member.
     """
     quantities = [Quantity(f"share of {member}", stacks_of(rows, "value")) for member, rows in members.items()]
-    figure, panels = draw_stacks(quantities, f"shares of the members\n{rates_of(cfg)}", cfg)
+    figure, panels = draw_stacks(quantities, f"shares of the members\n{rates_of(cfg)}\n{NO_EVIDENCE}", cfg)
     for axes in panels.flat:
         axes.set_ylim(-0.02, 1.02)
     return save(figure, target)
@@ -69,7 +70,8 @@ def draw_shares(members: dict[str, Rows], cfg: dict, target: Path) -> Path:
 def rates_of(cfg: dict) -> str:
     """The learning rates of a run, in words."""
     optimizer = cfg["optimizer"]
-    return f"learning rate {optimizer['lr']:g}, times {optimizer.get('hybrid_lr_factor', 1):g} for fast parameters"
+    factor = optimizer.get("hybrid_lr_factor", 1)
+    return f"learning rate {optimizer['lr']:g}, times {factor:g} for fast parameters (hybrid_lr_factor={factor:g})"
 
 
 def draw_attention(rows: Rows, cfg: dict, target: Path) -> Path:

@@ -66,6 +66,13 @@ def build_normalizer(name: str, **options: Any) -> Normalizer:
     return build("normalizer", name, options)
 
 
+def name_of(normalizer: Normalizer) -> str:
+    """The key of NORMALIZERS for the class of a normalizer, or the name of a class that is not in the table."""
+    cls = type(normalizer)
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    return next((name for name, other in NORMALIZERS.items() if other == path), cls.__name__)
+
+
 def build_prior(name: str, **options: Any) -> nn.Module:
     """Builds a prior from its name (a key of PRIORS) or dotted path. Raises ValueError like `build_normalizer`."""
     return build("prior", name, options)

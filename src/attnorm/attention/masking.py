@@ -16,6 +16,8 @@ class Mask:
     causal:   query i may see the keys j <= i + M - N. The diagonal is aligned to the end, so a cached step with N = 1
               sees all keys.
     segments: int (B, N) with N = M. Attention stays within each segment (several texts packed into one row).
+
+    Raises ValueError for a tensor of another dtype or number of dimensions, and when it is used, for another length.
     """
 
     queries: Tensor | None = None
@@ -25,6 +27,35 @@ class Mask:
     # caches, because every layer needs the same dense form and the same segments
     _dense: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     _segments: list = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, tensor in self._tensors():
+            expected = "an int tensor" if name == "segments" else "a bool tensor, True at real positions"
+            if not isinstance(tensor, Tensor):
+                raise ValueError(f"Mask({name}=...): expected {expected}, got {type(tensor).__name__}")
+            if tensor.is_floating_point() if name == "segments" else tensor.dtype != torch.bool:
+                raise ValueError(f"Mask({name}=...): expected {expected}, got dtype {tensor.dtype}")
+            if tensor.dim() != 2:
+                shape = f"(B, {'M' if name == 'keys' else 'N'})"
+                pairs = "; a mask of pairs of positions is a dense bool tensor, not a Mask" * (tensor.dim() > 2)
+                raise ValueError(f"Mask({name}=...): expected the shape {shape}, got {tuple(tensor.shape)}{pairs}")
+
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        """The fields that are set, by name."""
+        fields = {"queries": self.queries, "keys": self.keys, "segments": self.segments}
+        return [(name, tensor) for name, tensor in fields.items() if tensor is not None]
+
+    def check_shape(self, batch: int, n_queries: int, n_keys: int) -> None:
+        """Raises ValueError if this is not a mask for scores (batch, H, n_queries, n_keys).
+
+        A batch of 1 is not compared, because such scores may stand for those of all examples.
+        """
+        for name, tensor in self._tensors():
+            length = n_keys if name == "keys" else n_queries
+            of_batch = batch == 1 or tensor.shape[0] in (1, batch)
+            if tensor.shape[1] != length or not of_batch or (name == "segments" and n_queries != n_keys):
+                sizes = f"{n_queries} queries and {n_keys} keys" + f" in a batch of {batch}" * (batch > 1)
+                raise ValueError(f"Mask({name}=...): the shape {tuple(tensor.shape)} does not fit {sizes}")
 
     def dense(self, n_queries: int, n_keys: int, device: torch.device | None = None) -> Tensor | None:
         """Returns a bool tensor broadcastable to (B, 1, N, M), True = may attend, or None if nothing is masked."""
@@ -107,7 +138,16 @@ class Mask:
 def dense_mask(mask: Tensor | Mask | None, scores: Tensor) -> Tensor | None:
     """Converts a mask in either form to a bool tensor broadcastable to `scores` (B, H, N, M), or None."""
     if isinstance(mask, Mask):
+        mask.check_shape(scores.shape[0], *scores.shape[-2:])
         return mask.dense(scores.shape[-2], scores.shape[-1], scores.device)
-    if mask is not None and mask.dtype != torch.bool:
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool:
         raise ValueError(f"mask: expected a bool tensor (True = may attend) or a Mask, got dtype {mask.dtype}")
+    # a batch of 1 and a single head may stand for all, as in `Mask.check_shape`
+    full = [size if size > 1 else None for size in scores.shape[:-2]] + [*scores.shape[-2:]]
+    fits = zip(reversed(mask.shape), reversed(full), strict=False)
+    if mask.dim() > len(full) or not all(size == 1 or whole in (None, size) for size, whole in fits):
+        shapes = f"{tuple(scores.shape)}, got {tuple(mask.shape)}"
+        raise ValueError(f"mask: expected a shape that is broadcastable to {shapes}; for padding, use Mask(keys=...)")
     return mask

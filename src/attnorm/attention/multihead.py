@@ -115,7 +115,7 @@ class MultiHeadAttention(nn.Module):
         log_prior: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """states (B, N, W) attend to memory (B, M, W) -> (B, N, W).
+        """states (B, N, W) attend to memory (B, M, W) -> (B, N, W). Raises ValueError as `Normalizer.attend` does.
 
         With a `cache`, `states` holds only the newest position (N = 1), and the cache provides the earlier keys.
         """
@@ -133,6 +133,7 @@ class MultiHeadAttention(nn.Module):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, cache: Cache | None
     ) -> Tensor:
+        self.normalizer.refuse_leak(mask)  # also on the paths that do not call the normalizer
         scale, dropout = self.scorer.scale(q.shape[-1]), self.dropout if self.training else 0.0
         stepping = cache is not None and self.normalizer.couples_queries == "past"
         outside = 0  # the number of templates of the bank, which come first

@@ -12,12 +12,20 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import Field
 from torch import nn
 
+from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.config.check_compiler import check_compiler
 from attnorm.config.check_trainer import check_trainer
 from attnorm.config.choices import choices, files_with
 from attnorm.config.components import component_problems
 from attnorm.config.opened_folder import opened
-from attnorm.config.resolve import GROUPS, attention_problems, model_attention, typed_keys
+from attnorm.config.resolve import (
+    GROUPS,
+    attention_problems,
+    model_attention,
+    model_heads,
+    model_sites,
+    typed_keys,
+)
 from attnorm.config.resume import changed_settings
 from attnorm.config.run_config import FILE
 from attnorm.config.run_settings import RunSettings
@@ -95,6 +103,8 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     found = check_parts(cfg, ("train", "validation"), typed_keys(overrides))
     if found.is_valid("model", "task", "data"):
         found += ineffective_overrides(cfg, overrides)
+    if found.is_valid("model", "attention"):
+        found += problems_before_training(cfg["attention"], model_sites(cfg), model_heads(cfg))
     if found.is_valid("tokenizer"):
         found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()

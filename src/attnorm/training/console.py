@@ -16,6 +16,7 @@ from rich.table import Table
 from attnorm.config.run_state import RunState
 from attnorm.progress import console
 from attnorm.tasks.results import NAMES, Results
+from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
 UNLIMITED = 10_000  # columns of a console
@@ -128,8 +129,11 @@ def show_warnings(texts: list[str]) -> None:
         console.print(text, style="bold yellow", markup=False)
 
 
-def show_learned_scalar(name: str, rows: list[dict[str, str]]) -> None:
-    """The rows of ``<name>.csv`` as a table: the mean over heads of every layer at five steps of the training."""
+def show_learned_scalar(name: str, rows: list[dict[str, str]], lr_factor: float) -> None:
+    """The rows of ``<name>.csv`` as a table: the mean over heads of every layer at five steps of the training.
+
+    lr_factor: `optimizer.hybrid_lr_factor`, on which the course of the values depends.
+    """
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         curves[row["layer"]][int(row["step"])].append(float(row["value"]))
@@ -142,6 +146,7 @@ def show_learned_scalar(name: str, rows: list[dict[str, str]]) -> None:
     for layer, points in curves.items():
         table.add_row(layer, *(f"{sum(points[step]) / len(points[step]):#.3g}" for step in chosen))
     console.print(table)
+    console.print(f"optimizer.hybrid_lr_factor={lr_factor:g}. {NO_EVIDENCE if is_share(name) else ''}", markup=False)
 
 
 def number(value: float, metric: str) -> str:

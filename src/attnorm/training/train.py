@@ -223,7 +223,7 @@ def evaluate_best(
     loggers.log_final(scores, scores.samples[:SAMPLES], steps)
     console.show_scores(scores, label)
     for name, rows in recorded_scalars(run_folder).items():
-        console.show_learned_scalar(name, rows)
+        console.show_learned_scalar(name, rows, task.cfg["optimizer"].get("hybrid_lr_factor", 1))
     console.show_warnings(warnings)
     best = {"monitor": module.monitor, "best_value": best_value(trainer), "best_step": best_step}
     return {**best, "validation": scores.record(), "warnings": warnings}

@@ -12,7 +12,7 @@ from attnorm.analysis.papers.drawing import GREEN, Drawing, Rows, listed, names_
 from attnorm.analysis.papers.registry import Settings
 from attnorm.config.overrides import read_run
 from attnorm.errors import ConfigError, Problem
-from attnorm.training.callbacks.learned_scalars import recorded_scalars
+from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, recorded_scalars
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,7 +103,8 @@ def rates(rows: Rows) -> str:
     found = dict.fromkeys((row["lr"], row["hybrid_lr_factor"]) for row in rows)
     written = " and ".join(f"{lr:g} times {factor:g}" for lr, factor in found)
     return (
-        f"How far the weights move depends on their learning rate, here {written}; the dashed line is an equal mixture."
+        f"How far the weights move depends on their learning rate, here {written} (optimizer.hybrid_lr_factor). "
+        f"{NO_EVIDENCE} The dashed line is an equal mixture."
     )
 
 

@@ -57,6 +57,7 @@ class Figure:
     name: unique on the page; the HTML id. title: what is drawn. description: the same for readers who do not see it,
     with the main values. spec: the Vega-Lite specification. data: the rows of each of its datasets. fields: the
     fields of the dataset "rows" and their names in the table behind the chart. legend: the series, [] if there is one.
+    note: what a reader of the chart should know, "" for nothing.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Figure:
     data: dict[str, Rows]
     fields: dict[str, str]
     legend: list[Style]
+    note: str = ""
 
 
 def styles_of_arms(labels: Sequence[str]) -> dict[str, Style]:

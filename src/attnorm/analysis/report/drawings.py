@@ -1,7 +1,7 @@
 """Which charts the report draws for a task, and what is written beside them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnorm.analysis.arms import Arm, TrainedRun
 from attnorm.analysis.report.charts import COLOURS, Figure, Style, by_layer, curves, styles_of_arms, styles_of_layers
@@ -16,6 +16,7 @@ from attnorm.analysis.report.curves import (
 from attnorm.analysis.report.results import title_of
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
+from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
 
 MOST_SCALARS = 12  # charts of learned scalars
 LOGGED = {
@@ -112,8 +113,17 @@ def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Figure]:
                 layers = sorted({point.series for point in points}, key=lambda it: (len(it), it))
                 title = f"{title_of(name)}, {stack}, {arm.label}"
                 place = f"{anchor}-scalar-{len(figures) + 1}"
-                figures.append(curves(place, title, points, styles_of_layers(layers), "layer"))
+                figure = curves(place, title, points, styles_of_layers(layers), "layer")
+                figures.append(replace(figure, note=about_scalar(name, runs_to_draw(arm))))
     return figures
+
+
+def about_scalar(name: str, runs: Sequence[TrainedRun]) -> str:
+    """How fast a learned scalar could move in these runs, and what a share of a mixture does not show."""
+    optimizers = [run.config.get("optimizer") for run in runs]
+    factors = dict.fromkeys(str(it.get("hybrid_lr_factor", 1)) for it in optimizers if isinstance(it, Mapping))
+    rate = f"Trained with optimizer.hybrid_lr_factor={' and '.join(factors) or 'unknown'}."
+    return f"{rate} {NO_EVIDENCE}" if is_share(name) else rate
 
 
 def measure_figures(

@@ -56,6 +56,7 @@ class KeyBiased(Normalizer):
         if mask is None:
             return attention(q, k, v, self.key_bias(q, k, log_prior, None, scale), scale)
         assert isinstance(mask, Mask)  # `memory_linear` refuses dense masks
+        mask.check_shape(q.shape[0], q.shape[-2], k.shape[-2])
         if mask.segments is not None:
             return mask.each_segment(self.attend, q, k, v, log_prior, scale)
         queries = None if mask.queries is None else forbid(~mask.queries)

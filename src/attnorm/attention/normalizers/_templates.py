@@ -66,5 +66,6 @@ def allowed_keys(scores: Tensor, mask: Tensor | Mask | None) -> Tensor | None:
     Padded queries are not masked here; `masked_scores` masks them.
     """
     if isinstance(mask, Mask) and not mask.causal and mask.segments is None:
+        mask.check_shape(scores.shape[0], *scores.shape[-2:])
         return None if mask.keys is None else mask.keys[:, None, None, :]  # (B, 1, 1, M)
     return dense_mask(mask, scores)

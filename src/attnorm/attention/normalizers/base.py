@@ -1,6 +1,7 @@
 """Base class of all normalizers. A normalizer turns scores into attention weights."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ class Normalizer(TrainingHooks):
     `TrainingHooks` for parameters that should be recorded, need a higher learning rate, or need a projection.
 
     couples_queries: whether a row of weights depends on other queries. One of "none", "past" (only on earlier queries,
-                     which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites).
+                     which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites; a call
+                     with a `Mask` that is causal raises ValueError. A dense mask is not recognized as causal).
     needs_keys:      whether `forward` requires `keys` and `scale`.
     needs_fixed_alpha: whether the formula contains alpha, the scale of the scores, apart from the scores. A scorer must
                      not learn it then.
@@ -78,6 +80,20 @@ class Normalizer(TrainingHooks):
         """
         raise NotImplementedError
 
+    def __call__(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
+        """Calls `forward`. Raises ValueError if the weights would leak the future, see `refuse_leak`."""
+        self.refuse_leak(mask)
+        weights: Tensor = super().__call__(scores, mask, **given)
+        return weights
+
+    def refuse_leak(self, mask: Tensor | Mask | None) -> None:
+        """Raises ValueError for a causal `Mask` if each row depends on all queries, and so on later ones."""
+        if isinstance(mask, Mask) and mask.causal and self.couples_queries == "all":
+            from attnorm.attention.build import name_of  # imports this module
+            from attnorm.attention.tables import leak_message
+
+            raise ValueError(f"Mask(causal=True): {leak_message(name_of(self))}")
+
     def attend(
         self,
         q: Tensor,
@@ -90,7 +106,7 @@ class Normalizer(TrainingHooks):
     ) -> Tensor:
         """Averages the values with the attention weights: q (B, H, N, D), k and v (B, H, M, D) -> (B, H, N, D).
 
-        The scores are `scale` q k'. `scale` defaults to D ** -0.5.
+        The scores are `scale` q k'. `scale` defaults to D ** -0.5. Raises ValueError as `__call__` does.
         """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         weights = self(dot_scores(q, k, scale), mask, log_prior=log_prior, keys=k, scale=scale)

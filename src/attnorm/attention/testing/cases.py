@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,16 +97,34 @@ def needed(factory: Callable[..., Normalizer], **facts: int) -> dict[str, int]:
 
 
 class Subject:
-    """The normalizer under test: makes inputs for it and calls it as a model would."""
+    """The normalizer under test: makes inputs for it and calls it as a model would.
 
-    def __init__(self, factory: Callable[..., Normalizer], seed: int, device: str, heads: int, lengths: tuple):
+    factory, seed, device, heads, lengths: as in `check_normalizer`.
+    only:     the names of the masks to try; None tries all of them.
+    priors:   those of PRIORS that are tried.
+    training: whether a differentiable normalizer is in train mode.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., Normalizer],
+        seed: int,
+        device: str,
+        heads: int,
+        lengths: tuple,
+        *,
+        only: Collection[str] | None = None,
+        priors: Sequence[str] = PRIORS,
+        training: bool = True,
+    ):
         normalizer = factory(**needed(factory, heads=heads, width=WIDTH))
         if not isinstance(normalizer, Normalizer):
             raise ValueError(
                 f"factory={factory!r}: made {type(normalizer).__name__}, expected an attnorm.attention.Normalizer"
             )
-        self.normalizer = normalizer.to(device).train(bool(normalizer.differentiable))
+        self.normalizer = normalizer.to(device).train(training and bool(normalizer.differentiable))
         self.seed, self.device, self.heads, self.lengths = seed, device, heads, lengths
+        self.only, self.priors = only, priors
         self.current: Problem | None = None  # named when the normalizer raises
         self._modules: dict[torch.dtype, Normalizer] = {}
 
@@ -174,7 +192,15 @@ class Subject:
         dtype: torch.dtype = torch.float64,
         salt: int = 0,
     ) -> Problem:
-        """A random input; scores have a standard deviation of about 1.5."""
+        """A random input; scores have a standard deviation of about 1.5.
+
+        A normalizer that couples all queries refuses a compact causal mask. It gets the dense form.
+        """
+        if isinstance(mask, Mask) and mask.causal and self.normalizer.couples_queries == "all":
+            name, mask = (
+                name.replace("(Mask)", "(Mask.dense)"),
+                mask.dense(n_queries, n_keys, torch.device(self.device)),
+            )
         shapes = [(n_queries, WIDTH), (n_keys, WIDTH), (n_keys, WIDTH)]
         q, k, v = (self.randn(BATCH, self.heads, *shape, salt=salt + i, dtype=dtype) for i, shape in enumerate(shapes))
         prior_shape = {"key": (BATCH, 1, 1, n_keys), "pairwise": (1, self.heads, n_queries, n_keys)}.get(prior)
@@ -188,10 +214,10 @@ class Subject:
     def problems(
         self, priors: Sequence[str] = ("no",), dtype: torch.dtype = torch.float64, only: str = ""
     ) -> Iterator[Problem]:
-        """Every mask (those with `only` in their name) with each of these kinds of priors."""
+        """Every mask (those with `only` in their name) with those of these priors that the subject is tried with."""
         for salt, (name, n_queries, n_keys, mask) in enumerate(self.masks()):
             for prior in priors:
-                if only in name:
+                if only in name and prior in self.priors and (self.only is None or name in self.only):
                     yield self.problem(name, n_queries, n_keys, mask, prior, dtype, salt=10 * salt)
 
     def masks(self) -> Iterator[tuple[str, int, int, Tensor | Mask | None]]:

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,10 +13,30 @@ from attnorm.attention.testing.cases import Subject
 from attnorm.attention.testing.report import Failure, Report, Result, Skip
 from attnorm.imports import nearest
 
-PROPERTIES: dict[str, Callable[[Subject], None]] = {
+FOUNDATIONS = ("results_have_the_shape_and_dtype_of_the_inputs", "masked_entries_are_zero", "dead_rows_give_zero")
+_ALL: dict[str, Callable[[Subject], None]] = {
     check.__name__: check
     for part in (rows, coupling, symmetry, preference, agreement, precision)
     for check in part.PROPERTIES
+}
+PROPERTIES = {name: _ALL[name] for name in (*FOUNDATIONS, *_ALL)}  # those that all others build on come first
+BUILDS_ON = {  # the properties that build on one of the others
+    "no_leak_in_causal_use": "couples_queries_as_declared",
+    "step_equals_full_pass": "couples_queries_as_declared",
+    "self_attention_is_permutation_equivariant": "keys_may_be_reordered",
+    "learned_queries_are_permutation_invariant": "keys_may_be_reordered",
+    "no_prior_no_weight": "rows_sum_to_total",
+    "extreme_scores_stay_finite": "rows_sum_to_total",
+}
+OTHERWISE = {  # what a class declares that does not have the property by intention
+    "weights_are_not_negative": "total = None",
+    "keys_may_be_reordered": "key_equivariant = False",
+    "queries_may_be_reordered": "query_equivariant = False",
+    "a_key_shift_changes_nothing": "key_shift_invariant = False",
+    "every_key_keeps_its_least_mass": "least_mass = 0.0",
+    "a_row_constant_prior_changes_nothing": "prior_scale_invariant = False",
+    "the_prior_multiplies_the_weights": "proportional_to_prior = False",
+    "keys_are_used_only_if_declared": "needs_keys = True",
 }
 
 
@@ -33,7 +54,8 @@ def check_normalizer(
 
     Every property is tried on masks of all kinds (padding, causal, segments, random pairs, dead rows and columns;
     dense and compact), with and without priors, and prints a line: "ok", "FAIL" with the failing case (which mask,
-    shapes, indices, the expected and the found number), or "skip" with the reason.
+    shapes, indices, the expected and the actual number, and what to declare if the class is right), or "skip" with the
+    reason. Properties that build on one that failed are not tested, so that the first cause comes first.
 
     factory:    makes a normalizer when called without arguments: a class, or `lambda: MyNormalizer(p=2)`. If it has a
                 parameter `heads` or `width` without a default, it is called with the number or the width of the heads,
@@ -62,9 +84,14 @@ def check_normalizer(
         )
         say(report.title)
         for name in chosen:
-            report.results.append(result_of(name, subject))
-            say(report.results[-1], flush=True)
-    say(report.summary)
+            failed = {failure.name for failure in report.failures}
+            cause = next((it for it in (*FOUNDATIONS, BUILDS_ON.get(name)) if it in failed), None)
+            report.results.append(
+                result_of(name, subject) if cause is None else Result(name, "not tested", meaning_of(name), cause)
+            )
+            if cause is None:
+                say(report.results[-1], flush=True)
+    say(*report.not_tested, report.summary, sep="\n")
     if not report.passed:
         names = ", ".join(failure.name for failure in report.failures)
         short = f"{report.title}: {report.summary}; failed: {names} (see the report printed above)"
@@ -72,19 +99,47 @@ def check_normalizer(
     return report
 
 
+def meaning_of(name: str) -> str:
+    """The sentence of a property."""
+    return (PROPERTIES[name].__doc__ or "").strip()
+
+
 def result_of(name: str, subject: Subject) -> Result:
     """Tries one property; whatever the normalizer raises is a failure of it, not of the suite."""
     check, subject.current = PROPERTIES[name], None
-    meaning = (check.__doc__ or "").strip()
+    meaning = meaning_of(name)
     try:
         check(subject)
     except Failure as failure:
-        return Result(name, "failed", meaning, str(failure))
+        otherwise = f"\nIf this is intended, declare {OTHERWISE[name]}." if name in OTHERWISE else ""
+        return Result(name, "failed", meaning, f"{failure}{otherwise}")
     except Skip as reason:
         return Result(name, "skipped", meaning, str(reason))
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         frame = [frame for frame in frames if "site-packages" not in frame.filename][-1]
         raised = f"raised {type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {error}"
-        return Result(name, "failed", meaning, f"{subject.current}\n{raised}" if subject.current else raised)
+        detail = f"{subject.current}\n{raised}{likely_cause(subject)}" if subject.current else raised
+        return Result(name, "failed", meaning, detail)
     return Result(name, "ok", meaning)
+
+
+def likely_cause(subject: Subject) -> str:
+    """The form of the mask or the missing keys, if `forward` raises only because of them. "" otherwise."""
+    problem = subject.current
+    assert problem is not None
+    form = "None" if problem.mask is None else "a compact Mask"
+    dense = replace(problem, mask=problem.allowed)
+    keys = {"keys": problem.k, "scale": problem.scale}
+    attempts = [
+        (problem, {}, ""),  # another call than `forward` raised
+        (dense, {}, f"The mask is {form} here, and a dense mask works; use masked_scores(scores, mask)."),
+        (problem, keys, "With `keys` and `scale` it works; declare needs_keys = True."),
+    ]
+    for attempt, given, words in attempts:
+        try:
+            subject.weights(attempt, **given)
+        except Exception:
+            continue
+        return f"\n{words}" if words else ""
+    return ""

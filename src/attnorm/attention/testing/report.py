@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 Total = float | tuple[float, float] | None  # what a row sums to, see `Normalizer.total`
-MARKS = {"ok": "ok  ", "failed": "FAIL", "skipped": "skip"}
+MARKS = {"ok": "ok  ", "failed": "FAIL", "skipped": "skip", "not tested": "    "}
 
 
 class Failure(Exception):
@@ -20,7 +20,11 @@ class Skip(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one property: `status` is "ok", "failed" or "skipped"; `detail` the failing case or the reason."""
+    """What became of one property.
+
+    status: "ok", "failed", "skipped" (the class does not promise it), or "not tested" (it builds on one that failed).
+    detail: the failing case, the reason, or the name of the property that failed.
+    """
 
     name: str
     status: str
@@ -30,7 +34,7 @@ class Result:
     def __str__(self) -> str:
         if self.status == "ok":
             return f"{MARKS['ok']}  {self.name}: {self.meaning}"
-        if self.status == "skipped":
+        if self.status in ("skipped", "not tested"):
             return f"{MARKS['skipped']}  {self.name}: ({self.detail})"
         indented = "".join(f"\n      {line}" for line in self.detail.splitlines())
         return f"{MARKS['failed']}  {self.name}: {self.meaning}{indented}"
@@ -54,13 +58,27 @@ class Report:
         return [result for result in self.results if result.status == "failed"]
 
     @property
+    def not_tested(self) -> list[str]:
+        """One line for each property that failed and that others build on: their names, or how many there are."""
+        after: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.status == "not tested":
+                after.setdefault(result.detail, []).append(result.name)
+        return [
+            f"not tested, because {cause} failed: "
+            + (", ".join(names) if len(names) <= 3 else f"{len(names)} other properties")
+            for cause, names in after.items()
+        ]
+
+    @property
     def summary(self) -> str:
-        """'24 ok, 1 failed, 3 skipped'."""
+        """'24 ok, 1 failed, 3 skipped', and ', 2 not tested' if there are any."""
         counts = {status: sum(result.status == status for result in self.results) for status in MARKS}
-        return ", ".join(f"{count} {status}" for status, count in counts.items())
+        return ", ".join(f"{count} {status}" for status, count in counts.items() if count or status != "not tested")
 
     def __str__(self) -> str:
-        return "\n".join([self.title, *map(str, self.results), self.summary])
+        tested = [str(result) for result in self.results if result.status != "not tested"]
+        return "\n".join([self.title, *tested, *self.not_tested, self.summary])
 
 
 def number(x: Tensor | float) -> str:

@@ -7,7 +7,7 @@ import torch
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.testing.cases import PRIORS, Problem, Subject
-from attnorm.attention.testing.report import Skip, bounds_of, compare, compare_all, compare_row_sums, finite
+from attnorm.attention.testing.report import Failure, Skip, bounds_of, compare, compare_all, compare_row_sums, finite
 
 
 def rows_sum_to_total(subject: Subject) -> None:
@@ -17,7 +17,29 @@ def rows_sum_to_total(subject: Subject) -> None:
     for dtype, tolerance in ((torch.float64, 1e-8), (torch.float32, 1e-5)):
         for problem in subject.problems(PRIORS, dtype):
             live = problem.allowed.any(-1)
-            compare_row_sums(subject.weights(problem), subject.normalizer.total, live, problem, atol=tolerance)
+            try:
+                compare_row_sums(subject.weights(problem), subject.normalizer.total, live, problem, atol=tolerance)
+            except Failure as failure:
+                raise Failure(f"{failure}{fitting_total(subject)}") from failure
+
+
+def fitting_total(subject: Subject) -> str:
+    """What a class can declare as its `total`, if the sums of its rows are intended. "" if no value would fit."""
+    weights = [(subject.weights(problem), problem.allowed.any(-1)) for problem in subject.problems(PRIORS)]
+    smallest = min(float(w.detach().min()) for w, _ in weights)
+    sums = torch.cat([w.detach().sum(-1)[live.expand(w.shape[:-1])] for w, live in weights])
+    if not sums.isfinite().all():
+        return ""
+    low, high = float(sums.min()), float(sums.max())
+    if smallest < 0:
+        total = "None, because some weights are negative"
+    elif high - low <= 1e-6:
+        total = f"{high:.6g}"
+    elif high <= 1 + 1e-6:
+        total = "AT_MOST_ONE (import it from attnorm.attention.normalizers.base)"
+    else:
+        total = '(0.0, float("inf"))'
+    return f"\nThe rows sum to numbers from {low:.3g} to {high:.3g}. If this is intended, declare total = {total}."
 
 
 def weights_are_not_negative(subject: Subject) -> None:
@@ -32,10 +54,12 @@ def weights_are_not_negative(subject: Subject) -> None:
 
 def masked_entries_are_zero(subject: Subject) -> None:
     """a weight that the mask forbids is exactly 0, also where all scores are far below any finite mask value"""
+    # rows without an allowed key may hold NaN here: they are the subject of `dead_rows_give_zero`
     for problem in subject.problems(PRIORS):
         for name, scores in (("", problem.scores), (" (scores lowered by 1e6)", problem.scores - 1e6)):
             w = subject.weights(replace(problem, given=scores))
-            compare(w * ~problem.allowed, torch.zeros_like(w), f"masked weights{name}", problem, atol=0)
+            masked = ~problem.allowed & ~(w.isnan() & ~problem.allowed.any(-1, keepdim=True))
+            compare(w.where(masked, 0), torch.zeros_like(w), f"masked weights{name}", problem, atol=0)
 
 
 def mask_equals_shorter_input(subject: Subject) -> None:

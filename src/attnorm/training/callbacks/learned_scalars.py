@@ -14,6 +14,7 @@ from attnorm.training.csv_table import CsvTable, read_csv
 from attnorm.training.loggers import send_charts
 
 COLUMNS = ("step", "layer", "head", "value")
+NO_EVIDENCE = "A weight near one half is no evidence that a layer uses both: it may not have moved yet."
 RESERVED = (
     "attention",
     "head_measures",
@@ -57,6 +58,11 @@ class LearnedScalars(EveryNSteps):
                 metrics[f"{name}/{layer}"] = sum(values) / len(values)
         if metrics:
             log_now(trainer, metrics)
+
+
+def is_share(name: str) -> bool:
+    """Whether a learned scalar is the share of a normalizer in a mixture, as of `hnas` or `mix`."""
+    return name.endswith("hybrid_weights") or "mix_" in name
 
 
 def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:

@@ -1,0 +1,109 @@
+"""Before training: the cheapest properties, tried on the normalizers of a run that are not attnorm's.
+
+A normalizer that forgets the mask trains without an error, and its decoder sees the future.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from attnorm.attention.build import PARTS, build_part, normalizers_of, short_name
+from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.tables import at_site, with_tables
+from attnorm.attention.testing.cases import PRIORS, WIDTH, Subject
+from attnorm.attention.testing.check import PROPERTIES, meaning_of
+from attnorm.attention.testing.report import Failure, Result, Skip
+from attnorm.errors import Problem
+from attnorm.imports import find, required_options
+
+CHEAPEST = ("masked_entries_are_zero", "dead_rows_give_zero")
+CAUSAL = "no_leak_in_causal_use"  # tried at autoregressive sites
+FEW_MASKS = (
+    "padded keys (dense)",
+    "padded queries and keys (Mask)",
+    "padded, causal, segments (Mask)",
+    "dead rows and dead columns (dense)",
+)
+
+log = logging.getLogger(__name__)
+
+
+def problems_before_training(
+    attention: Mapping[str, Any], sites: Mapping[str, bool], heads: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """The normalizers of a model, not attnorm's, that lack one of the cheapest properties. It takes about 50 ms each.
+
+    attention: tables in which `attnorm.attention.check_attention` finds no problem.
+    sites:     the model's sites, each with whether it is autoregressive. heads: the number of heads at each site.
+
+    A normalizer that raises on the small inputs of the check is not a problem here: a warning is logged. It may be
+    right at the lengths of the run, and if it is not, the run ends with its traceback.
+    """
+    attention = with_tables(attention)
+    used: dict[str, tuple[str, int]] = {}
+    for site in sorted(sites, key=lambda site: not sites[site]):  # autoregressive sites first: they need all properties
+        names = normalizers_of(at_site(attention, site, sites[site]))
+        for layer, name in enumerate(names):
+            used.setdefault(name, (site, layer))
+    for name, place in used.items():
+        site, count = place[0], heads.get(place[0])
+        facts = {"heads": count if type(count) is int else 2, "width": WIDTH, "place": place}
+        normalizer = build_part("normalizer", name, attention, **facts)
+        if is_of_attnorm(normalizer):
+            continue
+        key = f"attention.{site}" if site in attention else "attention._default_"
+        try:
+            failure = first_failure(normalizer, facts["heads"], sites[site], bool(attention["prior"].get(site)))
+        except Exception as error:
+            raised = f"{type(error).__name__}: {error}"
+            log.warning("%s=%s: not checked before training, because it raised %s", key, name, raised)
+            continue
+        if failure:
+            yield Problem(key, f"{in_words(failure)}. All properties: {command(name, attention)}", name)
+
+
+def is_of_attnorm(normalizer: Normalizer) -> bool:
+    """Whether the normalizer and all normalizers inside it, such as the members of a mix, are classes of attnorm."""
+    parts = [type(part) for part in normalizer.modules() if isinstance(part, Normalizer)]
+    return all(part.__module__.partition(".")[0] == "attnorm" for part in parts)
+
+
+def first_failure(normalizer: Normalizer, heads: int, causal: bool, prior: bool) -> Result | None:
+    """The first of the cheapest properties that a normalizer lacks, tried in eval mode on a few inputs; None if it has
+    all of them.
+
+    heads:  the number of heads of the inputs.
+    causal: whether it is used at an autoregressive site. prior: whether it is used with a prior.
+
+    Raises what the normalizer raises.
+    """
+    priors = (PRIORS[0], PRIORS[-1]) if prior else PRIORS[:1]
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        subject = Subject(lambda: normalizer, 0, "cpu", heads, (), only=FEW_MASKS, priors=priors, training=False)
+        for name in (*CHEAPEST, CAUSAL) if causal else CHEAPEST:
+            try:
+                PROPERTIES[name](subject)
+            except Failure as failure:
+                return Result(name, "failed", meaning_of(name), str(failure))
+            except Skip:
+                continue
+    return None
+
+
+def in_words(failure: Result) -> str:
+    """The property that does not hold, and the numbers that show it."""
+    return f"{failure.name} does not hold ({failure.meaning}); {failure.detail.splitlines()[-1]}"
+
+
+def command(name: str, attention: Mapping[str, Any]) -> str:
+    """The command that tries all properties of a normalizer with its options."""
+    options = attention["options"].get(short_name(name)) or {}
+    facts = [
+        fact for fact in ("heads", "width") if fact in required_options(find("normalizer", name, *PARTS["normalizer"]))
+    ]
+    arguments = [repr(name), *(f"{fact}={fact}" for fact in facts), *(f"{key}={it!r}" for key, it in options.items())]
+    make = f"lambda {', '.join(facts)}: build_normalizer({', '.join(arguments)})".replace("lambda :", "lambda:")
+    imports = "from attnorm.attention import build_normalizer; from attnorm.attention.testing import check_normalizer"
+    return f'python -c "{imports}; check_normalizer({make})"'
