@@ -13,6 +13,7 @@ from scipy import stats
 from attnorm.analysis import compare
 from attnorm.analysis.arms import arms_of, find_runs, varying, waiting_jobs
 from attnorm.analysis.comparison import all_verdicts
+from attnorm.analysis.withheld import unbeaten
 from attnorm.config.run_state import locked
 from attnorm.errors import ConfigError, RunError
 from attnorm.sweeps.state import Journal
@@ -204,6 +205,98 @@ def test_equal_runs_give_no_verdict(tmp_path):
     assert "no verdict" in verdict.sentence() and "zero" in verdict.no_verdict
 
 
+# verdicts that are withheld
+
+
+def test_arms_that_do_not_beat_a_simple_method_get_no_verdict(monkeypatch, tmp_path, capsys):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, lead=60.0)
+    for metric in (None, "loss"):
+        found = compare("softmax", tmp_path, metric)
+        [clause], [verdict] = found.withheld, found.verdicts
+        assert "no arm beats the simple baseline lead-8; the best one, dnas" in clause and "against 60.00" in clause
+        assert verdict.no_verdict == clause and math.isnan(verdict.adjusted) and not verdict.is_shown
+        assert math.isnan(verdict.difference.detectable) and math.isnan(verdict.difference.new_seeds.low)
+        assert "Detectable" not in verdict.sentence() and verdict.claim_for_this_test_set() is None
+        assert found.simple == ({"lead-8": 60.0} if metric is None else {})
+    for plan in ([], ["plan=1"]):
+        assert runs.call(monkeypatch, "compare", f"against={tmp_path}", *plan) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert said.startswith("No verdict: no arm beats the simple baseline lead-8")
+        assert "60.00" in said and "Detectable" not in said and "seeds per arm" not in said
+
+
+def test_one_arm_that_beats_the_simple_method_is_enough_for_verdicts(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, examples=400, lead=30.0)
+    found = compare("softmax", tmp_path)
+    assert found.scores[0].mean < 30 < found.scores[1].mean
+    assert found.withheld == [] and found.verdicts[0].no_verdict is None and found.simple == {"lead-8": 30.0}
+
+
+@pytest.mark.parametrize(("ours", "is_beaten"), [(2.0, True), (1.5, True), (1.0, False)])
+def test_a_lower_loss_beats_a_simple_method(ours, is_beaten):
+    runs_of_arms = {"softmax": [{"loss": 3.0}], "dnas": [{"loss": ours + 0.5}, {"loss": ours - 0.5}]}
+    assert bool(unbeaten(runs_of_arms, {"unigram": {"loss": 1.5}}, "loss")) is is_beaten
+    assert unbeaten(runs_of_arms, {}, "loss") == [] == unbeaten({"softmax": []}, {"unigram": {"loss": 1.5}}, "loss")
+    assert bool(unbeaten(runs_of_arms, {"unigram": {"loss": 1.5, "f1": 9.0}}, "f1 of another task")) is is_beaten
+
+
+def test_an_arm_with_one_output_for_all_examples_gets_no_verdict(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "hnas": 3.0})
+    for seed in (1, 2):
+        make_run(tmp_path / f"dnas_{seed}", "dnas", seed, gain=9.0, outputs=["the same"] * 200)
+    make_run(tmp_path / "dnas_3", "dnas", 3, gain=9.0)
+    found = compare("softmax", tmp_path)
+    [clause] = found.withheld
+    assert clause == "dnas gives one and the same output for all 100 examples with seeds 1 and 2 (of 3)"
+    silent = {it.label: it.is_silent for it in found.verdicts}
+    assert silent == {"dnas": True, "hnas": False}
+    make_run(tmp_path / "more" / "dnas_4", "dnas", 4, gain=9.0)
+    make_run(tmp_path / "more" / "softmax_4", seed=4)
+    make_run(tmp_path / "more" / "hnas_4", "hnas", 4, gain=3.0)
+    assert compare("softmax", tmp_path).withheld == []  # two of four seeds are not most of them
+
+
+def test_arms_with_equal_scores_with_most_seeds_get_no_verdict(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 0.0})
+    for seed in (1, 3):
+        (tmp_path / f"dnas_{seed}/predictions/validation.parquet").write_bytes(
+            (tmp_path / f"softmax_{seed}/predictions/validation.parquet").read_bytes()
+        )
+    found = compare("softmax", tmp_path)
+    [clause] = found.withheld
+    assert "zero with seeds 1 and 3 (of 3), where 0 of 200 outputs differ" in clause
+    assert found.verdicts[0].is_silent and "Detectable" not in found.verdicts[0].sentence()
+
+
+# seeds that count
+
+
+def test_means_and_differences_are_over_the_same_seeds(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0, "hnas": 1.0}, seeds=range(5))
+    make_run(tmp_path / "softmax_5", seed=5, gain=30.0)
+    make_run(tmp_path / "hnas_5", "hnas", 5)
+    make_run(tmp_path / "dnas_5", "dnas", 5, state="failed", why="RuntimeError: x")
+    make_run(tmp_path / "hnas_6", "hnas", 6)
+    found = compare("softmax", tmp_path)
+    means = {it.label: it.mean for it in found.scores}
+    for verdict in found.verdicts:
+        assert verdict.difference.estimate == pytest.approx(means[verdict.label] - means["softmax"])
+        assert verdict.difference.seeds == 5 and "seed 5, because dnas failed" in verdict.sentence()
+    hnas = next(it for it in found.verdicts if it.label == "hnas")
+    assert "seed 6, because softmax has no such run" in hnas.sentence()
+    assert [list(it.values) for it in found.scores] == [[0, 1, 2, 3, 4]] * 3
+
+
+def test_an_arm_with_few_seeds_does_not_reduce_those_of_the_others(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=range(4))
+    make_run(tmp_path / "hnas_2", "hnas", 2)
+    found = compare("softmax", tmp_path)
+    assert {it.label: it.difference.seeds for it in found.verdicts} == {"dnas": 4, "hnas": 1}
+    make_runs(tmp_path, {"sinkhorn": 0.0}, seeds=(7, 8, 9))
+    with pytest.raises(RunError, match="sinkhorn and softmax have no seed in common"):
+        compare("softmax", tmp_path)
+
+
 def test_a_failed_run_drops_its_pair_and_is_reported(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=range(4))
     make_run(tmp_path / "softmax_4", seed=4, state="failed", why="RuntimeError: out of memory")
@@ -212,7 +305,10 @@ def test_a_failed_run_drops_its_pair_and_is_reported(tmp_path):
     found = compare("softmax", tmp_path)
     assert found.verdicts[0].difference.seeds == 4 and found.verdicts[0].no_verdict is None
     assert found.scores[0].left_out == ("softmax, seed 4: failed (RuntimeError: out of memory)",)
-    assert found.scores[1].left_out == ("dnas, seed 5: killed",)
+    assert found.scores[1].left_out == (
+        "dnas, seed 4: another arm has no scores for this seed",
+        "dnas, seed 5: killed",
+    )
 
 
 def test_no_verdict_is_given_while_planned_runs_are_unfinished(tmp_path):

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -98,6 +98,11 @@ class ExampleTable:
             return float(corpus.of(sums.sum(0))) if len(sums) else float("nan")
         return float(rows[metric].mean())
 
+    def texts(self, column: str, ids: Sequence[str]) -> list[str]:
+        """The references or outputs of examples; a list of texts as one text."""
+        values = self.rows.loc[list(ids), column]
+        return [value if isinstance(value, str) else repr(list(value)) for value in values]
+
     def content(self, ids: Sequence[str]) -> str:
         """A hash of the references of these examples."""
         return digest([[str(value) for value in self.rows.loc[list(ids), "reference"]]])
@@ -126,6 +131,12 @@ def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
         return split
     has_test = all(table_file(run, TEST).is_file() and not is_changed(run) for run in runs)
     return "test" if runs and has_test else "validation"
+
+
+def evaluation_of(run: TrainedRun, split: SplitName) -> Mapping[str, Any]:
+    """What a run has recorded of its evaluation on the whole split, such as its metrics; {} if there is nothing."""
+    found = read_json(run.folder / f"{TEST}.json") if split == "test" else run.summary.get("validation")
+    return found if isinstance(found, dict) else {}
 
 
 def is_changed(run: TrainedRun) -> bool:
