@@ -220,6 +220,8 @@ def made_up_predictions(
         scores={"rouge1": (scores + 1).tolist(), "rougeL": scores.tolist()},
         loss_sum=(loss * tokens).tolist(),
         n_tokens=tokens.tolist(),
+        input_hashes=[f"{number:016x}" for number in range(examples)],
+        checkpoint={"update": 600, "sha256": f"{hash_of(f'{attention} {seed}'):064x}"},
         selecting={str(number) for number in range(0, examples, 2)},
     )
 

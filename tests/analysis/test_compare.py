@@ -1,10 +1,14 @@
 """Comparisons of runs: which runs form an arm, on which examples they are compared, and what the verdict says."""
 
+import json
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import runs
 from made_up_runs import make_run, make_runs
@@ -17,6 +21,7 @@ from attnorm.analysis.withheld import unbeaten
 from attnorm.config.run_state import locked
 from attnorm.errors import ConfigError, RunError
 from attnorm.sweeps.state import Journal
+from attnorm.tasks.results import CHECKPOINT
 
 THREE = {"softmax": 0.0, "dnas": 3.0, "hnas": 0.0}
 
@@ -159,6 +164,121 @@ def test_runs_on_other_data_are_not_compared(tmp_path):
     make_run(tmp_path / "vqa", task="vqa")
     with pytest.raises(RunError, match="different tasks cannot be compared: gigaword, vqa"):
         compare("softmax", tmp_path)
+
+
+def with_column(folder, name, values, stem="validation"):
+    """Changes a column of a table without losing what the table says of its checkpoint."""
+    path = folder / f"predictions/{stem}.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index(name)
+    pq.write_table(table.set_column(place, name, pa.array(values(table[name].to_pylist()))), path)
+
+
+def test_runs_with_other_inputs_are_not_compared(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    assert compare("softmax", tmp_path).doubts == []
+    with_column(folders[1], "input_hash", lambda old: [*old[:-4], "a", "b", "c", "d"])
+    with pytest.raises(RunError, match=r"softmax, seed 2 .*different data: \d of 100 examples .*different inputs"):
+        compare("dnas", tmp_path)
+
+
+def test_runs_that_saw_no_images_are_compared_with_runs_that_did(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    for folder in folders[:3]:
+        with_column(folder, "input_hash", lambda old: [f"{it}-{number}" for number, it in enumerate(old)])
+    assert compare("softmax", tmp_path).doubts == []
+    with_column(folders[3], "input_hash", lambda old: [f"{it}-another" for it in old])
+    with pytest.raises(RunError, match="100 of 100 examples with the same id and reference have different images"):
+        compare("softmax", tmp_path)
+
+
+def test_runs_without_hashes_of_their_inputs_cannot_be_checked(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    change_table(folders[4], lambda rows: rows.pop("input_hash"))
+    [doubt] = compare("softmax", tmp_path).doubts
+    assert "cannot be checked" in doubt and "dnas, seed 2 was scored by an older version" in doubt
+
+
+def test_checkpoints_that_were_selected_in_different_ways_are_not_compared(tmp_path):
+    for folder in make_runs(tmp_path, THREE)[:3]:
+        change_table(folder, lambda rows: rows.__setitem__("selecting", True))
+    with pytest.raises(RunError, match=r"softmax were selected on all .*task.selection=all.* those of dnas on half"):
+        compare("softmax", tmp_path)
+
+
+def score_test(folder, update, name="eval_test"):
+    """Scores of a checkpoint on the test split."""
+    table = pq.read_table(folder / "predictions/validation.parquet").drop_columns("selecting")
+    table = table.replace_schema_metadata({CHECKPOINT: json.dumps({"update": update, "sha256": str(update)})})
+    pq.write_table(table, folder / f"predictions/{name}.parquet")
+    (folder / f"{name}.json").write_text(json.dumps({"typed": {}, "checkpoint": "best", "step": update}))
+
+
+def end_training(folder, update):
+    path = folder / "predictions/validation.parquet"
+    table = pq.read_table(path)
+    checkpoint = json.dumps({"update": update, "sha256": str(update)})
+    pq.write_table(table.replace_schema_metadata({CHECKPOINT: checkpoint}), path)
+
+
+def test_test_scores_of_an_earlier_checkpoint_are_refused(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    for folder in folders:
+        end_training(folder, 6)
+        score_test(folder, 6)
+    assert compare("softmax", tmp_path).source == "test"
+    end_training(folders[0], 18)
+    with pytest.raises(RunError, match=r"softmax_1: its scores on the test split are of update 6.* is of update 18\."):
+        compare("softmax", tmp_path)
+    assert compare("softmax", tmp_path, split="validation").source == "half"
+    score_test(folders[0], 18, "eval_test_2")
+    assert compare("softmax", tmp_path).source == "test"
+    (folders[0] / "eval_test_2.json").write_text('{"typed": {"decoding.beam_size": 1}}')
+    with pytest.raises(RunError, match="training was continued"):
+        compare("softmax", tmp_path)
+
+
+def test_other_code_and_versions_are_doubts(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    (folders[0] / "environment.json").write_text(
+        json.dumps({"packages": {"torch": "2.1"}, "git": {"commit": "f" * 40, "changed": False}, "gpus": []})
+    )
+    doubts = " ".join(compare("softmax", tmp_path).doubts)
+    assert "differ in the commit of the code" in doubts and "differ in the version of torch" in doubts
+
+
+def test_of_two_finished_runs_the_newer_one_counts_and_the_other_is_named(tmp_path):
+    older = make_runs(tmp_path, THREE)[0]
+    newer = make_run(tmp_path / "again", gain=3.0)
+    os.utime(older / "config.yaml", (1, 1))
+    found = compare("softmax", tmp_path)
+    [doubt] = found.doubts
+    assert f"softmax, seed 1 ({older})" in doubt and str(newer) not in doubt
+    rows = table_of(newer)
+    assert found.scores[0].values[1] == pytest.approx(rows[~rows["selecting"]]["rougeL"].mean())
+
+
+def test_training_data_that_changed_under_the_same_settings_are_a_doubt(tmp_path):
+    for number, name in enumerate(("softmax", "dnas")):
+        for seed in (1, 2, 3):
+            prints = {"train": f"tokens-{number}", "validation": "tokens-9"}
+            make_run(tmp_path / f"{name}{seed}", name, seed, gain=number, summary={"data_fingerprints": prints})
+    [doubt] = compare("softmax", tmp_path).doubts
+    assert "softmax, seed 1 and dnas, seed 1 were trained on different data" in " ".join(doubt.split())
+    others = tmp_path / "other"
+    for number, name in enumerate(("softmax", "dnas")):
+        for seed in (1, 2, 3):
+            summary = {"data_fingerprints": {"train": f"tokens-{number}"}}
+            settings = {"data.train_size": number}
+            make_run(others / f"{name}{seed}", name, seed, gain=number, summary=summary, settings=settings)
+    assert compare(others).doubts == []
+
+
+def test_the_command_prints_doubts(monkeypatch, tmp_path, capsys):
+    folders = make_runs(tmp_path, THREE)
+    change_table(folders[4], lambda rows: rows.pop("input_hash"))
+    assert runs.call(monkeypatch, "compare", f"against={tmp_path}") == 0
+    assert "It cannot be checked whether all runs were given the same inputs" in capsys.readouterr().out
 
 
 # verdicts

@@ -137,9 +137,9 @@ def test_more_than_the_attention_differs(tmp_path, of_nine):
 
 def test_different_code_is_noted(tmp_path):
     first, second = make_run(tmp_path / "a", **SMALL), make_run(tmp_path / "b", "hnas", **SMALL)
-    assert collect([first, second]).tasks[0].setup.notes == []
+    assert collect([first, second]).tasks[0].doubts == []
     (second / "environment.json").write_text(json.dumps({"git": {"commit": "f" * 40, "changed": True}}))
-    notes = " ".join(collect([first, second]).tasks[0].setup.notes)
+    notes = " ".join(collect([first, second]).tasks[0].doubts)
     assert "the commit of the code" in notes and "ffffffffff with uncommitted changes" in notes
 
 

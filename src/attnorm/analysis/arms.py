@@ -74,11 +74,13 @@ class Arm:
 
     label: the label of their attention; if other settings distinguish them from another arm with the same attention,
     these follow, as in "softmax (model.n_heads=4)". Options of the normalizer are named without the group, as in
-    "em_routing (n_iters=3)". runs: by seed, one per seed.
+    "em_routing (n_iters=3)". runs: by seed, one per seed. superseded: finished runs in place of which a newer one with
+    the same seed counts.
     """
 
     label: str
     runs: tuple[TrainedRun, ...]
+    superseded: tuple[TrainedRun, ...] = ()
 
     @property
     def finished(self) -> dict[int, TrainedRun]:
@@ -157,7 +159,11 @@ def arms_of(runs: Sequence[TrainedRun]) -> list[Arm]:
         groups[repr(sorted(run.settings.items(), key=lambda item: item[0]))].append(run)
     members = [one_per_seed(group) for group in groups.values()]
     names = labels_of([group[0] for group in members])
-    return [Arm(name, group) for name, group in zip(names, members, strict=True)]
+    arms = []
+    for name, counting, group in zip(names, members, groups.values(), strict=True):
+        older = [run for run in group if run.state is RunState.FINISHED and run not in counting]
+        arms.append(Arm(name, counting, tuple(older)))
+    return arms
 
 
 def one_per_seed(runs: Iterable[TrainedRun]) -> tuple[TrainedRun, ...]:

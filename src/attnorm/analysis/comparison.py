@@ -8,10 +8,12 @@ import numpy as np
 
 from attnorm.analysis.arms import Arm, TrainedRun, arms_of, find_runs, is_of_normalizer, varying, waiting_jobs
 from attnorm.analysis.costs import mean_costs
+from attnorm.analysis.provenance import check_inputs, doubts_of
 from attnorm.analysis.scores import (
     ExampleTable,
     Source,
     SplitName,
+    check_current,
     common_split,
     evaluation_of,
     example_table,
@@ -50,6 +52,7 @@ class Comparison:
     simple: the metric of each simple method, such as lead-8, on the whole split; empty if they do not have it.
     withheld: why some or all verdicts are withheld, as clauses, see `analysis.withheld`; to be shown above everything.
     differing: the settings besides the attention in which the arms differ. notes: what a reader has to know.
+    doubts: what else differs between the runs, see `analysis.provenance`.
     pending: the runs that are not finished yet; there are no verdicts as long as there are any.
     """
 
@@ -64,6 +67,7 @@ class Comparison:
     withheld: list[str]
     differing: list[str]
     notes: list[str]
+    doubts: list[str]
     pending: list[str]
 
     @property
@@ -132,6 +136,7 @@ def compare_arms(
         names = ", ".join(dict.fromkeys(arm.task for arm in arms))
         raise RunError(f"runs of different tasks cannot be compared: {names}")
     finished = [run for arm in arms for run in arm.finished.values()]
+    check_current(finished, split)
     chosen_split = common_split(finished, split)
     scored = {run.folder: it for run in finished if (it := example_table(run, chosen_split)) is not None}
     seeds = seeds_that_count(baseline, others, scored)
@@ -140,7 +145,11 @@ def compare_arms(
     primary = primary_metric(finished)
     metric = metric_of(list(tables.values()), metric, primary)
     ids, notes = shared_examples(tables, metric)
-    source: Source = next((table.source for table in tables.values()), "half")
+    named = {
+        f"{label}, seed {seed}": tables[run.folder] for label, runs in counted.items() for seed, run in runs.items()
+    }
+    doubts = [*doubts_of(arms), *check_inputs(named, ids)]
+    source = common_source(counted, tables)
     if source == "validation":
         notes.append(
             "The checkpoints were selected on these examples, so all scores are too good, and not all by as much. "
@@ -149,10 +158,10 @@ def compare_arms(
     running = [f"{arm.label}, seed {run.seed}" for arm in arms for run in arm.runs if run.state is RunState.RUNNING]
     waiting = [*running, *pending]
     records = {label: [evaluation_of(run, chosen_split) for run in runs.values()] for label, runs in counted.items()}
-    methods = next((found for its in records.values() for it in its if (found := simple_methods(it))), {})
+    methods = next((simple for its in records.values() for it in its if (simple := simple_methods(it))), {})
     metrics = {label: [numbers_of(it.get("metrics")) for it in its] for label, its in records.items()}
     of_all = unbeaten(metrics, methods, primary)
-    of_arm = {label: found for label, runs in counted.items() if (found := has_collapsed(label, runs, tables, ids))}
+    of_arm = {label: clause for label, runs in counted.items() if (clause := has_collapsed(label, runs, tables, ids))}
     verdicts, withheld = [], [*of_all, *of_arm.values()]
     for arm in others:
         found = verdict_of(baseline, arm, counted, tables, metric, ids, level)
@@ -178,6 +187,7 @@ def compare_arms(
         withheld=[] if waiting else withheld,
         differing=[key for key in varying(arm.settings for arm in arms) if not is_of_normalizer(key)],
         notes=notes,
+        doubts=doubts,
         pending=waiting,
     )
 
@@ -339,11 +349,23 @@ def scores_of(
     return ArmScores(arm.label, values, mean_costs(runs.values()), tuple(left_out))
 
 
-def shared_examples(tables: Mapping[Path, ExampleTable], metric: str) -> tuple[list[str], list[str]]:
-    """The ids of the examples that all runs have a score for, in order, and notes about those that they have not.
+def common_source(counted: Mapping[str, Mapping[int, TrainedRun]], tables: Mapping[Path, ExampleTable]) -> Source:
+    """The examples on which all arms are compared. Raises RunError if checkpoints were selected in different ways."""
+    sources: dict[Source, str] = {}
+    for label, runs in counted.items():
+        for run in runs.values():
+            sources.setdefault(tables[run.folder].source, label)
+    if len(sources) > 1:
+        raise RunError(
+            f"the checkpoints of {sources['validation']} were selected on all validation examples "
+            f"(task.selection=all), and those of {sources['half']} on half of them, so their scores cannot be "
+            "compared. Score the test split of all runs: attnorm eval run=<run folder> split=test"
+        )
+    return next(iter(sources), "half")
 
-    Raises RunError if two runs have different references for the same ids, because they were scored on other data.
-    """
+
+def shared_examples(tables: Mapping[Path, ExampleTable], metric: str) -> tuple[list[str], list[str]]:
+    """The ids of the examples that all runs have a score for, in order, and notes about those that they have not."""
     found = list(tables.values())
     if not found:
         raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
@@ -355,8 +377,6 @@ def shared_examples(tables: Mapping[Path, ExampleTable], metric: str) -> tuple[l
             f"The runs have {len(common):,} examples in common; those that only some of them have are left out."
         )
     ids = [name for name in ids if name in common]
-    if len({table.content(ids) for table in found}) > 1:
-        raise RunError("the runs were scored on different data: the same ids have different references")
     known = np.isfinite(np.stack([table.values(metric, ids) for table in found])).all(0) if ids else np.zeros(0, bool)
     if not known.all():
         notes.append(f"Left out for want of a score in some run: {count(int((~known).sum()), 'example')}.")

@@ -40,7 +40,7 @@ def unbeaten(arms: Mapping[str, Sequence[Metrics]], methods: Mapping[str, Metric
     """
     clauses = []
     for method, its in methods.items():
-        metric = primary if primary in its else next(iter(its))
+        metric = primary if primary is not None and primary in its else next(iter(its))
         means = {
             label: float(np.mean([run[metric] for run in runs]))
             for label, runs in arms.items()

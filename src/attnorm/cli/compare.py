@@ -67,7 +67,7 @@ def show_arms(found: Comparison) -> None:
     print_table(title, [list(column) for column in zip(*rows, strict=True)])
     show_lines(*(f"left out: {line}" for it in found.scores for line in it.left_out))
     differing = f"The arms differ in more than their attention: {', '.join(found.differing)}."
-    show_warnings([*found.notes, *([differing] if found.differing else [])])
+    show_warnings([*found.notes, *found.doubts, *([differing] if found.differing else [])])
 
 
 def cells(scores: ArmScores, digits: int) -> list[str]:

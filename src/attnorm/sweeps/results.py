@@ -59,7 +59,7 @@ def result_of(job: Job, journal: Journal) -> Result:
     why = None if state in (JobState.FINISHED, JobState.RUNNING, JobState.WAITING) else summary.get("why")
     if state is JobState.FAILED and not why:
         why = end.get("why")
-    evaluation = summary.get("validation", {})
+    evaluation = summary.get("validation") or {}
     metric = summary.get("primary")
     return Result(
         job,

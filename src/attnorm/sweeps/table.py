@@ -134,8 +134,8 @@ def print_results(results: Sequence[Result]) -> None:
         score = scored(result.metric, result.score)
         table.add_row(escape(result.job.label), state, value, *score, steps, duration(result.seconds))
     simple = {(name, result.metric): value for result in results for name, value in result.simple.items()}
-    for (name, metric), value in simple.items():
-        table.add_row(f"[dim]simple baseline {escape(name)}[/]", "", "", *scored(metric, value), "", "")
+    for (name, metric), number in simple.items():
+        table.add_row(f"[dim]simple baseline {escape(name)}[/]", "", "", *scored(metric, number), "", "")
     console.print(table)
     for result in results:
         if result.why:

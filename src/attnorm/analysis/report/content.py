@@ -8,6 +8,7 @@ from pathlib import Path
 
 from attnorm.analysis.arms import Arm, TrainedRun, arms_of, as_number, waiting_jobs
 from attnorm.analysis.comparison import Comparison, baseline_of
+from attnorm.analysis.provenance import doubts_of
 from attnorm.analysis.report import charts
 from attnorm.analysis.report.drawings import Drawings, drawings_of
 from attnorm.analysis.report.examples import Contrast, Example, contrasts_of, samples_of
@@ -56,7 +57,8 @@ class TaskPage:
 
     name: the name of the task. anchor: the HTML id of its part of the page. facts: names and values of its size.
     withheld: why verdicts are withheld, as sentences for a box above everything else; [] if none is.
-    headline: the verdicts in one sentence. warnings, notes: what a reader has to know.
+    headline: the verdicts in one sentence. warnings, notes: what a reader has to know. doubts: what differs between
+    the runs besides their settings.
     """
 
     name: str
@@ -68,6 +70,7 @@ class TaskPage:
     warnings: list[str]
     verdicts: list[VerdictText]
     notes: list[str]
+    doubts: list[str]
     main: Table | None
     others: Table | None
     forest: charts.Figure | None
@@ -185,6 +188,7 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         warnings=warnings_of(setup, main, metric),
         verdicts=[verdict_text(it) for it in main.verdicts if not (main.withheld and it.is_silent)] if main else [],
         notes=[*results.left_out, *(main.notes if main else []), *left_out_of(main)],
+        doubts=main.doubts if main else doubts_of(arms),
         main=main_table(f"results-{anchor}", ordered, results),
         others=other_metrics_table(f"metrics-{anchor}", results),
         forest=charts.forest(f"forest-{anchor}", main) if main and decided else None,

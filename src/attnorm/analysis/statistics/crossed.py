@@ -113,9 +113,14 @@ def paired_difference(
 
 def without_claims(found: Difference) -> Difference:
     """The same estimate without intervals and p-values, for runs of which nothing can be claimed."""
-    nothing = Interval(nan, nan)
-    silent = {"p_value": nan, "p_value_new_seeds": nan, "detectable": nan}
-    return replace(found, new_seeds=nothing, new_seeds_and_examples=nothing, **silent)
+    return replace(
+        found,
+        new_seeds=Interval(nan, nan),
+        new_seeds_and_examples=Interval(nan, nan),
+        p_value=nan,
+        p_value_new_seeds=nan,
+        detectable=nan,
+    )
 
 
 def around(estimate: float, half_width: float) -> Interval:
