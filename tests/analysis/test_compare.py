@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -386,6 +387,65 @@ def test_arms_with_equal_scores_with_most_seeds_get_no_verdict(tmp_path):
     [clause] = found.withheld
     assert "zero with seeds 1 and 3 (of 3), where 0 of 200 outputs differ" in clause
     assert found.verdicts[0].is_silent and "Detectable" not in found.verdicts[0].sentence()
+
+
+# cautions
+
+
+def test_a_seed_far_from_the_others_is_named_in_the_verdict(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=range(1, 6))
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert verdict.cautions == () and "Caution" not in verdict.sentence()
+    shutil.rmtree(tmp_path / "dnas_4")
+    make_run(tmp_path / "dnas_4", "dnas", 4, gain=-25.0)
+    [verdict] = compare("softmax", tmp_path).verdicts
+    [caution] = verdict.cautions
+    assert "the difference of seed 4, -" in caution and verdict.sentence().endswith(caution)
+
+
+def rewrite_losses(folder, losses):
+    rows = [f"{100 * number},{loss}" for number, loss in enumerate(losses, start=1)]
+    (folder / "metrics.csv").write_text("\n".join(["step,val/loss", "50,", *rows, "990,"]))
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        (["6.0", "4.1"], None),
+        (["4.0", "4.9"], None),  # overfitting
+        (["9.0", "8.0"], None),  # slow
+        (["5.0", "9.0"], "rose from 5 to 9, and the median of the other runs is 4"),
+        (["5.0", "nan"], "is not finite"),
+        (["5.0", "inf"], "is not finite"),
+        (["nan", "5.0"], None),
+    ],
+)
+def test_a_run_that_diverged_is_named_in_the_verdict(tmp_path, losses, said):
+    folders = make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0})
+    for folder in folders:
+        rewrite_losses(folder, ["5.5", "4.0"])
+    rewrite_losses(folders[5], losses)
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert (verdict.cautions == ()) is (said is None)
+    assert said is None or (said in verdict.sentence() and "dnas, seed 3 has diverged" in verdict.sentence())
+
+
+def test_skipped_updates_are_named_in_the_verdict(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=(1, 2))
+    make_run(tmp_path / "a", "dnas", 3, gain=3.0, summary={"skipped_updates": 2})
+    make_run(tmp_path / "b", seed=3, summary={"skipped_updates": 0})
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert verdict.cautions == ("Caution: dnas, seed 3 skipped 2 updates whose loss or gradient was not finite.",)
+
+
+def test_skewed_differences_of_few_examples_are_named_in_the_verdict(tmp_path):
+    folders = make_runs(tmp_path, {"softmax": 0.0, "dnas": 0.0})
+    chance = np.random.default_rng(0)
+    skewed = np.exp(1.5 * chance.standard_normal(200)) * 10
+    for folder in folders[3:]:
+        with_column(folder, "rougeL", lambda old: (np.array(old) + skewed).tolist())
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert "the differences of the examples are skewed" in verdict.sentence()
 
 
 # seeds that count

@@ -59,6 +59,23 @@ class TrainedRun:
         kept = {key: value for key, value in self.config.items() if key not in SHARED}
         return dict(leaves(kept))
 
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """The content of environment.json, {} if the file is missing."""
+        return read_json(self.folder / "environment.json")
+
+    @cached_property
+    def validation_losses(self) -> list[float]:
+        """The losses of its validations, in order, also those that are NaN or infinite; [] if they are not recorded."""
+        import pandas as pd
+
+        options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "on_bad_lines": "skip"}
+        try:
+            cells = pd.read_csv(self.folder / "metrics.csv", usecols=["val/loss"], encoding_errors="replace", **options)
+        except (OSError, ValueError):  # missing, empty, or without such a column
+            return []
+        return pd.to_numeric(cells["val/loss"][cells["val/loss"] != ""], errors="coerce").tolist()
+
     @property
     def attention(self) -> str:
         """The label of its attention, such as "hnas"."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from attnorm.analysis.arms import Arm, TrainedRun, arms_of, find_runs, is_of_normalizer, varying, waiting_jobs
+from attnorm.analysis.cautions import cautions_of
 from attnorm.analysis.costs import mean_costs
 from attnorm.analysis.provenance import check_inputs, doubts_of
 from attnorm.analysis.scores import (
@@ -262,8 +263,10 @@ def verdict_of(
         raise RunError(f"{arm.label} and {baseline.label} have no example in common that both were scored on")
     pairs = pairs_of(baseline, arm, counted, tables)
     rows = np.stack([first.values(metric, ids) - second.values(metric, ids) for first, second in pairs.values()])
-    groups = list(next(iter(pairs.values()))[0].rows.loc[ids, "group"])
-    found = paired_difference(rows, groups if len(set(groups)) < len(groups) else None, level)
+    labels = list(next(iter(pairs.values()))[0].rows.loc[ids, "group"])
+    groups = labels if len(set(labels)) < len(labels) else None
+    found = paired_difference(rows, groups, level)
+    both = [(f"{it.label}, seed {seed}", it.finished[seed]) for it in (baseline, arm) for seed in pairs]
     return Verdict(
         label=arm.label,
         baseline=baseline.label,
@@ -272,6 +275,7 @@ def verdict_of(
         adjusted=float("nan"),
         by_seed=dict(zip(pairs, rows.mean(1).tolist(), strict=True)),
         no_verdict=found.no_verdict,
+        cautions=cautions_of(rows, list(pairs), groups, both),
     )
 
 

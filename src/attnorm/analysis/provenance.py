@@ -6,10 +6,8 @@ from typing import Any
 
 from attnorm.analysis.arms import Arm
 from attnorm.analysis.scores import ExampleTable
-from attnorm.config.run_state import read_json
 from attnorm.errors import RunError
 
-ENVIRONMENT = "environment.json"
 LISTED = 3  # runs or values that a sentence names
 DATA_KEYS = ("data.", "tokenizer.", "task.", "model.")  # settings on which the fingerprints of training data depend
 
@@ -24,7 +22,7 @@ def environment_notes(arms: Sequence[Arm]) -> list[str]:
     facts: dict[str, Counter[str]] = defaultdict(Counter)
     for arm in arms:
         for run in arm.runs:
-            for name, value in facts_of(read_json(run.folder / ENVIRONMENT)).items():
+            for name, value in facts_of(run.environment).items():
                 facts[name][value] += 1
     notes = []
     for name, values in facts.items():

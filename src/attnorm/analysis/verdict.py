@@ -43,6 +43,7 @@ class Verdict:
     is_silent:  whether no claim is made at all, not even the estimate, because planned runs are unfinished or because
                 the models have not learned the task (`analysis.withheld`).
     left_out:   the seeds that do not count, with the reasons, as a sentence; may be empty.
+    cautions:   what makes the interval too narrow or the runs unusual, as sentences (`analysis.cautions`).
     """
 
     label: str
@@ -54,6 +55,7 @@ class Verdict:
     no_verdict: str | None
     is_silent: bool = False
     left_out: str = ""
+    cautions: tuple[str, ...] = ()
 
     @property
     def is_shown(self) -> bool:
@@ -70,9 +72,9 @@ class Verdict:
             sizes += f" in {count(it.clusters, 'group')}"
         if self.is_silent:
             return f"{self.label} minus {self.baseline}: no verdict, because {self.no_verdict}."
-        left_out = f" {self.left_out}" if self.left_out else ""
+        more = "".join(f" {it}" for it in (self.left_out, *self.cautions) if it)
         if self.no_verdict is not None:
-            return f"{start} ({sizes}): no verdict, {self.no_verdict}.{left_out}"
+            return f"{start} ({sizes}): no verdict, {self.no_verdict}.{more}"
         low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
         interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f} for new seeds and new examples"
         adjusted = f"adjusted p {p_is(self.adjusted)}"
@@ -80,7 +82,7 @@ class Verdict:
         verdict = "shown" if self.is_shown else "not shown"
         return (
             f"{start}{better}, {interval} ({sizes}): {verdict}, {adjusted}. "
-            f"Detectable with 80 % power: {it.detectable:.{digits}f}.{left_out}"
+            f"Detectable with 80 % power: {it.detectable:.{digits}f}.{more}"
         )
 
     def claim_for_this_test_set(self) -> str | None:
