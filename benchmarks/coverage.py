@@ -12,6 +12,7 @@ which coverage leaves out. "equal" is the share of all experiments in which equa
 Parts:
   grid        3, 5 and 10 seeds x seven spreads x three kinds of scores, of equal arms and of different ones
   small       test sets of 5 to 30 examples, and test sets of 1,000 on which few examples differ
+  skewed      effects that are not normal, which the verdicts warn of: how often they cover, and how often they warn
   rejected    other methods on the normal scores of the grid: lowest and highest coverage
   clusters    clusters of equal and of unequal size with an intraclass correlation of 0.7, and other methods for them
   perplexity  differences between the perplexities of two arms
@@ -32,6 +33,7 @@ from simulated_scores import PORTION, Cell, clustered_scores, deviations, experi
 from attnorm.analysis.statistics.crossed import MIN_CLUSTERS, MIN_DIFFERING, p_value
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.statistics.power import design, detectable
+from attnorm.analysis.statistics.shape import outlying_seeds, skewed_examples
 from attnorm.analysis.statistics.variances import Variances, cluster_means, student, variances_of
 
 LEVEL = 0.95
@@ -96,6 +98,29 @@ def show_cells(cells: Iterator[Cell], draws: int) -> None:
         equal = "" if cell.gap else f"{found.called:8.1%}"
         print(f"{cell.kind:<12}{cell.seeds:>3}{cell.examples:>6}  {shown(cell.spread):<8}{arms:<9}", end="")
         print(f"{found.seeds:8.1%}{found.both:8.1%}{found.wide:8.2f}{found.silent:8.1%}{equal}", flush=True)
+
+
+def skewed() -> Iterator[Cell]:
+    """Effects of seeds alone, normal and skewed, and effects of examples alone."""
+    for kind, k in itertools.product(("normal", "lognormal seeds", "diverging seeds"), SEEDS):
+        yield Cell(kind, k, 100, (1, 0, 0))
+    for kind, n in itertools.product(("normal", "lognormal examples", "heavy examples"), (30, 100, 300, 1000)):
+        yield Cell(kind, 5, n, (0, 1, 0))
+
+
+def show_skewed(draws: int) -> None:
+    heads = ("both", "seeds far", "skewed", "both, unwarned")
+    print(f"{'effects':<20}{'k':>3}{'n':>6}  {'spread':<8}" + "".join(f"{head:>16}" for head in heads))
+    for cell in skewed():
+        parts = []
+        for table, truth, _ in experiments(cell, draws):
+            covered = np.abs(table.mean((-2, -1)) - truth) <= variances_of(table).half_widths(LEVEL)[1] + ROUNDING
+            parts.append(np.stack([covered, outlying_seeds(table.mean(-1)), skewed_examples(table)]))
+        covered, outlying, are_skewed = np.concatenate(parts, axis=1)
+        unwarned = covered[~(outlying | are_skewed)]
+        shares = (covered.mean(), outlying.mean(), are_skewed.mean(), unwarned.mean())
+        print(f"{cell.kind:<20}{cell.seeds:>3}{cell.examples:>6}  {shown(cell.spread):<8}", end="")
+        print("".join(f"{share:16.1%}" for share in shares), flush=True)
 
 
 def shown(spread: tuple) -> str:
@@ -221,6 +246,7 @@ def show_detectable(draws: int, pilots: int = 300) -> None:
 PARTS: dict[str, Callable[[int], None]] = {
     "grid": lambda draws: show_cells(grid(), draws),
     "small": lambda draws: show_cells(small(), draws),
+    "skewed": show_skewed,
     "rejected": show_rejected,
     "clusters": show_clusters,
     "perplexity": show_perplexity,

@@ -105,7 +105,31 @@ def bounded_scores(rng: np.random.Generator, cell: Cell, draws: int) -> tuple:
     return table.astype(np.float64), *truths
 
 
-SIMULATORS = {"normal": normal_scores, "rare": rare_scores}
+def lognormal(rng: np.random.Generator, sigma: float, *shape: int) -> np.ndarray:
+    """Skewed effects with the mean zero: exp of a normal variable with this standard deviation, minus its mean."""
+    return np.exp(sigma * rng.standard_normal(shape)) - np.exp(sigma**2 / 2)
+
+
+def skewed_scores(rng: np.random.Generator, cell: Cell, draws: int) -> tuple:
+    """As `normal_scores`, with skewed effects of seeds or of examples, or seeds that diverge.
+
+    "lognormal seeds", "lognormal examples", "heavy examples": these effects are lognormal, with sigma = 1, 1 and 1.5.
+    "diverging seeds": each seed diverges with a probability of 10 %, which costs 20 standard deviations of the seeds.
+    The true mean contains that.
+    """
+    seed, example, noise = deviations(cell)
+    k, n, truth = cell.seeds, cell.examples, 0.0
+    seeds = lognormal(rng, 1.0, draws, k, 1) if cell.kind == "lognormal seeds" else rng.standard_normal((draws, k, 1))
+    if cell.kind == "diverging seeds":
+        seeds, truth = seeds - 20 * (rng.random((draws, k, 1)) < 0.1), -2 * seed
+    sigma = {"lognormal examples": 1.0, "heavy examples": 1.5}.get(cell.kind)
+    examples = example * (lognormal(rng, sigma, draws, 1, n) if sigma else rng.standard_normal((draws, 1, n)))
+    table = seed * seeds + examples + (noise * rng.standard_normal((draws, k, n)) if noise else 0.0)
+    return table, truth, truth + examples.mean((-2, -1))
+
+
+SKEWED = ("lognormal seeds", "diverging seeds", "lognormal examples", "heavy examples")
+SIMULATORS = {"normal": normal_scores, "rare": rare_scores, **dict.fromkeys(SKEWED, skewed_scores)}
 
 
 def experiments(cell: Cell, draws: int) -> Iterator[tuple]:

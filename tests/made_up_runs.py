@@ -53,12 +53,14 @@ def make_run(
     outputs: Iterable[str] | None = None,
     summary: Mapping[str, Any] | None = None,
     measures: bool = False,
+    lead: float | None = None,
 ) -> Path:
     """Writes a run folder.
 
     gain: how many points of ROUGE it is better than a run with gain 0. state: as in summary.json; None leaves the
     folder of a run that was killed. settings: changes to the configuration by flat key. outputs: the first texts that
     the model wrote. summary: further entries of summary.json. measures: whether `callbacks=measures` was set.
+    lead: ROUGE-L of the simple baseline lead-8.
     """
     chance = np.random.default_rng(hash_of(f"{attention} {seed} {task} {gain}"))
     folder.mkdir(parents=True)
@@ -87,6 +89,8 @@ def make_run(
         predictions.write(folder / PREDICTIONS / "validation.parquet")
         means = {name: float(np.mean(values)) for name, values in predictions.scores.items()}
         content["validation"] = {"split": "validation", "metrics": {**means, "loss": curve}}
+        if lead is not None:
+            content["validation"]["baselines"] = {"lead-8": {"rouge1": lead + 1, "rougeL": lead}}
     slower = {"softmax": 1.0, "dnas": 0.61, "hnas": 0.58}.get(attention, 0.8)
     content |= {"tokens_per_second": round(8325 * slower + chance.normal(0, 40), 1), "wall_seconds": 317 / slower}
     content |= {"peak_memory": {"process_mb": 1336 / slower**0.3}, **({"why": why} if why else {}), **(summary or {})}
@@ -216,6 +220,8 @@ def made_up_predictions(
         scores={"rouge1": (scores + 1).tolist(), "rougeL": scores.tolist()},
         loss_sum=(loss * tokens).tolist(),
         n_tokens=tokens.tolist(),
+        input_hashes=[f"{number:016x}" for number in range(examples)],
+        checkpoint={"update": 600, "sha256": f"{hash_of(f'{attention} {seed}'):064x}"},
         selecting={str(number) for number in range(0, examples, 2)},
     )
 

@@ -1,10 +1,15 @@
 """Comparisons of runs: which runs form an arm, on which examples they are compared, and what the verdict says."""
 
+import json
 import math
+import os
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import runs
 from made_up_runs import make_run, make_runs
@@ -13,9 +18,11 @@ from scipy import stats
 from attnorm.analysis import compare
 from attnorm.analysis.arms import arms_of, find_runs, varying, waiting_jobs
 from attnorm.analysis.comparison import all_verdicts
+from attnorm.analysis.withheld import unbeaten
 from attnorm.config.run_state import locked
 from attnorm.errors import ConfigError, RunError
 from attnorm.sweeps.state import Journal
+from attnorm.tasks.results import CHECKPOINT
 
 THREE = {"softmax": 0.0, "dnas": 3.0, "hnas": 0.0}
 
@@ -160,6 +167,121 @@ def test_runs_on_other_data_are_not_compared(tmp_path):
         compare("softmax", tmp_path)
 
 
+def with_column(folder, name, values, stem="validation"):
+    """Changes a column of a table without losing what the table says of its checkpoint."""
+    path = folder / f"predictions/{stem}.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index(name)
+    pq.write_table(table.set_column(place, name, pa.array(values(table[name].to_pylist()))), path)
+
+
+def test_runs_with_other_inputs_are_not_compared(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    assert compare("softmax", tmp_path).doubts == []
+    with_column(folders[1], "input_hash", lambda old: [*old[:-4], "a", "b", "c", "d"])
+    with pytest.raises(RunError, match=r"softmax, seed 2 .*different data: \d of 100 examples .*different inputs"):
+        compare("dnas", tmp_path)
+
+
+def test_runs_that_saw_no_images_are_compared_with_runs_that_did(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    for folder in folders[:3]:
+        with_column(folder, "input_hash", lambda old: [f"{it}-{number}" for number, it in enumerate(old)])
+    assert compare("softmax", tmp_path).doubts == []
+    with_column(folders[3], "input_hash", lambda old: [f"{it}-another" for it in old])
+    with pytest.raises(RunError, match="100 of 100 examples with the same id and reference have different images"):
+        compare("softmax", tmp_path)
+
+
+def test_runs_without_hashes_of_their_inputs_cannot_be_checked(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    change_table(folders[4], lambda rows: rows.pop("input_hash"))
+    [doubt] = compare("softmax", tmp_path).doubts
+    assert "cannot be checked" in doubt and "dnas, seed 2 was scored by an older version" in doubt
+
+
+def test_checkpoints_that_were_selected_in_different_ways_are_not_compared(tmp_path):
+    for folder in make_runs(tmp_path, THREE)[:3]:
+        change_table(folder, lambda rows: rows.__setitem__("selecting", True))
+    with pytest.raises(RunError, match=r"softmax were selected on all .*task.selection=all.* those of dnas on half"):
+        compare("softmax", tmp_path)
+
+
+def score_test(folder, update, name="eval_test"):
+    """Scores of a checkpoint on the test split."""
+    table = pq.read_table(folder / "predictions/validation.parquet").drop_columns("selecting")
+    table = table.replace_schema_metadata({CHECKPOINT: json.dumps({"update": update, "sha256": str(update)})})
+    pq.write_table(table, folder / f"predictions/{name}.parquet")
+    (folder / f"{name}.json").write_text(json.dumps({"typed": {}, "checkpoint": "best", "step": update}))
+
+
+def end_training(folder, update):
+    path = folder / "predictions/validation.parquet"
+    table = pq.read_table(path)
+    checkpoint = json.dumps({"update": update, "sha256": str(update)})
+    pq.write_table(table.replace_schema_metadata({CHECKPOINT: checkpoint}), path)
+
+
+def test_test_scores_of_an_earlier_checkpoint_are_refused(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    for folder in folders:
+        end_training(folder, 6)
+        score_test(folder, 6)
+    assert compare("softmax", tmp_path).source == "test"
+    end_training(folders[0], 18)
+    with pytest.raises(RunError, match=r"softmax_1: its scores on the test split are of update 6.* is of update 18\."):
+        compare("softmax", tmp_path)
+    assert compare("softmax", tmp_path, split="validation").source == "half"
+    score_test(folders[0], 18, "eval_test_2")
+    assert compare("softmax", tmp_path).source == "test"
+    (folders[0] / "eval_test_2.json").write_text('{"typed": {"decoding.beam_size": 1}}')
+    with pytest.raises(RunError, match="training was continued"):
+        compare("softmax", tmp_path)
+
+
+def test_other_code_and_versions_are_doubts(tmp_path):
+    folders = make_runs(tmp_path, THREE)
+    (folders[0] / "environment.json").write_text(
+        json.dumps({"packages": {"torch": "2.1"}, "git": {"commit": "f" * 40, "changed": False}, "gpus": []})
+    )
+    doubts = " ".join(compare("softmax", tmp_path).doubts)
+    assert "differ in the commit of the code" in doubts and "differ in the version of torch" in doubts
+
+
+def test_of_two_finished_runs_the_newer_one_counts_and_the_other_is_named(tmp_path):
+    older = make_runs(tmp_path, THREE)[0]
+    newer = make_run(tmp_path / "again", gain=3.0)
+    os.utime(older / "config.yaml", (1, 1))
+    found = compare("softmax", tmp_path)
+    [doubt] = found.doubts
+    assert f"softmax, seed 1 ({older})" in doubt and str(newer) not in doubt
+    rows = table_of(newer)
+    assert found.scores[0].values[1] == pytest.approx(rows[~rows["selecting"]]["rougeL"].mean())
+
+
+def test_training_data_that_changed_under_the_same_settings_are_a_doubt(tmp_path):
+    for number, name in enumerate(("softmax", "dnas")):
+        for seed in (1, 2, 3):
+            prints = {"train": f"tokens-{number}", "validation": "tokens-9"}
+            make_run(tmp_path / f"{name}{seed}", name, seed, gain=number, summary={"data_fingerprints": prints})
+    [doubt] = compare("softmax", tmp_path).doubts
+    assert "softmax, seed 1 and dnas, seed 1 were trained on different data" in " ".join(doubt.split())
+    others = tmp_path / "other"
+    for number, name in enumerate(("softmax", "dnas")):
+        for seed in (1, 2, 3):
+            summary = {"data_fingerprints": {"train": f"tokens-{number}"}}
+            settings = {"data.train_size": number}
+            make_run(others / f"{name}{seed}", name, seed, gain=number, summary=summary, settings=settings)
+    assert compare(others).doubts == []
+
+
+def test_the_command_prints_doubts(monkeypatch, tmp_path, capsys):
+    folders = make_runs(tmp_path, THREE)
+    change_table(folders[4], lambda rows: rows.pop("input_hash"))
+    assert runs.call(monkeypatch, "compare", f"against={tmp_path}") == 0
+    assert "It cannot be checked whether all runs were given the same inputs" in capsys.readouterr().out
+
+
 # verdicts
 
 
@@ -204,6 +326,157 @@ def test_equal_runs_give_no_verdict(tmp_path):
     assert "no verdict" in verdict.sentence() and "zero" in verdict.no_verdict
 
 
+# verdicts that are withheld
+
+
+def test_arms_that_do_not_beat_a_simple_method_get_no_verdict(monkeypatch, tmp_path, capsys):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, lead=60.0)
+    for metric in (None, "loss"):
+        found = compare("softmax", tmp_path, metric)
+        [clause], [verdict] = found.withheld, found.verdicts
+        assert "no arm beats the simple baseline lead-8; the best one, dnas" in clause and "against 60.00" in clause
+        assert verdict.no_verdict == clause and math.isnan(verdict.adjusted) and not verdict.is_shown
+        assert math.isnan(verdict.difference.detectable) and math.isnan(verdict.difference.new_seeds.low)
+        assert "Detectable" not in verdict.sentence() and verdict.claim_for_this_test_set() is None
+        assert found.simple == ({"lead-8": 60.0} if metric is None else {})
+    for plan in ([], ["plan=1"]):
+        assert runs.call(monkeypatch, "compare", f"against={tmp_path}", *plan) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert said.startswith("No verdict: no arm beats the simple baseline lead-8")
+        assert "60.00" in said and "Detectable" not in said and "seeds per arm" not in said
+
+
+def test_one_arm_that_beats_the_simple_method_is_enough_for_verdicts(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, examples=400, lead=30.0)
+    found = compare("softmax", tmp_path)
+    assert found.scores[0].mean < 30 < found.scores[1].mean
+    assert found.withheld == [] and found.verdicts[0].no_verdict is None and found.simple == {"lead-8": 30.0}
+
+
+@pytest.mark.parametrize(("ours", "is_beaten"), [(2.0, True), (1.5, True), (1.0, False)])
+def test_a_lower_loss_beats_a_simple_method(ours, is_beaten):
+    runs_of_arms = {"softmax": [{"loss": 3.0}], "dnas": [{"loss": ours + 0.5}, {"loss": ours - 0.5}]}
+    assert bool(unbeaten(runs_of_arms, {"unigram": {"loss": 1.5}}, "loss")) is is_beaten
+    assert unbeaten(runs_of_arms, {}, "loss") == [] == unbeaten({"softmax": []}, {"unigram": {"loss": 1.5}}, "loss")
+    assert bool(unbeaten(runs_of_arms, {"unigram": {"loss": 1.5, "f1": 9.0}}, "f1 of another task")) is is_beaten
+
+
+def test_an_arm_with_one_output_for_all_examples_gets_no_verdict(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "hnas": 3.0})
+    for seed in (1, 2):
+        make_run(tmp_path / f"dnas_{seed}", "dnas", seed, gain=9.0, outputs=["the same"] * 200)
+    make_run(tmp_path / "dnas_3", "dnas", 3, gain=9.0)
+    found = compare("softmax", tmp_path)
+    [clause] = found.withheld
+    assert clause == "dnas gives one and the same output for all 100 examples with seeds 1 and 2 (of 3)"
+    silent = {it.label: it.is_silent for it in found.verdicts}
+    assert silent == {"dnas": True, "hnas": False}
+    make_run(tmp_path / "more" / "dnas_4", "dnas", 4, gain=9.0)
+    make_run(tmp_path / "more" / "softmax_4", seed=4)
+    make_run(tmp_path / "more" / "hnas_4", "hnas", 4, gain=3.0)
+    assert compare("softmax", tmp_path).withheld == []  # two of four seeds are not most of them
+
+
+def test_arms_with_equal_scores_with_most_seeds_get_no_verdict(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 0.0})
+    for seed in (1, 3):
+        (tmp_path / f"dnas_{seed}/predictions/validation.parquet").write_bytes(
+            (tmp_path / f"softmax_{seed}/predictions/validation.parquet").read_bytes()
+        )
+    found = compare("softmax", tmp_path)
+    [clause] = found.withheld
+    assert "zero with seeds 1 and 3 (of 3), where 0 of 200 outputs differ" in clause
+    assert found.verdicts[0].is_silent and "Detectable" not in found.verdicts[0].sentence()
+
+
+# cautions
+
+
+def test_a_seed_far_from_the_others_is_named_in_the_verdict(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=range(1, 6))
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert verdict.cautions == () and "Caution" not in verdict.sentence()
+    shutil.rmtree(tmp_path / "dnas_4")
+    make_run(tmp_path / "dnas_4", "dnas", 4, gain=-25.0)
+    [verdict] = compare("softmax", tmp_path).verdicts
+    [caution] = verdict.cautions
+    assert "the difference of seed 4, -" in caution and verdict.sentence().endswith(caution)
+
+
+def rewrite_losses(folder, losses):
+    rows = [f"{100 * number},{loss}" for number, loss in enumerate(losses, start=1)]
+    (folder / "metrics.csv").write_text("\n".join(["step,val/loss", "50,", *rows, "990,"]))
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        (["6.0", "4.1"], None),
+        (["4.0", "4.9"], None),  # overfitting
+        (["9.0", "8.0"], None),  # slow
+        (["5.0", "9.0"], "rose from 5 to 9, and the median of the other runs is 4"),
+        (["5.0", "nan"], "is not finite"),
+        (["5.0", "inf"], "is not finite"),
+        (["nan", "5.0"], None),
+    ],
+)
+def test_a_run_that_diverged_is_named_in_the_verdict(tmp_path, losses, said):
+    folders = make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0})
+    for folder in folders:
+        rewrite_losses(folder, ["5.5", "4.0"])
+    rewrite_losses(folders[5], losses)
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert (verdict.cautions == ()) is (said is None)
+    assert said is None or (said in verdict.sentence() and "dnas, seed 3 has diverged" in verdict.sentence())
+
+
+def test_skipped_updates_are_named_in_the_verdict(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=(1, 2))
+    make_run(tmp_path / "a", "dnas", 3, gain=3.0, summary={"skipped_updates": 2})
+    make_run(tmp_path / "b", seed=3, summary={"skipped_updates": 0})
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert verdict.cautions == ("Caution: dnas, seed 3 skipped 2 updates whose loss or gradient was not finite.",)
+
+
+def test_skewed_differences_of_few_examples_are_named_in_the_verdict(tmp_path):
+    folders = make_runs(tmp_path, {"softmax": 0.0, "dnas": 0.0})
+    chance = np.random.default_rng(0)
+    skewed = np.exp(1.5 * chance.standard_normal(200)) * 10
+    for folder in folders[3:]:
+        with_column(folder, "rougeL", lambda old: (np.array(old) + skewed).tolist())
+    [verdict] = compare("softmax", tmp_path).verdicts
+    assert "the differences of the examples are skewed" in verdict.sentence()
+
+
+# seeds that count
+
+
+def test_means_and_differences_are_over_the_same_seeds(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0, "hnas": 1.0}, seeds=range(5))
+    make_run(tmp_path / "softmax_5", seed=5, gain=30.0)
+    make_run(tmp_path / "hnas_5", "hnas", 5)
+    make_run(tmp_path / "dnas_5", "dnas", 5, state="failed", why="RuntimeError: x")
+    make_run(tmp_path / "hnas_6", "hnas", 6)
+    found = compare("softmax", tmp_path)
+    means = {it.label: it.mean for it in found.scores}
+    for verdict in found.verdicts:
+        assert verdict.difference.estimate == pytest.approx(means[verdict.label] - means["softmax"])
+        assert verdict.difference.seeds == 5 and "seed 5, because dnas failed" in verdict.sentence()
+    hnas = next(it for it in found.verdicts if it.label == "hnas")
+    assert "seed 6, because softmax has no such run" in hnas.sentence()
+    assert [list(it.values) for it in found.scores] == [[0, 1, 2, 3, 4]] * 3
+
+
+def test_an_arm_with_few_seeds_does_not_reduce_those_of_the_others(tmp_path):
+    make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=range(4))
+    make_run(tmp_path / "hnas_2", "hnas", 2)
+    found = compare("softmax", tmp_path)
+    assert {it.label: it.difference.seeds for it in found.verdicts} == {"dnas": 4, "hnas": 1}
+    make_runs(tmp_path, {"sinkhorn": 0.0}, seeds=(7, 8, 9))
+    with pytest.raises(RunError, match="sinkhorn and softmax have no seed in common"):
+        compare("softmax", tmp_path)
+
+
 def test_a_failed_run_drops_its_pair_and_is_reported(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=range(4))
     make_run(tmp_path / "softmax_4", seed=4, state="failed", why="RuntimeError: out of memory")
@@ -212,7 +485,10 @@ def test_a_failed_run_drops_its_pair_and_is_reported(tmp_path):
     found = compare("softmax", tmp_path)
     assert found.verdicts[0].difference.seeds == 4 and found.verdicts[0].no_verdict is None
     assert found.scores[0].left_out == ("softmax, seed 4: failed (RuntimeError: out of memory)",)
-    assert found.scores[1].left_out == ("dnas, seed 5: killed",)
+    assert found.scores[1].left_out == (
+        "dnas, seed 4: another arm has no scores for this seed",
+        "dnas, seed 5: killed",
+    )
 
 
 def test_no_verdict_is_given_while_planned_runs_are_unfinished(tmp_path):

@@ -12,6 +12,7 @@ from attnorm.analysis.report.charts import curves, styles_of_arms
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.curves import POINTS, Point, aggregated
 from attnorm.analysis.report.examples import marked
+from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.config.run_state import FolderLock
 from attnorm.errors import ConfigError, RunError
@@ -136,9 +137,9 @@ def test_more_than_the_attention_differs(tmp_path, of_nine):
 
 def test_different_code_is_noted(tmp_path):
     first, second = make_run(tmp_path / "a", **SMALL), make_run(tmp_path / "b", "hnas", **SMALL)
-    assert collect([first, second]).tasks[0].setup.notes == []
+    assert collect([first, second]).tasks[0].doubts == []
     (second / "environment.json").write_text(json.dumps({"git": {"commit": "f" * 40, "changed": True}}))
-    notes = " ".join(collect([first, second]).tasks[0].setup.notes)
+    notes = " ".join(collect([first, second]).tasks[0].doubts)
     assert "the commit of the code" in notes and "ffffffffff with uncommitted changes" in notes
 
 
@@ -179,6 +180,31 @@ def test_there_is_no_verdict_while_a_run_trains(tmp_path):
     assert (progress.name, progress.step, progress.updates) == ("hnas, seed 4", 400, 600)
     assert progress.share == pytest.approx(2 / 3) and report.refresh == 5
     assert task_of(collect([tmp_path])).verdicts[0].kind == "shown"
+
+
+def test_arms_that_have_not_learned_the_task_get_a_box_and_no_verdict(tmp_path):
+    make_runs(tmp_path, {"softmax": 0, "hnas": 9}, lead=70.0, **SMALL)
+    report = collect([tmp_path])
+    task = task_of(report)
+    assert "no arm beats the simple baseline lead-8" in task.withheld[0] and task.headline.startswith("No verdict")
+    assert task.verdicts == [] and task.forest is None and task.contrasts == []
+    row = cells(task.main, "hnas")
+    assert (row["difference"].text, row["95 % interval"].text, row["verdict"].text) == ("–", "–", "no verdict")
+    [simple] = [its for its in task.main.rows if its[0].text.startswith("lead-8")]
+    assert simple[1].value == 70.0
+    assert "no arm beats the simple baseline lead-8" in html_of(report)
+
+
+def test_means_and_differences_are_over_the_same_seeds(tmp_path):
+    make_runs(tmp_path, {"softmax": 0, "hnas": 9}, **SMALL)
+    make_run(tmp_path / "softmax_4", seed=4, gain=30.0, **SMALL)
+    make_run(tmp_path / "hnas_4", "hnas", 4, state="failed", why="no memory", **SMALL)
+    task = task_of(collect([tmp_path]))
+    means = [cells(task.main, arm)["ROUGE-L F1 ↑"].value for arm in ("softmax", "hnas")]
+    assert cells(task.main, "hnas")["difference"].value == pytest.approx(means[1] - means[0])
+    assert cells(task.main, "softmax")["seeds"].value == 3
+    assert "seed 4, because hnas failed" in task.verdicts[0].sentence
+    assert any("softmax, seed 4" in note for note in task.notes)
 
 
 def test_an_arm_without_a_common_seed_is_left_out_with_the_reason(tmp_path, nine):

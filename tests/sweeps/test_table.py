@@ -93,6 +93,21 @@ def test_the_closing_table_has_the_values_and_why_a_job_failed(tmp_path, screen)
     assert "seed=2: failed: error: model.dropout=3" in said
 
 
+def test_the_closing_table_has_simple_methods_beside_the_jobs(tmp_path, screen):
+    console, (found, lock) = screen(terminal=False), jobs(tmp_path, 2)
+    lock.release()
+    summary = {"state": "finished", "monitor": "val/loss", "best_value": 6.25, "primary": "rougeL"}
+    evaluation = {"metrics": {"rougeL": 5.6}, "baselines": {"lead-8": {"rouge1": 22.0, "rougeL": 19.5}}}
+    for job in found:
+        (job.folder / "summary.json").write_text(json.dumps({**summary, "validation": evaluation}))
+    results = [result_of(job, Journal(tmp_path)) for job in found]
+    print_results(results)
+    rows = console.file.getvalue().splitlines()
+    assert any("ROUGE-L F1" in row for row in rows) and sum("5.60" in row for row in rows) == 2
+    assert [row for row in rows if "simple baseline lead-8" in row and "19.50" in row]
+    assert (results[0].record()["score"], results[0].record()["simple"]) == (5.6, {"lead-8": 19.5})
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(0, "00:00"), (59.6, "01:00"), (3599, "59:59"), (3600, "1:00:00")])
 def test_time_spans(seconds, text):
     assert duration(seconds) == text

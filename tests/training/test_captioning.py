@@ -53,6 +53,7 @@ def test_the_scores_are_those_of_the_captions(folder):
     rows = pd.read_parquet(folder / "predictions/validation.parquet")
     assert list(rows["id"]) == [f"validation-{index}" for index in range(24)]
     assert [list(texts) for texts in rows["reference"]] == gold()
+    assert rows["input_hash"].str.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}").all()
     written = (folder / "samples/validation.txt").read_text().splitlines()
     assert written == list(rows["output"])
     expected = CaptionMetric(gold())(written)

@@ -76,6 +76,11 @@ def test_the_loss_is_that_of_the_images_one_by_one(learned):
     assert list(validation(learned)["loss_sum"]) == pytest.approx(losses, rel=close, abs=close)
 
 
+def test_the_images_are_part_of_the_hashes_of_the_inputs():
+    table = validation(runs.finished_run(TASK))
+    assert table["input_hash"].str.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}").all() and table["input_hash"].is_unique
+
+
 def test_eval_repeats_the_scores_and_reads_the_test_split(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, TASK)
     assert runs.call(monkeypatch, "eval", f"run={run}") == 0

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import runs
@@ -9,13 +10,14 @@ import torch
 from pyarrow import parquet
 from tolerance import rounding
 
+from attnorm.config.integrity import SEAL_LENGTH, digest, recorded_digest
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks import results
 from attnorm.tasks.headlines.rouge import Rouge
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.selection import selection_half
 from attnorm.tasks.squad import metric as squad_metric
-from attnorm.tasks.task import task_of
+from attnorm.tasks.task import hash_of_image, task_of
 from attnorm.tasks.vqa.answers import accuracy
 from attnorm.training.csv_table import read_csv
 from attnorm.training.run_folder import load_weights
@@ -31,7 +33,7 @@ RUNS = {  # name: (task, settings); batches so small that their sizes and their 
     "vqa": ("vqa", ("data.batch_tokens=64",)),
     "vqa_v2": ("vqa_v2", ("data.batch_tokens=40",)),
 }
-COMMON = ["id", "group", "input", "reference", "output"]
+COMMON = ["id", "group", "input", "input_hash", "reference", "output"]
 EVERY = pytest.mark.parametrize("name", RUNS)
 
 
@@ -153,6 +155,36 @@ def test_the_half_is_fixed_whatever_the_order(size):
 
 
 @EVERY
+def test_the_table_names_the_checkpoint_and_the_inputs(made, name):
+    run = made(name)
+    checkpoint = run / "checkpoints/best.ckpt"
+    recorded = json.loads(parquet.read_schema(run / "predictions/validation.parquet").metadata[results.CHECKPOINT])
+    assert recorded == {"update": runs.load(run, "best")["global_step"], "sha256": recorded_digest(checkpoint)}
+    with open(checkpoint, "rb") as file:
+        assert recorded["sha256"] == digest(file, checkpoint.stat().st_size - SEAL_LENGTH)
+    hashes = columns(run)["input_hash"]
+    assert len(set(hashes)) == len(hashes) and all("-" in it for it in hashes) is (name == "vqa")
+    assert runs.summary_of(run)["data_fingerprints"].keys() == {"train", "validation"}
+
+
+def test_inputs_that_change_have_other_hashes():
+    task, rows = task_of(runs.tiny()), [{"article": f"article {row}", "title": "news"} for row in range(12)]
+    before = task.input_hashes(SimpleNamespace(texts=rows))
+    rows[5] = {**rows[5], "article": "another article"}
+    after = task.input_hashes(SimpleNamespace(texts=rows))
+    assert [row for row in range(12) if before[row] != after[row]] == [5] and len(set(before)) == 12
+
+
+def test_other_pixels_have_another_hash():
+    pixels = torch.arange(48, dtype=torch.uint8).reshape(4, 4, 3)
+    other = pixels.clone()
+    other[3, 3, 2] += 1
+    hashes = [hash_of_image(it) for it in (pixels, other, pixels.reshape(2, 8, 3), pixels.float())]
+    assert len(set(hashes)) == 4 and hash_of_image(pixels.clone()) == hashes[0]
+    assert hash_of_image(pixels.permute(2, 0, 1)) == hash_of_image(pixels.permute(2, 0, 1).contiguous())
+
+
+@EVERY
 def test_the_loss_of_a_row_is_the_one_that_it_has_alone(made, name):
     """Without other rows there is no padding; the windows of a question are added up."""
     run = made(name)
@@ -205,7 +237,7 @@ def test_headlines_have_the_rouge_of_each_one(made):
 def test_a_row_of_mlm_is_a_block_with_its_masked_tokens(made, name):
     found = columns(made(name))
     _, _, split = restored(name, made(name))
-    assert list(found) == ["id", "group", "reference", "output", "accuracy", "loss_sum", "n_tokens", "correct"]
+    assert list(found) == [name for name in COMMON if name != "input"] + ["accuracy", "loss_sum", "n_tokens", "correct"]
     assert len(found["id"]) == len(split) and sum(found["n_tokens"]) == split.weights.sum()
     for reference, output, count, correct, percent in zip(
         *(found[column] for column in ("reference", "output", "n_tokens", "correct", "accuracy")), strict=True

@@ -60,6 +60,23 @@ class TrainedRun:
         kept = {key: value for key, value in self.config.items() if key not in SHARED}
         return dict(leaves(kept))
 
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """The content of environment.json, {} if the file is missing."""
+        return read_json(self.folder / "environment.json")
+
+    @cached_property
+    def validation_losses(self) -> list[float]:
+        """The losses of its validations, in order, also those that are NaN or infinite; [] if they are not recorded."""
+        import pandas as pd
+
+        options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "on_bad_lines": "skip"}
+        try:
+            cells = pd.read_csv(self.folder / "metrics.csv", usecols=["val/loss"], encoding_errors="replace", **options)
+        except (OSError, ValueError):  # missing, empty, or without such a column
+            return []
+        return pd.to_numeric(cells["val/loss"][cells["val/loss"] != ""], errors="coerce").tolist()
+
     @property
     def attention(self) -> str:
         """The label of its attention, such as "hnas"."""
@@ -75,11 +92,13 @@ class Arm:
 
     label: the label of their attention; if other settings distinguish them from another arm with the same attention,
     these follow, as in "softmax (model.n_heads=4)". Options of the normalizer are named without the group, as in
-    "em_routing (n_iters=3)". runs: by seed, one per seed.
+    "em_routing (n_iters=3)". runs: by seed, one per seed. superseded: finished runs in place of which a newer one with
+    the same seed counts.
     """
 
     label: str
     runs: tuple[TrainedRun, ...]
+    superseded: tuple[TrainedRun, ...] = ()
 
     @property
     def finished(self) -> dict[int, TrainedRun]:
@@ -160,7 +179,11 @@ def arms_of(runs: Sequence[TrainedRun]) -> list[Arm]:
         groups[repr(sorted(run.settings.items(), key=lambda item: item[0]))].append(run)
     members = [one_per_seed(group) for group in groups.values()]
     names = labels_of([group[0] for group in members])
-    return [Arm(name, group) for name, group in zip(names, members, strict=True)]
+    arms = []
+    for name, counting, group in zip(names, members, groups.values(), strict=True):
+        older = [run for run in group if run.state is RunState.FINISHED and run not in counting]
+        arms.append(Arm(name, counting, tuple(older)))
+    return arms
 
 
 def one_per_seed(runs: Iterable[TrainedRun]) -> tuple[TrainedRun, ...]:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from attnorm.config.trust import VARIABLE, trusted_packages
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
 from attnorm.imports import find
-from attnorm.tasks.results import CORPUS_METRICS, PREDICTIONS, CorpusMetric
+from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, PREDICTIONS, CorpusMetric
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,19 @@ class ExampleTable:
             return float(corpus.of(sums.sum(0))) if len(sums) else float("nan")
         return float(rows[metric].mean())
 
+    def texts(self, column: str, ids: Sequence[str]) -> list[str]:
+        """The references or outputs of examples; a list of texts as one text."""
+        values = self.rows.loc[list(ids), column]
+        return [value if isinstance(value, str) else repr(list(value)) for value in values]
+
+    def input_hashes(self, ids: Sequence[str]) -> tuple[list[str], list[str] | None] | None:
+        """The hashes of what the model was given, and of the images among that; None where they are not recorded."""
+        if "input_hash" not in self.rows:
+            return None
+        parts = [str(value).partition("-") for value in self.rows.loc[list(ids), "input_hash"]]
+        images = [image for _, _, image in parts]
+        return [text for text, _, _ in parts], images if all(images) else None
+
     def content(self, ids: Sequence[str]) -> str:
         """A hash of the references of these examples."""
         return digest([[str(value) for value in self.rows.loc[list(ids), "reference"]]])
@@ -108,9 +121,9 @@ def example_table(run: TrainedRun, split: SplitName) -> ExampleTable | None:
 
     "auto" and "validation" take the half of the validation split that did not select the checkpoint.
     """
-    stem = TEST if split == "test" else VALIDATION
-    rows = read_table(run, stem)
-    if rows is None or (split == "test" and is_changed(run)):
+    stem = test_table(run) if split == "test" else VALIDATION
+    rows = read_table(run, stem) if stem else None
+    if stem is None or rows is None:
         return None
     corpus_metrics = corpus_metrics_of(table_file(run, stem))
     if split == "test":
@@ -124,14 +137,67 @@ def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
     """The split on which all runs are compared. "auto": the test split if all of them have been scored on it."""
     if split != "auto":
         return split
-    has_test = all(table_file(run, TEST).is_file() and not is_changed(run) for run in runs)
-    return "test" if runs and has_test else "validation"
+    return "test" if runs and all(test_table(run) for run in runs) else "validation"
 
 
-def is_changed(run: TrainedRun) -> bool:
-    """Whether the test split was scored with settings other than those of the run, or not with its best checkpoint."""
-    record = read_json(run.folder / f"{TEST}.json")
-    return bool(record.get("typed")) or record.get("checkpoint", BEST) != BEST
+def evaluation_of(run: TrainedRun, split: SplitName) -> Mapping[str, Any]:
+    """What a run has recorded of its evaluation on the whole split, such as its metrics; {} if there is nothing."""
+    stem = test_table(run) if split == "test" else None
+    found = read_json(run.folder / f"{stem}.json") if stem else run.summary.get("validation")
+    return found if isinstance(found, dict) else {}
+
+
+def test_tables(run: TrainedRun) -> list[str]:
+    """The stems of the tables of the test split with the settings and the best checkpoint of the run, newest first."""
+    found = []
+    for path in (run.folder / PREDICTIONS).glob(f"{TEST}*.parquet"):
+        number = path.stem.removeprefix(TEST).removeprefix("_") or "1"
+        record = read_json(run.folder / f"{path.stem}.json")
+        if number.isdecimal() and not record.get("typed") and record.get("checkpoint", BEST) == BEST:
+            found.append((int(number), path.stem))
+    return [stem for _, stem in sorted(found, reverse=True)]
+
+
+def test_table(run: TrainedRun) -> str | None:
+    """The newest of `test_tables` that scores the checkpoint that is the best one of the run now; None without one."""
+    return next((stem for stem in test_tables(run) if not is_outdated(run, stem)), None)
+
+
+def is_outdated(run: TrainedRun, stem: str) -> bool:
+    """Whether a table scores another checkpoint than the final evaluation, after which training was continued."""
+    then, now = checkpoint_of(run, stem), checkpoint_of(run, VALIDATION)
+    return bool(then and now and then != now)
+
+
+def checkpoint_of(run: TrainedRun, stem: str) -> Mapping[str, Any]:
+    """The update and the checksum of the checkpoint that a table of predictions scores; {} if it is not recorded."""
+    return metadata_of(table_file(run, stem), CHECKPOINT)
+
+
+def metadata_of(path: Path, key: bytes) -> dict[str, Any]:
+    """An entry in the metadata of a table of predictions, {} without one. Raises RunError if the table is damaged."""
+    import pyarrow.parquet as parquet
+
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads((parquet.read_schema(path).metadata or {}).get(key, b"{}"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def check_current(runs: Sequence[TrainedRun], split: SplitName) -> None:
+    """Raises RunError if the test split is to be compared and a run has only scores of an earlier checkpoint on it."""
+    if split == "validation" or (split == "auto" and not all(test_tables(run) for run in runs)):
+        return
+    for run in runs:
+        if test_table(run) is None and (stems := test_tables(run)):
+            then, now = (checkpoint_of(run, stem).get("update", "?") for stem in (stems[0], VALIDATION))
+            raise RunError(
+                f"{run.folder}: its scores on the test split are of update {then}, but training was continued, and its "
+                f"best checkpoint is of update {now}. Score it again: attnorm eval run={run.folder} split=test"
+            )
 
 
 def table_file(run: TrainedRun, stem: str) -> Path:
@@ -144,11 +210,8 @@ def corpus_metrics_of(path: Path) -> dict[str, type[CorpusMetric]]:
 
     Raises RunError if one of them is not a `CorpusMetric`.
     """
-    import pyarrow.parquet as parquet
-
-    recorded = json.loads((parquet.read_schema(path).metadata or {}).get(CORPUS_METRICS, b"{}"))
     found = {}
-    for name, place in recorded.items():
+    for name, place in metadata_of(path, CORPUS_METRICS).items():
         package = str(place).partition(":")[0].partition(".")[0]
         if package not in trusted_packages():
             log.warning("%s: %s is computed by %s; to include it, add %r to %s", path, name, place, package, VARIABLE)

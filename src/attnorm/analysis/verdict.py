@@ -13,7 +13,7 @@ from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 class ArmScores:
     """The scores of one arm on the examples of a comparison.
 
-    values: the metric by seed, for each finished run. costs: means over these runs, by name, see
+    values: the metric by seed, for the seeds that count. costs: means over these runs, by name, see
     `analysis.costs`. left_out: what has become of the other runs, as sentences.
     """
 
@@ -37,10 +37,13 @@ class ArmScores:
 class Verdict:
     """What can be said about the difference between an arm and the baseline.
 
-    difference: the arm minus the baseline, over the seeds that both have finished. adjusted: its p-value for new seeds
-    and new examples, adjusted for all arms that were compared (Holm 1979); NaN without a verdict.
-    by_seed:    the difference of each seed. no_verdict: why there is none; None if there is one. is_pending: whether
-                that is because planned runs are unfinished, so that no claim is made at all.
+    difference: the arm minus the baseline, over the seeds that count. adjusted: its p-value for new seeds and new
+                examples, adjusted for all arms that were compared (Holm 1979); NaN without a verdict.
+    by_seed:    the difference of each seed. no_verdict: why there is none; None if there is one.
+    is_silent:  whether no claim is made at all, not even the estimate, because planned runs are unfinished or because
+                the models have not learned the task (`analysis.withheld`).
+    left_out:   the seeds that do not count, with the reasons, as a sentence; may be empty.
+    cautions:   what makes the interval too narrow or the runs unusual, as sentences (`analysis.cautions`).
     """
 
     label: str
@@ -50,7 +53,9 @@ class Verdict:
     adjusted: float
     by_seed: dict[int, float]
     no_verdict: str | None
-    is_pending: bool = False
+    is_silent: bool = False
+    left_out: str = ""
+    cautions: tuple[str, ...] = ()
 
     @property
     def is_shown(self) -> bool:
@@ -65,10 +70,11 @@ class Verdict:
         sizes = f"{count(it.seeds, 'seed')}, {count(it.examples, 'example')}"
         if it.clusters != it.examples:
             sizes += f" in {count(it.clusters, 'group')}"
-        if self.is_pending:
-            return f"{self.label} minus {self.baseline}: no verdict, {self.no_verdict}."
+        if self.is_silent:
+            return f"{self.label} minus {self.baseline}: no verdict, because {self.no_verdict}."
+        more = "".join(f" {it}" for it in (self.left_out, *self.cautions) if it)
         if self.no_verdict is not None:
-            return f"{start} ({sizes}): no verdict, {self.no_verdict}."
+            return f"{start} ({sizes}): no verdict, {self.no_verdict}.{more}"
         low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
         interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f} for new seeds and new examples"
         adjusted = f"adjusted p {p_is(self.adjusted)}"
@@ -76,13 +82,13 @@ class Verdict:
         verdict = "shown" if self.is_shown else "not shown"
         return (
             f"{start}{better}, {interval} ({sizes}): {verdict}, {adjusted}. "
-            f"Detectable with 80 % power: {it.detectable:.{digits}f}."
+            f"Detectable with 80 % power: {it.detectable:.{digits}f}.{more}"
         )
 
     def claim_for_this_test_set(self) -> str | None:
         """The weaker claim in words, for new seeds on the same examples; None if it cannot be made."""
         it, digits = self.difference, decimals(self.metric)
-        if self.is_pending or isnan(it.p_value_new_seeds):
+        if self.is_silent or isnan(it.p_value_new_seeds):
             return None
         low, high = it.new_seeds.low, it.new_seeds.high
         interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f}"

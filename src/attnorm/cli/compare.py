@@ -12,6 +12,7 @@ from attnorm.analysis.costs import COSTS
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
 from attnorm.analysis.verdict import ArmScores, Verdict, count, decimals
+from attnorm.analysis.withheld import simple_label, withheld_lines
 from attnorm.config.overrides import read_command
 from attnorm.errors import RunError
 from attnorm.progress import console
@@ -42,8 +43,11 @@ def run_compare(arguments: list[str], defaults: dict[str, Any], conf: Path) -> N
         found = compare(settings.against, **options)
     else:
         found = compare(settings.baseline, settings.against, **options)
+    show_warnings(withheld_lines(found.withheld))
     show_arms(found)
     for verdict in found.verdicts:
+        if verdict.is_silent and found.withheld:
+            continue  # the first lines say why
         if settings.plan is None:
             show_verdict(verdict)
         else:
@@ -55,12 +59,15 @@ def show_arms(found: Comparison) -> None:
     digits, name = decimals(found.metric), NAMES.get(found.metric, found.metric)
     rows = [["", name, "± over seeds", "seeds", *(it.name for it in COSTS.values())]]
     rows += [[it.label, *cells(it, digits)] for it in found.scores]
+    rows += [
+        [simple_label(name), f"{value:,.{digits}f}", *[""] * (len(rows[0]) - 2)] for name, value in found.simple.items()
+    ]
     kind = "" if found.is_primary else "; not the primary metric of the task"
     title = f"{found.task}: {name} on {count(found.examples, 'example')} of {SOURCES[found.source]}{kind}"
     print_table(title, [list(column) for column in zip(*rows, strict=True)])
     show_lines(*(f"left out: {line}" for it in found.scores for line in it.left_out))
     differing = f"The arms differ in more than their attention: {', '.join(found.differing)}."
-    show_warnings([*found.notes, *([differing] if found.differing else [])])
+    show_warnings([*found.notes, *found.doubts, *([differing] if found.differing else [])])
 
 
 def cells(scores: ArmScores, digits: int) -> list[str]:

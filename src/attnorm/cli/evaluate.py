@@ -4,6 +4,7 @@ from pathlib import Path
 
 from attnorm import progress
 from attnorm.cli.score_predictions import METRICS, OF_FILES, score_file
+from attnorm.config.integrity import recorded_digest
 from attnorm.config.overrides import EvalCommand, changed, open_run, read_command, read_run
 from attnorm.config.resolve import run_label
 from attnorm.config.run_config import Recorded
@@ -43,6 +44,10 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     data = task.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
     with OutOfMemory(cfg):
         scores = task.score(task.module(model, tokenizer, data), data)
+    if scores.predictions is not None:
+        scores.predictions.input_hashes = task.input_hashes(data)
+        checkpoint = run / "checkpoints" / f"{command.settings['ckpt']}.ckpt"
+        scores.predictions.checkpoint = {"update": step, "sha256": recorded_digest(checkpoint)}
     name = free_name(run, f"eval_{split}")
     written = [*scores.write(run, name), *scores.write_predictions(run, name)]
     record = {

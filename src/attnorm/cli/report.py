@@ -134,6 +134,8 @@ def write(settings: ReportSettings, ended: bool = False) -> bool:
 def show_verdicts(found: "Report") -> None:
     """The verdict on each arm in words, or one sentence on all arms of a task if there are many."""
     for task in found.tasks:
+        for line in task.withheld:
+            console.print(line, style="bold yellow", markup=False)
         verdicts = [it.sentence for it in task.verdicts]
         for line in verdicts if len(verdicts) <= MOST_VERDICTS else [task.headline]:
             console.print(line, markup=False)

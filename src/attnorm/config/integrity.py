@@ -58,6 +58,14 @@ def verify(file: BinaryIO) -> None:
     file.seek(0)
 
 
+def recorded_digest(path: Path) -> str | None:
+    """The SHA-256 that a checkpoint file states of itself, without reading the rest; None if it has none."""
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - SEAL_LENGTH))
+        found = SEAL.fullmatch(file.read())
+    return found[1].decode() if found else None
+
+
 def digest(file: BinaryIO, length: int) -> str:
     """The SHA-256 of the first `length` bytes; leaves the file behind them."""
     file.flush()

@@ -24,6 +24,8 @@ class Result:
     code:     exit code of the last of them; None if it was not seen.
     steps:    number of updates.
     seconds:  time that its processes took.
+    metric:   the primary metric of its task; score: its value in the final evaluation, on the whole validation split.
+    simple:   the same metric of simple methods, by name.
     """
 
     job: Job
@@ -35,6 +37,9 @@ class Result:
     best_value: float | None
     steps: int | None
     seconds: float
+    metric: str | None
+    score: float | None
+    simple: dict[str, float]
 
     def record(self) -> dict[str, Any]:
         """The result as an entry of sweep.json."""
@@ -54,6 +59,8 @@ def result_of(job: Job, journal: Journal) -> Result:
     why = None if state in (JobState.FINISHED, JobState.RUNNING, JobState.WAITING) else summary.get("why")
     if state is JobState.FAILED and not why:
         why = end.get("why")
+    evaluation = summary.get("validation") or {}
+    metric = summary.get("primary")
     return Result(
         job,
         state,
@@ -64,6 +71,9 @@ def result_of(job: Job, journal: Journal) -> Result:
         both.get("best_value"),
         both.get("steps", both.get("step")),
         journal.seconds(job.name) or summary.get("wall_seconds", 0.0),  # its end was not seen if the sweep was killed
+        metric,
+        evaluation.get("metrics", {}).get(metric),
+        {name: its[metric] for name, its in evaluation.get("baselines", {}).items() if metric in its},
     )
 
 

@@ -15,6 +15,7 @@ from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import Result
 from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
+from attnorm.tasks.results import NAMES
 
 REFRESH, QUIET = 1.0, 60.0  # seconds between two pictures of the live table, and between two lines without it
 COLOURS = {
@@ -106,20 +107,35 @@ def duration(seconds: float) -> str:
 
 
 def print_results(results: Sequence[Result]) -> None:
-    """The closing table: a row per job."""
+    """The closing table: a row per job, and a row per simple method that the models should beat."""
     metrics = list(dict.fromkeys(result.monitor for result in results if result.monitor))
+    primary = list(dict.fromkeys(result.metric for result in results if result.metric and result.score is not None))
     table = Table(title_justify="left")
     table.add_column("job", overflow="fold")
     table.add_column("state")
     table.add_column(f"best {metrics[0]}" if len(metrics) == 1 else "best value", justify="right")
+    if primary:
+        table.add_column(
+            f"final {NAMES.get(primary[0], primary[0])}" if len(primary) == 1 else "score", justify="right"
+        )
     table.add_column("updates", justify="right")
     table.add_column("time", justify="right")
+
+    def scored(metric: str | None, value: float | None) -> list[str]:
+        if not primary:
+            return []
+        return ["" if value is None else f"{value:.2f}" if len(primary) == 1 else f"{metric} {value:.2f}"]
+
     for result in results:
         value = "" if result.best_value is None else f"{result.best_value:#.4g}".removesuffix(".")
         value = f"{result.monitor} {value}" if value and len(metrics) > 1 else value
         steps = "" if result.steps is None else f"{result.steps:,}"
-        colour = COLOURS.get(result.state, "dim")
-        table.add_row(escape(result.job.label), f"[{colour}]{result.state}[/]", value, steps, duration(result.seconds))
+        state = f"[{COLOURS.get(result.state, 'dim')}]{result.state}[/]"
+        score = scored(result.metric, result.score)
+        table.add_row(escape(result.job.label), state, value, *score, steps, duration(result.seconds))
+    simple = {(name, result.metric): value for result in results for name, value in result.simple.items()}
+    for (name, metric), number in simple.items():
+        table.add_row(f"[dim]simple baseline {escape(name)}[/]", "", "", *scored(metric, number), "", "")
     console.print(table)
     for result in results:
         if result.why:

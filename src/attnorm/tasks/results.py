@@ -20,6 +20,7 @@ NAMES = {"f1": "F1", "exact": "exact match"} | {
 LOWER_IS_BETTER = {"loss", "perplexity"}
 PREDICTIONS = "predictions"  # the folder of a run that holds the tables of examples
 CORPUS_METRICS = b"attnorm.corpus_metrics"  # in the metadata of a table: JSON {metric: dotted path of its class}
+CHECKPOINT = b"attnorm.checkpoint"  # in the metadata of a table: JSON of `Predictions.checkpoint`
 LONGEST_INPUT = 1_000  # characters; if an input of the split is longer, the table has no column for inputs
 
 
@@ -52,6 +53,8 @@ class Predictions:
     statistics: further values from which metrics of the whole split can be computed.
     corpus_metrics: the metrics of the whole split that are computed from the statistics, by name.
     selecting: the groups on which the best checkpoint was selected; None for a split on which none was.
+    input_hashes: a hash of what the model is given of each example, see `Task.input_hashes`; None if not known.
+    checkpoint: the update of the checkpoint that was scored, and its SHA-256; None if not known.
     """
 
     ids: Sequence[object]
@@ -65,15 +68,19 @@ class Predictions:
     groups: Sequence[object] | None = None
     inputs: Sequence[str] | None = None
     selecting: Container[str] | None = None
+    input_hashes: Sequence[str] | None = None
+    checkpoint: Mapping[str, object] | None = None
 
     def table(self) -> "pa.Table":
-        """The columns id, group, input (if short), reference, output, the scores, loss_sum, n_tokens, statistics, and
-        selecting (whether the checkpoint was selected on the example)."""
+        """The columns id, group, input (if short), input_hash, reference, output, the scores, loss_sum, n_tokens,
+        statistics, and selecting (whether the checkpoint was selected on the example)."""
         import pyarrow as pa
 
         columns = {"id": _strings(self.ids), "group": _strings(self.ids if self.groups is None else self.groups)}
         if self.inputs is not None and max(map(len, self.inputs), default=0) <= LONGEST_INPUT:
             columns["input"] = pa.array(self.inputs, pa.string())
+        if self.input_hashes is not None and len(self.input_hashes) == len(self.ids):
+            columns["input_hash"] = pa.array(self.input_hashes, pa.string())
         columns |= {"reference": _texts(self.references), "output": _texts(self.outputs)}
         columns |= {name: pa.array(values, pa.float64()) for name, values in self.scores.items()}
         columns |= {"loss_sum": pa.array(self.loss_sum, pa.float64()), "n_tokens": pa.array(self.n_tokens, pa.int64())}
@@ -81,7 +88,10 @@ class Predictions:
         if self.selecting is not None:
             columns["selecting"] = pa.array([group in self.selecting for group in columns["group"].to_pylist()])
         paths = {name: f"{metric.__module__}:{metric.__name__}" for name, metric in self.corpus_metrics.items()}
-        return pa.table(columns, metadata={CORPUS_METRICS: json.dumps(paths)} if paths else None)
+        metadata = {CORPUS_METRICS: json.dumps(paths)} if paths else {}
+        if self.checkpoint is not None:
+            metadata[CHECKPOINT] = json.dumps(dict(self.checkpoint))
+        return pa.table(columns, metadata=metadata or None)
 
     def write(self, path: Path) -> None:
         """Writes the table atomically as a parquet file. Creates its folder."""

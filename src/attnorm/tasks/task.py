@@ -1,5 +1,7 @@
 """The base class of all tasks. A task builds the parts of a run (data, model, loss, metrics) from a configuration."""
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -166,6 +168,14 @@ class Task(ABC):
             return list(split.texts[list(rows)]["id"])
         return list(map(str, rows))
 
+    def input_hashes(self, split: Split) -> list[str]:
+        """A hash of what the model is given of each example, in the order of the table of predictions.
+
+        It depends on the cleaned data alone, not on the tokenizer or the model, so that runs can only be compared on
+        the same inputs. If the model is also given an image, the hash of the image follows after a hyphen.
+        """
+        return [hash_of(row) for row in split.texts]
+
     def row_groups(self, split: Split) -> Sequence[object]:
         """The group of each row, such as its image, as in the column `group` of predictions; by default its number.
 
@@ -257,6 +267,20 @@ class Task(ABC):
     def score(self, module: Any, split: Split) -> Results:
         """The results that `eval.py` and the end of training report: the validation metrics of the whole split."""
         return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
+
+
+def hash_of(row: Mapping[str, Any]) -> str:
+    """The first 16 digits of the SHA-256 of a row of texts or numbers."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def hash_of_image(*arrays: Tensor) -> str:
+    """The first 16 digits of the SHA-256 of the pixels or features of an image, with their shapes and dtypes."""
+    hashed = hashlib.sha256()
+    for array in arrays:
+        hashed.update(repr((tuple(array.shape), str(array.dtype))).encode())
+        hashed.update(array.contiguous().numpy().tobytes())
+    return hashed.hexdigest()[:16]
 
 
 def build_source(settings: Mapping[str, Any]) -> Source:

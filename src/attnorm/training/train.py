@@ -11,6 +11,7 @@ import torch
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.config.checkpoint_files import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
+from attnorm.config.integrity import recorded_digest
 from attnorm.config.resume import deciding
 from attnorm.config.run_config import FILE
 from attnorm.config.run_state import locked
@@ -96,7 +97,7 @@ def train(
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates, run_folder)
-        summary |= describe_parts(cfg, model, data)
+        summary |= describe_parts(task, model, data)
         if is_first:
             console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
         with profiled(trainer):
@@ -172,10 +173,12 @@ def keep_best(folder: Path) -> None:
         replace_by_copy(last, best)
 
 
-def describe_parts(cfg: dict[str, Any], model: torch.nn.Module, data: TaskDataModule) -> dict[str, Any]:
+def describe_parts(task: Task, model: torch.nn.Module, data: TaskDataModule) -> dict[str, Any]:
     """Dataset, sizes and padding, for summary.json."""
+    cfg = task.cfg
     return {
         "data": {"source": cfg["data"]["_target_"], **{name: split.counts for name, split in data.splits.items()}},
+        "data_fingerprints": task.data_fingerprints(data.splits),
         "padding_share": round(data.padding_share(), 4),
         "vocabulary": data.splits["train"].tokenizer.vocab_size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -209,7 +212,8 @@ def evaluate_best(
     trainer.strategy.barrier()  # until the first rank has written the best checkpoint
     if is_sharded(module.model):
         module = task.module(task.model(split.tokenizer), split.tokenizer, split)
-    best_step = load_weights(module.model, run_folder / "checkpoints" / f"{BEST}.ckpt")
+    best_file = run_folder / "checkpoints" / f"{BEST}.ckpt"
+    best_step = load_weights(module.model, best_file)
     scores = task.score(module.to(trainer.strategy.root_device), split)
     if scores.predictions is not None:
         scores.predictions.selecting = task.selecting(split)
@@ -218,6 +222,9 @@ def evaluate_best(
         return {}
     warnings = warnings_of(scores, task.cfg, steps, updates, data.updates_per_epoch())
     console.show_samples(scores.samples[:SAMPLES])
+    if scores.predictions is not None:
+        scores.predictions.input_hashes = task.input_hashes(split)
+        scores.predictions.checkpoint = {"update": best_step, "sha256": recorded_digest(best_file)}
     scores.write(run_folder / "samples", scores.split)
     scores.write_predictions(run_folder, scores.split)
     loggers.log_final(scores, scores.samples[:SAMPLES], steps)

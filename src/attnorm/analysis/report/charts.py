@@ -158,8 +158,9 @@ def forest(name: str, comparison: Comparison) -> Figure:
     import altair as alt
 
     level = comparison.verdicts[0].difference.level * 100
-    rows, seeds, many = [], [], len(comparison.verdicts) > MANY
-    ordered = sorted(comparison.verdicts, key=lambda it: -it.difference.estimate) if many else comparison.verdicts
+    verdicts = [it for it in comparison.verdicts if not it.is_silent]
+    rows, seeds, many = [], [], len(verdicts) > MANY
+    ordered = sorted(verdicts, key=lambda it: -it.difference.estimate) if many else verdicts
     for it in ordered:
         wide, narrow = it.difference.new_seeds_and_examples, it.difference.new_seeds
         ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}

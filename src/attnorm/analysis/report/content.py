@@ -8,6 +8,7 @@ from pathlib import Path
 
 from attnorm.analysis.arms import Arm, TrainedRun, arms_of, as_number, waiting_jobs
 from attnorm.analysis.comparison import Comparison, baseline_of
+from attnorm.analysis.provenance import doubts_of
 from attnorm.analysis.report import charts
 from attnorm.analysis.report.drawings import Drawings, drawings_of
 from attnorm.analysis.report.examples import Contrast, Example, contrasts_of, samples_of
@@ -33,6 +34,7 @@ from attnorm.analysis.report.setup import Setup, setup_of
 from attnorm.analysis.report.tables import Cell, Column, Table, number
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict, count
+from attnorm.analysis.withheld import withheld_lines
 from attnorm.config.run_state import RunState
 from attnorm.tasks.results import LOWER_IS_BETTER
 
@@ -54,17 +56,21 @@ class TaskPage:
     """What the page says about the runs of one task.
 
     name: the name of the task. anchor: the HTML id of its part of the page. facts: names and values of its size.
-    headline: the verdicts in one sentence. warnings, notes: what a reader has to know.
+    withheld: why verdicts are withheld, as sentences for a box above everything else; [] if none is.
+    headline: the verdicts in one sentence. warnings, notes: what a reader has to know. doubts: what differs between
+    the runs besides their settings.
     """
 
     name: str
     anchor: str
     facts: list[tuple[str, str]]
+    withheld: list[str]
     headline: str
     setup: Setup
     warnings: list[str]
     verdicts: list[VerdictText]
     notes: list[str]
+    doubts: list[str]
     main: Table | None
     others: Table | None
     forest: charts.Figure | None
@@ -171,16 +177,18 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
     setup = setup_of(anchor, arms, baseline)
     ordered = ordered_arms(arms, baseline, main)
     split: SplitName = "test" if main is not None and main.source == "test" else "validation"
-    decided = main is not None and not main.pending and bool(main.verdicts)
+    decided = main is not None and any(not it.is_silent for it in main.verdicts)
     return TaskPage(
         name=baseline.task,
         anchor=anchor,
         facts=task_facts(arms, baseline, main),
+        withheld=withheld_lines(main.withheld) if main else [],
         headline=headline(main) if main else "There is nothing to compare yet.",
         setup=setup,
         warnings=warnings_of(setup, main, metric),
-        verdicts=[verdict_text(it) for it in main.verdicts] if main else [],
-        notes=[*results.left_out, *(main.notes if main else [])],
+        verdicts=[verdict_text(it) for it in main.verdicts if not (main.withheld and it.is_silent)] if main else [],
+        notes=[*results.left_out, *(main.notes if main else []), *left_out_of(main)],
+        doubts=main.doubts if main else doubts_of(arms),
         main=main_table(f"results-{anchor}", ordered, results),
         others=other_metrics_table(f"metrics-{anchor}", results),
         forest=charts.forest(f"forest-{anchor}", main) if main and decided else None,
@@ -218,6 +226,12 @@ def warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> li
             "these verdicts are exploratory, and their p-values are adjusted for this task only."
         )
     return found
+
+
+def left_out_of(main: Comparison | None) -> list[str]:
+    """The runs of a comparison that do not count, as one sentence in a list; [] if all do."""
+    runs = [line for scores in main.scores for line in scores.left_out] if main else []
+    return [f"Left out of the scores: {'; '.join(runs)}."] if runs else []
 
 
 def verdict_text(verdict: Verdict) -> VerdictText:

@@ -75,17 +75,18 @@ def samples_of(comparison: Comparison, arms: Sequence[Arm], split: SplitName) ->
 
 def contrasts_of(comparison: Comparison, baseline: Arm, arms: Sequence[Arm], split: SplitName) -> list[Contrast]:
     """For the arms that differ most from the baseline, the examples whose scores differ most, as means over seeds."""
-    sizes = {it.label: abs(it.difference.estimate) for it in comparison.verdicts}
+    sizes = {it.label: abs(it.difference.estimate) for it in comparison.verdicts if not it.is_silent}
     chosen = sorted((arm for arm in arms if arm.label in sizes), key=lambda arm: -sizes[arm.label])[:PAIRS]
     return [found for arm in chosen if (found := contrast(comparison, baseline, arm, split))]
 
 
 def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) -> Contrast | None:
     """The examples whose scores differ most between two arms; None if none differs."""
+    counted = next(it.by_seed for it in comparison.verdicts if it.label == arm.label)
     pairs = {
         seed: (ours, theirs)
         for seed, run in arm.finished.items()
-        if seed in baseline.finished
+        if seed in counted
         and (ours := table_of(run, split)) is not None
         and (theirs := table_of(baseline.finished[seed], split)) is not None
     }

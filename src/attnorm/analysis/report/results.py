@@ -160,6 +160,8 @@ def headline(comparison: Comparison) -> str:
         return "No verdict yet: planned runs are not finished."
     if not comparison.verdicts:
         return f"{comparison.baseline} is the only arm, so there is nothing to compare it with."
+    if comparison.withheld and all(it.is_silent for it in comparison.verdicts):
+        return "No verdict: the models have not learned enough to compare their normalizers."
     if not decided:
         return f"No verdict on any difference from {comparison.baseline}."
     if not shown:

@@ -8,6 +8,7 @@ from attnorm.analysis.report.results import Results, arrow, better, examples_of,
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, interval, number
 from attnorm.analysis.scores import primary_metric
 from attnorm.analysis.verdict import ArmScores, Verdict, decimals, p_text
+from attnorm.analysis.withheld import simple_label
 
 BASELINE = "baseline"
 Group = tuple[str, list[ArmScores], dict[str, Verdict]]  # a metric, the scores of the arms, and verdicts by label
@@ -30,8 +31,8 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
         Column("arm"),
         Column(f"{title} {arrow(metric)}", True, f"{title}, mean over seeds; {better(metric)} is better"),
         Column("s.d.", True, "standard deviation over seeds"),
-        Column("seeds", True, "number of finished seeds"),
-        Column("difference", True, "arm minus baseline, over the seeds that both have finished"),
+        Column("seeds", True, "number of seeds; all means and differences are over the same seeds"),
+        Column("difference", True, "arm minus baseline, over these seeds"),
         Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
         Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
         Column("verdict"),
@@ -43,7 +44,7 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
     for its in listed:
         verdict = verdicts.get(its.label)
         compared = [Cell(BASELINE), *[Cell("")] * 3] if its is scores[0] else verdict_cells(verdict, digits, pending)
-        costs = mean_costs(by_label[its.label].finished.values())
+        costs = its.costs if main else mean_costs(by_label[its.label].finished.values())
         rows.append(
             [
                 Cell(its.label),
@@ -54,14 +55,22 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
                 *(number(costs.get(name), it.digits) for name, it in COSTS.items()),
             ]
         )
+    if main is not None:
+        rows += [simple_row(simple_label(name), number(value, digits), columns) for name, value in main.simple.items()]
     caption = f"Final {title} of each arm, {examples_of(main)}" if main else f"Final {title} on the validation split"
     return Table(name, caption, columns, rows, can_copy=True)
 
 
+def simple_row(label: str, value: Cell, columns: Sequence[Column]) -> list[Cell]:
+    """The row of a simple method: its score, and nothing else."""
+    return [Cell(label, mark="simple"), value, *[Cell("")] * (len(columns) - 2)]
+
+
 def verdict_cells(verdict: Verdict | None, digits: int, pending: bool) -> list[Cell]:
-    """Difference, interval, p-value and verdict; only dashes while planned runs are unfinished."""
-    if verdict is None or pending:
-        return [Cell(NOTHING), Cell(NOTHING), Cell(NOTHING), Cell("pending" if pending else NOTHING)]
+    """Difference, interval, p-value and verdict; only dashes where no claim is made."""
+    if verdict is None or verdict.is_silent:
+        word = "pending" if pending else NOTHING if verdict is None else "no verdict"
+        return [Cell(NOTHING), Cell(NOTHING), Cell(NOTHING), Cell(word)]
     it = verdict.difference
     low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
     p = Cell(p_text(verdict.adjusted), verdict.adjusted) if verdict.adjusted == verdict.adjusted else Cell(NOTHING)

@@ -1,16 +1,13 @@
 """What was held equal between the arms of a task, and what differs."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from attnorm.analysis.arms import Arm, is_of_normalizer, varying
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table
-from attnorm.config.run_state import read_json
 from attnorm.errors import in_yaml
 
-ENVIRONMENT = "environment.json"
 MANY = 6  # arms that fit side by side
 
 
@@ -20,13 +17,12 @@ class Setup:
 
     differing: the settings in which the arms differ, one row per key; None if there is only one arm.
     confounds: the keys among them that are not settings of the attention.
-    equal: the settings that all arms share, by group. notes: differences of code, versions and devices, in words.
+    equal: the settings that all arms share, by group.
     """
 
     differing: Table | None
     confounds: list[str]
     equal: dict[str, list[tuple[str, str]]]
-    notes: list[str]
 
 
 def setup_of(task: str, arms: Sequence[Arm], baseline: Arm) -> Setup:
@@ -45,7 +41,6 @@ def setup_of(task: str, arms: Sequence[Arm], baseline: Arm) -> Setup:
         differing=differing_table(task, ordered, keys) if len(ordered) > 1 else None,
         confounds=[key for key in keys if not is_of_normalizer(key)],
         equal=dict(equal),
-        notes=environment_notes(ordered),
     )
 
 
@@ -71,36 +66,3 @@ def differing_table(task: str, arms: Sequence[Arm], keys: Sequence[str]) -> Tabl
 def texts_of(arm: Arm, keys: Sequence[str]) -> list[str]:
     """The values of some settings of an arm as texts."""
     return [in_yaml(arm.settings[key]) if key in arm.settings else NOTHING for key in keys]
-
-
-def environment_notes(arms: Sequence[Arm]) -> list[str]:
-    """What differs between the runs in code, versions and devices."""
-    facts: dict[str, Counter[str]] = defaultdict(Counter)
-    for arm in arms:
-        for run in arm.runs:
-            for name, value in facts_of(read_json(run.folder / ENVIRONMENT)).items():
-                facts[name][value] += 1
-    notes = []
-    for name, values in facts.items():
-        if len(values) > 1:
-            listed = "; ".join(f"{value} ({count} runs)" for value, count in values.most_common(4))
-            notes.append(f"The runs differ in {name}: {listed}.")
-    if any("with uncommitted changes" in value for value in facts.get("the commit of the code", ())):
-        notes.append("Some runs were made with uncommitted changes to the code.")
-    return notes
-
-
-def facts_of(environment: Mapping[str, Any]) -> dict[str, str]:
-    """What a reader wants to be equal between runs, in words."""
-    facts = {}
-    git, packages, gpus = (environment.get(name) for name in ("git", "packages", "gpus"))
-    if isinstance(git, dict) and git.get("commit"):
-        changed = " with uncommitted changes" if git.get("changed") else ""
-        facts["the commit of the code"] = f"{str(git['commit'])[:10]}{changed}"
-    if isinstance(packages, dict):
-        for name in ("torch", "attnorm"):
-            if name in packages:
-                facts[f"the version of {name}"] = str(packages[name])
-    if isinstance(gpus, list):
-        facts["the device"] = ", ".join(map(str, gpus)) or "CPU"
-    return facts

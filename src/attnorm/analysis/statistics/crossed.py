@@ -4,7 +4,7 @@ The derivation, the measured coverage and the references are in docs/statistics.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, nan, sqrt
 
 import numpy as np
@@ -108,6 +108,18 @@ def paired_difference(
         detectable=detectable(found, level=level) if verdict else nan,
         no_verdict=seeds_fail or examples_fail,
         variances=found,
+    )
+
+
+def without_claims(found: Difference) -> Difference:
+    """The same estimate without intervals and p-values, for runs of which nothing can be claimed."""
+    return replace(
+        found,
+        new_seeds=Interval(nan, nan),
+        new_seeds_and_examples=Interval(nan, nan),
+        p_value=nan,
+        p_value_new_seeds=nan,
+        detectable=nan,
     )
 
 

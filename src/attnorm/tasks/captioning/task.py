@@ -29,7 +29,7 @@ from attnorm.tasks.captioning.module import CaptioningModule, references, sample
 from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.seq2seq.base import length_problems
-from attnorm.tasks.task import Task, TaskConfig, Tokens
+from attnorm.tasks.task import Task, TaskConfig, Tokens, hash_of, hash_of_image
 
 FILE = "images.json"
 
@@ -110,6 +110,10 @@ class CaptioningTask(Task):
 
     def example_ids(self, split: Split, rows: Any) -> list[str]:
         return list(split.texts[list(rows)]["id"])
+
+    def input_hashes(self, split: Split) -> list[str]:
+        images = self.images(split.name)
+        return [f"{hash_of(row)}-{hash_of_image(*images.read([row['id']]).values())}" for row in split.texts]
 
     def row_groups(self, split: Split) -> list[object]:
         return list(split.texts["id"])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from attnorm.data.preprocess import Split
@@ -15,7 +16,7 @@ from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.tasks.images.features import ImageCollator, ImageFeaturizer
 from attnorm.tasks.images.module import ImageModule
 from attnorm.tasks.labels import LabelTask
-from attnorm.tasks.task import Tokens
+from attnorm.tasks.task import Tokens, hash_of, hash_of_image
 
 
 class ImageTask(LabelTask):
@@ -76,6 +77,13 @@ class ImageTask(LabelTask):
         if list(source.shape) != self.facts["shape"]:
             raise DataError(f"data: images of shape {list(source.shape)}, but the model reads {self.facts['shape']}")
         return source.pixels(split, self.cache())
+
+    def input_hashes(self, split: Split) -> list[str]:
+        pixels = self.pixels(split.name)
+        return [
+            f"{hash_of(row)}-{hash_of_image(torch.from_numpy(image.copy()))}"
+            for row, image in zip(split.texts, pixels, strict=False)
+        ]
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple, Tokens]:
         message = "task=image_classification: its models read images; give the id of a validation image as example"

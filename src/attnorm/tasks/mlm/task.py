@@ -19,7 +19,7 @@ from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
 from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.mlm.packing import PackedFeaturizer
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import TaskConfig
+from attnorm.tasks.task import TaskConfig, hash_of
 
 EVALUATION_SEED = 0  # of the masks of validation and test splits: runs with different seeds can be compared
 
@@ -55,6 +55,9 @@ class MaskedLMTask(EncoderTask):
         """Batches whose masks depend on the seed of the run in training, and are the same for all runs otherwise."""
         seed = self.cfg["seed"] if split.name == "train" else EVALUATION_SEED
         return MaskedLMCollator(split.rows, split.tokenizer, self.masking(), seed)
+
+    def input_hashes(self, split: Split) -> list[str]:
+        return [hash_of(row) for row in split.rows]
 
     def score(self, module: MaskedLMModule, split: Split) -> Results:
         """Loss, perplexity and accuracy at the masked tokens. The predictions have one row per block."""

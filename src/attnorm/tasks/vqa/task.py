@@ -20,7 +20,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import Task, TaskConfig, Tokens
+from attnorm.tasks.task import Task, TaskConfig, Tokens, hash_of, hash_of_image
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
 from attnorm.tasks.vqa.features import VqaCollator, VqaFeaturizer
 from attnorm.tasks.vqa.metric import references, results, score
@@ -112,6 +112,16 @@ class VqaTask(Task):
 
         name = f"answers-{digest([source.fingerprint('train'), limit, least])}"
         return cached(self.cache() / name, build) / FILE
+
+    def input_hashes(self, split: Split) -> list[str]:
+        """Hashes of the questions and, if the model sees images, of the primary view of each image."""
+        views = self.views(split.name)
+        if views is None:
+            return super().input_hashes(split)
+        primary, images = views.first(1), sorted(set(split.texts["image"]))
+        read = ([part for part in primary.read([image])[0] if part is not None] for image in images)
+        hashes = dict(zip(images, (hash_of_image(*parts) for parts in read), strict=True))
+        return [f"{hash_of(row)}-{hashes[row['image']]}" for row in split.texts]
 
     def row_groups(self, split: Split) -> Sequence[object]:
         return list(split.texts["image"])

@@ -1,0 +1,110 @@
+"""Were the runs made in the same way? What differs in their code, versions, devices and data, besides the settings."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attnorm.analysis.arms import Arm
+from attnorm.analysis.scores import ExampleTable
+from attnorm.errors import RunError
+
+LISTED = 3  # runs or values that a sentence names
+DATA_KEYS = ("data.", "tokenizer.", "task.", "model.")  # settings on which the fingerprints of training data depend
+
+
+def doubts_of(arms: Sequence[Arm]) -> list[str]:
+    """What makes a comparison of these arms doubtful, as sentences."""
+    return [*environment_notes(arms), *training_data_notes(arms), *superseded_notes(arms)]
+
+
+def environment_notes(arms: Sequence[Arm]) -> list[str]:
+    """What differs between the runs in code, versions and devices."""
+    facts: dict[str, Counter[str]] = defaultdict(Counter)
+    for arm in arms:
+        for run in arm.runs:
+            for name, value in facts_of(run.environment).items():
+                facts[name][value] += 1
+    notes = []
+    for name, values in facts.items():
+        if len(values) > 1:
+            listed = "; ".join(f"{value} ({count} runs)" for value, count in values.most_common(4))
+            notes.append(f"The runs differ in {name}: {listed}.")
+    if any("with uncommitted changes" in value for value in facts.get("the commit of the code", ())):
+        notes.append("Some runs were made with uncommitted changes to the code.")
+    return notes
+
+
+def facts_of(environment: Mapping[str, Any]) -> dict[str, str]:
+    """What a reader wants to be equal between runs, in words."""
+    facts = {}
+    git, packages, gpus = (environment.get(name) for name in ("git", "packages", "gpus"))
+    if isinstance(git, dict) and git.get("commit"):
+        changed = " with uncommitted changes" if git.get("changed") else ""
+        facts["the commit of the code"] = f"{str(git['commit'])[:10]}{changed}"
+    if isinstance(packages, dict):
+        for name in ("torch", "attnorm"):
+            if name in packages:
+                facts[f"the version of {name}"] = str(packages[name])
+    if isinstance(gpus, list):
+        facts["the device"] = ", ".join(map(str, gpus)) or "CPU"
+    return facts
+
+
+def training_data_notes(arms: Sequence[Arm]) -> list[str]:
+    """Whether runs with the same settings were trained on different data, because files changed under their paths."""
+    seen: dict[str, dict[str, str]] = defaultdict(dict)  # settings -> fingerprint -> a run that has it
+    for arm in arms:
+        settings = repr(sorted((key, value) for key, value in arm.settings.items() if key.startswith(DATA_KEYS)))
+        for run in arm.finished.values():
+            recorded = run.summary.get("data_fingerprints")
+            if isinstance(recorded, dict) and "train" in recorded:
+                seen[settings].setdefault(str(recorded["train"]), f"{arm.label}, seed {run.seed}")
+    return [
+        "The training data have changed between runs, although their settings are the same: "
+        f"{some(fingerprints.values())} were trained on different data."
+        for fingerprints in seen.values()
+        if len(fingerprints) > 1
+    ]
+
+
+def superseded_notes(arms: Sequence[Arm]) -> list[str]:
+    """The finished runs that do not count, because a newer one has the same settings and the same seed."""
+    older = [f"{arm.label}, seed {run.seed} ({run.folder})" for arm in arms for run in arm.superseded]
+    return [f"Of several finished runs with one seed, the newest counts. Left out: {some(older)}."] if older else []
+
+
+def check_inputs(tables: Mapping[str, ExampleTable], ids: Sequence[str]) -> list[str]:
+    """Raises RunError if runs were given other inputs or have other references for the same examples.
+
+    tables: by the name of the run. Returns a sentence if some tables have no hashes of the inputs.
+    """
+    names = list(tables)
+    references = {name: table.content(ids) for name, table in tables.items()}
+    if other := next((name for name in names if references[name] != references[names[0]]), None):
+        raise RunError(f"{names[0]} and {other} were scored on different data: the same ids have different references")
+    hashes = {name: found for name, table in tables.items() if (found := table.input_hashes(ids)) is not None}
+    images = {name: found for name, (_, found) in hashes.items() if found is not None}
+    for part, known in (("inputs", {name: texts for name, (texts, _) in hashes.items()}), ("images", images)):
+        first = next(iter(known), "")
+        for name, values in known.items():
+            differing = sum(ours != theirs for ours, theirs in zip(values, known[first], strict=True))
+            if differing:
+                raise RunError(
+                    f"{first} and {name} were scored on different data: {differing:,} of {len(ids):,} examples with "
+                    f"the same id and reference have different {part}"
+                )
+    unknown = [name for name in names if name not in hashes]
+    if not unknown:
+        return []
+    return [
+        "It cannot be checked whether all runs were given the same inputs and scored with their final checkpoints: "
+        f"{some(unknown)} {'was' if len(unknown) == 1 else 'were'} scored by an older version of attnorm."
+    ]
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    listed = list(names)
+    more = [f"{len(listed) - LISTED} more"] if len(listed) > LISTED else []
+    *most, last = [*listed[:LISTED], *more]
+    return f"{', '.join(most)} and {last}" if most else last
