@@ -547,8 +547,8 @@ def test_a_prior_that_is_not_a_list_is_refused_by_its_key(value):
 
 @pytest.mark.parametrize("group", ["callbacks", "logger", "experiment", "debug", "trainer"])
 def test_a_group_may_be_null_if_a_run_needs_nothing_of_it(group):
-    [argument] = readable([f"{group}=null"])
-    assert runs.tiny(argument)[group if group in resolve.GROUPS else "callbacks"] is not None
+    cfg = front.check_composed(runs.composed(*readable([f"{group}=null"])))
+    assert not cfg.get(group)
 
 
 def test_an_option_that_no_site_uses_is_refused():
