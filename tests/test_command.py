@@ -1,8 +1,10 @@
 """The installed command: the same verbs as the scripts, from any folder, with conf/ shipped inside the package."""
 
+import os
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,37 @@ def test_a_wrong_verb_is_answered_with_the_nearest(monkeypatch, capsys):
     assert capsys.readouterr().err == (
         f"error: trian: no such verb; allowed: {', '.join(main.VERBS)}. Did you mean 'train'?\n"
     )
+
+
+def test_the_version_is_that_of_the_package(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["attnorm", "--version"])
+    assert main.main() == 0
+    assert capsys.readouterr().out == f"attnorm {version('attnorm')}\n"
+
+
+@pytest.mark.parametrize("typed", ["--help", "train --help", "sweep --help", "report", "compare", "figures"])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(typed):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        command = [sys.executable, "-m", "attnorm", *typed.split()]
+        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_the_shell_completes_verbs_and_settings(monkeypatch, capsys):
+    def completed(line):
+        monkeypatch.setattr(sys, "argv", ["attnorm", "-sc", "query=bash"])
+        monkeypatch.setenv("COMP_LINE", line)
+        assert main.main() == 0
+        return capsys.readouterr().out.split()
+
+    assert completed("attnorm ") == [*main.VERBS]
+    assert completed("attnorm train optimizer.l") == ["optimizer.lr="]
+    assert completed("attnorm eval ru") == []
+    monkeypatch.setattr(sys, "argv", ["attnorm", "train", "-sc", "install=bash"])
+    assert main.main() == 0
+    assert capsys.readouterr().out.endswith("-F hydra_bash_completion attnorm\n")
 
 
 @pytest.mark.slow

@@ -8,13 +8,38 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
+SYNONYMS = {  # names of settings in other libraries -> the names here
+    "learning_rate": "lr",
+    "batch_size": "batch_tokens",
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs"), "max_epochs"),
+    **dict.fromkeys(("steps", "num_steps", "updates", "max_updates", "iterations"), "max_steps"),
+    **dict.fromkeys(("gpus", "gpu", "n_gpus", "num_gpus"), "devices"),
+    "device": "accelerator",
+    "dataset": "data",
+    "normalizer": "attention",
+    **dict.fromkeys(("layers", "n_layers", "num_layers"), "encoder_layers"),
+    **dict.fromkeys(("heads", "num_heads"), "n_heads"),
+    **dict.fromkeys(("hidden_size", "width", "dim"), "d_model"),
+    **dict.fromkeys(("beams", "num_beams"), "beam_size"),
+    "workers": "num_workers",
+    "warmup_steps": "warmup",
+    "offline": "mode=offline",
+}
 _own_folders: list[str] = []  # of modules that are not installed
 
 
 def nearest(name: object, allowed: Iterable[object], cutoff: float = 0.5) -> str:
-    """' Did you mean ...?' with the closest allowed name, or ''."""
-    found = difflib.get_close_matches(str(name), [str(a) for a in allowed], n=1, cutoff=cutoff)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    """' Did you mean ...?' with the allowed name that has the same meaning, or else with the closest one, or ''."""
+    names, synonym = [str(a) for a in allowed], SYNONYMS.get(str(name), "")
+    if synonym:
+        return did_you_mean([synonym] if synonym.partition("=")[0] in names else [])
+    return did_you_mean(difflib.get_close_matches(str(name), names, n=1, cutoff=cutoff))
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """' Did you mean ...?' with these names; '' without one."""
+    quoted = " or ".join(map(repr, names))
+    return f" Did you mean {quoted}?" if quoted else ""
 
 
 def look_last_in(folder: str) -> None:

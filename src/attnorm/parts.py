@@ -27,7 +27,7 @@ def class_of(group: str, settings: Mapping[str, Any], base: type | None = None) 
     """
     key, path = f"{group}.{TARGET}", settings.get(TARGET)
     if path is None:
-        message = f"is not set, so this file cannot be used on its own; choose another {group}=<file>"
+        message = f"is not set; choose a file that sets it, with {group}=<file>"
         raise ConfigError([Problem(key, message)])
     try:
         found = locate(path) if isinstance(path, str) else None

@@ -10,6 +10,7 @@ There is no other list of keys. A key is valid if and only if the part that is c
 import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_origin
 
@@ -40,6 +41,13 @@ def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
         signature = inspect.signature(maker)
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {name: it for name, it in signature.parameters.items() if it.kind in named}
+
+
+def defaults_of(maker: Callable) -> dict[str, Any]:
+    """The options of a class with their defaults, in order; None for an option that must be given."""
+    defaults = {name: None if it.default is EMPTY else it.default for name, it in parameters(maker).items()}
+    made = [it for it in fields(maker) if callable(it.default_factory)] if is_dataclass(maker) else []
+    return defaults | {it.name: it.default_factory() for it in made}
 
 
 def accepts_any(maker: Callable) -> bool:

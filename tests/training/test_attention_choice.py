@@ -1,6 +1,7 @@
 """What is typed for `attention`: groups, sites, lists and paths, from the command line to the record of a run."""
 
 import json
+from dataclasses import dataclass, field
 
 import pytest
 import runs
@@ -117,6 +118,51 @@ def test_a_model_with_a_new_site_needs_no_change_of_a_file(file):
     assert found["image"] == default
     assert found["caption"] == ("softmax" if file in BIDIRECTIONAL else default)
     assert resolve.attention_problems(of_model(Captioner, f"attention={file}"), typed=()) == []
+
+
+class Stack(nn.Module):
+    """A model whose sites, layers and heads follow from options that all have defaults."""
+
+    interface = "seq2seq"
+
+    def __init__(self, attention, *, depth: int = 3, width: int = 2, gated: bool = True):
+        super().__init__()
+
+    @classmethod
+    def sites_of(cls, settings):
+        return {"stack": False, **({"gate": True} if settings["gated"] else {})}
+
+    @classmethod
+    def site_layers(cls, settings):
+        return dict.fromkeys(cls.sites_of(settings), settings["depth"])
+
+    @classmethod
+    def site_heads(cls, settings):
+        return dict.fromkeys(cls.sites_of(settings), settings["width"])
+
+
+@dataclass
+class Shape:
+    depth: int
+    width: int = 2
+    gated: bool = field(default_factory=bool)
+
+
+class Shaped(Stack):
+    """The same options, in a dataclass; one of them has to be given."""
+
+    Config = Shape
+
+
+def test_a_model_sees_the_defaults_of_its_options_when_it_names_its_sites():
+    cfg = {"model": {"_target_": f"{Stack.__module__}:Stack"}}
+    assert resolve.model_sites(cfg) == {"stack": False, "gate": True}
+    assert resolve.model_layers(cfg) == {"stack": 3, "gate": 3}
+    assert resolve.model_heads(cfg) == {"stack": 2, "gate": 2}
+    cfg["model"] |= {"gated": False, "depth": 1}
+    assert resolve.model_layers(cfg) == {"stack": 1}
+    shaped = {"model": {"_target_": f"{Stack.__module__}:Shaped"}}
+    assert resolve.model_layers(shaped) == {"stack": None} and resolve.model_heads(shaped) == {"stack": 2}
 
 
 def test_a_model_with_a_new_site_is_set_without_a_plus():

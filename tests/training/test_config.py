@@ -21,6 +21,7 @@ from attnorm.cli import train as front
 from attnorm.cli.main import VERBS
 from attnorm.config import check_trainer, resolve
 from attnorm.config import validate as config
+from attnorm.config.arguments import readable
 from attnorm.config.choices import choices
 from attnorm.config.components import FACTS
 from attnorm.config.validate import PathsConfig, RunConfig
@@ -542,6 +543,12 @@ def test_what_another_model_has_is_not_suggested():
 def test_a_prior_that_is_not_a_list_is_refused_by_its_key(value):
     [problem] = refused(f"attention.prior.encoder={value}")
     assert problem.startswith("attention.prior.encoder=")
+
+
+@pytest.mark.parametrize("group", ["callbacks", "logger", "experiment", "debug", "trainer"])
+def test_a_group_may_be_null_if_a_run_needs_nothing_of_it(group):
+    cfg = front.check_composed(runs.composed(*readable([f"{group}=null"])))
+    assert not cfg.get(group)
 
 
 def test_an_option_that_no_site_uses_is_refused():

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import runs
 from builders import build_source
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from marks import slow
 from omegaconf import OmegaConf
 
@@ -76,6 +77,31 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
         (("trainer.max_step=3",), "Did you mean 'max_steps'?"),
         (("modle=tiny",), "Did you mean 'model'?"),
         (("sed=3",), "Did you mean 'seed'?"),
+        (("lr=1e-3",), "error: lr: nothing reads this key. Did you mean 'optimizer.lr'?\n"),
+        (("batch_size=32",), "Did you mean 'data.batch_tokens'?"),
+        (("data.batch_size=32",), "Did you mean 'data.batch_tokens'?"),
+        (("learning_rate=1",), "Did you mean 'optimizer.lr'?"),
+        (("optimizer.learning_rate=1",), "Did you mean 'lr'?"),
+        (("epochs=3",), "Did you mean 'trainer.max_epochs'?"),
+        (("max_steps=5",), "Did you mean 'trainer.max_steps' or 'task.max_steps'?"),
+        (("logger=wandb", "logger.wandb.offline=true"), "Did you mean 'mode=offline'?"),
+        (
+            ("+experiment=reuters",),
+            "error: experiment: one file of a group is chosen, without a plus, as in ",
+        ),
+        (
+            ("++optimizer=adam",),
+            "one file of a group is chosen, without a plus, as in optimizer=adam",
+        ),
+        (
+            ("scheduler=null",),
+            "error: scheduler._target_: is not set; choose a file that sets it, with",
+        ),
+        (("paths=null",), "error: paths.log_dir: is not set; choose a file that sets it, with paths=<file>"),
+        (("callbacks.a._target_=pytorch_lightning.callbacks.RichProgressBar",), "use callbacks.progress.bar\n"),
+        (("callbacks.a._target_=pytorch_lightning.callbacks.StochasticWeightAveraging",), "averages the weights when"),
+        (("-sc",), 'type eval "$(attnorm train -sc install=bash)"'),
+        (("-sc", "install=tcsh"), 'type eval "$(attnorm train -sc install=bash)"'),
         (("decoding.beamsize=3",), "Did you mean 'beam_size'?"),
         (("data.features=[x]",), "data.features is a key of data=caption_files, data=vqa_v2."),
         (("task=vqa", "data.dir=x"), "data.dir is a key of data=gigaword, data=parallel_files."),
@@ -139,6 +165,7 @@ def test_a_refused_sweep_leaves_no_run_folder(monkeypatch, tmp_path, capsys):
     [
         (DataError("train.csv:3: 2 fields"), 1, "error: train.csv:3: 2 fields\n"),
         (OSError(errno.ENOSPC, "disk full"), 1, "error: [Errno 28] disk full\n"),
+        (MisconfigurationException("no backbone"), 1, "error: no backbone\n"),
         (front.ConfigError(["a", "b"]), 2, "error: a\nerror: b\n"),
     ],
 )

@@ -133,6 +133,14 @@ def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
     assert read(["data.train=a,b.json"]) == {"data.train": "a,b.json"}
 
 
+def test_null_is_no_choice_among_several_files_of_a_group(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert runs.call(monkeypatch, "train", "-m", "scheduler=null,linear") == 2
+    assert "error: scheduler=null: allowed: constant, cosine, linear.\n" in capsys.readouterr().err
+    typed = ["tokenizer.file=null,x", "data.train=null"]
+    assert readable(typed, multirun=True) == [f"++{it}" for it in typed]
+
+
 def test_interpolations_beside_other_signs_still_resolve(monkeypatch, tmp_path):
     monkeypatch.setenv("PLACE", "here")
     assert read(["data.train=${oc.env:PLACE}/a (1).json"]) == {"data.train": "here/a (1).json"}

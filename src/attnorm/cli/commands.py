@@ -1,9 +1,7 @@
 """The verbs that read finished runs, from the command line."""
 
 import importlib
-import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,8 +42,8 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
 
 @contextmanager
 def quiet_ends() -> Iterator[None]:
-    """Exits without a traceback: with code 143 on SIGTERM, also while libraries are being imported, and with code 141
-    (128 + SIGPIPE) when the reader of standard output has closed it. (`exit_code` returns 130 on SIGINT.)"""
+    """Exits with code 143 and without a traceback on SIGTERM, also while libraries are being imported. (`exit_code`
+    returns 130 on SIGINT.)"""
 
     def stop(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -53,9 +51,5 @@ def quiet_ends() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except BrokenPipeError:
-        # What is still in the buffer must go somewhere when Python flushes it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from None
     finally:
         signal.signal(signal.SIGTERM, before)

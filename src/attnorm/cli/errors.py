@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attnorm.config.arguments import COMPLETION
 from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
 
@@ -60,7 +61,10 @@ def explain(error: Exception, conf: Path) -> int:
 
 
 def is_user_error(error: Exception) -> bool:
-    """Whether the message alone says what to do: bad data, a loss that is not finite, a full disk, no permission."""
+    """Whether the message alone says what to do: bad data, a loss that is not finite, a full disk, no permission, or
+    settings that Lightning refuses."""
+    if any(cls.__name__ == "MisconfigurationException" for cls in type(error).__mro__):
+        return True
     return isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in OF_THE_MACHINE)
 
 
@@ -89,6 +93,12 @@ def in_our_words(message: str) -> str:
             f"several values start a sweep: type attnorm sweep, or add -m; a list is typed as {key}=[{values}]",
             values,
         )
+    if found := re.search(r"Multiple values for (\w+)\. To override a value use 'override \w+: ([^']*)'", message):
+        return Problem(found[1], f"one file of a group is chosen, without a plus, as in {found[1]}={found[2]}")
+    if found := re.search(r"force-add of config groups is not supported: '\++(\w+)=([^']*)'", message):
+        return Problem(found[1], f"one file of a group is chosen, without a plus, as in {found[1]}={found[2]}")
+    if found := re.search(r"Interpolation key '((\w+)\.\w+)' not found", message):
+        return Problem(found[1], f"is not set; choose a file that sets it, with {found[2]}=<file>")
     if (found := re.search(r"Error parsing override '([^=\n]*)'\n", message)) and found[1]:
         return f"{found[1]}: expected key=value"
     return ""
@@ -103,6 +113,16 @@ def dashed(arguments: Sequence[str], conf: Path) -> list[Problem]:
             instead = f"{name}={value if equals else '<value>'}"
             problems.append(Problem.about(name, f"{argument}: settings are typed without dashes, as in {instead}"))
     return problems
+
+
+def completing(arguments: Sequence[str]) -> list[Problem]:
+    """Problems with Hydra's option -sc, whose own errors are tracebacks."""
+    if COMPLETION.isdisjoint(arguments):
+        return []
+    rest = [it for it in arguments if it not in COMPLETION]
+    fits = len(rest) == 1 and re.fullmatch("(install|uninstall|query)=(bash|zsh|fish)", rest[0])
+    sentence = 'for completion in the shell, type eval "$(attnorm train -sc install=bash)"; also uninstall, zsh, fish'
+    return [] if fits else [Problem.about("-sc", f"{' '.join(arguments)}: {sentence}")]
 
 
 def suggest_key(message: str, key: str | None, conf: Path) -> str:

@@ -1,6 +1,10 @@
 """The command `attnorm <verb> ...`, which is also `python -m attnorm <verb> ...`."""
 
+import os
+import signal
 import sys
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 from attnorm.config.trust import find_own_parts
@@ -21,20 +25,59 @@ VERBS = {
 
 def main() -> int:
     """Runs the verb that was typed and returns the exit code."""
+    return piped(typed)
+
+
+def typed() -> int:
+    """What `main` does; its output may go to a pipe."""
     verb, *arguments = sys.argv[1:] or ["--help"]
     if verb in ("-h", "--help"):
         listed = "\n".join(f"  {name:<11}{purpose}" for name, purpose in VERBS.items())
         print(f"usage: attnorm <verb> [key=value ...]\n\n{listed}\n\nattnorm <verb> --help shows the keys of a verb.")
         return 0
+    if verb == "--version":
+        print(f"attnorm {version('attnorm')}")
+        return 0
+    if verb in ("-sc", "--shell-completion"):
+        return complete(arguments)
     if verb not in VERBS:
         print(f"error: {verb}: no such verb; allowed: {', '.join(VERBS)}.{nearest(verb, VERBS)}", file=sys.stderr)
         return 2
     return run(verb, arguments)
 
 
+def complete(arguments: list[str]) -> int:
+    """Completes a command line for the shell, which calls `attnorm -sc query=bash` with the line in COMP_LINE."""
+    program, *words = os.environ.get("COMP_LINE", "attnorm").split(" ", 2)
+    if len(words) < 2:
+        print(*VERBS)
+    elif words[0] in ("train", "sweep"):  # Hydra completes a line without a verb
+        os.environ["COMP_LINE"] = f"{program} {words[1]}"
+        return run("train", ["-sc", *arguments])
+    return 0
+
+
 def run(verb: str, arguments: list[str]) -> int:
     """Runs a verb with its arguments and returns the exit code."""
     find_own_parts(verb, arguments)
+    return piped(lambda: dispatch(verb, arguments))
+
+
+def piped(job: Callable[[], int]) -> int:
+    """Runs a job and returns its exit code; 141 (128 + SIGPIPE) when the reader of standard output has closed it, as
+    `head` does."""
+    try:
+        code = job()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still in the buffer must go somewhere when Python flushes it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code
+
+
+def dispatch(verb: str, arguments: list[str]) -> int:
+    """What `run` does; its output may go to a pipe."""
     if verb == "train":
         if {"--help", "-h"} & set(arguments):
             from attnorm.cli.help import train_help

@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from attnorm.cli.errors import dashed, exit_code, explain
+from attnorm.cli.errors import completing, dashed, exit_code, explain
 from attnorm.cli.resume import continued, resume_in
 from attnorm.config.arguments import AUTO, as_typed, readable, register_attention, run_to_resume
 from attnorm.config.renamed import renamed
@@ -78,7 +78,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
             return None
 
     def all_jobs() -> int:
-        if problems := [*dashed(arguments, conf), *renamed(arguments)]:
+        if problems := [*dashed(arguments, conf), *renamed(arguments), *completing(arguments)]:
             raise ConfigError(problems)
         sys.argv = [typed[0], *arguments]
         try:

@@ -5,10 +5,11 @@ there, "a,b.json" is a sweep, and 2024 is a number. The commands therefore rewri
 them: a value that Hydra cannot parse, or would misread although it names an existing file, becomes a quoted string.
 Everything that Hydra reads correctly stays as it was typed.
 
-Two more things are rewritten:
+Three more things are rewritten:
 
 - `model.dropout=0.1` becomes `++model.dropout=0.1`, which Hydra accepts whether a file sets the key or not. Which keys
   are valid depends on the parts that are used; `validate` checks that, and knows better names than Hydra.
+- `callbacks=null` becomes `~callbacks`, because Hydra has no such value for a group.
 - `attention=package.module:Class` and `attention=[dnas,softmax]` become choices of the group like its files.
 """
 
@@ -37,6 +38,7 @@ PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
         *("ckpt_path", "resume", "model.init", "tokenizer.file", "task.answers", "paths.log_dir", "paths.cache_dir"),
     }
 )
+COMPLETION = frozenset({"-sc", "--shell-completion"})  # options of Hydra
 AUTO = "auto"  # the value of `resume` that looks for a run with the same settings
 _ARGUMENT = re.compile(r"(\+{0,2}[\w$][\w$./@:-]*)=(.*)", re.DOTALL)
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
@@ -44,6 +46,8 @@ _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 def readable(arguments: Sequence[str], multirun: bool = False) -> list[str]:
     """The arguments with values that Hydra parses as they were typed; `multirun` says that commas separate runs."""
+    if not COMPLETION.isdisjoint(arguments):
+        return list(arguments)  # `install=bash` is not a setting
     swept = swept_keys(arguments)
     return [_readable(argument, multirun, swept) for argument in arguments]
 
@@ -72,6 +76,10 @@ def _readable(argument: str, multirun: bool, swept: Collection[str] = ()) -> str
         return argument
     key, value = found.groups()
     override, name = _parsed(argument), key.lstrip("+")
+    if value == "null" and (CONF / name).is_dir():
+        return f"~{name}"
+    if multirun and (CONF / name).is_dir():  # of several values, null would be one that Hydra cannot have
+        value = re.sub(r"(?<![^,])null(?![^,])", "'null'", value)
     if override is None or _misread(override, name, value, multirun):
         value = _rewritten(value, multirun)
     if name == "attention":

@@ -13,7 +13,7 @@ from typing import Any
 
 from attnorm.config.opened_folder import is_name
 from attnorm.errors import ConfigError, Problem
-from attnorm.parts import class_of, options_of
+from attnorm.parts import TARGET, class_of, options_of
 from attnorm.schema import build, option_problems, parameters
 
 FACTS = {
@@ -21,6 +21,13 @@ FACTS = {
     "logger": (
         *("run_folder", "save_dir", "run_name", "tags", "config", "group"),
         *("entry", "resumed_run", "first_step"),
+    ),
+}
+NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, with the reason
+    "ProgressBar": "a run has a progress bar of its own; use callbacks.progress.bar",
+    "StochasticWeightAveraging": (
+        "it averages the weights when training has ended, so the best checkpoint, which is kept and scored, would not "
+        "have averaged weights"
     ),
 }
 
@@ -54,8 +61,18 @@ def component_problems(cfg: Mapping[str, Any]) -> list[str]:
             except ConfigError as error:
                 problems += error.problems
                 continue
+            if reason := next((why for name, why in NOT_CALLBACKS.items() if is_lightnings(cls, name)), None):
+                problems.append(Problem(f"{key}.{TARGET}", reason, settings[TARGET]))
+                continue
             problems += option_problems(key, cls, options, [fact for fact in facts if fact not in options])
     return problems
+
+
+def is_lightnings(cls: type, name: str) -> bool:
+    """Whether a class is this callback of Lightning, or extends it."""
+    import pytorch_lightning as pl
+
+    return issubclass(cls, getattr(pl.callbacks, name))
 
 
 def build_strategy(trainer: Mapping[str, Any]) -> Any:

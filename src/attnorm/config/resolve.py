@@ -15,7 +15,7 @@ from attnorm.config.run_settings import RunSettings
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
 from attnorm.resolved import ResolvedConfig
-from attnorm.tasks.task import DataConfig, Task, TaskConfig
+from attnorm.tasks.task import DataConfig, Task, TaskConfig, model_settings
 
 GROUPS = (  # of keys that every run has
     *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
@@ -31,21 +31,21 @@ def model_class(cfg: Mapping[str, Any]) -> Any:
 def model_sites(cfg: Mapping[str, Any]) -> dict[str, bool]:
     """The attention sites that the configured model uses, each with whether it is autoregressive."""
     cls = model_class(cfg)
-    return cls.sites_of(cfg["model"]) if hasattr(cls, "sites_of") else cls.sites
+    return cls.sites_of(model_settings(cfg["model"])) if hasattr(cls, "sites_of") else cls.sites
 
 
 def model_layers(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The number of layers at each attention site, as far as the model says it (an optional method `site_layers`)."""
     cls = model_class(cfg)
-    return cls.site_layers(cfg["model"]) if hasattr(cls, "site_layers") else {}
+    return cls.site_layers(model_settings(cfg["model"])) if hasattr(cls, "site_layers") else {}
 
 
 def model_heads(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The number of heads at each attention site: `n_heads`, unless the model has an optional method `site_heads`."""
-    cls = model_class(cfg)
+    cls, settings = model_class(cfg), model_settings(cfg["model"])
     if hasattr(cls, "site_heads"):
-        return cls.site_heads(cfg["model"])
-    return dict.fromkeys(model_sites(cfg), cfg["model"].get("n_heads"))
+        return cls.site_heads(settings)
+    return dict.fromkeys(model_sites(cfg), settings.get("n_heads"))
 
 
 def model_attention(cfg: Mapping[str, Any]) -> dict[str, Any]:

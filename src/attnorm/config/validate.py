@@ -21,6 +21,7 @@ from attnorm.config.opened_folder import opened
 from attnorm.config.resolve import (
     GROUPS,
     attention_problems,
+    leaves,
     model_attention,
     model_heads,
     model_sites,
@@ -32,7 +33,7 @@ from attnorm.config.run_settings import RunSettings
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import check_tokenizer, tokenizer_class
 from attnorm.errors import ConfigError, Problem, RunError, UnknownOption, key_of
-from attnorm.imports import nearest
+from attnorm.imports import SYNONYMS, did_you_mean, nearest
 from attnorm.optim import Optimization
 from attnorm.parts import TARGET, class_of, names_of, options_of
 from attnorm.schema import Text, option_problems
@@ -115,14 +116,20 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     if found.is_valid("trainer", "data"):
         found += check_update_size(cfg)
     found += check_resume(cfg, found)
-    return list(map(with_owners, found))
+    return [with_owners(problem, cfg) for problem in found]
 
 
-def with_owners(problem: str) -> str:
-    """A problem with an option that other files of its group have, with the names of these files."""
+def with_owners(problem: str, cfg: Mapping[str, Any]) -> str:
+    """A problem with an option that a part does not have, with the files of its group that have it, or else with the
+    key that it is called by here."""
     key = key_of(problem)
-    owners = files_with(key) if isinstance(problem, UnknownOption) else []
-    return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.") if owners else problem
+    if not isinstance(problem, UnknownOption):
+        return problem
+    if owners := files_with(key):
+        return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.")
+    if "Did you mean" in problem:
+        return problem
+    return Problem.about(key, f"{problem}{did_you_mean(keys_named(key, cfg))}")
 
 
 def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection[str] | None = None) -> Problems:
@@ -157,7 +164,17 @@ def check_top_level(cfg: Mapping[str, Any], task: type[Task] | None) -> Iterator
     yield from option_problems("", RunConfig, {key: value for key, value in cfg.items() if key in names})
     for key in cfg:
         if key not in names and key not in groups and (task or not isinstance(cfg[key], dict)):
-            yield Problem(key, f"nothing reads this key.{nearest(key, (*names, *groups), cutoff=0.7)}")
+            same = keys_named(key, cfg)
+            meant = did_you_mean(same) if same else nearest(key, (*names, *groups), cutoff=0.7)
+            yield Problem(key, f"nothing reads this key.{meant}")
+
+
+def keys_named(key: str, cfg: Mapping[str, Any]) -> list[str]:
+    """Other keys with the same last part, or with what that is called here: ["optimizer.lr"] for "lr"."""
+    last = key.rpartition(".")[2]
+    name, equals, value = SYNONYMS.get(last, last).partition("=")
+    same = (it for it, _ in leaves(cfg) if it.endswith((f".{last}", f".{name}")) and it != key)
+    return [f"{it}{equals}{value}" for it in same]
 
 
 def model_of(settings: Mapping[str, Any]) -> type:

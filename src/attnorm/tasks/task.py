@@ -23,7 +23,7 @@ from attnorm.errors import ConfigError, Problem, UserError
 from attnorm.optim import Optimization
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
-from attnorm.schema import build
+from attnorm.schema import build, defaults_of
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results
@@ -296,6 +296,12 @@ def source_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 def model_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of `model` that belong to its class."""
     return options_of(settings, names_of(StartConfig))
+
+
+def model_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `model`, with the defaults of its class for those that are not set."""
+    cls = class_of("model", settings, nn.Module)
+    return {**defaults_of(getattr(cls, "Config", cls)), **settings}
 
 
 def task_of(cfg: dict, run: Path | None = None) -> Task:

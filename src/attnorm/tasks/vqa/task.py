@@ -20,7 +20,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.schema import Count, Text
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import Task, TaskConfig, Tokens, hash_of, hash_of_image
+from attnorm.tasks.task import Task, TaskConfig, Tokens, hash_of, hash_of_image, model_settings
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
 from attnorm.tasks.vqa.features import VqaCollator, VqaFeaturizer
 from attnorm.tasks.vqa.metric import references, results, score
@@ -60,7 +60,7 @@ class VqaTask(Task):
     def notes(self) -> str:
         alone = self.cfg["model"]["fusion"] == "none"
         views = "the question alone (model.fusion=none)" if alone else f"boxes per view: {self.sizes()[1]}"
-        sites = self.model_class().sites_of(self.cfg["model"])
+        sites = self.model_class().sites_of(model_settings(self.cfg["model"]))
         idle = "" if sites else "; no site for a normalizer in this model"
         return f"{len(self.answers()):,} answers; {views}{idle}"
 
@@ -173,7 +173,7 @@ class VqaTask(Task):
     def ignored_keys(self) -> dict[str, str]:
         model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
         keys: dict[str, str] = {}
-        if "encoder" not in self.model_class().sites_of(model):
+        if "encoder" not in self.model_class().sites_of(model_settings(model)):
             names = ("layers", "n_heads", "ffn_dim", "norm_first", "residual")
             keys |= {f"model.{name}": transformer for name in names}
         if model["fusion"] != "attention":
