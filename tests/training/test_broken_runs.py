@@ -596,6 +596,7 @@ READERS = {
     "generate": ("generate", "run={run}", "input=-"),
     "attention": ("attention", "run={run}", "text=news"),
     "compare": ("compare", "against={run}"),
+    "report": ("report", "{run}"),
     "resume": ("train", "resume={run}"),
     "ckpt_path": ("train", *runs.tiny_overrides(), "ckpt_path={run}/checkpoints/last.ckpt"),
 }

@@ -134,8 +134,8 @@ def run_folders(place: str | Path) -> list[Path]:
     """The run folders in one place."""
     found: list[Path] = []
     for root in expanded(place):
-        if (root / EVENTS).is_file():
-            opened(root)
+        if any((root / name).is_file() for name in (FILE, EVENTS)):
+            opened(root)  # the report is written there, too
         configs = [root / FILE] if (root / FILE).is_file() else sorted(root.rglob(FILE))
         found += [path.parent for path in configs if path.lstat().st_size]
     return found

@@ -18,6 +18,7 @@ from attnorm.config.checkpoint_files import (
     sweep_unfinished,
 )
 from attnorm.config.integrity import check_fit, check_types, parameters_of
+from attnorm.config.opened_folder import opened
 from attnorm.config.run_config import read_config
 from attnorm.config.run_state import PROGRESS, read_json
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
@@ -73,6 +74,7 @@ def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
     added to the list `resumed` of environment.json.
     """
     run.mkdir(parents=True, exist_ok=True)
+    opened(run)  # a new run may have been given a folder with something in it
     environment, before = describe_environment() | {"overrides": overrides}, {}
     if cfg["resume"] not in (None, AUTO):
         if cfg["ckpt_path"] is None:
