@@ -48,14 +48,15 @@ def problems_before_training(
         for layer, name in enumerate(names):
             used.setdefault(name, (site, layer))
     for name, place in used.items():
-        site, count = place[0], heads.get(place[0])
-        facts = {"heads": count if type(count) is int else 2, "width": WIDTH, "place": place}
-        normalizer = build_part("normalizer", name, attention, **facts)
+        site = place[0]
+        count = heads.get(site)
+        count = count if type(count) is int else 2  # any number will do if the model does not say it
+        normalizer = build_part("normalizer", name, attention, heads=count, width=WIDTH, place=place)
         if is_of_attnorm(normalizer):
             continue
         key = f"attention.{site}" if site in attention else "attention._default_"
         try:
-            failure = first_failure(normalizer, facts["heads"], sites[site], bool(attention["prior"].get(site)))
+            failure = first_failure(normalizer, count, sites[site], bool(attention["prior"].get(site)))
         except Exception as error:
             raised = f"{type(error).__name__}: {error}"
             log.warning("%s=%s: not checked before training, because it raised %s", key, name, raised)

@@ -4,12 +4,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.testing import agreement, coupling, precision, preference, rows, symmetry
-from attnorm.attention.testing.cases import Subject
+from attnorm.attention.testing.cases import Problem, Subject
 from attnorm.attention.testing.report import Failure, Report, Result, Skip
 from attnorm.imports import nearest
 
@@ -131,7 +132,7 @@ def likely_cause(subject: Subject) -> str:
     form = "None" if problem.mask is None else "a compact Mask"
     dense = replace(problem, mask=problem.allowed)
     keys = {"keys": problem.k, "scale": problem.scale}
-    attempts = [
+    attempts: list[tuple[Problem, dict[str, Any], str]] = [
         (problem, {}, ""),  # another call than `forward` raised
         (dense, {}, f"The mask is {form} here, and a dense mask works; use masked_scores(scores, mask)."),
         (problem, keys, "With `keys` and `scale` it works; declare needs_keys = True."),
