@@ -124,7 +124,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection
     task = found.attempt("task", lambda: class_of("task", cfg["task"], Task))
     model = found.attempt("model", lambda: model_of(cfg["model"]))
     found += check_top_level(cfg, task)
-    found += option_problems("paths", PathsConfig, cfg["paths"])
+    found += check_paths(cfg["paths"])
     if task:
         found += option_problems("task", task.Config, options_of(cfg["task"]), owner=task)
         for name, config in task.groups.items():
@@ -146,6 +146,17 @@ def check_top_level(cfg: Mapping[str, Any], task: type[Task] | None) -> Iterator
     for key in cfg:
         if key not in names and key not in groups and (task or not isinstance(cfg[key], dict)):
             yield Problem(key, f"nothing reads this key.{nearest(key, (*names, *groups), cutoff=0.7)}")
+
+
+def check_paths(paths: Mapping[str, Any]) -> list[Problem]:
+    """Problems with the keys of `paths`, among them folders that cannot be made because a file is in the way."""
+    problems = option_problems("paths", PathsConfig, paths)
+    for key in () if problems else names_of(PathsConfig):
+        folder = Path(paths[key])
+        nearest_one = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not nearest_one.is_dir():
+            problems.append(Problem(f"paths.{key}", f"must be a folder, but {nearest_one} is none", paths[key]))
+    return problems
 
 
 def model_of(settings: Mapping[str, Any]) -> type:
