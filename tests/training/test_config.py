@@ -351,6 +351,15 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
         ("trainer.max_time=soon", "DD:HH:MM:SS above 0 or null"),
         ("trainer.max_time=00:00:00:00", "DD:HH:MM:SS above 0 or null"),
         ("trainer.max_time=5", "DD:HH:MM:SS above 0 or null"),
+        ("trainer.gradient_clip_val=nan", "numbers from 0 or null"),
+        ("trainer.gradient_clip_val=-1", "numbers from 0 or null"),
+        ("trainer.log_every_n_steps=-1", "whole numbers from 0 or null"),
+        ("trainer.num_sanity_val_steps=-2", "whole numbers from -1 or null"),
+        ("+trainer.min_steps=.nan", "whole numbers from 0 or null"),
+        ("trainer.detect_anomaly=2", "true, false or null"),
+        ("+trainer.inference_mode=-1", "true, false"),
+        ("trainer.devices=999", "on the CPU of this machine"),
+        ("trainer.devices='999'", "on the CPU of this machine"),
         ("trainer.deterministic=x", "true, false, warn, null"),
         ("tags=word", "a list of text"),
         ("tags=[1]", "a list of text"),
@@ -361,7 +370,7 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
     ],
 )
 def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
-    key = change.partition("=")[0]
+    key = change.lstrip("+").partition("=")[0]
     [problem] = refused(change)
     assert problem.startswith(f"{key}=")
     assert "allowed: " in problem and allowed in problem
@@ -379,6 +388,8 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(change, allowed):
         "trainer.limit_val_batches=0.5",
         "trainer.limit_train_batches=3",
         "trainer.gradient_clip_val=null",
+        "trainer.gradient_clip_val=0",
+        "trainer.num_sanity_val_steps=-1",
         "trainer.fast_dev_run=2",
         "trainer.max_time=00:01:00:00",
         "trainer.deterministic=warn",
@@ -439,6 +450,20 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 def test_intervals_that_end_in_the_middle_of_an_update_are_refused(changes, words):
     [problem] = refused("trainer.accumulate_grad_batches=4", *changes)
     assert re.match(words, problem)
+
+
+def test_an_environment_that_does_not_suit_lightning_is_not_blamed_on_a_key(monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    [problem] = refused()
+    assert problem.startswith("trainer: ") and "--ntasks" in problem
+
+
+@pytest.mark.parametrize("key", ["paths.log_dir", "paths.cache_dir"])
+@pytest.mark.parametrize("below", ["", "/a/b"])
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path, key, below):
+    (tmp_path / "file").write_text("text")
+    [problem] = refused(f"{key}={tmp_path}/file{below}")
+    assert problem.startswith(f"{key}={tmp_path}/file{below}: must be a folder")
 
 
 def test_a_share_of_the_batches_is_a_share_of_the_updates():

@@ -124,6 +124,11 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
         (("--attention", "hnas"), "error: --attention: settings are typed without dashes, as in attention=<value>\n"),
         (("--seed=3",), "error: --seed=3: settings are typed without dashes, as in seed=3\n"),
         (("resume=nowhere",), "error: resume=nowhere: no such folder\n"),
+        (("task=null",), "error: task=null: allowed: captioning, classify, "),
+        (("experiment=null",), "or leave the key out\n"),
+        (("-m", "task=null,gigaword"), "error: task=null: allowed: captioning, classify, "),
+        (("paths.log_dir=/dev/null",), "error: paths.log_dir: the run folder /dev/null/gigaword/"),
+        (("task=",), "error: task=: allowed: captioning, classify, "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

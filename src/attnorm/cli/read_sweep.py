@@ -8,7 +8,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from attnorm.config.arguments import as_typed, readable, register_attention
+from attnorm.config.arguments import as_typed, readable, register_attention, wrong_choices
 from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
@@ -66,7 +66,7 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
         elif "." not in key and (suggestion := nearest(key, OWN, cutoff=0.7)) and not is_of_runs(key, folders):
             problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
-    problems += renamed(theirs)
+    problems += [*renamed(theirs), *wrong_choices(readable(theirs, multirun=True))]
     if problems:
         raise ConfigError(problems)
     settings = SweepSettings(**values)

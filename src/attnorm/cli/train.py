@@ -13,12 +13,13 @@ from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from attnorm.cli.errors import completing, dashed, exit_code, explain
 from attnorm.cli.resume import continued, resume_in
-from attnorm.config.arguments import AUTO, as_typed, readable, register_attention, run_to_resume
+from attnorm.config.arguments import AUTO, as_typed, readable, register_attention, run_to_resume, wrong_choices
 from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
 from attnorm.resolved import ResolvedConfig
@@ -55,11 +56,14 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     register_resolvers()
     errors: list[Exception] = []
     failed: dict[int, int] = {}  # exit codes by job
+    began = False
     typed, started = sys.argv, f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
     register_attention(arguments)
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
     def job(cfg: DictConfig) -> float | None:
+        nonlocal began
+        began = True
         sys.argv = typed  # what the run records, and what Lightning starts the processes of other devices with
         hydra_cfg = HydraConfig.get()
         runtime: Any = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
@@ -78,11 +82,17 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
             return None
 
     def all_jobs() -> int:
-        if problems := [*dashed(arguments, conf), *renamed(arguments), *completing(arguments)]:
+        early = [dashed(arguments, conf), renamed(arguments), completing(arguments), wrong_choices(arguments)]
+        if problems := [problem for found in early for problem in found]:
             raise ConfigError(problems)
         sys.argv = [typed[0], *arguments]
         try:
             job()
+        except OSError as error:
+            if began or isinstance(error, HydraException):  # some of Hydra's exceptions are an OSError
+                raise
+            message = f"paths.log_dir: the run folder {error.filename} cannot be made: {error.strerror}"
+            raise ConfigError([Problem.about("paths.log_dir", message)]) from error
         finally:
             sys.argv = typed
         if errors:

@@ -28,7 +28,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnorm.config.choices import CONF
+from attnorm.config.choices import CONF, choices
+from attnorm.errors import Problem
 
 PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
     {
@@ -101,6 +102,19 @@ def _as_typed(override: str) -> str:
     name = key.lstrip("+")
     value = value.strip("'") if name == "attention" else value
     return f"{name}={value}".replace("\\:", ":") if name.startswith("attention") else f"{name}={value}"
+
+
+def wrong_choices(arguments: Sequence[str]) -> list[Problem]:
+    """A problem for each argument that chooses no file of its group, such as `task=null`, which Hydra answers with a
+    traceback. arguments: as `readable` returns them."""
+    parsed = [it for it in map(_parsed, arguments) if it is not None and not it.is_delete()]
+    return [
+        Problem(it.key_or_group, f"allowed: {', '.join(choices(it.key_or_group))}, or leave the key out", value)
+        for it in parsed
+        if choices(it.key_or_group)
+        for value in _elements(it)
+        if value == "" or not isinstance(value, (str, list, dict))
+    ]
 
 
 def register_attention(arguments: Sequence[str]) -> None:

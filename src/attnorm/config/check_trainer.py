@@ -1,14 +1,17 @@
 """Checking `trainer`: its keys reach pytorch_lightning.Trainer unchanged, except those that a run itself decides."""
 
 import inspect
+import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from attnorm.config.components import build_strategy
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
+from attnorm.schema import Count, NonNegative, WholeNumber, value_problems
 
 OWN_KEYS = {  # what a run decides itself, and what to use instead
     "logger": "use the group logger, such as logger=wandb",
@@ -25,6 +28,16 @@ OWN_KEYS = {  # what a run decides itself, and what to use instead
     "barebones": "it leaves out checkpoints and logs, which every run keeps",
 }
 LIMITS = ("max_steps", "max_epochs")  # null and -1: no such limit
+UNCHECKED: dict[str, Any] = {  # keys of which Lightning accepts any value
+    "accumulate_grad_batches": Count,
+    "gradient_clip_val": NonNegative | None,
+    "log_every_n_steps": WholeNumber | None,
+    "num_sanity_val_steps": Annotated[int, Field(ge=-1)] | None,
+    "min_steps": WholeNumber | None,
+    "min_epochs": WholeNumber | None,
+    "detect_anomaly": bool | None,
+    "inference_mode": bool,
+}
 NOT_ZERO = ("limit_train_batches", "limit_val_batches", "val_check_interval")  # a run could never end with 0
 
 
@@ -87,6 +100,16 @@ def check_values(trainer: Mapping[str, Any]) -> list[Problem]:
     return found + refused_by_lightning({key: it for key, it in trainer.items() if f"trainer.{key}" not in wrong})
 
 
+def check_processes(trainer: Mapping[str, Any]) -> Iterator[Problem]:
+    """More processes on the CPU than this machine has cores."""
+    accelerator, devices = trainer.get("accelerator") or "auto", str(trainer.get("devices"))
+    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available())
+    cores = os.cpu_count() or 1
+    if on_cpu and devices.isdecimal() and int(devices) > cores:
+        message = f"allowed: 1 to {cores} on the CPU of this machine, one process per core"
+        yield Problem("trainer.devices", message, trainer["devices"])
+
+
 def check_limits(trainer: Mapping[str, Any]) -> Iterator[Problem]:
     """Values that Lightning would accept although no run could finish with them, or refuse without a clear message."""
     for key in LIMITS:
@@ -99,9 +122,10 @@ def check_limits(trainer: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f"trainer.{key}", message, trainer[key])
     if not _is_duration(trainer.get("max_time")):
         yield Problem("trainer.max_time", "allowed: durations DD:HH:MM:SS above 0 or null", trainer["max_time"])
-    pieces = trainer.get("accumulate_grad_batches", 1)
-    if not _is_integer(pieces) or pieces < 1:
-        yield Problem("trainer.accumulate_grad_batches", "allowed: whole numbers from 1", pieces)
+    for key, annotation in UNCHECKED.items():
+        if key in trainer:
+            yield from value_problems(f"trainer.{key}", trainer[key], annotation)
+    yield from check_processes(trainer)
     if trainer.get("deterministic") not in (None, True, False, "warn"):
         yield Problem("trainer.deterministic", "allowed: true, false, warn, null", trainer["deterministic"])
 
@@ -122,6 +146,8 @@ def refused_by_lightning(trainer: Mapping[str, Any]) -> list[Problem]:
     tried = {key: value for key, value in trainer.items() if key != "deterministic" and not _is_unset(key, value)}
     if (reason := refusal(tried)) is None:
         return []
+    if (here := refusal({})) is not None:  # not because of a value: the environment does not suit Lightning
+        return [Problem("trainer", here)]
     alone = ((key, value, refusal({key: value})) for key, value in tried.items())
     named = [Problem(f"trainer.{key}", why, value) for key, value, why in alone if why is not None]
     return named or [Problem("trainer", reason)]

@@ -143,7 +143,7 @@ def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection
     task = found.attempt("task", lambda: class_of("task", cfg["task"], Task))
     model = found.attempt("model", lambda: model_of(cfg["model"]))
     found += check_top_level(cfg, task)
-    found += option_problems("paths", PathsConfig, cfg["paths"])
+    found += check_paths(cfg["paths"])
     if task:
         found += option_problems("task", task.Config, options_of(cfg["task"]), owner=task)
         for name, config in task.groups.items():
@@ -175,6 +175,17 @@ def keys_named(key: str, cfg: Mapping[str, Any]) -> list[str]:
     name, equals, value = SYNONYMS.get(last, last).partition("=")
     same = (it for it, _ in leaves(cfg) if it.endswith((f".{last}", f".{name}")) and it != key)
     return [f"{it}{equals}{value}" for it in same]
+
+
+def check_paths(paths: Mapping[str, Any]) -> list[Problem]:
+    """Problems with the keys of `paths`, among them folders that cannot be made because a file is in the way."""
+    problems = option_problems("paths", PathsConfig, paths)
+    for key in () if problems else names_of(PathsConfig):
+        folder = Path(paths[key])
+        nearest_one = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not nearest_one.is_dir():
+            problems.append(Problem(f"paths.{key}", f"must be a folder, but {nearest_one} is none", paths[key]))
+    return problems
 
 
 def model_of(settings: Mapping[str, Any]) -> type:
