@@ -13,6 +13,8 @@ from marks import slow
 
 from attnorm import imports
 from attnorm.cli import main
+from attnorm.cli.commands import with_keys
+from attnorm.config.overrides import read_command
 from attnorm.config.trust import find_own_parts
 
 NORMALIZER = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
@@ -53,6 +55,21 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(typed):
         command = [sys.executable, "-m", "attnorm", *typed.split()]
         ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
     assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=0.1").mkdir()
+    (tmp_path / "here").mkdir()
+    assert with_keys("eval", ["logs/a", "split=test"]) == ["run=logs/a", "split=test"]
+    assert with_keys("generate", ["input=x/y", "here"]) == ["run=here", "input=x/y"]
+    assert with_keys("attention", ["here", "logs/b", "text=a / b"]) == ["run=here,logs/b", "text=a / b"]
+    assert with_keys("compare", ["lr=0.1"]) == ["against=lr=0.1"]
+    assert with_keys("compare", ["logs/*", "here", "level=0.9"]) == ["against=['logs/*','here']", "level=0.9"]
+    settings = read_command(with_keys("compare", ["logs/*", "lr=0.1"]), {"against": "???"}, changes=False).settings
+    assert settings["against"] == ["logs/*", "lr=0.1"]
+    for left in (["nothing"], ["~decoding.beam_size"], ["data.dir=a/b"]):
+        assert with_keys("eval", left) == left
 
 
 def test_the_shell_completes_verbs_and_settings(monkeypatch, capsys):

@@ -512,4 +512,7 @@ def test_the_files_at_the_top_agree():
 
 def test_the_first_command_of_the_makefile_is_that_of_the_readme():
     makefile = (runs.ROOT / "Makefile").read_text()
-    assert f"$(BIN)/{REAL[0]}" in makefile and f".venv/bin/{REAL[0]}" in README
+    assert f"$(BIN)/{REAL[0]}" in makefile and f"`{REAL[0]}`" in README
+    typed = [line for code in blocks(runs.ROOT / "README.md", "bash") for line in code.splitlines()]
+    assert typed[:2] == ["make train", "make test"]
+    assert {line.removeprefix("make ") for line in typed[:2]} <= set(re.findall(r"^(\w+):", makefile, re.M))

@@ -10,7 +10,7 @@ There is no other list of keys. A key is valid if and only if the part that is c
 import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_origin
 
@@ -46,8 +46,9 @@ def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
 def defaults_of(maker: Callable) -> dict[str, Any]:
     """The options of a class with their defaults, in order; None for an option that must be given."""
     defaults = {name: None if it.default is EMPTY else it.default for name, it in parameters(maker).items()}
-    made = [it for it in fields(maker) if callable(it.default_factory)] if is_dataclass(maker) else []
-    return defaults | {it.name: it.default_factory() for it in made}
+    if not is_dataclass(maker):
+        return defaults
+    return defaults | {it.name: it.default_factory() for it in fields(maker) if it.default_factory is not MISSING}
 
 
 def accepts_any(maker: Callable) -> bool:

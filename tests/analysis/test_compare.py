@@ -608,7 +608,7 @@ def test_the_command_prints_scores_verdicts_and_plans(monkeypatch, tmp_path, cap
     said = " ".join(capsys.readouterr().out.split())
     for verdict in compare("softmax", tmp_path).verdicts:
         assert " ".join(verdict.sentence().split()) in said
-    assert runs.call(monkeypatch, "compare", f"against={tmp_path}", "plan=1") == 0
+    assert runs.call(monkeypatch, "compare", str(tmp_path), "plan=1") == 0
     said = capsys.readouterr().out
     assert "to detect 1 ROUGE-L F1 with 80 % power" in said and "seeds per arm" in said
 
@@ -622,7 +622,7 @@ def test_the_command_prints_scores_verdicts_and_plans(monkeypatch, tmp_path, cap
         (["against={}", "plan=0"], "plan=0: allowed: numbers above 0"),
         (["against={}", "data.max_valid=3"], "data.max_valid: cannot be set here"),
         (["against={}/nothing"], "nothing: no run folder there"),
-        (["{}"], ": expected key=value; the keys are baseline, against, metric, split, level, plan\n"),
+        (["nowhere"], "nowhere: expected key=value; the keys are baseline, against, metric, split, level, plan\n"),
     ],
 )
 def test_wrong_keys_of_the_command_are_named(monkeypatch, tmp_path, capsys, typed, message):

@@ -96,12 +96,27 @@ def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, nu
     wait_for(lambda: steps(tmp_path / "s") > 6)
     os.kill(running.pid, number)
     said = end(running, 128 + number)
-    assert "to continue, repeat: attnorm sweep dir=s" in said and "stopping" in said
+    assert "3 of 3 jobs are unfinished; saved; repeat the command to continue: attnorm sweep dir=s" in said
+    assert "stopping" in said and report(tmp_path / "s")["exit_code"] == 128 + number
     states = [it["state"] for it in report(tmp_path / "s")["jobs"]]
     assert states == ["interrupted", "interrupted", "waiting"]
     sweep(tmp_path, *typed)
     assert_each_once(tmp_path / "s", 3, 30)
     assert [len(job) for job in attempts(tmp_path / "s")] == [2, 2, 1]
+
+
+def test_sweep_json_is_current_while_a_sweep_continues(tmp_path):
+    def states():
+        return [it["state"] for it in report(tmp_path / "s")["jobs"]]
+
+    sweep(tmp_path, "dir=s", "x=1", "steps=5")
+    assert states() == ["finished"] and report(tmp_path / "s")["exit_code"] == 0
+    running = begin(tmp_path, "dir=s", "x=1,2", "steps=5", "pause=1")  # the pause makes both of them new jobs
+    wait_for(lambda: len(states()) == 2 and "running" in states())
+    assert report(tmp_path / "s")["exit_code"] is None and report(tmp_path / "s")["unfinished"] == 2
+    assert wait_for(lambda: "finished" in states()) and running.poll() is None
+    os.kill(running.pid, signal.SIGTERM)
+    end(running, 128 + signal.SIGTERM)
 
 
 def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 
 import pytest
 from rich.console import Console
@@ -31,7 +32,14 @@ def jobs(folder, count):
     for job in found[:2]:
         job.folder.mkdir()
         (job.folder / "config.yaml").write_text("seed: 1")
-    progress = {"step": 1200, "updates": 8000, "monitor": "val/f1", "value": 61.25, "seconds_left": 3723}
+    progress = {
+        "phase": "training",
+        "step": 1200,
+        "updates": 8000,
+        "monitor": "val/f1",
+        "value": 61.25,
+        "seconds_left": 3723,
+    }
     (found[0].folder / "progress.json").write_text(json.dumps(progress))
     (found[1].folder / "summary.json").write_text(
         json.dumps({"state": "finished", "monitor": "val/f1", "best_value": 63.5, "steps": 8000, "wall_seconds": 65})
@@ -50,6 +58,27 @@ def test_the_live_table_shows_state_updates_metric_and_time_left(tmp_path, scree
     [row] = [line for line in shown.splitlines() if "seed=0" in line]
     assert "running" in row and "1,200/8,000" in row and "val/f1 61.25" in row and "1:02:03" in row
     assert "seed=1" in shown and "seed=2" not in shown
+    lock.release()
+
+
+def test_the_table_names_the_phase_of_a_running_job(tmp_path, screen):
+    (found, lock), journal = jobs(tmp_path, 2), Journal(tmp_path)
+    progress = found[0].folder / "progress.json"
+
+    def row():
+        console = screen(terminal=True)
+        with View(Grid(found), journal) as view:
+            view.show()
+            return next(line for line in console.file.getvalue().splitlines() if "seed=0" in line)
+
+    assert "running: training" in row()
+    progress.write_text(json.dumps(json.loads(progress.read_text()) | {"phase": "decoding"}))
+    assert "running: decoding" in row()
+    journal.add("start", found[0].name)
+    os.utime(progress, (0, 0))  # of the process before
+    assert "running: start" in row()
+    progress.unlink()
+    assert "running: start" in row()
     lock.release()
 
 
@@ -77,7 +106,7 @@ def test_without_a_terminal_each_event_is_a_line(tmp_path, screen):
         view.show()
     assert console.file.getvalue().splitlines() == [
         "[3/3] seed=2: started",
-        "seed=0: 1,200/8,000, val/f1 61.25, 1:02:03",
+        "seed=0: training, 1,200/8,000, val/f1 61.25, 1:02:03",
     ]
     lock.release()
 

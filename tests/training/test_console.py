@@ -39,6 +39,7 @@ def test_every_line_of_a_first_run_is_one_of_ours(output):
         r"gigaword with hnas, seed 1",
         r"typed: attention=hnas task=gigaword .*",
         r"configuration: .*/logs/gigaword/hnas/.*/config\.yaml",
+        r"encoder hnas; decoder, cross softmax \(autoregressive\)",
         r"training the tokenizer on the train split",  # unless another test has done so
         r"(train|validation) [\d,]+ pairs \(.*\)",
         r"4 updates of at most 1,000 tokens \([\d.]+% padding\), [\d,]+ parameters",
@@ -95,6 +96,10 @@ def test_the_run_folder_is_named_at_the_end_and_is_where_the_readme_says(output)
     assert (folder / last.removeprefix("run folder: ")).resolve() == run
     assert (run / "figures/hybrid_weights.png").exists()
     assert (run / "hybrid_weights.csv").exists()
+
+
+def test_a_run_says_which_normalizer_each_site_has(output):
+    assert output[0].stdout.splitlines()[3] == "encoder hnas; decoder, cross softmax (autoregressive)"
 
 
 def test_a_run_starts_with_what_was_typed_and_where_the_configuration_is(output):

@@ -25,3 +25,14 @@ def attention_label(attention: dict, sites: dict[str, bool]) -> str:
     parts += [f"bank-{site}-{short_name(name)}" for site, name in attention.get("bank", {}).items()]
     parts += [f"scorer-{site}-{short_name(scorer[site])}" for site in sites if scorer[site] != "scaled_dot"]
     return "_".join(parts)
+
+
+def describe_sites(attention: dict, sites: dict[str, bool]) -> str:
+    """The normalizer of every site, such as 'encoder hnas; decoder, cross softmax (autoregressive)'; '' without a site.
+
+    attention: resolved tables. sites: as in `attention_label`.
+    """
+    groups: dict[str, list[str]] = {}
+    for site, autoregressive in sites.items():
+        groups.setdefault(f"{label_of(attention[site])}{' (autoregressive)' * autoregressive}", []).append(site)
+    return "; ".join(f"{', '.join(names)} {label}" for label, names in groups.items())

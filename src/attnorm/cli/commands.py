@@ -1,6 +1,7 @@
 """The verbs that read finished runs, from the command line."""
 
 import importlib
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from attnorm.cli.errors import exit_code
+from attnorm.config.arguments import quoted
 
 COMMANDS = {  # imported only when they are used
     "eval": "attnorm.cli.evaluate:evaluate",
@@ -18,6 +20,7 @@ COMMANDS = {  # imported only when they are used
     "compare": "attnorm.cli.compare:run_compare",
     "figures": "attnorm.cli.figures:draw_figures",
 }
+PLACES = {"eval": "run", "generate": "run", "attention": "run", "compare": "against"}  # what a bare path means
 
 
 def run_command(conf: Path, name: str, arguments: list[str]) -> int:
@@ -30,6 +33,8 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
             print(f"\n{listing()}")
         return 0
 
+    arguments = with_keys(name, arguments)
+
     def job() -> int:
         with quiet_ends():
             defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
@@ -38,6 +43,21 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
         return 0
 
     return exit_code(job, conf)
+
+
+def with_keys(verb: str, arguments: list[str]) -> list[str]:
+    """The arguments with the key of PLACES for bare paths: "run=logs/a" for "logs/a"."""
+    paths = [argument for argument in arguments if is_path(argument)]
+    if verb not in PLACES or not paths:
+        return arguments
+    several = f"[{','.join(map(quoted, paths))}]" if verb == "compare" else ",".join(paths)
+    value = paths[0] if len(paths) == 1 else several
+    return [f"{PLACES[verb]}={value}", *(argument for argument in arguments if argument not in paths)]
+
+
+def is_path(argument: str) -> bool:
+    """Whether an argument is a path rather than `key=value`; its name may contain an equals sign."""
+    return os.path.exists(argument) or (os.sep in argument and "=" not in argument)
 
 
 @contextmanager

@@ -4,10 +4,10 @@ import hashlib
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from attnorm.cli.check_jobs import Checked, Checker
 from attnorm.cli.errors import exit_code
@@ -20,11 +20,10 @@ from attnorm.progress import console
 from attnorm.sweeps.jobs import Job, expand, label_of, name_of, sweep_name
 from attnorm.sweeps.launchers.base import Launcher
 from attnorm.sweeps.process import TRAIN
-from attnorm.sweeps.results import ranked, result_of
+from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.scheduler import Grid, Plan, Scheduler
-from attnorm.sweeps.state import DONE_STATES, SWEEP_LOCK, Journal
+from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
 from attnorm.sweeps.table import View, print_results
-from attnorm.training.environment import write_json
 
 NAMED = 3  # jobs that the message on a problem names
 
@@ -68,15 +67,27 @@ def sweep(command: SweepCommand) -> int:
             console.print(f"checked {len(samples)} jobs in {seconds:.0f} s{same}")
             plan = Grid(jobs)
         launcher = make_launcher(command, folder, facts)
+        record = SweepRecord(folder, shlex.join(["attnorm", "sweep", *command.arguments]), plan, journal, facts[0].mode)
+        record.write(record.results())
         try:
             with View(plan, journal) as view:
-                retries = command.settings.retries
-                stopped_by = Scheduler(plan, launcher, journal, retries, view.show, view.said, view.stops).run()
+                show, said = both(view.show, record.refresh), both(view.said, record.note)
+                stopped_by = Scheduler(plan, launcher, journal, command.settings.retries, show, said, view.stops).run()
         finally:
             launcher.close()
-        code = close(command, folder, plan, journal, facts[0].mode, stopped_by)
+        code = close(folder, record, stopped_by)
         journal.add("close", code=code)
         return code
+
+
+def both(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
+    """A function that calls two functions."""
+
+    def call(*arguments: Any) -> None:
+        first(*arguments)
+        second(*arguments)
+
+    return call
 
 
 def sample_jobs(command: SweepCommand) -> list[tuple[str, ...]]:
@@ -251,23 +262,17 @@ def make_launcher(command: SweepCommand, folder: Path, facts: Sequence[Checked])
     return LocalLauncher(Places(jobs, list(os.sched_getaffinity(0)), gpus), TRAIN)
 
 
-def close(command: SweepCommand, folder: Path, plan: Plan, journal: Journal, mode: str | None, stopped_by: int) -> int:
+def close(folder: Path, record: SweepRecord, stopped_by: int) -> int:
     """Writes sweep.json, prints the closing table and how to continue, and returns the exit code."""
-    results = ranked((result_of(job, journal) for job in plan.jobs), mode)
-    left = plan.total - plan.repeated - sum(result.state in DONE_STATES for result in results)
+    results = record.results()
+    left = record.unfinished(results)
     code = 128 + stopped_by if stopped_by else int(left > 0)
-    repeated = shlex.join(["attnorm", "sweep", *command.arguments])
-    content = {
-        "command": repeated,
-        "written": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-        "unfinished": left,
-        "exit_code": code,
-        "jobs": [result.record() for result in results],
-    }
-    write_json(folder / "sweep.json", content)
+    record.write(results, code)
     print_results(results)
-    write_report_of_sweep(folder)
     if left:
-        console.print(f"{left} of {plan.total} jobs are unfinished; to continue, repeat: {repeated}", markup=False)
+        saved = "saved; " if any(result.state is JobState.INTERRUPTED for result in results) else ""
+        sentence = f"{left} of {record.plan.total} jobs are unfinished"
+        console.print(f"{sentence}; {saved}repeat the command to continue: {record.command}", markup=False)
+    write_report_of_sweep(folder)
     console.print(f"sweep folder: {folder}", markup=False)
     return code

@@ -68,7 +68,8 @@ class View:
             return
         for job in self.plan.jobs:
             if states[job.name] is JobState.RUNNING:
-                console.print(f"{job.label}: {', '.join(filter(None, progress_of(job)))}", markup=False)
+                texts = (phase_of(job, self.journal), *progress_of(job))
+                console.print(f"{job.label}: {', '.join(filter(None, texts))}", markup=False)
 
     def table(self, states: dict[str, JobState]) -> Table:
         """Running jobs first, then those that have ended, the latest ones first, as far as the terminal has lines."""
@@ -84,10 +85,19 @@ class View:
         most = max(3, console.height - 8)
         for job in rows[:most]:
             state = states[job.name]
-            table.add_row(escape(job.label), f"[{COLOURS.get(state, 'dim')}]{state}[/]", *progress_of(job))
+            phase = f": {phase_of(job, self.journal)}" if state is JobState.RUNNING else ""
+            table.add_row(escape(job.label), f"[{COLOURS.get(state, 'dim')}]{state}{phase}[/]", *progress_of(job))
         if len(rows) > most:
             table.add_row(f"[dim]and {len(rows) - most} more[/]")
         return table
+
+
+def phase_of(job: Job, journal: Journal) -> str:
+    """What a running job does: "start" until its process has begun to train, then "training", then "decoding"."""
+    path, starts = job.folder / PROGRESS, journal.of(job.name, "start")
+    if not path.exists() or (starts and path.stat().st_mtime < starts[-1]["time"]):
+        return "start"  # the file is of an earlier process
+    return read_json(path).get("phase", "")
 
 
 def progress_of(job: Job) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from attnorm.attention.labels import describe_sites
 from attnorm.attention.multihead import attention_layers
 from attnorm.config.checkpoint_files import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
 from attnorm.config.integrity import recorded_digest
@@ -84,6 +85,7 @@ def train(
         if is_first:
             start_record(cfg, run_folder, list(overrides))
             console.show_start(cfg, label, overrides, run_folder / FILE)
+            console.show_lines(describe_sites(cfg["attention"], config.sites))
         finite = NonFiniteUpdates(run_folder, cfg["run"]["skip_updates"], summary)
         splits = task.splits()
         if is_first:

@@ -16,7 +16,8 @@ SECONDS = 2.0  # between two writes
 class ProgressFile(pl.Callback):
     """Keeps progress.json up to date while a run trains, at most every two seconds and after every validation.
 
-    Its entries are `step` and `updates` (made and planned), `monitor` (the metric that the task monitors), `value` and
+    Its entries are `phase` ("training", or "decoding" while the best model is scored), `step` and `updates` (made and
+    planned), `monitor` (the metric that the task monitors), `value` and
     `best_value` (of the latest validation and of the best one, or null), `wall_seconds` (of all parts of the run so
     far), and `seconds_left` (an estimate from the speed so far, validations included, or null).
 
@@ -29,6 +30,7 @@ class ProgressFile(pl.Callback):
         self.value: float | None = None
         self.best: float | None = None
         self.written_at = 0.0
+        self.phase = "training"
 
     def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         self.started_at, self.first_step = time.monotonic(), trainer.global_step
@@ -47,6 +49,10 @@ class ProgressFile(pl.Callback):
         self.best = self.better((it for it in (self.best, self.value) if it is not None), default=None)
         self._write(trainer)
 
+    def on_train_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        self.phase = "decoding"
+        self._write(trainer)
+
     def state_dict(self) -> dict[str, float | None]:
         return {"value": self.value, "best": self.best}
 
@@ -59,6 +65,12 @@ class ProgressFile(pl.Callback):
         self.written_at, step = time.monotonic(), trainer.global_step
         made = step - self.first_step
         left = (self.written_at - self.started_at) / made * (self.updates - step) if made else None
-        content = {"step": step, "updates": self.updates, "monitor": self.monitor, "value": self.value}
+        content = {
+            "phase": self.phase,
+            "step": step,
+            "updates": self.updates,
+            "monitor": self.monitor,
+            "value": self.value,
+        }
         content |= {"best_value": self.best, "wall_seconds": self.wall_seconds()}
         write_json(self.path, {**content, "seconds_left": None if left is None else round(left, 1)})
