@@ -75,6 +75,22 @@ def test_pairs_are_read_in_both_directions_plain_or_packed(corpus):
     assert back.fingerprint("train") != source.fingerprint("train")
 
 
+@pytest.mark.parametrize("name", ["val", "dev", "validation"])
+def test_validation_files_may_have_any_of_the_usual_names(corpus, name):
+    fingerprint = moses(corpus).fingerprint("validation")
+    for file in list(corpus.glob("valid.*")):
+        file.rename(file.with_name(file.name.replace("valid.", f"{name}.")))
+    source = moses(corpus)
+    assert source.check() == [] and list(source.rows("validation")) == [("ein Haus", "a house")]
+    assert source.fingerprint("validation") == fingerprint
+    assert any("valid.de" in it for it in moses(corpus, validation="valid").check())
+    for ending in ("de", "en"):
+        (corpus / f"valid.{ending}").write_text("x\n")
+    [problem] = moses(corpus).check()
+    assert f"valid and {name} all name validation files there; type data.validation=" in problem
+    assert moses(corpus, validation="valid").check() == moses(corpus).check(["train"]) == []
+
+
 def test_files_of_different_lengths_are_refused(corpus):
     (corpus / "train.en").write_text("a dog\n")
     with pytest.raises(DataError, match=r"train.de has 2 lines but train.en has 1"):
@@ -87,6 +103,7 @@ def test_files_of_different_lengths_are_refused(corpus):
         ({"dir": "nowhere"}, "data.dir=nowhere: no such folder"),
         ({"target_language": "de"}, "data.target_language=de: must differ"),
         ({"source_language": "fr"}, "train.fr"),
+        ({"source_language": "fr", "target_language": "es"}, "no validation files; expected valid, val, dev, "),
         ({"validation": "dev/valid"}, "data.validation=dev/valid: must be part of a file's name"),
     ],
 )

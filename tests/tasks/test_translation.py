@@ -18,10 +18,12 @@ from attnorm.analysis.alignment import alignment, draw_alignments
 from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import corpus_metrics_of, example_table
 from attnorm.analysis.statistics.corpus import pseudo_values
+from attnorm.cli import train as front
 from attnorm.config.validate import check
 from attnorm.errors import RunError, UserError
 from attnorm.tasks.results import CORPUS_METRICS as KEY
 from attnorm.tasks.results import Predictions
+from attnorm.tasks.task import task_of
 from attnorm.tasks.translation.scores import CORPUS_METRICS, Bleu, ChrF, Scorer, corpus_scores, sentence_chrf
 
 REFERENCES = ["the cat sat on the mat .", "there is a dog in the garden today .", "hello", "two old men talk", "no"]
@@ -65,6 +67,20 @@ def test_texts_are_detokenized_before_they_are_scored():
     note = Scorer("en").describe(["lower case ."])
     assert "nrefs:1|case:mixed" in note and "sacremoses (en)" in note and "not comparable" in note
     assert "not comparable" not in Scorer(None).describe(["A sentence ."])
+
+
+def test_the_language_of_the_targets_decides_how_texts_are_detokenized(tmp_path):
+    def recorded(*typed):
+        return front.check_composed(runs.composed("task=translation", *typed)).settings
+
+    for file in ("train.en", "train.fr", "val.en", "val.fr"):
+        (tmp_path / file).write_text("a b\n")
+    files = ("data=parallel_files", f"data.dir={tmp_path}", "data.source_language=en", "data.target_language=fr")
+    assert recorded(*files)["task"]["detokenize"] == "fr"
+    assert task_of(recorded(*files)).scorer().language == "fr"
+    assert recorded(*files, "task.detokenize=en")["task"]["detokenize"] == "en"
+    assert recorded(*files, "task.detokenize=null")["task"]["detokenize"] is None
+    assert recorded()["task"]["detokenize"] == "en"  # the built-in corpus
 
 
 @pytest.mark.parametrize("package", ["sacrebleu", "sacremoses"])
@@ -197,7 +213,10 @@ def test_the_coverage_of_a_source_word_counts_every_token_of_the_target(monkeypa
         (["decoding.fertility=0"], "decoding.fertility"),
         (["model=lstm_seq2seq", "model.d_model=15"], "model.d_model=15: must be even"),
         (["decoding.max_length=64"], "decoding.max_length"),
-        (["task.detokenize=english"], "task.detokenize=english: allowed: the two-letter code of a language or null"),
+        (
+            ["task.detokenize=english"],
+            "task.detokenize=english: allowed: auto or the two-letter code of a language",
+        ),
         (["data=newswire"], "data"),
     ],
 )

@@ -11,6 +11,7 @@ from attnorm.data.sources.table_source import reading_settings
 from attnorm.errors import DataError
 
 PARALLEL = RowSchema("parallel", "pair", *[("source", "target")] * 4)
+AUTO, NAMES = "auto", ("valid", "val", "dev", "validation")  # of validation files
 
 
 class ParallelFiles(Source):
@@ -19,7 +20,8 @@ class ParallelFiles(Source):
     dir:  the folder. Line i of `train.de` belongs to line i of `train.en`. Each file may be plain or .gz; if both
           exist, the plain one is read.
     source_language, target_language: the endings of the files' names.
-    train, validation, test: the names of the splits' files without the ending; None: there is no such split.
+    train, validation, test: the names of the splits' files without the ending; None: there is no such split. "auto"
+          for validation: valid, val, dev or validation, whichever is there.
     encoding: the encoding of all files. skip_bad: skip pairs with a line that is not text and log their number, instead
           of raising an error.
     """
@@ -33,7 +35,7 @@ class ParallelFiles(Source):
         source_language: str,
         target_language: str,
         train: str = "train",
-        validation: str = "valid",
+        validation: str | None = AUTO,
         test: str | None = None,
         encoding: str = files.UTF8,
         skip_bad: bool = False,
@@ -68,6 +70,11 @@ class ParallelFiles(Source):
             return [f"{key}: must be the folder of the files"]
         if not Path(self.dir).is_dir():
             return [f"{key}: no such folder"]
+        there = self._names_there()
+        if "validation" in splits and self.stems["validation"] == AUTO and len(there) != 1:
+            several = f"{' and '.join(there)} all name validation files there; type data.validation=<one of them>"
+            none = f"no validation files; expected {', '.join(NAMES)} with the endings of the languages"
+            return [f"{key}: {several if there else f'{none}, or another name as data.validation=<name>'}"]
         return [
             problem
             for split in splits
@@ -95,8 +102,17 @@ class ParallelFiles(Source):
         yield from usable(lines, _pair, self.skip_bad)
 
     def _paths(self, split: str) -> tuple[Path, Path]:
-        """The two files of a split: the plain one, or its .gz if only that exists."""
-        plain = [Path(self.dir) / f"{self.stems[split]}.{language}" for language in self.languages.values()]
+        """The two files of a split."""
+        stem = self.stems[split]
+        return self._files([*self._names_there(), NAMES[0]][0] if split == "validation" and stem == AUTO else stem)
+
+    def _names_there(self) -> list[str]:
+        """Those of NAMES of which there is a file."""
+        return [name for name in NAMES if any(path.exists() for path in self._files(name))]
+
+    def _files(self, stem: str | None) -> tuple[Path, Path]:
+        """The two files of this name: the plain one, or its .gz if only that exists."""
+        plain = [Path(self.dir) / f"{stem}.{language}" for language in self.languages.values()]
         packed = [path.with_name(f"{path.name}.gz") for path in plain]
         source, target = (p if p.exists() or not z.exists() else z for p, z in zip(plain, packed, strict=True))
         return source, target

@@ -1,9 +1,9 @@
 """Translation: pairs of sentences, an encoder-decoder, BLEU and chrF."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,7 @@ from attnorm.tasks.translation.fertility import (
 from attnorm.tasks.translation.module import TranslationModule, sample
 from attnorm.tasks.translation.scores import CORPUS_METRICS, Scorer, corpus_scores, sentence_chrf
 
+AUTO = "auto"
 # sacremoses applies its general rules to any other text, without a word
 Language = Annotated[str, Field(pattern="^[a-z]{2}$", description="the two-letter code of a language")]
 
@@ -36,7 +37,13 @@ class TranslationTaskConfig(Seq2SeqTaskConfig):
     """The keys of `task`, as in conf/task/translation.yaml."""
 
     scored_pairs: Annotated[int, Field(ge=0, le=1000)] = 200
-    detokenize: Language | None = "en"
+    detokenize: Literal["auto"] | Language | None = AUTO
+
+
+def language_of(cfg: Mapping[str, Any]) -> Any:
+    """The value of task.detokenize: for "auto" data.target_language, or English if the data do not say it."""
+    value = cfg["task"].get("detokenize", AUTO)
+    return cfg["data"].get("target_language", "en") if value == AUTO else value
 
 
 class TranslationTask(Seq2SeqTask):
@@ -47,9 +54,14 @@ class TranslationTask(Seq2SeqTask):
     primary = "BLEU"
     scoring, monitoring = ("task.detokenize", "decoding"), ("task.scored_pairs",)
 
+    @staticmethod
+    def completed(cfg: dict) -> dict:
+        """With task.detokenize=auto, the language is that of the targets."""
+        return {**cfg, "task": {**cfg["task"], "detokenize": language_of(cfg)}}
+
     def scorer(self) -> Scorer:
         """BLEU and chrF, with the configured detokenization."""
-        return Scorer(self.config.detokenize)
+        return Scorer(language_of(self.cfg))
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TranslationModule:
         return TranslationModule(

@@ -17,9 +17,9 @@ class ProgressFile(pl.Callback):
     """Keeps progress.json up to date while a run trains, at most every two seconds and after every validation.
 
     Its entries are `phase` ("training", or "decoding" while the best model is scored), `step` and `updates` (made and
-    planned), `monitor` (the metric that the task monitors), `value` and
-    `best_value` (of the latest validation and of the best one, or null), `wall_seconds` (of all parts of the run so
-    far), and `seconds_left` (an estimate from the speed so far, validations included, or null).
+    planned), `monitor` (the metric that the task monitors), `value` and `best_value` (of the latest validation and of
+    the best one, or null), `wall_seconds` (of all parts of the run so far), and `seconds_left` (an estimate from the
+    speed so far, validations included, or null).
 
     wall_seconds: a function that returns the wall time so far.
     """
