@@ -86,13 +86,22 @@ def styles_of_layers(labels: Sequence[str]) -> dict[str, Style]:
 
 
 def curves(
-    name: str, title: str, points: Sequence[Point], styles: Mapping[str, Style], series: str = "arm", log: bool = False
+    name: str,
+    title: str,
+    points: Sequence[Point],
+    styles: Mapping[str, Style],
+    series: str = "arm",
+    log: bool = False,
+    from_zero: bool = False,
 ) -> Figure:
-    """Lines with bands from the smallest to the largest value. series: what a series is. log: a logarithmic axis."""
+    """Lines with bands from the smallest to the largest value.
+
+    series: what a series is. log: a logarithmic axis. from_zero: whether a line marks 0, for differences.
+    """
     import altair as alt
 
     used = [style for label, style in styles.items() if any(point.series == label for point in points)]
-    scale = log_scale(points) if log else linear_scale(points)
+    scale = log_scale(points) if log else linear_scale(points, from_zero)
     rows = [asdict(point) for point in points]
     fields = {
         "series": series,
@@ -104,20 +113,29 @@ def curves(
     }
     x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format="~s"))
     y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(points)))
-    colour, dash = scales(used)
+    colour, outline, dash = scales(used)
     tooltip = [
         alt.Tooltip("series:N", title=series),
         alt.Tooltip("step:Q", title="update", format=","),
         *(alt.Tooltip(f"{key}:Q", title=fields[key], format=".4~g") for key in ("mean", "low", "high")),
     ]
     base = alt.Chart(alt.NamedData("rows")).encode(x=x, color=colour)
-    band = base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
+    fill = 0.16 if len(used) == 1 else 0.07  # where bands coincide, fills mix, but outlines keep their colours
+    band = base.mark_area(fillOpacity=fill, strokeOpacity=0.55, strokeWidth=1).encode(
+        y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q", stroke=outline
+    )
     line = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash)
     few = max((sum(point.series == style.label for point in points) for style in used), default=0) <= FEW
     dots = base.mark_point(filled=True, size=28 if few else 90, opacity=1 if few else 0).encode(y=y, tooltip=tooltip)
     last = "; ".join(f"{label} {value:.4g}" for label, value in {it.series: it.mean for it in points}.items())
     description = f"Line chart of {title} against the number of updates. Last means: {last}."
-    return Figure(name, title, description, specified(alt.layer(band, line, dots)), {"rows": rows}, fields, used)
+    data: dict[str, Rows] = {"rows": rows}
+    layers = [band, line, dots]
+    if from_zero:
+        zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3], color="var(--ink-soft)")
+        layers.insert(0, zero.encode(y=alt.Y("at:Q", title=None, scale=scale)))
+        data["zero"] = [{"at": 0}]
+    return Figure(name, title, description, specified(alt.layer(*layers)), data, fields, used)
 
 
 def by_layer(
@@ -130,7 +148,7 @@ def by_layer(
     used = [style for label, style in styles.items() if any(row["series"] == label for row in rows)]
     layers = list(dict.fromkeys(layer for layer, _ in points))
     fields = {"layer": "layer", "series": "arm", "mean": "mean", "low": "smallest", "high": "largest", "size": "values"}
-    colour, _ = scales(used)
+    colour, *_ = scales(used)
     labels = [style.label for style in used]
     base = alt.Chart(alt.NamedData("rows")).encode(
         x=alt.X("layer:N", sort=layers, title=None, axis=alt.Axis(labelAngle=-30 if len(layers) > 3 else 0)),
@@ -177,13 +195,14 @@ def forest(name: str, comparison: Comparison) -> Figure:
         "verdict": "verdict",
     }
     title = f"difference from {comparison.baseline} in {title_of(comparison.metric)}"
+    of_axis = f"difference in {title_of(comparison.metric)}"  # the label of the baseline can be long
     labels = [row["arm"] for row in rows]
     limit = alt.ExprRef("max(100, 0.38 * containerSize()[0])")  # names of arms can be long, and phones are narrow
     y = alt.Y("arm:N", sort=labels, title=None, axis=alt.Axis(labelLimit=limit))
     axis = alt.Axis(tickCount=6, format="~g")
 
     def x(field: str) -> "alt.X":
-        return alt.X(f"{field}:Q", title=title, axis=axis, scale=alt.Scale(zero=True, nice=True))
+        return alt.X(f"{field}:Q", title=of_axis, axis=axis, scale=alt.Scale(zero=True, nice=True))
 
     base = alt.Chart(alt.NamedData("rows")).encode(y=y)
     tooltip = [
@@ -240,8 +259,11 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.StrokeDash"]:
-    """The encodings of series by colour and by dash. The legend is part of the page, not of the chart."""
+def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.Stroke", "alt.StrokeDash"]:
+    """The encodings of series by colour, by the colour of outlines, and by dash.
+
+    The legend is part of the page, not of the chart.
+    """
     import altair as alt
 
     labels = [style.label for style in styles]
@@ -249,19 +271,23 @@ def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.StrokeDash"]:
     dash = alt.Scale(domain=labels, range=[style.dash for style in styles])
     return (
         alt.Color("series:N", scale=colour, legend=None),
+        alt.Stroke("series:N", scale=colour, legend=None),
         alt.StrokeDash("series:N", scale=dash, legend=None),
     )
 
 
-def linear_scale(points: Sequence[Point]) -> "alt.Scale":
-    """A linear scale. Around a constant, it has some room; Vega would round the only label of its axis."""
+def linear_scale(points: Sequence[Point], from_zero: bool = False) -> "alt.Scale":
+    """A linear scale. Around a constant, it has some room; Vega would round the only label of its axis.
+
+    from_zero: whether 0 is always part of it.
+    """
     import altair as alt
 
     low, high = min(point.low for point in points), max(point.high for point in points)
     if low < high:
-        return alt.Scale(zero=False, nice=True)
-    room = abs(low) / 2 or 1.0
-    return alt.Scale(domain=[low - room, high + room])
+        return alt.Scale(zero=from_zero, nice=True)
+    room = abs(low) / 2
+    return alt.Scale(domain=[low - room, high + room] if low else [0.0, 1.0])  # scores that are all 0 are at the bottom
 
 
 def log_scale(points: Sequence[Point]) -> "alt.Scale":

@@ -177,7 +177,8 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
     setup = setup_of(anchor, arms, baseline)
     ordered = ordered_arms(arms, baseline, main)
     split: SplitName = "test" if main is not None and main.source == "test" else "validation"
-    decided = main is not None and any(not it.is_silent for it in main.verdicts)
+    compared = [it.label for it in main.verdicts if not it.is_silent] if main else []
+    decided = bool(compared)
     return TaskPage(
         name=baseline.task,
         anchor=anchor,
@@ -192,7 +193,7 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         main=main_table(f"results-{anchor}", ordered, results),
         others=other_metrics_table(f"metrics-{anchor}", results),
         forest=charts.forest(f"forest-{anchor}", main) if main and decided else None,
-        drawings=drawings_of(anchor, ordered),
+        drawings=drawings_of(anchor, ordered, compared),
         samples=samples_of(main, ordered, split) if main else [],
         contrasts=contrasts_of(main, baseline, ordered, split) if main and decided else [],
         runs=runs_table(f"runs-{anchor}", ordered),
@@ -213,7 +214,8 @@ def warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> li
     """What makes the comparison less than a comparison of normalizers."""
     found = []
     if setup.confounds:
-        keys = ", ".join(setup.confounds[:8]) + (", \u2026" if len(setup.confounds) > 8 else "")
+        more = len(setup.confounds) - 8
+        keys = ", ".join(setup.confounds[:8]) + (f" and {more} more" if more > 0 else "")
         found.append(
             f"More than the attention differs between the arms: {keys}. A difference between two arms that differ in "
             "these settings cannot be attributed to the normalizer."
