@@ -203,7 +203,9 @@ def test_runs_without_hashes_of_their_inputs_cannot_be_checked(tmp_path):
 def test_checkpoints_that_were_selected_in_different_ways_are_not_compared(tmp_path):
     for folder in make_runs(tmp_path, THREE)[:3]:
         change_table(folder, lambda rows: rows.__setitem__("selecting", True))
-    with pytest.raises(RunError, match=r"softmax were selected on all .*task.selection=all.* those of dnas on half"):
+    with pytest.raises(
+        RunError, match=r"softmax, seed 1 was selected on all .*task.selection=all.* that of dnas, seed 1 on half"
+    ):
         compare("softmax", tmp_path)
 
 

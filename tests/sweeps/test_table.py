@@ -103,7 +103,7 @@ def test_the_closing_table_has_simple_methods_beside_the_jobs(tmp_path, screen):
     results = [result_of(job, Journal(tmp_path)) for job in found]
     print_results(results)
     rows = console.file.getvalue().splitlines()
-    assert any("ROUGE-L F1" in row for row in rows) and sum("5.60" in row for row in rows) == 2
+    assert any("rougeL" in row for row in rows) and sum("5.60" in row for row in rows) == 2
     assert [row for row in rows if "simple baseline lead-8" in row and "19.50" in row]
     assert (results[0].record()["score"], results[0].record()["simple"]) == (5.6, {"lead-8": 19.5})
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attnorm.analysis.arms import Arm, TrainedRun, arms_of, find_runs, is_of_normalizer, varying, waiting_jobs
+from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying, waiting_jobs
 from attnorm.analysis.cautions import cautions_of
-from attnorm.analysis.costs import mean_costs
 from attnorm.analysis.provenance import check_inputs, doubts_of
 from attnorm.analysis.scores import (
     ExampleTable,
@@ -20,10 +19,11 @@ from attnorm.analysis.scores import (
     example_table,
     primary_metric,
 )
-from attnorm.analysis.statistics.crossed import MIN_SEEDS, paired_difference, without_claims
+from attnorm.analysis.seeds import SharedSeeds, shared_seeds
+from attnorm.analysis.statistics.crossed import paired_difference, without_claims
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.verdict import ArmScores, Verdict, count
-from attnorm.analysis.withheld import collapsed, identical, listed_seeds, numbers_of, simple_methods, unbeaten
+from attnorm.analysis.withheld import collapsed, identical, numbers_of, simple_methods, unbeaten
 from attnorm.config.run_state import RunState
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
@@ -35,12 +35,6 @@ SOURCES = {
     "validation": "the validation split",
 }
 DEFAULT_BASELINE = "softmax"
-WITHOUT = {  # what is said of a run that does not count, by its state
-    RunState.FAILED: "failed",
-    RunState.KILLED: "was killed",
-    RunState.INTERRUPTED: "was interrupted",
-    RunState.RUNNING: "is still training",
-}
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class Comparison:
 
     metric: its name. is_primary: whether the task declares it as its primary metric. source: the examples, as a key of
     SOURCES. examples: their number. scores: of all arms, the baseline first, over the seeds that count, see
-    `seeds_that_count`. verdicts: of the other arms.
+    `shared_seeds`. verdicts: of the other arms.
     simple: the metric of each simple method, such as lead-8, on the whole split; empty if they do not have it.
     withheld: why some or all verdicts are withheld, as clauses, see `analysis.withheld`; to be shown above everything.
     differing: the settings besides the attention in which the arms differ. notes: what a reader has to know.
@@ -140,17 +134,13 @@ def compare_arms(
     check_current(finished, split)
     chosen_split = common_split(finished, split)
     scored = {run.folder: it for run in finished if (it := example_table(run, chosen_split)) is not None}
-    seeds = seeds_that_count(baseline, others, scored)
-    counted = {arm.label: {seed: arm.finished[seed] for seed in seeds[arm.label]} for arm in arms}
-    tables = {run.folder: scored[run.folder] for runs in counted.values() for run in runs.values()}
+    shared = shared_seeds(arms, scored, chosen_split)
+    tables = shared.named_tables()
     primary = primary_metric(finished)
     metric = metric_of(list(tables.values()), metric, primary)
-    ids, notes = shared_examples(tables, metric)
-    named = {
-        f"{label}, seed {seed}": tables[run.folder] for label, runs in counted.items() for seed, run in runs.items()
-    }
-    doubts = [*doubts_of(arms), *check_inputs(named, ids)]
-    source = common_source(counted, tables)
+    ids, notes = shared_examples(list(tables.values()), metric)
+    doubts = [*doubts_of(arms), *check_inputs(tables, ids)]
+    source = common_source(tables)
     if source == "validation":
         notes.append(
             "The checkpoints were selected on these examples, so all scores are too good, and not all by as much. "
@@ -158,31 +148,30 @@ def compare_arms(
         )
     running = [f"{arm.label}, seed {run.seed}" for arm in arms for run in arm.runs if run.state is RunState.RUNNING]
     waiting = [*running, *pending]
-    records = {label: [evaluation_of(run, chosen_split) for run in runs.values()] for label, runs in counted.items()}
+    records = {arm.label: [evaluation_of(run, chosen_split) for run in shared.runs(arm).values()] for arm in arms}
     methods = next((simple for its in records.values() for it in its if (simple := simple_methods(it))), {})
     metrics = {label: [numbers_of(it.get("metrics")) for it in its] for label, its in records.items()}
     of_all = unbeaten(metrics, methods, primary)
-    of_arm = {label: clause for label, runs in counted.items() if (clause := has_collapsed(label, runs, tables, ids))}
-    verdicts, withheld = [], [*of_all, *of_arm.values()]
+    of_arm = {arm.label: [why] for arm in arms if (why := collapsed(arm.label, shared.tables(arm), ids))}
+    verdicts, withheld = [], [*of_all, *(clause for its in of_arm.values() for clause in its)]
     for arm in others:
-        found = verdict_of(baseline, arm, counted, tables, metric, ids, level)
-        found = replace(found, left_out=left_out_seeds((baseline, arm), arms, seeds, scored, chosen_split))
-        equal = are_identical(baseline, arm, counted, tables, metric, ids)
-        reasons = [*of_all, *(of_arm[it.label] for it in (baseline, arm) if it.label in of_arm), *equal]
+        verdict = verdict_of(shared, arm, metric, ids, level)
+        equal = identical((arm.label, baseline.label), shared.pairs(arm), metric, ids)
+        of_pair = [*of_arm.get(baseline.label, []), *of_arm.get(arm.label, []), *([equal] if equal else [])]
         if waiting:
             unfinished = count(len(waiting), "planned run") + (" is" if len(waiting) == 1 else " are")
-            found = silenced(found, f"{unfinished} not finished yet")
-        elif reasons:
-            found = silenced(found, reasons[0])
-            withheld += equal
-        verdicts.append(found)
+            verdict = silenced(verdict, f"{unfinished} not finished yet")
+        elif reasons := [*of_all, *of_pair]:
+            verdict = silenced(verdict, reasons[0])
+            withheld += [equal] if equal else []
+        verdicts.append(verdict)
     return Comparison(
         task=baseline.task,
         metric=metric,
         is_primary=metric == primary,
         source=source,
         examples=len(ids),
-        scores=[scores_of(arm, counted[arm.label], scored, metric, ids, chosen_split) for arm in arms],
+        scores=[shared.scores_of(arm, metric, ids) for arm in arms],
         verdicts=adjusted(verdicts),
         simple={name: its[metric] for name, its in methods.items() if metric in its},
         withheld=[] if waiting else withheld,
@@ -193,77 +182,11 @@ def compare_arms(
     )
 
 
-def seeds_that_count(
-    baseline: Arm, others: Sequence[Arm], scored: Mapping[Path, ExampleTable]
-) -> dict[str, tuple[int, ...]]:
-    """The seeds over which each arm is averaged and compared: those that all arms have scores for.
-
-    All means and differences are then over the same seeds. An arm that shares fewer than MIN_SEEDS seeds with the
-    baseline gets no verdict anyway. It does not reduce the seeds of the other arms, unless none has more.
-
-    Raises RunError for an arm that shares no seed with the baseline.
-    """
-    own = {
-        arm.label: {seed for seed, run in arm.finished.items() if run.folder in scored} for arm in (baseline, *others)
-    }
-    shared = {arm.label: own[arm.label] & own[baseline.label] for arm in others}
-    for label in (label for label, its in shared.items() if scored and not its):
-        raise RunError(f"{label} and {baseline.label} have no seed in common that both were scored on")
-    enough = [its for its in shared.values() if len(its) >= MIN_SEEDS] or list(shared.values())
-    common = own[baseline.label].intersection(*enough)
-    if not common and scored:
-        raise RunError(f"no seed has been scored for all arms: {', '.join(own)}; compare fewer of them")
-    counting = {baseline.label: common, **{label: its & common or its for label, its in shared.items()}}
-    return {label: tuple(sorted(its)) for label, its in counting.items()}
-
-
-def left_out_seeds(
-    pair: tuple[Arm, Arm],
-    arms: Sequence[Arm],
-    seeds: Mapping[str, tuple[int, ...]],
-    scored: Mapping[Path, ExampleTable],
-    split: SplitName,
-) -> str:
-    """The seeds of two arms that do not count, with the reasons, as a sentence; "" if there are none."""
-    missing = sorted({run.seed for arm in pair for run in arm.runs} - set(seeds[pair[1].label]))
-    reasons: dict[str, list[int]] = {}
-    for seed in missing:
-        lacking = [arm for arm in pair if not is_scored(arm, seed, scored)] or [
-            arm for arm in arms if not is_scored(arm, seed, scored)
-        ]
-        reasons.setdefault(" and ".join(why_not_scored(arm, seed, split) for arm in lacking), []).append(seed)
-    listed = "; ".join(f"{listed_seeds(its)}, because {reason}" for reason, its in reasons.items())
-    return f"Left out: {listed}." if listed else ""
-
-
-def is_scored(arm: Arm, seed: int, scored: Mapping[Path, ExampleTable]) -> bool:
-    """Whether an arm has scores of examples for a seed."""
-    return seed in arm.finished and arm.finished[seed].folder in scored
-
-
-def why_not_scored(arm: Arm, seed: int, split: SplitName) -> str:
-    """Why an arm has no scores for a seed, as a clause."""
-    run = next((run for run in arm.runs if run.seed == seed), None)
-    if run is None:
-        return f"{arm.label} has no such run"
-    return f"{arm.label} {WITHOUT.get(run.state, f'has not been scored on the {split} split')}"
-
-
-def verdict_of(
-    baseline: Arm,
-    arm: Arm,
-    counted: Mapping[str, Mapping[int, TrainedRun]],
-    tables: Mapping[Path, ExampleTable],
-    metric: str,
-    ids: list[str],
-    level: float,
-) -> Verdict:
-    """The verdict on one arm, not adjusted for others. counted: the runs that count, by arm and seed."""
-    if not ids:
-        raise RunError(f"{arm.label} and {baseline.label} have no example in common that both were scored on")
-    pairs = pairs_of(baseline, arm, counted, tables)
+def verdict_of(shared: SharedSeeds, arm: Arm, metric: str, ids: Sequence[str], level: float) -> Verdict:
+    """The verdict on one arm, not adjusted for others."""
+    baseline, pairs = shared.arms[0], shared.pairs(arm)
     rows = np.stack([first.values(metric, ids) - second.values(metric, ids) for first, second in pairs.values()])
-    labels = list(next(iter(pairs.values()))[0].rows.loc[ids, "group"])
+    labels = list(next(iter(pairs.values()))[0].rows.loc[list(ids), "group"])
     groups = labels if len(set(labels)) < len(labels) else None
     found = paired_difference(rows, groups, level)
     both = [(f"{it.label}, seed {seed}", it.finished[seed]) for it in (baseline, arm) for seed in pairs]
@@ -275,55 +198,14 @@ def verdict_of(
         adjusted=float("nan"),
         by_seed=dict(zip(pairs, rows.mean(1).tolist(), strict=True)),
         no_verdict=found.no_verdict,
+        left_out=shared.left_out(arm),
         cautions=cautions_of(rows, list(pairs), groups, both),
     )
-
-
-def pairs_of(
-    baseline: Arm,
-    arm: Arm,
-    counted: Mapping[str, Mapping[int, TrainedRun]],
-    tables: Mapping[Path, ExampleTable],
-) -> dict[int, tuple[ExampleTable, ExampleTable]]:
-    """The scores of an arm and of the baseline, by seed."""
-    return {
-        seed: (tables[run.folder], tables[baseline.finished[seed].folder]) for seed, run in counted[arm.label].items()
-    }
 
 
 def silenced(verdict: Verdict, reason: str) -> Verdict:
     """The verdict without any claim."""
     return replace(verdict, difference=without_claims(verdict.difference), no_verdict=reason, is_silent=True)
-
-
-def has_collapsed(
-    label: str, runs: Mapping[int, TrainedRun], tables: Mapping[Path, ExampleTable], ids: Sequence[str]
-) -> str | None:
-    """A clause if an arm writes the same output for all examples, see `collapsed`."""
-    found = {seed: tables[run.folder] for seed, run in runs.items()}
-    if not found or not ids:
-        return None
-    references = next(iter(found.values())).texts("reference", ids)
-    return collapsed(label, {seed: table.texts("output", ids) for seed, table in found.items()}, references)
-
-
-def are_identical(
-    baseline: Arm,
-    arm: Arm,
-    counted: Mapping[str, Mapping[int, TrainedRun]],
-    tables: Mapping[Path, ExampleTable],
-    metric: str,
-    ids: Sequence[str],
-) -> list[str]:
-    """A clause if an arm has the scores of the baseline, see `identical`; at most one."""
-    pairs = pairs_of(baseline, arm, counted, tables)
-    differing = {
-        seed: int(np.count_nonzero(first.values(metric, ids) - second.values(metric, ids)))
-        for seed, (first, second) in pairs.items()
-    }
-    outputs = {seed: (one.texts("output", ids), other.texts("output", ids)) for seed, (one, other) in pairs.items()}
-    clause = identical((arm.label, baseline.label), outputs, differing)
-    return [clause] if clause else []
 
 
 def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -332,47 +214,25 @@ def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return [replace(it, adjusted=p) for it, p in zip(verdicts, holm(p_values), strict=True)]
 
 
-def scores_of(
-    arm: Arm,
-    runs: Mapping[int, TrainedRun],
-    scored: Mapping[Path, ExampleTable],
-    metric: str,
-    ids: Sequence[str],
-    split: SplitName,
-) -> ArmScores:
-    """The scores of an arm on the examples. runs: those that count, by seed; scored: the tables of all runs."""
-    values = {seed: scored[run.folder].overall(metric, ids) for seed, run in runs.items()}
-    left_out = []
-    for run in arm.runs:
-        if run.seed not in runs:
-            reason = f"has not been scored on the {split} split" if run.seed in arm.finished else str(run.state)
-            if is_scored(arm, run.seed, scored):
-                reason = "another arm has no scores for this seed"
-            why = f" ({run.why})" if run.why and run.seed not in arm.finished else ""
-            left_out.append(f"{arm.label}, seed {run.seed}: {reason}{why}")
-    return ArmScores(arm.label, values, mean_costs(runs.values()), tuple(left_out))
-
-
-def common_source(counted: Mapping[str, Mapping[int, TrainedRun]], tables: Mapping[Path, ExampleTable]) -> Source:
-    """The examples on which all arms are compared. Raises RunError if checkpoints were selected in different ways."""
+def common_source(tables: Mapping[str, ExampleTable]) -> Source:
+    """The examples on which all runs are compared. Raises RunError if checkpoints were selected in different ways."""
     sources: dict[Source, str] = {}
-    for label, runs in counted.items():
-        for run in runs.values():
-            sources.setdefault(tables[run.folder].source, label)
+    for name, table in tables.items():
+        sources.setdefault(table.source, name)
     if len(sources) > 1:
         raise RunError(
-            f"the checkpoints of {sources['validation']} were selected on all validation examples "
-            f"(task.selection=all), and those of {sources['half']} on half of them, so their scores cannot be "
-            "compared. Score the test split of all runs: attnorm eval run=<run folder> split=test"
+            f"the checkpoint of {sources['validation']} was selected on all validation examples "
+            f"(task.selection=all), and that of {sources['half']} on half of them, so their scores cannot be compared. "
+            "Score the test split of all runs: attnorm eval run=<run folder> split=test"
         )
-    return next(iter(sources), "half")
+    return next(iter(sources))
 
 
-def shared_examples(tables: Mapping[Path, ExampleTable], metric: str) -> tuple[list[str], list[str]]:
-    """The ids of the examples that all runs have a score for, in order, and notes about those that they have not."""
-    found = list(tables.values())
-    if not found:
-        raise RunError("none of the runs has finished with scores of single examples, so there is nothing to compare")
+def shared_examples(found: Sequence[ExampleTable], metric: str) -> tuple[list[str], list[str]]:
+    """The ids of the examples that all runs have a score for, in order, and notes about those that they have not.
+
+    Raises RunError if there is none.
+    """
     ids = list(found[0].rows.index)
     common = set(ids).intersection(*(table.rows.index for table in found[1:]))
     notes = []
@@ -384,6 +244,8 @@ def shared_examples(tables: Mapping[Path, ExampleTable], metric: str) -> tuple[l
     known = np.isfinite(np.stack([table.values(metric, ids) for table in found])).all(0) if ids else np.zeros(0, bool)
     if not known.all():
         notes.append(f"Left out for want of a score in some run: {count(int((~known).sum()), 'example')}.")
+    if not known.any():
+        raise RunError("the runs have no example in common that all of them were scored on")
     return [name for name, is_known in zip(ids, known, strict=True) if is_known], notes
 
 

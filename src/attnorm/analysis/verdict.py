@@ -1,5 +1,6 @@
 """What can be said about the difference between an arm and the baseline, in numbers and in words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
@@ -114,3 +115,9 @@ def p_is(p: float) -> str:
 def count(number: int, unit: str) -> str:
     """A number with its unit: "1 seed", "1,000 examples"."""
     return f"{number:,} {unit}" + "s" * (number != 1)
+
+
+def listed_seeds(seeds: Sequence[int]) -> str:
+    """Seeds in words: "seed 1", "seeds 1, 2 and 5"."""
+    *most, last = map(str, seeds)
+    return f"seeds {', '.join(most)} and {last}" if most else f"seed {last}"

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from attnorm.analysis.arms import as_number
+from attnorm.analysis.scores import ExampleTable
+from attnorm.analysis.verdict import listed_seeds
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 
 Metrics = Mapping[str, float]
@@ -54,16 +56,17 @@ def unbeaten(arms: Mapping[str, Sequence[Metrics]], methods: Mapping[str, Metric
     return clauses
 
 
-def collapsed(label: str, outputs: Mapping[int, Sequence[str]], references: Sequence[str]) -> str | None:
+def collapsed(label: str, tables: Mapping[int, ExampleTable], ids: Sequence[str]) -> str | None:
     """A clause if an arm writes the same output for (almost) all examples with most of its seeds.
 
-    outputs: by seed. references: the reference of each example. If (almost) all of them are equal, so may the outputs
-    be.
+    tables: its examples by seed. If (almost) all references are equal, so may the outputs be.
     """
-    shares = {seed: share for seed, its in outputs.items() if (share := largest_share(its)) >= ALMOST_ALL}
+    outputs = {seed: largest_share(table.texts("output", ids)) for seed, table in tables.items()}
+    shares = {seed: share for seed, share in outputs.items() if share >= ALMOST_ALL}
+    references = next(iter(tables.values())).texts("reference", ids)
     if 2 * len(shares) <= len(outputs) or largest_share(references) >= MOSTLY:
         return None
-    least, size = min(shares.values()), f"{len(references):,} examples"
+    least, size = min(shares.values()), f"{len(ids):,} examples"
     part = f"all {size}" if least == 1 else f"at least {int(100 * least)} % of {size}"
     return f"{label} gives one and the same output for {part} with {seeds_of(list(shares), len(outputs))}"
 
@@ -74,19 +77,24 @@ def largest_share(texts: Sequence[str]) -> float:
 
 
 def identical(
-    labels: tuple[str, str], outputs: Mapping[int, tuple[Sequence[str], Sequence[str]]], differing: Mapping[int, int]
+    labels: tuple[str, str],
+    pairs: Mapping[int, tuple[ExampleTable, ExampleTable]],
+    metric: str,
+    ids: Sequence[str],
 ) -> str | None:
-    """A clause if two arms have the same scores on every example with most of their seeds.
-
-    outputs: those of both arms by seed. differing: the number of examples whose scores differ, by seed.
-    """
-    seeds = [seed for seed, count in differing.items() if count == 0]
-    if 2 * len(seeds) <= len(differing):
+    """A clause if two arms have the same scores on every example with most of their seeds. pairs: theirs by seed."""
+    equal = {
+        seed: (one, other)
+        for seed, (one, other) in pairs.items()
+        if not np.any(one.values(metric, ids) - other.values(metric, ids))
+    }
+    if 2 * len(equal) <= len(pairs):
         return None
-    pairs = [pair for seed in seeds for pair in zip(*outputs[seed], strict=True)]
-    differ = f"{sum(ours != theirs for ours, theirs in pairs):,} of {len(pairs):,} outputs differ"
+    texts = [zip(one.texts("output", ids), other.texts("output", ids), strict=True) for one, other in equal.values()]
+    differ = sum(ours != theirs for outputs in texts for ours, theirs in outputs)
     between = f"all differences between {labels[0]} and {labels[1]} are zero"
-    return f"{between} with {seeds_of(seeds, len(differing))}, where {differ}"
+    where = f"{differ:,} of {len(equal) * len(ids):,} outputs differ"
+    return f"{between} with {seeds_of(list(equal), len(pairs))}, where {where}"
 
 
 def withheld_lines(clauses: Sequence[str]) -> list[str]:
@@ -104,9 +112,3 @@ def seeds_of(seeds: Sequence[int], total: int) -> str:
     if len(seeds) == total > 1:
         return f"all {total} seeds"
     return listed_seeds(seeds) + (f" (of {total})" if len(seeds) < total else "")
-
-
-def listed_seeds(seeds: Sequence[int]) -> str:
-    """Seeds in words: "seed 1", "seeds 1, 2 and 5"."""
-    *most, last = map(str, seeds)
-    return f"seeds {', '.join(most)} and {last}" if most else f"seed {last}"

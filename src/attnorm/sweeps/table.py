@@ -15,7 +15,6 @@ from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import Result
 from attnorm.sweeps.scheduler import Plan
 from attnorm.sweeps.state import DONE_STATES, JobState, Journal, state_of_job
-from attnorm.tasks.results import NAMES
 
 REFRESH, QUIET = 1.0, 60.0  # seconds between two pictures of the live table, and between two lines without it
 COLOURS = {
@@ -115,9 +114,7 @@ def print_results(results: Sequence[Result]) -> None:
     table.add_column("state")
     table.add_column(f"best {metrics[0]}" if len(metrics) == 1 else "best value", justify="right")
     if primary:
-        table.add_column(
-            f"final {NAMES.get(primary[0], primary[0])}" if len(primary) == 1 else "score", justify="right"
-        )
+        table.add_column(f"final {primary[0]}" if len(primary) == 1 else "score", justify="right")
     table.add_column("updates", justify="right")
     table.add_column("time", justify="right")
 

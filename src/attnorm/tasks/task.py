@@ -1,7 +1,5 @@
 """The base class of all tasks. A task builds the parts of a run (data, model, loss, metrics) from a configuration."""
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +22,7 @@ from attnorm.optim import Optimization
 from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
 from attnorm.schema import build
+from attnorm.tasks.input_hashes import hash_of
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results
@@ -267,20 +266,6 @@ class Task(ABC):
     def score(self, module: Any, split: Split) -> Results:
         """The results that `eval.py` and the end of training report: the validation metrics of the whole split."""
         return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
-
-
-def hash_of(row: Mapping[str, Any]) -> str:
-    """The first 16 digits of the SHA-256 of a row of texts or numbers."""
-    return hashlib.sha256(json.dumps(row, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
-
-
-def hash_of_image(*arrays: Tensor) -> str:
-    """The first 16 digits of the SHA-256 of the pixels or features of an image, with their shapes and dtypes."""
-    hashed = hashlib.sha256()
-    for array in arrays:
-        hashed.update(repr((tuple(array.shape), str(array.dtype))).encode())
-        hashed.update(array.contiguous().numpy().tobytes())
-    return hashed.hexdigest()[:16]
 
 
 def build_source(settings: Mapping[str, Any]) -> Source:

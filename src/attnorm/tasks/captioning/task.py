@@ -27,9 +27,10 @@ from attnorm.tasks.captioning.generate import write, write_captions
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
 from attnorm.tasks.captioning.module import CaptioningModule, references, sample
 from attnorm.tasks.captioning.named import NamedImages
+from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.seq2seq.base import length_problems
-from attnorm.tasks.task import Task, TaskConfig, Tokens, hash_of, hash_of_image
+from attnorm.tasks.task import Task, TaskConfig, Tokens
 
 FILE = "images.json"
 

@@ -15,8 +15,9 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.tasks.images.features import ImageCollator, ImageFeaturizer
 from attnorm.tasks.images.module import ImageModule
+from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.labels import LabelTask
-from attnorm.tasks.task import Tokens, hash_of, hash_of_image
+from attnorm.tasks.task import Tokens
 
 
 class ImageTask(LabelTask):

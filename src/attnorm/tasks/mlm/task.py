@@ -15,11 +15,12 @@ from attnorm.models.bert import MaskedLM
 from attnorm.parts import TARGET, names_of
 from attnorm.schema import NonNegative, Probability
 from attnorm.tasks.bert import EncoderTask
+from attnorm.tasks.input_hashes import hash_of
 from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
 from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.mlm.packing import PackedFeaturizer
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import TaskConfig, hash_of
+from attnorm.tasks.task import TaskConfig
 
 EVALUATION_SEED = 0  # of the masks of validation and test splits: runs with different seeds can be compared
 
