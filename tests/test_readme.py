@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from test_house import BELOW
 
+from attnorm.analysis.verdict import p_text
 from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention, run_folders
@@ -39,6 +40,7 @@ from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.module import NonFiniteLoss
+from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.csv_table import read_csv
 
 LAB = runs.ROOT / "tests" / "lab"
@@ -440,13 +442,32 @@ def test_the_snippet_prints_what_the_formula_promises(capsys):
     assert capsys.readouterr().out == "torch.Size([2, 4, 10, 16]) 0.5\n"
 
 
+def decimals(metric: str) -> int:
+    return 3 if metric.startswith("loss") else 2
+
+
 def test_the_readme_fits_on_two_screens_and_its_results_are_those_of_the_experiments():
     assert len(README.splitlines()) <= 100
-    rows = re.findall(r"^\| \[[^]]*\]\((experiments/\S+?)\) \| (\S+) \| ([^|]*) \| (.*)$", README, re.M)
+    rows = re.findall(r"^\| \[[^]]*\]\((experiments/\S+)/README.md\) \| (.*) \|$", README, re.M)
     assert len(rows) == len(re.findall(r"^\| \[.*experiments/", README, re.M)) > 5
-    for page, metric, arm, verdict in rows:
-        row = rf"^\| {metric} \| {re.escape(arm)} \| [^|]* \| {re.escape(verdict)}$"
-        assert re.search(row, (runs.ROOT / page).read_text(), re.M), (page, arm)
+    for folder, row in rows:
+        metric, arm, difference, interval, p, seeds, verdict = row.split(" | ")
+        files = sorted((runs.ROOT / folder).glob("verdicts*.csv"))
+        matching = [
+            it
+            for it in itertools.chain(*map(read_csv, files))
+            if NAMES.get(it["metric"], it["metric"]).removesuffix(" F1") == metric[:-2]
+            and re.split("[_ ]", it["arm"])[0] == arm.split()[0]
+            and (f"{float(it['difference'] or 'nan'):+.{decimals(metric)}f}", it["verdict"]) == (difference, verdict)
+        ]
+        assert len(matching) == 1, (folder, row)
+        [found] = matching
+        low, high = (f"{float(found[end]):+.{decimals(metric)}f}" for end in ("low", "high"))
+        assert interval == f"{low} to {high}" and seeds == found["seeds"], (folder, row)
+        assert p == p_text(float(found["adjusted_p"])), (folder, row)
+        assert metric[-1] == ("\N{DOWNWARDS ARROW}" if found["metric"] in LOWER_IS_BETTER else "\N{UPWARDS ARROW}")
+        assert " " in arm and found["primary"] == "true"  # the site is named
+        assert arm.split()[0] not in ("uniform", "none")  # a null arm says nothing about normalizers
 
 
 @pytest.mark.parametrize("file", [name_of(it) for it in (runs.ROOT / "experiments").glob("*/verdicts*.csv")])

@@ -17,7 +17,7 @@ from scipy import stats
 
 from attnorm.analysis import compare
 from attnorm.analysis.arms import arms_of, find_runs, varying, waiting_jobs
-from attnorm.analysis.comparison import all_verdicts
+from attnorm.analysis.comparison import all_verdicts, baseline_of
 from attnorm.analysis.withheld import unbeaten
 from attnorm.config.run_state import locked
 from attnorm.errors import ConfigError, RunError
@@ -552,14 +552,44 @@ def test_options_of_the_normalizer_are_named_without_their_group(tmp_path):
 # arguments
 
 
-def test_arms_that_differ_in_unlisted_settings_only_have_labels_of_their_own(tmp_path):
+def test_labels_of_arms_that_differ_in_much_name_what_is_enough_to_tell_them_apart(tmp_path):
     shared = {f"model.a{number}": 1 for number in range(8)}
     for name, last in (("one", 1), ("two", 2), ("three", 3)):
         make_run(tmp_path / name, settings=shared | {"model.a7": last})
-    make_run(tmp_path / "other", settings=dict.fromkeys(shared, 0))
+    make_run(tmp_path / "zero", settings=dict.fromkeys(shared, 0))
     labels = [arm.label for arm in arms_of(find_runs([tmp_path]))]
-    assert len(set(labels)) == 4 and sum("2 more" in label for label in labels) == 4
-    assert {label.rpartition(")")[2] for label in labels} == {"", " [1]", " [2]", " [3]"}
+    assert labels == [f"softmax (model.a7={last})" for last in (1, 3, 2, 0)]
+    for name in ("one", "zero"):  # a class says more than its options
+        make_run(tmp_path / "classes" / name, settings={"model._target_": f"attnorm.{name}.{name.title()}"} | shared)
+        shared = dict.fromkeys(shared, 0)
+    labels = [arm.label for arm in arms_of(find_runs([tmp_path / "classes"]))]
+    assert labels == ["softmax (model._target_=One)", "softmax (model._target_=Zero)"]
+
+
+def test_all_keys_of_a_large_grid_are_named(tmp_path):
+    for number in range(16):
+        values = {f"model.a{bit}": number >> bit & 1 for bit in range(4)}
+        make_run(tmp_path / str(number), settings=values)
+    labels = [arm.label for arm in arms_of(find_runs([tmp_path]))]
+    assert len(set(labels)) == 16 and all(label.count("model.a") == 4 for label in labels)
+
+
+def test_classes_of_one_name_get_labels_of_their_own(tmp_path):
+    for module in ("one", "two"):
+        make_run(tmp_path / module, settings={"model._target_": f"{module}.Mine"})
+    labels = [arm.label for arm in arms_of(find_runs([tmp_path]))]
+    assert labels == ["softmax (model._target_=Mine) [1]", "softmax (model._target_=Mine) [2]"]
+
+
+@pytest.mark.parametrize("state", ["failed", "interrupted", None])
+def test_an_arm_without_a_finished_run_is_not_the_baseline_by_default(tmp_path, state):
+    make_runs(tmp_path, {"softmax": 0.0}, state=state)
+    make_runs(tmp_path, {"dnas": 0.0, "hnas": 0.0})
+    arms = arms_of(find_runs([tmp_path]))
+    assert baseline_of(arms, None).label == "dnas" and baseline_of(arms, "softmax").label == "softmax"
+    assert baseline_of([arm for arm in arms if arm.label == "softmax"], None).label == "softmax"
+    make_run(tmp_path / "more", "softmax", 9)
+    assert baseline_of(arms_of(find_runs([tmp_path])), None).label == "softmax"
 
 
 def test_the_baseline_is_a_place_or_a_label_or_softmax(tmp_path):

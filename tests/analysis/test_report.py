@@ -10,13 +10,17 @@ from made_up_runs import LAYERS, make_run, make_runs
 
 from attnorm.analysis.report.charts import curves, styles_of_arms
 from attnorm.analysis.report.content import collect
-from attnorm.analysis.report.curves import POINTS, Point, aggregated
+from attnorm.analysis.report.curves import POINTS, Point, aggregated, difference_curves
 from attnorm.analysis.report.examples import marked
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.config.run_state import FolderLock
 from attnorm.errors import ConfigError, RunError
 
+HALVES = [  # two seeds of two arms; a third seed of one of them
+    {"series": series, "run": seed - 1, "seed": seed, "step": 1, "value": value}
+    for series, seed, value in (("a", 1, 1.0), ("a", 2, 2.0), ("b", 1, 1.25), ("b", 2, 2.75), ("b", 3, 9.0))
+]
 SMALL = {"examples": 80, "steps": 600}
 
 
@@ -62,7 +66,10 @@ def test_scores_and_differences_are_those_of_the_predictions(nine, of_nine):
     assert row["difference"].value == pytest.approx(found.estimate, abs=1e-9)
     low, high = found.new_seeds_and_examples.low, found.new_seeds_and_examples.high
     assert row["95 % interval"].text == f"{low:.2f} to {high:.2f}".replace("-", "−")
-    assert cells(task.main, "softmax")["difference"].text == "baseline"
+    assert cells(task.main, "softmax")["verdict"].text == "baseline"
+    names = [column.name for column in task.main.columns]
+    assert names[:4] == ["arm", "verdict", "difference", "95 % interval"]  # what a phone shows without scrolling
+    assert all(len(its) == len(names) for its in task.main.rows)
 
 
 def test_speed_and_memory_are_means_over_seeds(nine, of_nine):
@@ -115,11 +122,45 @@ def test_recorded_measures_are_drawn_by_layer(tmp_path):
     assert not any("largest activation" in title for title in charts)  # a column that is not there
 
 
-@pytest.mark.parametrize(("value", "domain"), [(0.75, [0.375, 1.125]), (-4.0, [-6.0, -2.0]), (0.0, [-1.0, 1.0])])
+@pytest.mark.parametrize(("value", "domain"), [(0.75, [0.375, 1.125]), (-4.0, [-6.0, -2.0]), (0.0, [0.0, 1.0])])
 def test_a_constant_has_room_on_its_axis(value, domain):
     points = [Point("softmax", step, value, value, value, 3) for step in (0, 100)]
     figure = curves("one", "a title", points, styles_of_arms(["softmax"]))
     assert {tuple(layer["encoding"]["y"]["scale"]["domain"]) for layer in figure.spec["layer"]} == {tuple(domain)}
+
+
+def test_curves_of_differences_are_paired_by_seed(nine, of_nine):
+    def curve(arm, seed, name):
+        table = pd.read_csv(nine / f"{arm}_{seed}" / "metrics.csv").set_index("step")
+        return table[name].dropna()
+
+    charts = {figure.title: figure for figure in of_nine.drawings.differences}
+    for title, name in (("training loss (nats)", "train/loss"), ("validation ROUGE-L F1", "val/rougeL")):
+        figure = charts[f"{title}, difference from softmax"]
+        by_seed = pd.concat([curve("hnas", it, name) - curve("softmax", it, name) for it in (1, 2, 3)], axis=1)
+        rows = pd.DataFrame([row for row in figure.data["rows"] if row["series"] == "hnas"]).set_index("step")
+        expected = {"mean": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
+        for column, values in expected.items():
+            np.testing.assert_allclose(rows[column], values, rtol=1e-3)
+        assert [style.label for style in figure.legend] == ["dnas", "hnas"]
+    assert not any("gradient" in title for title in charts)
+
+
+def test_arms_with_equal_curves_have_no_curve_of_differences():
+    rows = {"val/loss": pd.DataFrame(HALVES)}
+    [point] = difference_curves(rows, "a", ["b"])["val/loss"]
+    assert (point.series, point.step, point.mean, point.low, point.high, point.size) == ("b", 1, 0.5, 0.25, 0.75, 2)
+    equal = {"val/loss": rows["val/loss"].assign(value=3.0)}
+    assert difference_curves(equal, "a", ["b"]) == {"val/loss": []}
+    assert difference_curves(rows, "a", []) == {"val/loss": []}
+
+
+def test_by_default_the_baseline_is_not_an_arm_that_has_failed(tmp_path):
+    make_runs(tmp_path, {"softmax": 0}, state="failed", why="OutOfMemoryError", **SMALL)
+    make_runs(tmp_path, {"dnas": 0, "hnas": 9}, **SMALL)
+    task = task_of(collect([tmp_path]))
+    assert dict(task.facts)["baseline"] == "dnas" and [it.label for it in task.verdicts] == ["hnas"]
+    assert "softmax is not compared: no run has finished." in task.notes
 
 
 def test_more_than_the_attention_differs(tmp_path, of_nine):
@@ -174,7 +215,7 @@ def test_there_is_no_verdict_while_a_run_trains(tmp_path):
     assert [it.kind for it in task.verdicts] == ["none"] and "no verdict" in task.verdicts[0].sentence
     row = cells(task.main, "hnas")
     assert (row["difference"].text, row["95 % interval"].text, row["adjusted p"].text) == ("–", "–", "–")
-    assert task.forest is None and task.contrasts == []
+    assert task.forest is None and task.contrasts == [] and task.drawings.differences == []
     assert not any("interval" in column.name for column in task.others.columns)
     [progress] = report.running
     assert (progress.name, progress.step, progress.updates) == ("hnas, seed 4", 400, 600)
@@ -190,8 +231,11 @@ def test_arms_that_have_not_learned_the_task_get_a_box_and_no_verdict(tmp_path):
     assert task.verdicts == [] and task.forest is None and task.contrasts == []
     row = cells(task.main, "hnas")
     assert (row["difference"].text, row["95 % interval"].text, row["verdict"].text) == ("–", "–", "no verdict")
-    [simple] = [its for its in task.main.rows if its[0].text.startswith("lead-8")]
-    assert simple[1].value == 70.0
+    [label] = [its[0].text for its in task.main.rows if its[0].text.startswith("lead-8")]
+    simple = cells(task.main, label)
+    assert simple["ROUGE-L F1 ↑"].value == 70.0
+    assert all(cell.text == "" for name, cell in simple.items() if name not in ("arm", "ROUGE-L F1 ↑"))
+    assert task.drawings.differences == []
     assert "no arm beats the simple baseline lead-8" in html_of(report)
 
 
@@ -236,7 +280,7 @@ def test_damaged_predictions_leave_their_arm_out(tmp_path, nine):
 def test_a_primary_metric_without_scores_of_examples_gives_way_to_another(tmp_path):
     folder = make_run(tmp_path / "a", summary={"primary": "bleu"}, **SMALL)
     task = task_of(collect([folder]))
-    assert task.main.columns[1].name == "ROUGE-1 F1 ↑" and "exploratory" in task.warnings[0]
+    assert task.main.columns[5].name == "ROUGE-1 F1 ↑" and "exploratory" in task.warnings[0]
 
 
 def test_a_single_run_is_enough_for_a_page(tmp_path):
@@ -248,7 +292,7 @@ def test_a_single_run_is_enough_for_a_page(tmp_path):
 def test_another_metric_is_exploratory(nine):
     task = task_of(collect([nine], metric="loss", baseline="dnas"))
     assert "exploratory" in task.warnings[0]
-    assert task.main.rows[0][0].text == "dnas" and task.main.columns[1].name == "loss ↓"
+    assert task.main.rows[0][0].text == "dnas" and task.main.columns[5].name == "loss ↓"
     assert {it.label for it in task.verdicts} == {"softmax", "hnas"}
 
 

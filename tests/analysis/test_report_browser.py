@@ -21,7 +21,7 @@ def browser():
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
-    make_runs(place, {"softmax": 0, "dnas": 0.5, "hnas": 9}, examples=40, steps=600, outputs=[EVIL] * 40, measures=True)
+    make_runs(place, {"softmax": 0, "dnas": 0.5, "hnas": 9}, examples=40, steps=600, outputs=[EVIL] * 20, measures=True)
     make_run(place / "failed", "hnas", 4, state="failed", why=EVIL, steps=600)
     return collect([place])
 
@@ -66,17 +66,17 @@ def test_a_click_and_a_key_sort_a_table(browser, path):
     browser.open(path)
     header = "#results-task-1 th:nth-child({}) > button"
     scores = column(browser, "ROUGE-L")
-    browser.run(f"document.querySelector('{header.format(2)}').click()")
+    browser.run(f"document.querySelector('{header.format(6)}').click()")
     assert column(browser, "ROUGE-L") == sorted(scores, key=float, reverse=True)
     from selenium.webdriver.common.keys import Keys
 
-    button = browser.chrome.find_element("css selector", header.format(2))
+    button = browser.chrome.find_element("css selector", header.format(6))
     button.send_keys(Keys.ENTER)
     assert column(browser, "ROUGE-L") == sorted(scores, key=float)
     sorts = "return [...document.querySelectorAll('#results-task-1 th[aria-sort]')].map((it) => it.ariaSort)"
-    assert browser.run(sorts)[1] == "ascending" and set(browser.run(sorts)) == {"ascending", "none"}
-    browser.run(f"document.querySelector('{header.format(5)}').click()")  # a dash, which comes last, is no number
-    assert column(browser, "difference")[-1] == "baseline" and browser.run(sorts)[4] == "descending"
+    assert browser.run(sorts)[5] == "ascending" and set(browser.run(sorts)) == {"ascending", "none"}
+    browser.run(f"document.querySelector('{header.format(3)}').click()")  # empty cells come last
+    assert column(browser, "difference")[-1] == "" and browser.run(sorts)[2] == "descending"
     browser.run(f"document.querySelector('{header.format(1)}').click()")
     assert column(browser, "arm") == ["dnas", "hnas", "softmax"]
 
@@ -88,11 +88,11 @@ def test_a_table_can_be_copied(browser, path):
     latex, markdown, csv = (
         browser.run(f"return tableAs('{kind}', {table})").splitlines() for kind in ("latex", "markdown", "csv")
     )
-    assert latex[0] == r"\begin{tabular}{lrrrrrrlrrrr}" and latex[-1] == r"\end{tabular}"
+    assert latex[0] == r"\begin{tabular}{llrrrrrrrrrr}" and latex[-1] == r"\end{tabular}"
     assert latex[4].startswith(r"a\_b \& 50\% | =1 & ") and all(it.endswith(r" \\") for it in latex[4:7])
-    assert markdown[1] == "|---|---:|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|"
+    assert markdown[1] == "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     assert markdown[2].startswith(r"| a\_b & 50% \| =1 | ")
-    means = [float(line.split(",")[1]) for line in csv[1:]]
+    means = [float(line.split(",")[5]) for line in csv[1:]]
     assert [f"{it:.2f}" for it in means] == column(browser, "ROUGE-L")
     browser.run("document.querySelector('#results-task-1 tbody th').textContent = '=HYPERLINK(1)'")
     assert browser.run(f"return tableAs('csv', {table})").splitlines()[1].startswith("'=HYPERLINK(1),")
@@ -122,6 +122,18 @@ def test_the_page_does_not_scroll_sideways(browser, path, width):
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
     widths = browser.run("return [...document.querySelectorAll('.chart svg')].map((it) => it.getBoundingClientRect())")
     assert all(it["left"] >= 0 and it["right"] <= width + 1 for it in widths)
+
+
+def test_tables_fit_a_desktop_and_a_phone_shows_verdicts_and_intervals(browser, path):
+    browser.open(path)
+    tables = "#results-task-1 .scroll, #metrics-task-1 .scroll"
+    sizes = f"return [...document.querySelectorAll('{tables}')].map((it) => [it.scrollWidth, it.clientWidth])"
+    assert len(browser.run(sizes)) == 2 and all(needed <= given for needed, given in browser.run(sizes))
+    browser.open(path, width=390, height=844)
+    row = "document.querySelector('#results-task-1 tbody tr:last-child')"
+    assert column(browser, "95 %")[-1].count(" to ") == 1
+    edges = browser.run(f"return [...{row}.cells].slice(0, 4).map((it) => it.getBoundingClientRect().right)")
+    assert max(edges) <= browser.run(f"return {row}.closest('.scroll').getBoundingClientRect().right")
 
 
 def test_dark_mode_by_the_system_and_by_the_button(browser, path):

@@ -172,6 +172,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(library, m
 def charts():
     arms, layers = styles_of_arms(["a", "b"]), styles_of_layers(["a", "b"])
     yield curves("c1", "loss", POINTS, arms)
+    yield curves("d1", "loss, difference from a", POINTS, arms, from_zero=True)
     yield curves("c2", "mass", POINTS, layers, "layer", log=True)
     yield by_layer("c3", "entropy", [("encoder/0", POINTS[0]), ("encoder/0", POINTS[2])], arms)
 
@@ -185,7 +186,7 @@ def test_a_specification_is_valid_and_names_only_fields_of_its_data(figure):
     compiled = vl_convert.vegalite_to_vega(spec)
     assert any(mark["type"] in ("line", "group", "symbol") for mark in compiled["marks"])
     fields = {it["field"] for layer in figure.spec["layer"] for it in layer["encoding"].values() if "field" in it}
-    assert fields and fields <= set(figure.data["rows"][0])
+    assert fields and fields <= {name for rows in figure.data.values() for name in rows[0]}
 
 
 def test_a_name_of_a_run_is_no_field_and_no_expression():

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pandas
@@ -24,6 +25,7 @@ from attnorm.tasks.seq2seq import module as gigaword
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.csv_table import read_csv
+from attnorm.training.environment import git_state
 
 EPOCHS = (
     "attention=hnas",
@@ -147,6 +149,22 @@ def test_the_record_says_what_was_set_and_where():
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__
     assert {"command", "git", "python", "gpus"} <= set(environment)
+
+
+def test_only_tracked_files_count_as_changes_to_the_code(tmp_path):
+    def git(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "code.py").write_text("a = 1\n")
+    git("init"), git("add", "code.py"), git("commit", "-m", "Start")
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "model.txt").write_text("written by a script\n")
+    assert git_state(tmp_path)["changed"] is False
+    (tmp_path / "code.py").write_text("a = 2\n")
+    assert git_state(tmp_path)["changed"] is True
+    git("add", "code.py")
+    assert git_state(tmp_path)["changed"] is True
 
 
 def test_final_headlines_and_samples_are_one_line_each():

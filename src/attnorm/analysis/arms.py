@@ -23,7 +23,7 @@ from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import EVENTS, JobState, Journal, state_of_job
 
 SHARED = (*NOT_PART, "seed", "ckpt_path")  # groups and keys that do not make an arm
-MAX_LISTED = 6  # keys that a label names
+MAX_LISTED = 3  # keys in which arms may differ before labels name only those that are needed to tell them apart
 
 
 @dataclass(frozen=True)
@@ -202,22 +202,43 @@ def labels_of(arms: Sequence[TrainedRun]) -> list[str]:
         keys = distinguishing([other.settings for other in alike])
         prefix = f"attention.options.{arm.attention}."
         told = [f"{key.removeprefix(prefix)}={shown(key, arm.settings[key])}" for key in keys if key in arm.settings]
-        more = [f"{len(told) - MAX_LISTED} more"] if len(told) > MAX_LISTED else []
-        labels.append(f"{arm.attention} ({', '.join(told[:MAX_LISTED] + more)})" if told else arm.attention)
+        labels.append(f"{arm.attention} ({', '.join(told)})" if told else arm.attention)
     names = [(arm.task, label) for arm, label in zip(arms, labels, strict=True)]
-    # the settings that tell two arms apart may be among those that are not listed
+    # classes of one name in different modules look alike
     numbers = [f" [{names[:place].count(it) + 1}]" if names.count(it) > 1 else "" for place, it in enumerate(names)]
     return [label + number for label, number in zip(labels, numbers, strict=True)]
 
 
 def distinguishing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys in which some settings differ, without those of attention sites that only some models have.
+    """The keys that labels name: those in which some settings differ, or, if these are many, as few as are enough.
 
-    The latter follow from the model. They are kept if the settings could not be told apart without them.
+    Keys of attention sites that only some models have are left out, because they follow from the model. They are kept
+    if the settings could not be told apart without them.
     """
     keys = varying(settings)
-    told = [key for key in keys if not is_of_site(key) or all(key in its for its in settings)]
-    return told if len({repr([its.get(key) for key in told]) for its in settings}) == len(settings) else keys
+    common = [key for key in keys if not is_of_site(key) or all(key in its for its in settings)]
+    kept = common if number_of_kinds(settings, common) == len(settings) else keys
+    return kept if len(kept) <= MAX_LISTED else sorted(fewest(settings, kept))
+
+
+def fewest(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
+    """Few of the keys that tell the settings apart as well as all of them: the key that tells most apart comes first.
+
+    Of keys that tell equally many apart, a class comes before its options, and then the one with the shortest values.
+    """
+
+    def length(key: str) -> tuple[bool, int]:
+        return not key.endswith("_target_"), max(len(str(shown(key, its.get(key, "")))) for its in settings)
+
+    ordered, chosen, kinds = sorted(keys, key=length), list[str](), number_of_kinds(settings, keys)
+    while number_of_kinds(settings, chosen) < kinds:
+        chosen.append(max(ordered, key=lambda key: number_of_kinds(settings, [*chosen, key])))
+    return chosen
+
+
+def number_of_kinds(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
+    """How many of the settings these keys tell apart."""
+    return len({repr([its.get(key) for key in keys]) for its in settings})
 
 
 def shown(key: str, value: object) -> object:

@@ -41,7 +41,7 @@ def about_runs(runs: Sequence[tuple[str, TrainedRun]]) -> list[str]:
     found = []
     for name, run in runs:
         if clause := divergence(name, losses):
-            found.append(f"{name} has diverged: {clause}")
+            found.append(f"{name} has diverged{clause}")
         skipped = run.summary.get("skipped_updates")
         if isinstance(skipped, int) and skipped > 0:
             found.append(
@@ -51,14 +51,19 @@ def about_runs(runs: Sequence[tuple[str, TrainedRun]]) -> list[str]:
 
 
 def divergence(name: str, losses: Mapping[str, Sequence[float]]) -> str | None:
-    """Whether a run has diverged, as a clause: its last validation loss is not finite, or it has risen since the first
-    validation, to at least WORSE times the median of the other runs. losses: those of all runs by name."""
+    """Whether a run has diverged, as the end of a sentence; None if it has not.
+
+    A run has diverged if its last validation loss is not finite, or if it has risen since the first validation, to at
+    least WORSE times the median of the other runs. Such a rise may also mean that the run has overfitted.
+
+    losses: those of all runs by name.
+    """
     own, others = losses.get(name, []), [its[-1] for key, its in losses.items() if key != name and isfinite(its[-1])]
     if not own:
         return None
     if not isfinite(own[-1]):
-        return "its last validation loss is not finite"
+        return ": its last validation loss is not finite"
     if len(others) > 1 and own[-1] > own[0] and own[-1] >= WORSE * median(others) > 0:
-        rose = f"its validation loss rose from {own[0]:.3g} to {own[-1]:.3g}"
+        rose = f" or overfitted: its validation loss rose from {own[0]:.3g} to {own[-1]:.3g}"
         return f"{rose}, and the median of the other runs is {median(others):.3g}"
     return None

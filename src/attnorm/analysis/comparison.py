@@ -260,10 +260,14 @@ def metric_of(tables: Sequence[ExampleTable], asked: str | None, primary: str | 
 
 
 def baseline_of(arms: Sequence[Arm], label: str | None) -> Arm:
-    """The arm with a label; without one, softmax, or else the first arm. Raises ConfigError for an unknown label."""
+    """The arm with a label; without one, softmax, or else the first arm. Raises ConfigError for an unknown label.
+
+    Without a label, an arm of which every run has ended early is chosen only if there is no other.
+    """
     labels = [arm.label for arm in arms]
     if label is None:
-        label = DEFAULT_BASELINE if DEFAULT_BASELINE in labels else labels[0]
+        usable = [arm.label for arm in arms if not all(run.state.is_unfinished for run in arm.runs)] or labels
+        label = DEFAULT_BASELINE if DEFAULT_BASELINE in usable else usable[0]
     if label not in labels:
         message = f"there is neither such a folder nor such an arm; the arms are: {', '.join(labels)}"
         raise ConfigError([Problem("baseline", f"{message}.{nearest(label, labels)}", label)])

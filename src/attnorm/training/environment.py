@@ -48,17 +48,20 @@ def version(package: str) -> str | None:
         return None
 
 
-def git_state() -> dict | None:
-    """The commit of the code and whether files differ from it; None outside a repository."""
+def git_state(folder: Path = Path(__file__).parent) -> dict | None:
+    """The commit of the code in a folder and whether tracked files differ from it; None outside a repository.
+
+    Untracked files do not count: results, notebooks and data often lie beside the code.
+    """
 
     def git(*arguments: str) -> str:
-        folder = Path(__file__).parent
         return subprocess.run(
             ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
         ).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "changed": git("status", "--porcelain") != ""}
+        changed = git("status", "--porcelain", "--untracked-files=no") != ""
+        return {"commit": git("rev-parse", "HEAD"), "changed": changed}
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -8,12 +8,10 @@ field.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import floor, isfinite, log10
+from math import floor, log10
 from typing import TYPE_CHECKING, Any
 
-from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.report.curves import Point
-from attnorm.analysis.report.results import title_of
 
 if TYPE_CHECKING:
     import altair as alt
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 COLOURS, SHADES = 8, 8  # --c0 to --c7, --s0 to --s7 of assets/style.css
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 FEW = 12  # steps of a curve up to which its points are drawn
-MANY = 12  # rows of a forest plot from which it is drawn narrowly, without single seeds
 HEIGHT = 210
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu Sans", sans-serif'  # of style.css
 CONFIG = {  # texts and grid have colours of assets/style.css
@@ -88,13 +85,22 @@ def styles_of_layers(labels: Sequence[str]) -> dict[str, Style]:
 
 
 def curves(
-    name: str, title: str, points: Sequence[Point], styles: Mapping[str, Style], series: str = "arm", log: bool = False
+    name: str,
+    title: str,
+    points: Sequence[Point],
+    styles: Mapping[str, Style],
+    series: str = "arm",
+    log: bool = False,
+    from_zero: bool = False,
 ) -> Figure:
-    """Lines with bands from the smallest to the largest value. series: what a series is. log: a logarithmic axis."""
+    """Lines with bands from the smallest to the largest value.
+
+    series: what a series is. log: a logarithmic axis. from_zero: whether a line marks 0, for differences.
+    """
     import altair as alt
 
     used = [style for label, style in styles.items() if any(point.series == label for point in points)]
-    scale = log_scale(points) if log else linear_scale(points)
+    scale = log_scale(points) if log else linear_scale(points, from_zero)
     rows = [asdict(point) for point in points]
     fields = {
         "series": series,
@@ -106,20 +112,29 @@ def curves(
     }
     x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format="~s"))
     y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(points)))
-    colour, dash = scales(used)
+    colour, outline, dash = scales(used)
     tooltip = [
         alt.Tooltip("series:N", title=series),
         alt.Tooltip("step:Q", title="update", format=","),
         *(alt.Tooltip(f"{key}:Q", title=fields[key], format=".4~g") for key in ("mean", "low", "high")),
     ]
     base = alt.Chart(alt.NamedData("rows")).encode(x=x, color=colour)
-    band = base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
+    fill = 0.16 if len(used) == 1 else 0.07  # where bands coincide, fills mix, but outlines keep their colours
+    band = base.mark_area(fillOpacity=fill, strokeOpacity=0.55, strokeWidth=1).encode(
+        y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q", stroke=outline
+    )
     line = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash)
     few = max((sum(point.series == style.label for point in points) for style in used), default=0) <= FEW
     dots = base.mark_point(filled=True, size=28 if few else 90, opacity=1 if few else 0).encode(y=y, tooltip=tooltip)
     last = "; ".join(f"{label} {value:.4g}" for label, value in {it.series: it.mean for it in points}.items())
     description = f"Line chart of {title} against the number of updates. Last means: {last}."
-    return Figure(name, title, description, specified(alt.layer(band, line, dots)), {"rows": rows}, fields, used)
+    data: dict[str, Rows] = {"rows": rows}
+    layers = [band, line, dots]
+    if from_zero:
+        zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3], color="var(--ink-soft)")
+        layers.insert(0, zero.encode(y=alt.Y("at:Q", title=None, scale=scale)))
+        data["zero"] = [{"at": 0}]
+    return Figure(name, title, description, specified(alt.layer(*layers)), data, fields, used)
 
 
 def by_layer(
@@ -132,7 +147,7 @@ def by_layer(
     used = [style for label, style in styles.items() if any(row["series"] == label for row in rows)]
     layers = list(dict.fromkeys(layer for layer, _ in points))
     fields = {"layer": "layer", "series": "arm", "mean": "mean", "low": "smallest", "high": "largest", "size": "values"}
-    colour, _ = scales(used)
+    colour, *_ = scales(used)
     labels = [style.label for style in used]
     base = alt.Chart(alt.NamedData("rows")).encode(
         x=alt.X("layer:N", sort=layers, title=None, axis=alt.Axis(labelAngle=-30 if len(layers) > 3 else 0)),
@@ -153,97 +168,16 @@ def by_layer(
     return Figure(name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used)
 
 
-def forest(name: str, comparison: Comparison) -> Figure:
-    """The difference of each arm from the baseline: the mean, both intervals, and the difference of each seed."""
-    import altair as alt
-
-    level = comparison.verdicts[0].difference.level * 100
-    verdicts = [it for it in comparison.verdicts if not it.is_silent]
-    rows, seeds, many = [], [], len(verdicts) > MANY
-    ordered = sorted(verdicts, key=lambda it: -it.difference.estimate) if many else verdicts
-    for it in ordered:
-        wide, narrow = it.difference.new_seeds_and_examples, it.difference.new_seeds
-        ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}
-        word = "no verdict" if it.no_verdict else "shown" if it.is_shown else "not shown"
-        row = {"arm": it.label, "difference": it.difference.estimate, **ends, "verdict": word}
-        rows.append({key: known(value) for key, value in row.items()})
-        if not many:
-            seeds += [{"arm": it.label, "seed": seed, "value": rounded(value)} for seed, value in it.by_seed.items()]
-    fields = {
-        "arm": "arm",
-        "difference": "difference",
-        "low": f"{level:g} % interval from",
-        "high": "to",
-        "seeds_low": "for new seeds only from",
-        "seeds_high": "to ",
-        "verdict": "verdict",
-    }
-    title = f"difference from {comparison.baseline} in {title_of(comparison.metric)}"
-    labels = [row["arm"] for row in rows]
-    limit = alt.ExprRef("max(100, 0.38 * containerSize()[0])")  # names of arms can be long, and phones are narrow
-    y = alt.Y("arm:N", sort=labels, title=None, axis=alt.Axis(labelLimit=limit))
-    axis = alt.Axis(tickCount=6, format="~g")
-
-    def x(field: str) -> "alt.X":
-        return alt.X(f"{field}:Q", title=title, axis=axis, scale=alt.Scale(zero=True, nice=True))
-
-    base = alt.Chart(alt.NamedData("rows")).encode(y=y)
-    tooltip = [
-        alt.Tooltip("arm:N", title="arm"),
-        alt.Tooltip("difference:Q", title="difference", format="+.4~g"),
-        alt.Tooltip("low:Q", title="from", format="+.4~g"),
-        alt.Tooltip("high:Q", title="to", format="+.4~g"),
-        alt.Tooltip("verdict:N", title="verdict"),
-    ]
-    zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3], color="var(--ink-soft)").encode(x=x("at"))
-    wide_rule = base.mark_rule(strokeWidth=2, color="var(--accent)").encode(x=x("low"), x2="high:Q")
-    narrow_rule = base.mark_rule(strokeWidth=6, color="var(--accent)", opacity=0.35).encode(
-        x=x("seeds_low"), x2="seeds_high:Q"
-    )
-    fill = alt.Scale(
-        domain=["shown", "not shown", "no verdict"], range=["var(--accent)", "var(--paper)", "var(--paper)"]
-    )
-    dots = base.mark_point(size=90, strokeWidth=2, stroke="var(--accent)", opacity=1, filled=False).encode(
-        x=x("difference"), fill=alt.Fill("verdict:N", scale=fill, legend=None), tooltip=tooltip
-    )
-    ticks = (
-        alt.Chart(alt.NamedData("seeds"))
-        .mark_tick(color="var(--ink-soft)", thickness=1.5, height=9, yOffset=13)
-        .encode(
-            y=y,
-            x=x("value"),
-            tooltip=[
-                alt.Tooltip("arm:N", title="arm"),
-                alt.Tooltip("seed:N", title="seed"),
-                alt.Tooltip("value:Q", title="difference", format="+.4~g"),
-            ],
-        )
-    )
-    listed = "; ".join(sentence_of(row) for row in rows[:MANY]) + ("; and others" if many else "")
-    chart = alt.layer(zero, narrow_rule, wide_rule, *([ticks] if seeds else []), dots)
-    spec = specified(chart, height=(22 if many else 46) * len(rows))
-    data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
-    return Figure(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
-
-
-def sentence_of(row: Mapping[str, Any]) -> str:
-    """A row of the forest plot in words."""
-    ends = "" if row["low"] is None else f", interval {row['low']:.4g} to {row['high']:.4g}"
-    return f"{row['arm']}: {row['difference']:+.4g}{ends}, {row['verdict']}"
-
-
-def known(value: Any) -> Any:
-    """A rounded number, None for NaN, and texts as they are."""
-    return value if not isinstance(value, float) else rounded(value) if isfinite(value) else None
-
-
 def rounded(value: float) -> float:
     """A number with as many digits as a chart can show."""
     return float(f"{value:.4g}")
 
 
-def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.StrokeDash"]:
-    """The encodings of series by colour and by dash. The legend is part of the page, not of the chart."""
+def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.Stroke", "alt.StrokeDash"]:
+    """The encodings of series by colour, by the colour of outlines, and by dash.
+
+    The legend is part of the page, not of the chart.
+    """
     import altair as alt
 
     labels = [style.label for style in styles]
@@ -251,19 +185,23 @@ def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.StrokeDash"]:
     dash = alt.Scale(domain=labels, range=[style.dash for style in styles])
     return (
         alt.Color("series:N", scale=colour, legend=None),
+        alt.Stroke("series:N", scale=colour, legend=None),
         alt.StrokeDash("series:N", scale=dash, legend=None),
     )
 
 
-def linear_scale(points: Sequence[Point]) -> "alt.Scale":
-    """A linear scale. Around a constant, it has some room; Vega would round the only label of its axis."""
+def linear_scale(points: Sequence[Point], from_zero: bool = False) -> "alt.Scale":
+    """A linear scale. Around a constant, it has some room; Vega would round the only label of its axis.
+
+    from_zero: whether 0 is always part of it.
+    """
     import altair as alt
 
     low, high = min(point.low for point in points), max(point.high for point in points)
     if low < high:
-        return alt.Scale(zero=False, nice=True)
-    room = abs(low) / 2 or 1.0
-    return alt.Scale(domain=[low - room, high + room])
+        return alt.Scale(zero=from_zero, nice=True)
+    room = abs(low) / 2
+    return alt.Scale(domain=[low - room, high + room] if low else [0.0, 1.0])  # scores that are all 0 are at the bottom
 
 
 def log_scale(points: Sequence[Point]) -> "alt.Scale":

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from attnorm.analysis.arms import Arm, TrainedRun, arms_of, as_number, waiting_jobs
+from attnorm.analysis.arms import Arm, TrainedRun, arms_of, waiting_jobs
 from attnorm.analysis.comparison import Comparison, baseline_of
 from attnorm.analysis.provenance import doubts_of
 from attnorm.analysis.report import charts
 from attnorm.analysis.report.drawings import Drawings, drawings_of
 from attnorm.analysis.report.examples import Contrast, Example, contrasts_of, samples_of
+from attnorm.analysis.report.forest import forest
 from attnorm.analysis.report.results import (
     Results,
     headline,
@@ -26,14 +27,15 @@ from attnorm.analysis.report.runs import (
     name_of,
     progress_of,
     readable_runs,
+    runs_table,
     sweep_at_work,
     troubles_of,
 )
 from attnorm.analysis.report.score_tables import main_table, other_metrics_table
 from attnorm.analysis.report.setup import Setup, setup_of
-from attnorm.analysis.report.tables import Cell, Column, Table, number
+from attnorm.analysis.report.tables import Table
 from attnorm.analysis.scores import SplitName
-from attnorm.analysis.verdict import Verdict, count
+from attnorm.analysis.verdict import Verdict
 from attnorm.analysis.withheld import withheld_lines
 from attnorm.config.run_state import RunState
 from attnorm.tasks.results import LOWER_IS_BETTER
@@ -177,7 +179,8 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
     setup = setup_of(anchor, arms, baseline)
     ordered = ordered_arms(arms, baseline, main)
     split: SplitName = "test" if main is not None and main.source == "test" else "validation"
-    decided = main is not None and any(not it.is_silent for it in main.verdicts)
+    compared = [it.label for it in main.verdicts if not it.is_silent] if main else []
+    decided = bool(compared)
     return TaskPage(
         name=baseline.task,
         anchor=anchor,
@@ -191,8 +194,8 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         doubts=main.doubts if main else doubts_of(arms),
         main=main_table(f"results-{anchor}", ordered, results),
         others=other_metrics_table(f"metrics-{anchor}", results),
-        forest=charts.forest(f"forest-{anchor}", main) if main and decided else None,
-        drawings=drawings_of(anchor, ordered),
+        forest=forest(f"forest-{anchor}", main) if main and decided else None,
+        drawings=drawings_of(anchor, ordered, compared),
         samples=samples_of(main, ordered, split) if main else [],
         contrasts=contrasts_of(main, baseline, ordered, split) if main and decided else [],
         runs=runs_table(f"runs-{anchor}", ordered),
@@ -213,7 +216,8 @@ def warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> li
     """What makes the comparison less than a comparison of normalizers."""
     found = []
     if setup.confounds:
-        keys = ", ".join(setup.confounds[:8]) + (", \u2026" if len(setup.confounds) > 8 else "")
+        more = len(setup.confounds) - 8
+        keys = ", ".join(setup.confounds[:8]) + (f" and {more} more" if more > 0 else "")
         found.append(
             f"More than the attention differs between the arms: {keys}. A difference between two arms that differ in "
             "these settings cannot be attributed to the normalizer."
@@ -259,33 +263,6 @@ def task_facts(arms: Sequence[Arm], baseline: Arm, main: Comparison | None) -> l
     if main is not None:
         facts += [("metric", title_of(main.metric)), ("examples", f"{main.examples:,}")]
     return facts
-
-
-def runs_table(name: str, arms: Sequence[Arm]) -> Table:
-    """One row per run."""
-    columns = [
-        Column("arm"),
-        Column("seed", True),
-        Column("state"),
-        Column("updates", True),
-        Column("hours", True),
-        Column("folder"),
-    ]
-    rows = []
-    for arm in arms:
-        for run in arm.runs:
-            seconds = as_number(run.summary.get("wall_seconds"))
-            rows.append(
-                [
-                    Cell(arm.label),
-                    Cell(str(run.seed), run.seed),
-                    Cell(str(run.state)),
-                    number(as_number(run.summary.get("steps")), 0),
-                    number(None if seconds is None else seconds / 3600),
-                    Cell(str(run.folder)),
-                ]
-            )
-    return Table(name, f"All {count(len(rows), 'run')}", columns, rows)
 
 
 def title_for(by_task: dict[str, list[Arm]], baselines: dict[str, Arm]) -> str:

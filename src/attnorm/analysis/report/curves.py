@@ -1,6 +1,6 @@
 """Curves over the course of training, aggregated over the runs of each arm and thinned to few points."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,18 +33,43 @@ class Point:
     size: int
 
 
-def metric_curves(arms: Mapping[str, Sequence[TrainedRun]]) -> dict[str, list[Point]]:
-    """The curves of losses and metrics by name, over the seeds of each arm. arms: the runs by series."""
+def metric_rows(arms: Mapping[str, Sequence[TrainedRun]]) -> dict[str, pd.DataFrame]:
+    """The recorded losses and metrics by name, with the columns series, run, seed, step and value.
+
+    arms: the runs by series.
+    """
     found: dict[str, list[pd.DataFrame]] = {}
     for series, runs in arms.items():
         for number, run in enumerate(runs):
             table = read_numbers(run.folder / METRICS, is_logged)
             for name in table.columns.drop("step", errors="ignore"):
                 rows = table[["step", name]].dropna().set_axis(["step", "value"], axis=1)
-                found.setdefault(str(name), []).append(rows.assign(series=series, run=number))
+                found.setdefault(str(name), []).append(rows.assign(series=series, run=number, seed=run.seed))
     order = sorted(found, key=lambda name: next(n for n, it in enumerate(LOGGED) if name.startswith(it)))
-    curves = {name: aggregated(pd.concat(found[name])) for name in order}
+    return {name: pd.concat(found[name]) for name in order}
+
+
+def metric_curves(rows: Mapping[str, pd.DataFrame]) -> dict[str, list[Point]]:
+    """The curves of losses and metrics by name, over the seeds of each arm. rows: see `metric_rows`."""
+    curves = {name: aggregated(its) for name, its in rows.items()}
     return {name: points for name, points in curves.items() if points}
+
+
+def difference_curves(
+    rows: Mapping[str, pd.DataFrame], baseline: str, compared: Collection[str]
+) -> dict[str, list[Point]]:
+    """The curves of arm minus baseline by name, paired by seed and step. A curve without any difference is empty.
+
+    rows: see `metric_rows`. compared: the arms whose differences are wanted.
+    """
+    curves = {}
+    for name, its in rows.items():
+        theirs = its[its["series"] == baseline].set_index(["seed", "step"])["value"].rename("theirs")
+        ours = its[its["series"].isin(list(compared))]
+        pairs = ours.join(theirs[~theirs.index.duplicated(keep="last")], on=["seed", "step"], how="inner")
+        pairs = pairs.assign(value=pairs["value"] - pairs["theirs"])
+        curves[name] = aggregated(pairs) if pairs["value"].any() else []
+    return curves
 
 
 def is_logged(column: str) -> bool:

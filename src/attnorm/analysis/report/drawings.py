@@ -1,15 +1,19 @@
 """Which charts the report draws for a task, and what is written beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from pandas import DataFrame
 
 from attnorm.analysis.arms import Arm, TrainedRun
 from attnorm.analysis.report.charts import COLOURS, Figure, Style, by_layer, curves, styles_of_arms, styles_of_layers
 from attnorm.analysis.report.curves import (
     attention_curves,
+    difference_curves,
     final_by_layer,
     layer_rows,
     metric_curves,
+    metric_rows,
     runs_to_draw,
     scalar_curves,
 )
@@ -19,9 +23,10 @@ from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
 
 MOST_SCALARS = 12  # charts of learned scalars
+GRADIENT_NORM = "train/gradient_norm"
 LOGGED = {
     "train/loss": "training loss (nats)",
-    "train/gradient_norm": "norm of the gradient",
+    GRADIENT_NORM: "norm of the gradient",
 }
 OF_HEADS = {  # columns of head_measures.csv: words, and whether the axis is logarithmic
     "entropy": ("entropy / log n", False),
@@ -51,26 +56,33 @@ OF_STATES = {  # columns of state_measures.csv
 class Drawings:
     """The charts of a task.
 
-    curves: of losses and metrics. scalars: of learned scalars, by layer. attention: entropy and column mass.
+    curves: of losses and metrics. differences: of losses and metrics from those of the baseline.
+    scalars: of learned scalars, by layer. attention: entropy and column mass.
     measures: by layer, what `callbacks=measures` has recorded.
     dropped: what is not drawn because there is too much of it, in words.
     """
 
     curves: list[Figure]
+    differences: list[Figure]
     scalars: list[Figure]
     attention: list[Figure]
     measures: list[Figure]
     dropped: list[str]
 
 
-def drawings_of(anchor: str, arms: Sequence[Arm]) -> Drawings:
-    """The charts of a task; of many arms, the last ones are drawn as one series."""
+def drawings_of(anchor: str, arms: Sequence[Arm], compared: Collection[str]) -> Drawings:
+    """The charts of a task; of many arms, the last ones are drawn as one series.
+
+    arms: the baseline first. compared: the labels of the arms about whose differences from it anything may be said.
+    """
     series = series_of(arms)
     styles = styles_of_arms(list(series))
+    recorded = metric_rows(series)
     lines = [
         curves(f"{anchor}-curve-{number}", title_of_curve(name), points, styles)
-        for number, (name, points) in enumerate(metric_curves(series).items(), start=1)
+        for number, (name, points) in enumerate(metric_curves(recorded).items(), start=1)
     ]
+    differences = difference_figures(anchor, recorded, arms[0].label, compared, styles)
     attention, rows = [], layer_rows(series, ATTENTION_FILE)
     for column, words, log in (
         ("entropy", "entropy (nats)", False),
@@ -90,7 +102,32 @@ def drawings_of(anchor: str, arms: Sequence[Arm]) -> Drawings:
         )
     if len(scalars) > MOST_SCALARS:
         dropped.append(f"{len(scalars) - MOST_SCALARS} further charts of learned scalars are left out.")
-    return Drawings(lines, scalars[:MOST_SCALARS], attention, measure_figures(anchor, series, styles), dropped)
+    return Drawings(
+        lines, differences, scalars[:MOST_SCALARS], attention, measure_figures(anchor, series, styles), dropped
+    )
+
+
+def difference_figures(
+    anchor: str,
+    recorded: Mapping[str, DataFrame],
+    baseline: str,
+    compared: Collection[str],
+    styles: Mapping[str, Style],
+) -> list[Figure]:
+    """A chart for each loss and metric in which any arm differs from the baseline."""
+    wanted = {name: rows for name, rows in recorded.items() if name != GRADIENT_NORM}
+    found = difference_curves(wanted, baseline, compared) if compared else {}
+    return [
+        curves(
+            f"{anchor}-difference-{number}",
+            f"{title_of_curve(name)}, difference from {baseline}",
+            points,
+            styles,
+            from_zero=True,
+        )
+        for number, (name, points) in enumerate(found.items(), start=1)
+        if points
+    ]
 
 
 def series_of(arms: Sequence[Arm]) -> Mapping[str, Sequence[TrainedRun]]:

@@ -72,7 +72,8 @@ def figures_of(report: Report) -> Iterator[Figure]:
     """All charts of the page."""
     for page in report.tasks:
         yield from [page.forest] if page.forest else []
-        yield from (*page.drawings.curves, *page.drawings.scalars, *page.drawings.attention, *page.drawings.measures)
+        yield from (*page.drawings.curves, *page.drawings.differences, *page.drawings.scalars)
+        yield from (*page.drawings.attention, *page.drawings.measures)
 
 
 def payload_of(figure: Figure) -> dict[str, Any]:

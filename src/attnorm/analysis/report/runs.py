@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnorm.analysis.arms import Arm, TrainedRun, as_number, read_folder, run_folders, waiting_jobs
+from attnorm.analysis.report.tables import Cell, Column, Table, number
+from attnorm.analysis.verdict import count
 from attnorm.config.run_config import FILE
 from attnorm.config.run_state import PROGRESS, FolderLock, RunState, read_json
 from attnorm.errors import RunError
@@ -126,3 +128,30 @@ def sweep_at_work(places: Places) -> bool:
             if any(FolderLock(path.parent, SWEEP_LOCK).holder() is not None for path in events):
                 return True
     return False
+
+
+def runs_table(name: str, arms: Sequence[Arm]) -> Table:
+    """One row per run."""
+    columns = [
+        Column("arm"),
+        Column("seed", True),
+        Column("state"),
+        Column("updates", True),
+        Column("hours", True),
+        Column("folder"),
+    ]
+    rows = []
+    for arm in arms:
+        for run in arm.runs:
+            seconds = as_number(run.summary.get("wall_seconds"))
+            rows.append(
+                [
+                    Cell(arm.label),
+                    Cell(str(run.seed), run.seed),
+                    Cell(str(run.state)),
+                    number(as_number(run.summary.get("steps")), 0),
+                    number(None if seconds is None else seconds / 3600),
+                    Cell(str(run.folder)),
+                ]
+            )
+    return Table(name, f"All {count(len(rows), 'run')}", columns, rows)

@@ -29,13 +29,13 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
     title = title_of(metric)
     columns = [
         Column("arm"),
+        Column("verdict"),
+        Column("difference", True, "arm minus baseline, over the same seeds"),
+        Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
+        Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
         Column(f"{title} {arrow(metric)}", True, f"{title}, mean over seeds; {better(metric)} is better"),
         Column("s.d.", True, "standard deviation over seeds"),
         Column("seeds", True, "number of seeds; all means and differences are over the same seeds"),
-        Column("difference", True, "arm minus baseline, over these seeds"),
-        Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
-        Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
-        Column("verdict"),
         *(Column(it.name, True, it.meaning) for it in COSTS.values()),
     ]
     by_label = {arm.label: arm for arm in arms}
@@ -48,43 +48,41 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
         rows.append(
             [
                 Cell(its.label),
+                *compared,
                 number(its.mean, digits),
                 number(its.spread, digits),
                 Cell(str(len(its.values)), len(its.values)),
-                *compared,
                 *(number(costs.get(name), it.digits) for name, it in COSTS.items()),
             ]
         )
     if main is not None:
-        rows += [simple_row(simple_label(name), number(value, digits), columns) for name, value in main.simple.items()]
+        rest = len(columns) - 6  # besides the label, the cells of a verdict and the score
+        for simple, value in main.simple.items():
+            label = Cell(simple_label(simple), mark="simple")
+            rows.append([label, *[Cell("")] * 4, number(value, digits), *[Cell("")] * rest])
     caption = f"Final {title} of each arm, {examples_of(main)}" if main else f"Final {title} on the validation split"
     return Table(name, caption, columns, rows, can_copy=True)
 
 
-def simple_row(label: str, value: Cell, columns: Sequence[Column]) -> list[Cell]:
-    """The row of a simple method: its score, and nothing else."""
-    return [Cell(label, mark="simple"), value, *[Cell("")] * (len(columns) - 2)]
-
-
 def verdict_cells(verdict: Verdict | None, digits: int, pending: bool) -> list[Cell]:
-    """Difference, interval, p-value and verdict; only dashes where no claim is made."""
+    """Verdict, difference, interval and p-value; only dashes where no claim is made."""
     if verdict is None or verdict.is_silent:
         word = "pending" if pending else NOTHING if verdict is None else "no verdict"
-        return [Cell(NOTHING), Cell(NOTHING), Cell(NOTHING), Cell(word)]
+        return [Cell(word), Cell(NOTHING), Cell(NOTHING), Cell(NOTHING)]
     it = verdict.difference
     low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
     p = Cell(p_text(verdict.adjusted), verdict.adjusted) if verdict.adjusted == verdict.adjusted else Cell(NOTHING)
     word = "no verdict" if verdict.no_verdict else "shown" if verdict.is_shown else "not shown"
     return [
+        Cell(word, mark="shown" if verdict.is_shown else ""),
         number(it.estimate, digits, sign=True),
         interval(low, high, digits),
         p,
-        Cell(word, mark="shown" if verdict.is_shown else ""),
     ]
 
 
 def other_metrics_table(name: str, results: Results) -> Table | None:
-    """All other metrics: for each, mean and spread of every arm, and its difference with the unadjusted interval."""
+    """All other metrics, one row per metric and arm: the difference with the unadjusted interval, mean and spread."""
     if results.main is None:
         main = next(iter(results.reported), None)
         groups: list[Group] = [(metric, scores, {}) for metric, scores in results.reported.items() if metric != main]
@@ -93,19 +91,21 @@ def other_metrics_table(name: str, results: Results) -> Table | None:
     if not groups:
         return None
     pending = bool(results.main and results.main.pending)
-    columns, rows = [Column("arm")], [[Cell(its.label)] for its in groups[0][1]]
+    compared = any(verdicts for _, _, verdicts in groups) and not pending
+    columns = [Column("metric"), Column("arm")]
+    if compared:
+        hint = "arm minus baseline, with the interval for new seeds and new examples"
+        columns += [Column("difference", True, hint), Column("interval", True, f"{hint}, unadjusted")]
+    columns += [Column("mean", True, "mean over seeds"), Column("s.d.", True, "standard deviation over seeds")]
+    rows = []
     for metric, scores, verdicts in groups:
-        title, digits = title_of(metric), decimals(metric)
-        columns += [Column(f"{title} {arrow(metric)}", True, f"mean over seeds; {better(metric)} is better")]
-        columns += [Column("s.d.", True, f"standard deviation of {title} over seeds")]
-        if verdicts and not pending:
-            hint = f"of {title}: arm minus baseline, with the interval for new seeds and new examples"
-            columns += [Column("difference", True, hint), Column("interval", True, f"{hint}, unadjusted")]
-        for row, its in zip(rows, scores, strict=True):
-            row += [number(its.mean, digits), number(its.spread, digits)]
-            if verdicts and not pending:
-                found = verdict_cells(verdicts.get(its.label), digits, pending)[:2]
+        digits = decimals(metric)
+        for its in scores:
+            row = [Cell(f"{title_of(metric)} {arrow(metric)}"), Cell(its.label)]
+            if compared:
+                found = verdict_cells(verdicts.get(its.label), digits, pending)[1:3]
                 row += [Cell(BASELINE), Cell("")] if its is scores[0] else found
+            rows.append([*row, number(its.mean, digits), number(its.spread, digits)])
     return Table(name, "The other metrics of each arm", columns, rows, can_copy=True)
 
 

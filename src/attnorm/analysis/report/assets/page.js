@@ -44,7 +44,7 @@
   });
 
   // ----------------------------------------------------------------------------------------------------------- copying
-  const texts = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.trim()));
+  const texts = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent.replaceAll("\u00a0", " ").trim()));
   const isNumeric = (table) => [...table.tHead.rows[0].cells].map((cell) => cell.classList.contains("number"));
   const latexSigns = {
     "\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "&": "\\&", "%": "\\%", "$": "\\$", "#": "\\#", "_": "\\_",

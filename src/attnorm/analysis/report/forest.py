@@ -1,0 +1,99 @@
+"""The forest plot of the report: the differences of all arms from the baseline, with their intervals."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from attnorm.analysis.comparison import Comparison
+from attnorm.analysis.report.charts import Figure, rounded, specified
+from attnorm.analysis.report.results import title_of
+
+if TYPE_CHECKING:
+    import altair as alt
+
+MANY = 12  # rows from which it is drawn narrowly, without single seeds
+
+
+def forest(name: str, comparison: Comparison) -> Figure:
+    """The difference of each arm from the baseline: the mean, both intervals, and the difference of each seed."""
+    import altair as alt
+
+    level = comparison.verdicts[0].difference.level * 100
+    verdicts = [it for it in comparison.verdicts if not it.is_silent]
+    rows, seeds, many = [], [], len(verdicts) > MANY
+    ordered = sorted(verdicts, key=lambda it: -it.difference.estimate) if many else verdicts
+    for it in ordered:
+        wide, narrow = it.difference.new_seeds_and_examples, it.difference.new_seeds
+        ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}
+        word = "no verdict" if it.no_verdict else "shown" if it.is_shown else "not shown"
+        row = {"arm": it.label, "difference": it.difference.estimate, **ends, "verdict": word}
+        rows.append({key: known(value) for key, value in row.items()})
+        if not many:
+            seeds += [{"arm": it.label, "seed": seed, "value": rounded(value)} for seed, value in it.by_seed.items()]
+    fields = {
+        "arm": "arm",
+        "difference": "difference",
+        "low": f"{level:g} % interval from",
+        "high": "to",
+        "seeds_low": "for new seeds only from",
+        "seeds_high": "to ",
+        "verdict": "verdict",
+    }
+    title = f"difference from {comparison.baseline} in {title_of(comparison.metric)}"
+    of_axis = f"difference in {title_of(comparison.metric)}"  # the label of the baseline can be long
+    labels = [row["arm"] for row in rows]
+    limit = alt.ExprRef("max(100, 0.38 * containerSize()[0])")  # names of arms can be long, and phones are narrow
+    y = alt.Y("arm:N", sort=labels, title=None, axis=alt.Axis(labelLimit=limit))
+    axis = alt.Axis(tickCount=6, format="~g")
+
+    def x(field: str) -> "alt.X":
+        return alt.X(f"{field}:Q", title=of_axis, axis=axis, scale=alt.Scale(zero=True, nice=True))
+
+    base = alt.Chart(alt.NamedData("rows")).encode(y=y)
+    tooltip = [
+        alt.Tooltip("arm:N", title="arm"),
+        alt.Tooltip("difference:Q", title="difference", format="+.4~g"),
+        alt.Tooltip("low:Q", title="from", format="+.4~g"),
+        alt.Tooltip("high:Q", title="to", format="+.4~g"),
+        alt.Tooltip("verdict:N", title="verdict"),
+    ]
+    zero = alt.Chart(alt.NamedData("zero")).mark_rule(strokeDash=[4, 3], color="var(--ink-soft)").encode(x=x("at"))
+    wide_rule = base.mark_rule(strokeWidth=2, color="var(--accent)").encode(x=x("low"), x2="high:Q")
+    narrow_rule = base.mark_rule(strokeWidth=6, color="var(--accent)", opacity=0.35).encode(
+        x=x("seeds_low"), x2="seeds_high:Q"
+    )
+    fill = alt.Scale(
+        domain=["shown", "not shown", "no verdict"], range=["var(--accent)", "var(--paper)", "var(--paper)"]
+    )
+    dots = base.mark_point(size=90, strokeWidth=2, stroke="var(--accent)", opacity=1, filled=False).encode(
+        x=x("difference"), fill=alt.Fill("verdict:N", scale=fill, legend=None), tooltip=tooltip
+    )
+    ticks = (
+        alt.Chart(alt.NamedData("seeds"))
+        .mark_tick(color="var(--ink-soft)", thickness=1.5, height=9, yOffset=13)
+        .encode(
+            y=y,
+            x=x("value"),
+            tooltip=[
+                alt.Tooltip("arm:N", title="arm"),
+                alt.Tooltip("seed:N", title="seed"),
+                alt.Tooltip("value:Q", title="difference", format="+.4~g"),
+            ],
+        )
+    )
+    listed = "; ".join(sentence_of(row) for row in rows[:MANY]) + ("; and others" if many else "")
+    chart = alt.layer(zero, narrow_rule, wide_rule, *([ticks] if seeds else []), dots)
+    spec = specified(chart, height=(22 if many else 46) * len(rows))
+    data = {"rows": rows, "seeds": seeds, "zero": [{"at": 0}]}
+    return Figure(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
+
+
+def sentence_of(row: Mapping[str, Any]) -> str:
+    """A row of the forest plot in words."""
+    ends = "" if row["low"] is None else f", interval {row['low']:.4g} to {row['high']:.4g}"
+    return f"{row['arm']}: {row['difference']:+.4g}{ends}, {row['verdict']}"
+
+
+def known(value: Any) -> Any:
+    """A rounded number, None for NaN, and texts as they are."""
+    return value if not isinstance(value, float) else rounded(value) if isfinite(value) else None
