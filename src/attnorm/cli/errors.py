@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
 
-OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
+OF_THE_MACHINE = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
 
 
 def exit_code(job: Callable[[], int], conf: Path) -> int:

@@ -15,7 +15,7 @@ from attnorm.config.overrides import compose_group, plain
 from attnorm.config.resume import changed_settings
 from attnorm.config.run_config import FILE, read_config
 from attnorm.config.run_key import run_key
-from attnorm.config.run_state import state_of
+from attnorm.config.run_state import RunState, state_of
 from attnorm.config.trust import check_names, keep_off_path
 from attnorm.errors import CheckpointError, ConfigError, Problem, RunError
 
@@ -82,11 +82,19 @@ def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
 
 
 def newest_unfinished(cfg: Mapping[str, Any], label: str) -> Path | None:
-    """The newest run of the same resolved configuration that has started, has ended and is not finished."""
+    """The newest run of the same resolved configuration that has started, has ended and is not finished.
+
+    Raises RunError if a newer one is still going.
+    """
     parent, key = Path(cfg["paths"]["log_dir"]) / cfg["task"]["name"] / label, run_key(cfg)
     configs = sorted(parent.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in configs:
-        if path.stat().st_size and state_of(path.parent).is_unfinished and run_key(read_config(path.parent)) == key:
+        state = state_of(path.parent) if path.stat().st_size else RunState.ABSENT
+        is_going = state is RunState.RUNNING
+        if (is_going or state.is_unfinished) and run_key(read_config(path.parent)) == key:
+            if is_going:
+                another = "wait until it has ended, or type resume=null to start another run with these settings"
+                raise RunError(f"resume=auto: {path.parent} is still going; {another}")
             return path.parent
     return None
 

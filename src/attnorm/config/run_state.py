@@ -19,6 +19,7 @@ from attnorm.errors import RunError
 
 LOCK, SUMMARY, PROGRESS = "run.lock", "summary.json", "progress.json"
 PATIENCE = 1.0  # seconds to wait for somebody who only looks at a lock
+_held: set[int] = set()  # the open files of all locks of this process; a process that it forks inherits them
 
 
 class RunState(StrEnum):
@@ -45,7 +46,7 @@ class RunState(StrEnum):
 class FolderLock:
     """An exclusive lock on a folder, held until it is released or the process ends.
 
-    Processes that were forked from the holder, such as data workers, hold it as well.
+    Processes that were forked from the holder hold it as well, unless they call `drop_inherited_locks`.
     """
 
     def __init__(self, folder: Path, name: str = LOCK):
@@ -64,11 +65,13 @@ class FolderLock:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self.descriptor = descriptor
+        _held.add(descriptor)
         return True
 
     def release(self) -> None:
         """Releases the lock if it is held."""
         if self.descriptor is not None:
+            _held.discard(self.descriptor)
             os.close(self.descriptor)
             self.descriptor = None
 
@@ -85,6 +88,13 @@ class FolderLock:
             return int(text) if text.isdigit() else 0
         finally:
             os.close(descriptor)
+
+
+def drop_inherited_locks() -> None:
+    """Called in a forked process that does not belong to the run, such as a data worker: it lives on for some seconds
+    after the process of the run was killed, and must not keep the locks for so long."""
+    while _held:
+        os.close(_held.pop())
 
 
 def _try(descriptor: int, kind: int) -> bool:
