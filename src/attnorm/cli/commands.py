@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from attnorm.cli.errors import exit_code
+from attnorm.cli.errors import exit_code, to_the_end
 from attnorm.config.trust import keep_off_path
 
 COMMANDS = {  # imported only when they are used
@@ -39,7 +39,7 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
             if key in ("run", "against"):  # before anything else is imported
                 for folder in (value, *value.split(",")):
                     keep_off_path(folder.strip("'\""))
-        with quiet_ends():
+        with quiet_ends(), to_the_end():
             defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
             module, _, action = COMMANDS[name].partition(":")
             getattr(importlib.import_module(module), action)(arguments, defaults, conf)
