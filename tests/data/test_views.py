@@ -1,6 +1,9 @@
 """Views: arrays of our own and files of others give the same boxes, lazily; what is wrong names image and file."""
 
+import errno
+import os
 import pickle
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,10 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
-from attnorm.data.image_features import Arrays, padded, write_arrays
+from attnorm.cli.errors import exit_code
+from attnorm.data.cache import cached
+from attnorm.data.image_features import Arrays, new_array, padded, write_arrays
+from attnorm.data.images import write_pixels
 from attnorm.data.readers.image_features import Files, view_problem
 
 WIDTH, MOST = 5, 4
@@ -325,3 +331,53 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     )
     grown = [float(line) for line in ran.stdout.split()]
     assert len(grown) == 4 and max(grown) < 60, grown  # MB; the files are of 500 and 250
+
+
+# disks
+
+
+@pytest.fixture
+def small_files():
+    """Files may grow to 100,000 bytes only: like a full disk, but without the right to mount one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def unused():
+    raise AssertionError("an image was made although there is no room for it")
+    yield
+
+
+@pytest.mark.parametrize("function", ["posix_fallocate", "write"])
+@pytest.mark.parametrize(
+    ("write", "file"),
+    [
+        (lambda folder: write_pixels(folder, 64, ["a"] * 100, unused()), "pixels.npy"),
+        (lambda folder: write_arrays(folder, ["v"], [100], [50], ["a"] * 100, unused()), "view0.features.npy"),
+    ],
+)
+def test_a_full_disk_is_noticed_before_the_first_image_and_named(
+    monkeypatch, capsys, tmp_path, small_files, function, write, file
+):
+    if function == "write":  # as on a file system that cannot allocate
+        monkeypatch.delattr(os, "posix_fallocate")
+    assert exit_code(lambda: cached(tmp_path / "images", write), tmp_path) == 1
+    said = capsys.readouterr().err
+    assert f"images.part/{file}'" in said and "Traceback" not in said
+    assert list(tmp_path.glob("images*/*")) == []
+
+
+def test_the_disk_has_room_for_every_page_that_is_mapped(tmp_path):
+    array = new_array(tmp_path / "x.npy", "u1", (100, 1000))
+    assert (tmp_path / "x.npy").stat().st_blocks * 512 >= array.nbytes
+    assert array.shape == (100, 1000) and not array.any()
+
+
+def test_an_error_without_a_file_gets_the_folder_that_is_prepared(tmp_path):
+    def build(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=str(tmp_path / "rows")):
+        cached(tmp_path / "rows", build)

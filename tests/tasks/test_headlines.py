@@ -259,6 +259,7 @@ def test_training_shows_the_loss_without_smoothing_and_logs_the_objective_if_it_
     task, logged = headline_task(model, label_smoothing=smoothing), {}
     task.log = lambda name, value, prog_bar=False: logged.update({name: (float(value), prog_bar)})
     minimized = task.training_step(batch, 0).item()
+    task.log_loss()
     logits, labels = target_logits(model, batch)
     loss, shown = logged.pop("train/loss")
     assert shown and loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-12)
@@ -267,6 +268,28 @@ def test_training_shows_the_loss_without_smoothing_and_logs_the_objective_if_it_
         assert logged == {} and minimized == pytest.approx(loss, rel=1e-12)
     else:
         assert logged == {"train/objective": (pytest.approx(minimized, rel=1e-12), False)} and minimized != loss
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("accumulation", "ranks"), [(2, 1), (7, 1), (1, 3), (2, 2)])
+def test_the_logged_loss_of_an_update_does_not_depend_on_how_it_is_divided(accumulation, ranks, label_smoothing):
+    model = rough_model()
+
+    def logged(accumulation, ranks):
+        """The metrics of an update. The sums of the ranks are added up, as `all_reduce` does it."""
+        found, sums, batches = {}, [], TABLE.updates(accumulation, ranks)
+        for rank in range(ranks):
+            task = headline_task(model, accumulation, ranks, label_smoothing)
+            for number in range(accumulation):
+                task.training_step(batches[rank * accumulation + number], number)
+            task._trainer.strategy = SimpleNamespace(reduce=lambda here, reduce_op: sums.append(here) or sum(sums))
+            task.log = lambda name, value, prog_bar=False: found.update({name: float(value)})
+            task.log_loss()
+        return found
+
+    whole = logged(1, 1)
+    assert len(whole) == (2 if label_smoothing else 1)
+    assert logged(accumulation, ranks) == pytest.approx(whole, rel=1e-5)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

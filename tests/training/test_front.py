@@ -795,3 +795,25 @@ def test_a_closed_pipe_ends_generate_quietly():
         process.stdin.close()
         assert process.wait(timeout=60) == 128 + signal.SIGPIPE
         assert process.stderr.read() == b""
+
+
+# parts of one's own
+
+
+@pytest.mark.parametrize("code", ["", "0", "None"])
+@pytest.mark.parametrize("where", ["on_train_batch_end", "__init__"])
+def test_a_callback_that_exits_with_0_does_not_end_a_run_with_0(monkeypatch, tmp_path, code, where):
+    body = f"    def {where}(self, *_):\n        import sys\n        sys.exit({code})\n"
+    (tmp_path / "leaves.py").write_text(f"import pytorch_lightning as pl\nclass Leaves(pl.Callback):\n{body}")
+    monkeypatch.syspath_prepend(tmp_path)
+    typed = ("callbacks.mine._target_=leaves.Leaves", f"hydra.run.dir={tmp_path}/run")
+    with pytest.raises(RuntimeError, match=r"sys.exit\(0\)"):
+        runs.call(monkeypatch, "train", *runs.tiny_overrides(), *typed)
+    assert runs.summary_of(tmp_path / "run")["state"] == "failed"
+    sys.modules.pop("leaves")
+
+
+def test_an_exit_with_another_code_keeps_it():
+    with pytest.raises(SystemExit) as stopped, errors.to_the_end():
+        sys.exit(3)
+    assert stopped.value.code == 3

@@ -73,6 +73,8 @@ def test_two_processes_train_what_one_trains(tmp_path, attention):
     assert max((weights(found["one"])[f"model.{name}"] - initial[name]).abs().max() for name in initial) > 0.01
     for way in ("ddp", "fsdp"):
         assert_equal_up_to_rounding(found["one"], found[way])
+        losses = [runs.logged(found[it], "train/loss") for it in ("one", way)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
         norms = [runs.logged(found[it], "train/gradient_norm") for it in ("one", way)]
         assert norms[0] == pytest.approx(norms[1], rel=1e-4)
         assert min(norms[0].values()) > CLIP  # or nothing was clipped

@@ -1,7 +1,9 @@
 """`resume=`: a run continues in its own folder, from its newest good checkpoint, as if it had never stopped."""
 
 import json
+import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +19,9 @@ from attnorm.cli.resume import resume_in
 from attnorm.cli.train import check_settings
 from attnorm.config.resume_run import newest_good
 from attnorm.config.run_key import run_key
-from attnorm.config.run_state import FolderLock, RunState, is_running, locked, state_of
+from attnorm.config.run_state import LOCK, FolderLock, RunState, is_running, locked, state_of
 from attnorm.errors import ConfigError, RunError
+from attnorm.sweeps.state import holders
 from attnorm.tasks.task import Task
 from attnorm.training import run_folder, slurm
 from attnorm.training.callbacks import checkpointing
@@ -447,6 +450,28 @@ def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(monkeypatch, t
     assert state_of(run) == RunState.INTERRUPTED
     resume(run)
     assert runs.same_run(straight, run)
+
+
+def test_auto_starts_no_second_run_while_one_with_these_settings_is_going(monkeypatch, tmp_path, straight, capsys):
+    run = tmp_path / "gigaword/hnas/1"
+    run.mkdir(parents=True)
+    shutil.copy(straight / "config.yaml", run)
+    with locked(run):
+        assert auto(monkeypatch, tmp_path) == 2
+    assert f"error: resume=auto: {run} is still going" in capsys.readouterr().err
+    assert list(run.parent.iterdir()) == [run]
+
+
+def test_data_workers_do_not_hold_the_lock(monkeypatch, tmp_path):
+    """They outlive the process of a killed run by some seconds."""
+    seen = []
+
+    def look(*_):
+        seen.append((holders(tmp_path / "run" / LOCK), len(multiprocessing.active_children())))
+
+    monkeypatch.setattr(GracefulStop, "on_train_batch_end", look)
+    runs.tiny_run(tmp_path / "run", "data.num_workers=1", "trainer.max_steps=1")
+    assert seen == [([], 1)]
 
 
 def test_the_lock_ends_with_its_process_however_it_ends(tmp_path):

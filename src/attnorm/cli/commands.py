@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from attnorm.cli.errors import exit_code
+from attnorm.cli.errors import exit_code, to_the_end
 from attnorm.config.arguments import quoted
 
 COMMANDS = {  # imported only when they are used
@@ -36,7 +36,7 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
     arguments = with_keys(name, arguments)
 
     def job() -> int:
-        with quiet_ends():
+        with quiet_ends(), to_the_end():
             defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
             module, _, action = COMMANDS[name].partition(":")
             getattr(importlib.import_module(module), action)(arguments, defaults, conf)

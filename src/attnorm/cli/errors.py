@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from attnorm.config.arguments import COMPLETION
 from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
 
-OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
+OF_THE_MACHINE = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
 
 
 def exit_code(job: Callable[[], int], conf: Path) -> int:
@@ -43,6 +44,18 @@ def exit_code(job: Callable[[], int], conf: Path) -> int:
         os.environ.pop("HYDRA_FULL_ERROR")
         if typed is not None:
             os.environ["HYDRA_FULL_ERROR"] = typed
+
+
+@contextmanager
+def to_the_end() -> Iterator[None]:
+    """Raises RuntimeError if `sys.exit(0)` ends this context, as a part of one's own may do: the process must not
+    report success before its work is done."""
+    try:
+        yield
+    except SystemExit as error:
+        if error.code in (None, 0):
+            raise RuntimeError("sys.exit(0) was called before the command had ended") from error
+        raise
 
 
 def explain(error: Exception, conf: Path) -> int:

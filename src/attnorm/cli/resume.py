@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attnorm.cli.errors import to_the_end
 from attnorm.config.run_state import RunState, is_running, read_json, state_of
 from attnorm.errors import RunError
 from attnorm.resolved import ResolvedConfig
@@ -11,6 +12,7 @@ from attnorm.resolved import ResolvedConfig
 FINISHED = "finished"
 
 
+@to_the_end()
 def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
     """Continues the run in a folder with its recorded configuration. Returns the exit code.
 

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from attnorm.cli.errors import completing, dashed, exit_code, explain
+from attnorm.cli.errors import completing, dashed, exit_code, explain, to_the_end
 from attnorm.cli.resume import continued, resume_in
 from attnorm.config.arguments import AUTO, as_typed, readable, register_attention, run_to_resume, wrong_choices
 from attnorm.config.renamed import renamed
@@ -113,6 +113,7 @@ def count_jobs(hydra_cfg: HydraConf, arguments: Sequence[str]) -> int:
     return len(jobs)
 
 
+@to_the_end()
 def train_in(
     run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str], group: str | None = None
 ) -> float | None:

@@ -16,7 +16,7 @@ from attnorm.config.overrides import compose_group, plain
 from attnorm.config.resume import changed_settings
 from attnorm.config.run_config import EVENTS, FILE, read_config
 from attnorm.config.run_key import run_key
-from attnorm.config.run_state import state_of
+from attnorm.config.run_state import RunState, state_of
 from attnorm.config.trust import check_names, own_cache
 from attnorm.errors import CheckpointError, ConfigError, Problem, RunError
 
@@ -83,15 +83,25 @@ def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
 
 
 def newest_unfinished(cfg: Mapping[str, Any], label: str) -> Path | None:
-    """The newest run of the same resolved configuration that has started, has ended and is not finished."""
+    """The newest run of the same resolved configuration that has started, has ended and is not finished.
+
+    Raises RunError if a newer one is still going.
+    """
     parent, key = Path(cfg["paths"]["log_dir"]) / cfg["task"]["name"] / label, run_key(cfg)
     configs = sorted(parent.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in configs:
         try:
-            if path.stat().st_size and run_key(read_config(path.parent)) == key and state_of(path.parent).is_unfinished:
-                return path.parent
+            if not path.stat().st_size or run_key(read_config(path.parent)) != key:
+                continue
+            state = state_of(path.parent)
         except RunError as error:
             log.warning("resume=auto leaves out a folder: %s", error)
+            continue
+        if state is RunState.RUNNING:
+            another = "wait until it has ended, or type resume=null to start another run with these settings"
+            raise RunError(f"resume=auto: {path.parent} is still going; {another}")
+        if state.is_unfinished:
+            return path.parent
     return None
 
 

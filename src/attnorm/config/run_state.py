@@ -20,6 +20,7 @@ from attnorm.errors import RunError
 LOCK, SUMMARY, PROGRESS = "run.lock", "summary.json", "progress.json"
 SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a link is not followed, a pipe not waited for
 PATIENCE = 1.0  # seconds to wait for somebody who only looks at a lock
+_held: set[int] = set()  # the open files of all locks of this process; a process that it forks inherits them
 
 
 class RunState(StrEnum):
@@ -46,7 +47,7 @@ class RunState(StrEnum):
 class FolderLock:
     """An exclusive lock on a folder, held until it is released or the process ends.
 
-    Processes that were forked from the holder, such as data workers, hold it as well.
+    Processes that were forked from the holder hold it as well, unless they call `drop_inherited_locks`.
     """
 
     def __init__(self, folder: Path, name: str = LOCK):
@@ -65,11 +66,13 @@ class FolderLock:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self.descriptor = descriptor
+        _held.add(descriptor)
         return True
 
     def release(self) -> None:
         """Releases the lock if it is held."""
         if self.descriptor is not None:
+            _held.discard(self.descriptor)
             os.close(self.descriptor)
             self.descriptor = None
 
@@ -86,6 +89,13 @@ class FolderLock:
             return int(text) if text.isdigit() else 0
         finally:
             os.close(descriptor)
+
+
+def drop_inherited_locks() -> None:
+    """Called in a forked process that does not belong to the run, such as a data worker: it lives on for some seconds
+    after the process of the run was killed, and must not keep the locks for so long."""
+    while _held:
+        os.close(_held.pop())
 
 
 def _try(descriptor: int, kind: int) -> bool:

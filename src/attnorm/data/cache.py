@@ -84,8 +84,10 @@ def _build(folder: Path, build: Callable[[Path], None]) -> None:
         (aside / MANIFEST).write_text(json.dumps(manifest))
         _remove(folder)
         aside.rename(folder)
-    except BaseException:
+    except BaseException as error:
         _remove(aside)
+        if isinstance(error, OSError) and error.errno and not error.filename:  # the disk is full, for example
+            error.filename = str(folder)
         raise
 
 

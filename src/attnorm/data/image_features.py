@@ -4,13 +4,17 @@ A view has a number of boxes per image, padded to a maximum: features (M, width)
 if known, their geometry (M, 4), x1 y1 x2 y2 as fractions of the width and height of the image.
 """
 
+import errno
 import json
+import math
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -19,6 +23,7 @@ from torch import Tensor
 from attnorm.data.sources.base import VISUAL, Source
 from attnorm.errors import DataError
 
+CHUNK = 1 << 20  # bytes that are written at a time
 NAMED = 10  # maximum number of images in a message
 COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.jpg)?")  # the names of the images of COCO, which contain their id
 
@@ -153,7 +158,7 @@ def write_arrays(
     about = {"names": list(names), "widths": list(widths), "boxes": list(boxes), "images": list(images)}
     arrays = [
         [
-            np.lib.format.open_memmap(folder / file, "w+", dtype, (len(images), most, *shape))
+            new_array(folder / file, dtype, (len(images), most, *shape))
             for file, dtype, shape in zip(_files(view), ("f2", "?", "f4"), ((width,), (), (4,)), strict=True)
         ]
         for view, (most, width) in enumerate(zip(boxes, widths, strict=True))
@@ -163,6 +168,34 @@ def write_arrays(
             here = (row, slice(len(boxes_found)))
             features[here], present[here], geometry[here] = boxes_found, True, places
     (folder / "views.json").write_text(json.dumps(about))
+
+
+def new_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A new .npy file of zeros, memory-mapped. Raises OSError that names the file if the disk has no room for it.
+
+    Its blocks are allocated before it is mapped: writing to a mapped file that has holes, the process would be killed
+    by SIGBUS when the disk is full.
+    """
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    try:
+        with open(path, "wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            file.flush()
+            allocate(file, math.prod(shape) * np.dtype(dtype).itemsize)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    return np.lib.format.open_memmap(path, "r+")
+
+
+def allocate(file: BinaryIO, size: int) -> None:
+    """Appends `size` bytes that are zero to a file, for which the disk then has room. Raises OSError if it has none."""
+    try:
+        os.posix_fallocate(file.fileno(), file.tell(), size)
+    except (AttributeError, OSError) as error:  # macOS has no such function, and some file systems do not support it
+        if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        for start in range(0, size, CHUNK):
+            file.write(bytes(min(CHUNK, size - start)))
 
 
 def _files(view: int) -> tuple[str, str, str]:

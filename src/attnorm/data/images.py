@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnorm.data.image_features import ImageFeatures, coco_id, refuse_missing
+from attnorm.data.image_features import ImageFeatures, coco_id, new_array, refuse_missing
 from attnorm.errors import DataError
 
 
@@ -82,8 +82,7 @@ class Pixels(Images):
 
 def write_pixels(folder: Path, side: int, images: Sequence[str], pixels: Iterable[np.ndarray]) -> None:
     """Writes the files that `Pixels` reads. pixels: uint8 (side, side, 3) for each image."""
-    shape = (len(images), side, side, 3)
-    array = np.lib.format.open_memmap(folder / "pixels.npy", "w+", "u1", shape)
+    array = new_array(folder / "pixels.npy", "u1", (len(images), side, side, 3))
     for row, (_, image) in enumerate(zip(images, pixels, strict=True)):
         array[row] = image
     (folder / "images.json").write_text(json.dumps({"side": side, "images": list(images)}))

@@ -2,7 +2,8 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,10 +13,12 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.errors import DataError
 
 
-def _ignore_signals(worker: int) -> None:
+def _start_worker(in_worker: Callable[[], None] | None, number: int) -> None:
     """Ignores signals in a worker. The main process handles them, and its update still needs these batches."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        signal.signal(ignored, signal.SIG_IGN)
+    if in_worker is not None:
+        in_worker()
 
 
 class ResumableLoader(DataLoader):
@@ -25,6 +28,7 @@ class ResumableLoader(DataLoader):
     Batches are in pinned memory if there is a GPU, so that they are copied to it while it computes.
 
     prefetch_factor: number of batches that each worker loads ahead; None: 2. Only with workers.
+    in_worker:       called at the start of each worker.
 
     wait:      the time in seconds that the latest batch was waited for. waited: the same, summed over all batches.
     positions: the number of tokens in all batches, padding included, as `data.batch_tokens` counts them.
@@ -33,7 +37,12 @@ class ResumableLoader(DataLoader):
     sampler: TokenBatches
 
     def __init__(
-        self, batches: Dataset, sampler: TokenBatches, num_workers: int = 0, prefetch_factor: int | None = None
+        self,
+        batches: Dataset,
+        sampler: TokenBatches,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        in_worker: Callable[[], None] | None = None,
     ):
         super().__init__(
             batches,
@@ -43,7 +52,7 @@ class ResumableLoader(DataLoader):
             prefetch_factor=prefetch_factor,
             persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
-            worker_init_fn=_ignore_signals,
+            worker_init_fn=partial(_start_worker, in_worker),
             generator=torch.Generator(),  # creating an iterator must not affect the model's random stream
         )
         self.handed_out = 0

@@ -89,6 +89,7 @@ class TaskModule(pl.LightningModule):
         self.keep_examples = False
         self.update: list[Microbatch] = []
         self.on_non_finite: Callable[[torch.optim.Optimizer], None] = self._stop
+        self.is_loss_logged = False  # whether the loss of the latest update was due to be logged
         self.validating = ExitStack()  # what lasts as long as a validation
 
     def begin_validation(self, keep_examples: bool = False) -> None:
@@ -156,11 +157,9 @@ class TaskModule(pl.LightningModule):
             self.update = []
         before = random_state(batch["rows"].device)
         summed, size, plain = self.loss(batch)
-        shown = (summed if plain is None else plain).detach()
-        self.update.append(Microbatch(batch_index, batch, before, summed.detach(), shown, size))
-        self.log("train/loss", shown / max(1, size), prog_bar=True)
-        if plain is not None:
-            self.log("train/objective", summed.detach() / max(1, size))
+        objective = summed.detach()
+        shown = objective if plain is None else plain.detach()
+        self.update.append(Microbatch(batch_index, batch, before, objective, shown, size))
         self.log("step", self.trainer.global_step + 1.0)  # loggers then count updates, like checkpoints
         # Lightning divides by the accumulation steps and DDP by the ranks. Both are undone here, because `divisor`
         # already counts the whole update.
@@ -168,12 +167,16 @@ class TaskModule(pl.LightningModule):
         return share * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Logs the learning rate and the norm of the gradient before clipping.
+        """Logs the loss of the update, the learning rate and the norm of the gradient before clipping.
 
         Calls `on_non_finite` if the norm is not finite. This covers the losses of all microbatches and ranks, because
         a loss that is not finite makes the gradient NaN, and the gradients of all of them have been summed here. So
         all ranks decide alike. Clipping would turn an infinite gradient into NaN parameters.
         """
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
+        self.is_loss_logged = bool(every) and (self.trainer.global_step + 1) % every == 0
+        if self.is_loss_logged or self.trainer.world_size == 1:  # otherwise the ranks would wait for each other
+            self.log_loss()
         self.log("train/lr", optimizer.param_groups[0]["lr"])
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         norm = whole(torch.nn.utils.get_total_norm(gradients))
@@ -181,6 +184,27 @@ class TaskModule(pl.LightningModule):
             self.log("train/gradient_norm", norm)
         if not torch.isfinite(norm):
             self.on_non_finite(optimizer)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Logs the loss of the update after which training stops: Lightning sends it to the loggers in any case."""
+        if self.trainer.should_stop and not self.is_loss_logged and self.trainer.world_size > 1:
+            self.log_loss()
+
+    def log_loss(self) -> None:
+        """Logs the loss of the update over the microbatches of all ranks, and the objective if it differs.
+
+        All ranks must call it.
+        """
+        sums = {"train/loss": [part.plain for part in self.update]}
+        if self.update[0].plain is not self.update[0].objective:
+            sums["train/objective"] = [part.objective for part in self.update]
+        totals, size = [torch.stack(parts).sum() for parts in sums.values()], sum(part.size for part in self.update)
+        if self.trainer.world_size > 1:
+            here = torch.stack(totals).double()
+            whole_update = self.trainer.strategy.reduce(torch.cat([here, here.new_tensor([size])]), reduce_op="sum")
+            *totals, size = whole_update.unbind()
+        for name, total in zip(sums, totals, strict=True):
+            self.log(name, total / max(1, size), prog_bar=name == "train/loss")
 
     def _stop(self, optimizer: torch.optim.Optimizer) -> None:
         raise NonFiniteLoss(f"the loss or a gradient is not finite at step {self.trainer.global_step + 1}. {REMEDY}")

@@ -8,6 +8,7 @@ import numpy as np
 import pytorch_lightning as pl
 
 from attnorm.config.resolve import limit, max_steps
+from attnorm.config.run_state import drop_inherited_locks
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import TokenBatches
@@ -87,4 +88,5 @@ class TaskDataModule(pl.LightningDataModule):
     def _loader(self, name: str, sampler: TokenBatches) -> ResumableLoader:
         data = self.cfg["data"]
         collator = self.task.collator(self.splits[name])
-        return ResumableLoader(collator, sampler, data["num_workers"], data.get("prefetch_factor"))
+        workers = (data["num_workers"], data.get("prefetch_factor"), drop_inherited_locks)
+        return ResumableLoader(collator, sampler, *workers)
