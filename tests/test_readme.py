@@ -114,7 +114,7 @@ def material(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(config, "check_trainer", lambda *_: [])  # Lightning itself sees no GPU
-    parallel = (f"{stem}.{language}" for stem in ("train", "valid", "val") for language in ("de", "en", "fr"))
+    parallel = (f"{stem}.{language}" for stem in ("train", "val") for language in ("de", "en", "fr"))
     for name in itertools.chain(*FILES.values(), parallel):
         (tmp_path / name).write_text("an article\n")
     for folder in ("my/books", "my/novels", "squad"):

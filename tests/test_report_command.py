@@ -1,7 +1,6 @@
 """`attnorm report` from the command line, while runs train, and at the end of a sweep."""
 
 from dataclasses import fields
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,6 +13,7 @@ from attnorm.cli.report import ReportSettings, read_report, run_report, write_re
 from attnorm.config.run_state import FolderLock
 from attnorm.errors import ConfigError
 from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.scheduler import Grid
 from attnorm.sweeps.state import EVENTS, SWEEP_LOCK, Journal
 
@@ -120,7 +120,7 @@ def close(folder, jobs, journal):
     lock = FolderLock(folder, SWEEP_LOCK)
     assert lock.acquire()
     try:
-        return sweep.close(SimpleNamespace(arguments=["seed=1"]), folder, Grid(jobs), journal, "min", 0)
+        return sweep.close(folder, SweepRecord(folder, "attnorm sweep seed=1", Grid(jobs), journal, "min"), 0)
     finally:
         lock.release()
 

@@ -163,7 +163,7 @@ def test_every_file_composes_alone_and_is_sound(needed, file):
     composed = runs.composed(*needed(file))
     cfg = OmegaConf.to_container(composed, resolve=True)
     assert config.check(cfg) == []
-    assert front.check_composed(composed).settings == resolve.record_of(cfg)
+    assert front.check_composed(composed).settings == resolve.record_of(front.completed(cfg))
 
 
 def test_the_sweep_file_sweeps_over_sound_values():
