@@ -158,6 +158,22 @@ def test_the_checkpoint_before_the_first_update_is_the_start_of_the_run(monkeypa
     assert runs.same_run(straight, run)
 
 
+def test_a_run_killed_in_its_first_update_logs_the_same_updates_when_it_continues(tmp_path):
+    typed = ("attention=hnas_prefix", "trainer.max_steps=5", "trainer.log_every_n_steps=2")
+    runs.tiny_run(tmp_path / "whole", *typed, task="captioning")
+
+    def killed() -> None:
+        Checkpoints.on_train_batch_end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        runs.tiny_run(tmp_path / "run", *typed, task="captioning")
+
+    child = multiprocessing.get_context("fork").Process(target=killed)
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL and runs.load(tmp_path / "run")["global_step"] == 0
+    resume(tmp_path / "run")
+    assert runs.same_run(tmp_path / "whole", tmp_path / "run")
+
+
 def test_an_update_that_was_saved_but_not_logged_is_logged(monkeypatch, tmp_path, straight):
     """Lightning logs an update after the hook in which it is saved."""
     saved = Checkpoints._save

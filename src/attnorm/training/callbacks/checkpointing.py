@@ -54,6 +54,11 @@ class Checkpoints(Checkpoint):
         else:
             self._restore_best(trainer)
 
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        # Lightning decides by a count of its own which updates it logs. In a run that is resumed from the checkpoint
+        # before its first update, this count is one too high.
+        trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+
     def on_fit_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
         if trainer.ckpt_path is not None and not self.has_started:  # without an update left, training does not start
             self._restore_best(trainer)
