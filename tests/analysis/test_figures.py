@@ -14,6 +14,8 @@ from attnorm.training.csv_table import CsvTable
 CONFIG = {
     "task": {"name": "gigaword"},
     "seed": 3,
+    "model": {},
+    "data": {},
     "optimizer": {"lr": 0.1, "hybrid_lr_factor": 10.0},
     "attention": {"encoder": "hnas", "decoder": "my_module:Power", "cross": "softmax", "prior": {}, "options": {}},
 }

@@ -145,7 +145,7 @@ def test_a_short_run_appears_in_its_folder_once_it_is_finished(tmp_path, monkeyp
     code = 0
 
     def train(command, cwd, **_):
-        assert command[1:4] == ["-m", "attnorm", "train"] and command[-1] == "hydra.run.dir=vqa_dnas"
+        assert command[1:5] == ["-P", "-m", "attnorm", "train"] and command[-1] == "hydra.run.dir=vqa_dnas"
         (cwd_of := tmp_path / "runs" / cwd).mkdir(exist_ok=True)
         (cwd_of / "vqa_dnas").mkdir()
         assert not (tmp_path / "runs/vqa_dnas").exists()

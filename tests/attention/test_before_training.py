@@ -14,6 +14,8 @@ from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.attention.testing.check import PROPERTIES
 from attnorm.errors import ConfigError
 
+pytestmark = pytest.mark.numerical
+
 SITES = {"encoder": False, "decoder": True, "cross": True}
 HEADS = dict.fromkeys(SITES, 4)
 MODULE = __name__

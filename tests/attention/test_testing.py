@@ -771,7 +771,7 @@ def test_a_failure_says_what_to_declare_and_with_it_the_property_holds(faulty, d
     """The declaration is read from the report, made, and tried."""
     cls = type("Undeclared", (faulty,), {"total": 1.0} if faulty in (Sigmoid, Linear) else {})
     failures = [failure for failure in checked(cls).failures if "If this is intended, declare" in failure.detail]
-    [failure] = [failure for failure in failures if f"declare {declare}" in failure.detail]
+    failure = next(failure for failure in failures if f"declare {declare}" in failure.detail)
     name, value = declare.split(" = ", 1)
     declared = type("Declared", (cls,), {name: eval(value, {"AT_MOST_ONE": AT_MOST_ONE})})
     assert checked(declared, failure.name).passed

@@ -65,7 +65,7 @@ def test_a_failure_is_tried_again_so_many_times(tmp_path, retries, fails, ran):
     found = report(tmp_path / "s")
     assert {(it["state"], it["attempts"]) for it in found["jobs"]} == {("finished" if finishes else "failed", ran)}
     if not finishes:
-        assert "2 of 2 jobs are unfinished; to continue, repeat: attnorm sweep dir=s" in said
+        assert "2 of 2 jobs are unfinished; repeat the command to continue: attnorm sweep dir=s" in said
         assert {it["why"] for it in found["jobs"]} == {"it was told to fail"}
         sweep(tmp_path, "dir=s", f"retries={fails}", f"fails={fails}", "x=1,2")  # the next command tries again
         assert_each_once(tmp_path / "s", 2, 3)

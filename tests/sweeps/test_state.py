@@ -116,7 +116,7 @@ def test_threads_follow_from_cores_and_processes(monkeypatch, tmp_path):
 
 def test_results_are_ranked_by_state_and_value(tmp_path):
     def result(state, value):
-        return Result(job(tmp_path), state, 1, 0, None, "m", value, 1, 1.0)
+        return Result(job(tmp_path), state, 1, 0, None, "m", value, 1, 1.0, None, None, {})
 
     values = [
         result(JobState.FAILED, None),

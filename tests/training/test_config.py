@@ -22,9 +22,10 @@ from attnorm.cli.main import VERBS
 from attnorm.config import check_trainer, resolve
 from attnorm.config import validate as config
 from attnorm.config.arguments import readable
+from attnorm.config.check_paths import PathsConfig
 from attnorm.config.choices import choices
 from attnorm.config.components import FACTS
-from attnorm.config.validate import PathsConfig, RunConfig
+from attnorm.config.validate import RunConfig
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire

@@ -22,7 +22,8 @@ def run_with(folder, attention, **scalars):
     """A run folder with these attention tables and learned scalars: layer -> head -> values at updates 9 and 10."""
     folder.mkdir()
     attention = {"prior": {}, "scorer": {}, "options": {}, **attention}
-    settings = {"attention": attention, "task": {"name": "mlm"}, "seed": 1, "optimizer": {"lr": 0.1}}
+    groups = {"task": {"name": "mlm"}, "model": {}, "data": {}, "optimizer": {"lr": 0.1}}
+    settings = {"attention": attention, "seed": 1, **groups}
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     for name, layers in scalars.items():
         table = CsvTable(folder / f"{name}.csv")

@@ -105,7 +105,8 @@ def find_own_parts(verb: str, arguments: Sequence[str]) -> None:
     directory is that of the script or in PYTHONPATH. A directory in the folder of a run or of a sweep is never used.
     """
     here = os.getcwd()
-    typed = [os.path.dirname(sys.argv[0]) or ".", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    script = [os.path.dirname(sys.argv[0]) or "."] if os.path.isfile(sys.argv[0]) else []  # not with `python -c`
+    typed = [*script, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     is_typed = os.path.realpath(here) in map(os.path.realpath, filter(None, typed))
     is_trusted = bool(os.environ.get(VARIABLE)) or any(it.lower() == "trust_code=true" for it in arguments)
     leave_out(here)

@@ -14,14 +14,14 @@ from torch import nn
 
 from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.config.check_compiler import check_compiler
+from attnorm.config.check_paths import check_paths
 from attnorm.config.check_trainer import check_trainer
-from attnorm.config.choices import choices, files_with
+from attnorm.config.choices import choices
 from attnorm.config.components import component_problems
 from attnorm.config.opened_folder import opened
 from attnorm.config.resolve import (
     GROUPS,
     attention_problems,
-    leaves,
     model_attention,
     model_heads,
     model_sites,
@@ -30,10 +30,11 @@ from attnorm.config.resolve import (
 from attnorm.config.resume import changed_settings
 from attnorm.config.run_config import FILE
 from attnorm.config.run_settings import RunSettings
+from attnorm.config.suggestions import keys_named, with_owners
 from attnorm.data.sources.base import Source
 from attnorm.data.tokenizers.base import check_tokenizer, tokenizer_class
-from attnorm.errors import ConfigError, Problem, RunError, UnknownOption, key_of
-from attnorm.imports import SYNONYMS, did_you_mean, nearest
+from attnorm.errors import ConfigError, Problem, RunError, key_of
+from attnorm.imports import did_you_mean, nearest
 from attnorm.optim import Optimization
 from attnorm.parts import TARGET, class_of, names_of, options_of
 from attnorm.schema import Text, option_problems
@@ -65,14 +66,6 @@ class RunConfig:
     tags: list[str]
     ckpt_path: Text | None = None
     resume: Text | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PathsConfig:
-    """The keys of `paths`: run folders go to `log_dir`, prepared data to `cache_dir`."""
-
-    log_dir: Text
-    cache_dir: Text
 
 
 class Problems(list[str]):
@@ -119,19 +112,6 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     return [with_owners(problem, cfg) for problem in found]
 
 
-def with_owners(problem: str, cfg: Mapping[str, Any]) -> str:
-    """A problem with an option that a part does not have, with the files of its group that have it, or else with the
-    key that it is called by here."""
-    key = key_of(problem)
-    if not isinstance(problem, UnknownOption):
-        return problem
-    if owners := files_with(key):
-        return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.")
-    if "Did you mean" in problem:
-        return problem
-    return Problem.about(key, f"{problem}{did_you_mean(keys_named(key, cfg))}")
-
-
 def check_parts(cfg: Mapping[str, Any], splits: Sequence[str], typed: Collection[str] | None = None) -> Problems:
     """Problems of what a finished run is evaluated with: task, model, attention, data, and all together. Of the
     tokenizer only the class is checked: a run folder holds its own, so the file that it came from is not needed.
@@ -167,25 +147,6 @@ def check_top_level(cfg: Mapping[str, Any], task: type[Task] | None) -> Iterator
             same = keys_named(key, cfg)
             meant = did_you_mean(same) if same else nearest(key, (*names, *groups), cutoff=0.7)
             yield Problem(key, f"nothing reads this key.{meant}")
-
-
-def keys_named(key: str, cfg: Mapping[str, Any]) -> list[str]:
-    """Other keys with the same last part, or with what that is called here: ["optimizer.lr"] for "lr"."""
-    last = key.rpartition(".")[2]
-    name, equals, value = SYNONYMS.get(last, last).partition("=")
-    same = (it for it, _ in leaves(cfg) if it.endswith((f".{last}", f".{name}")) and it != key)
-    return [f"{it}{equals}{value}" for it in same]
-
-
-def check_paths(paths: Mapping[str, Any]) -> list[Problem]:
-    """Problems with the keys of `paths`, among them folders that cannot be made because a file is in the way."""
-    problems = option_problems("paths", PathsConfig, paths)
-    for key in () if problems else names_of(PathsConfig):
-        folder = Path(paths[key])
-        nearest_one = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        if not nearest_one.is_dir():
-            problems.append(Problem(f"paths.{key}", f"must be a folder, but {nearest_one} is none", paths[key]))
-    return problems
 
 
 def model_of(settings: Mapping[str, Any]) -> type:

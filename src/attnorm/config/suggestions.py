@@ -1,0 +1,30 @@
+"""What a key that nothing reads may have been meant to be."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnorm.config.choices import files_with
+from attnorm.config.resolve import leaves
+from attnorm.errors import Problem, UnknownOption, key_of
+from attnorm.imports import SYNONYMS, did_you_mean
+
+
+def with_owners(problem: str, cfg: Mapping[str, Any]) -> str:
+    """A problem with an option that a part does not have, with the files of its group that have it, or else with the
+    key that it is called by here."""
+    key = key_of(problem)
+    if not isinstance(problem, UnknownOption):
+        return problem
+    if owners := files_with(key):
+        return Problem.about(key, f"{problem} {key} is a key of {', '.join(owners)}.")
+    if "Did you mean" in problem:
+        return problem
+    return Problem.about(key, f"{problem}{did_you_mean(keys_named(key, cfg))}")
+
+
+def keys_named(key: str, cfg: Mapping[str, Any]) -> list[str]:
+    """Other keys with the same last part, or with what that is called here: ["optimizer.lr"] for "lr"."""
+    last = key.rpartition(".")[2]
+    name, equals, value = SYNONYMS.get(last, last).partition("=")
+    same = (it for it, _ in leaves(cfg) if it.endswith((f".{last}", f".{name}")) and it != key)
+    return [f"{it}{equals}{value}" for it in same]
