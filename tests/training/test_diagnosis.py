@@ -597,7 +597,7 @@ def test_a_prefetch_factor_needs_workers():
 def test_workers_that_prefetch_resume_exactly(monkeypatch, tmp_path):
     overrides = (*LONG, "data.num_workers=1", "data.prefetch_factor=3")
     seen = []
-    runs.before(monkeypatch, ResumableLoader, "__init__", lambda self, *arguments: seen.append(arguments[-2:]))
+    runs.before(monkeypatch, ResumableLoader, "__init__", lambda self, *arguments: seen.append(arguments[2:4]))
     first = runs.stopped(monkeypatch, tmp_path / "first", 8, *overrides)
     runs.tiny_run(tmp_path / "second", *overrides, f"ckpt_path={first}/checkpoints/last.ckpt")
     runs.tiny_run(tmp_path / "whole", *LONG)

@@ -198,7 +198,8 @@ class TaskModule(pl.LightningModule):
         sums = {"train/loss": [part.plain for part in self.update]}
         if self.update[0].plain is not self.update[0].objective:
             sums["train/objective"] = [part.objective for part in self.update]
-        totals, size = [torch.stack(parts).sum() for parts in sums.values()], sum(part.size for part in self.update)
+        totals = [torch.stack(parts).sum() for parts in sums.values()]
+        size: Any = sum(part.size for part in self.update)
         if self.trainer.world_size > 1:
             here = torch.stack(totals).double()
             whole_update = self.trainer.strategy.reduce(torch.cat([here, here.new_tensor([size])]), reduce_op="sum")
