@@ -25,7 +25,8 @@ def cautions_of(
     if outlying_seeds(means):
         apart = np.abs(means - np.median(means))
         largest, usual = distances(means)
-        ratio = f"{largest / usual:,.0f} times as far as usual" if usual else "and the others are equal"
+        differ = usual > largest * 1e-6  # otherwise they are equal up to rounding
+        ratio = f"{largest / usual:,.0f} times as far as usual" if differ else "and the others are equal"
         seed, value = seeds[int(apart.argmax())], means[apart.argmax()]
         middle = f"the median of all seeds, {np.median(means):+.4g}"
         found.append(f"the difference of seed {seed}, {value:+.4g}, is far from {middle} ({ratio}), {EFFECT}")
