@@ -100,7 +100,7 @@ def test_the_command_trains_and_scores_from_any_folder_with_a_module_of_that_fol
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_the_configuration(tmp_path):
+def test_a_wheel_holds_the_configuration_and_the_texts_of_the_corpora(tmp_path):
     built = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(runs.ROOT)],
         capture_output=True,
@@ -115,6 +115,9 @@ def test_a_wheel_holds_the_configuration(tmp_path):
     assert "attnorm/py.typed" in names
     shipped = {name.removeprefix("attnorm/conf/") for name in names if name.startswith("attnorm/conf/")}
     assert shipped == {str(file.relative_to(runs.CONF)) for file in runs.CONF.rglob("*.yaml")}
+    source = runs.ROOT / "src"
+    texts = {str(file.relative_to(source)) for file in source.rglob("synthetic/*/text/*.txt")}
+    assert texts and texts == {name for name in names if name.endswith(".txt") and "/synthetic/" in name}
 
 
 # the working directory, which may be the folder of a stranger's run

@@ -21,6 +21,7 @@ from attnorm.data.synthetic.newswire.generate import _EVENTS, vary_countries
 from attnorm.data.synthetic.newswire.lexicon import KINDS
 from attnorm.data.synthetic.newswire.notation import compile_template, read_events
 from attnorm.data.synthetic.newswire.wording import ARTICLE_CHOICES, HEADLINE_CHOICES, reword
+from attnorm.data.synthetic.text_files import sections
 
 FORM = re.compile(r"[^\sA-Z0-9]+( [^\sA-Z0-9]+)*")
 SCORER = RougeScorer(["rouge1"], use_stemmer=True)
@@ -275,3 +276,12 @@ def test_lines_before_the_first_event_are_refused():
 def test_a_wrong_line_of_an_event_is_named(line, message):
     with pytest.raises(ValueError, match=message):
         read_events(f"== regatta / sport\n{line}")
+
+
+def test_the_texts_of_a_corpus_are_read_section_by_section(tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_text("// a comment\n[first]\n# a | b |\n\nc\n[second]\n// another\nd\n")
+    assert sections(file) == {"first": ["# a | b |", "c"], "second": ["d"]}
+    file.write_text("[first]\na\n[first]\nb\n")
+    with pytest.raises(ValueError, match=r"\[first\]"):
+        sections(file)

@@ -1,26 +1,22 @@
 """Drawing stories: event, clause, frame and slot entries from one stream of random numbers, until the split fits."""
 
-import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from attnorm.data.synthetic.newswire import (
-    events_business,
-    events_conflict,
-    events_nature,
-    events_politics,
-    events_sport,
-)
 from attnorm.data.synthetic.newswire.difficulty import DIFFICULTIES, Difficulty
 from attnorm.data.synthetic.newswire.frames import ASIDES, DAYS, DESKS, FRAMES, FRAMES_OF_TWO
+from attnorm.data.synthetic.newswire.lexicon import TEXT
 from attnorm.data.synthetic.newswire.names import KINDS_WITH_RARE_NAMES, rare_name
 from attnorm.data.synthetic.newswire.notation import Event, Template, read_events
 from attnorm.data.synthetic.newswire.wording import ARTICLE_CHOICES, HEADLINE_CHOICES, reword
+from attnorm.data.synthetic.text_files import content_lines
 
-_MODULES = (events_business, events_politics, events_conflict, events_nature, events_sport)
-_EVENTS: list[Event] = [event for module in _MODULES for event in read_events(module.EVENTS)]
+_FILES = [  # their order is part of the corpus
+    TEXT / f"events_{name}.txt" for name in ("business", "politics", "conflict", "nature", "sport")
+]
+_EVENTS: list[Event] = [event for file in _FILES for event in read_events("\n".join(content_lines(file)))]
 for _event in _EVENTS:
     assert _event.desk in DESKS, f"{_event.name}: no desk {_event.desk!r} in frames"
     assert _event.stories and _event.details, f"{_event.name}: an event needs stories and details"
@@ -43,22 +39,6 @@ class Story(NamedTuple):
     event: str
     article: str
     headline: str
-
-
-class _Frame(NamedTuple):
-    """A frame as (text with %s, the parts that fill it in order: core, second, detail, who, lead, aside, on)."""
-
-    text: str
-    parts: tuple[str, ...]
-
-
-def _compile_frame(line: str) -> _Frame:
-    part = re.compile(r"\b(core|second|detail|who|lead|aside|on)\b")
-    return _Frame(part.sub("%s", line), tuple(part.findall(line)))
-
-
-_FRAMES = [_compile_frame(line) for line in FRAMES.strip().splitlines()]
-_FRAMES_OF_TWO = [_compile_frame(line) for line in FRAMES_OF_TWO.strip().splitlines()]
 
 
 def _pick(random: Callable[[], float], entries: Sequence[Entry]) -> Entry:
@@ -144,7 +124,7 @@ def _article(
 ) -> str:
     """The lead sentence: a frame around the clause `core`, whose slots are in `values`."""
     desk = DESKS[event.desk]
-    frame = _pick(random, _FRAMES_OF_TWO if _is_drawn(random, level.second_events) else _FRAMES)
+    frame = _pick(random, FRAMES_OF_TWO if _is_drawn(random, level.second_events) else FRAMES)
     choices = {"detail": event.details, "who": desk.sources, "lead": desk.leads, "aside": ASIDES, "on": DAYS}
     texts = []
     for part in frame.parts:

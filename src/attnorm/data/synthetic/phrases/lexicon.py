@@ -1,37 +1,12 @@
-"""The words of the parallel corpus: English words, and the invented words that stand for them."""
+"""The words of the parallel corpus: English words (text/words.txt), and the invented words that stand for them."""
 
+import math
+from pathlib import Path
 from typing import NamedTuple
 
+from attnorm.data.synthetic.text_files import sections, words
 
-def words(text: str) -> tuple[str, ...]:
-    """The words of a text; "_" stands for a space inside a word."""
-    return tuple(text.split())
-
-
-PEOPLE = words(
-    """farmer teacher doctor singer painter baker hunter sailor soldier driver girl boy king queen neighbour friend cook
-    judge guard visitor school_teacher taxi_driver fire_fighter shop_keeper"""
-)
-THINGS = words(
-    """apple book letter lamp radio door window basket hat coin flower picture ticket drum bottle ring chair blanket
-    apple_tree fire_engine fishing_boat snow_ball garden_gate coffee_cup"""
-)
-PLACES = words(
-    """house garden market river bridge school forest harbour station castle village island mountain kitchen bus_stop
-    town_hall railway_station"""
-)
-ADJECTIVES = words(
-    """old young small big red green blue white black new broken heavy quiet happy tired clever strange wooden golden
-    famous"""
-)
-NUMBERS = words("two three four five six seven")
-TIMES = words(
-    """yesterday today tomorrow on_monday on_tuesday on_friday in_spring in_winter last_week every_morning at_noon
-    after_dinner"""
-)
-ONLY_PAST, ONLY_FUTURE = {"yesterday", "last_week"}, {"tomorrow"}
-NAMES = words("mira tobin selva orin dalia perrin kesta joram lunet varo")
-PLACE_WORDS = words("in near behind above beside")
+_SECTIONS = sections(Path(__file__).parent / "text" / "words.txt")
 
 
 class Verb(NamedTuple):
@@ -41,37 +16,39 @@ class Verb(NamedTuple):
     past: str
 
 
-def verbs(text: str) -> list[Verb]:
-    """Verbs written as base/past."""
-    return [Verb(*entry.split("/")) for entry in text.split()]
+def _words(section: str) -> tuple[str, ...]:
+    return tuple(words(_SECTIONS[section]))
 
 
-VERBS = verbs(
-    """see/saw find/found sell/sold buy/bought lose/lost carry/carried paint/painted hide/hid break/broke steal/stole
-    bring/brought keep/kept clean/cleaned repair/repaired throw/threw follow/followed watch/watched touch/touched
-    look_for/looked_for give_away/gave_away"""
-)
-SPEECH = verbs("say/said believe/believed know/knew hope/hoped write/wrote")
-# Verbs whose English translation depends on the object: (with one of these objects, otherwise).
-CHOICES: list[tuple[frozenset[str], Verb, Verb]] = [
-    (frozenset({"lamp", "radio"}), Verb("turn_on", "turned_on"), Verb("open", "opened")),
-    (frozenset({"book", "letter", "ticket"}), Verb("read", "read"), Verb("count", "counted")),
-    (frozenset({"hat", "ring"}), Verb("wear", "wore"), Verb("use", "used")),
-]
+def _verbs(entries: list[str]) -> list[Verb]:
+    return [Verb(*entry.strip().split("/")) for entry in entries]
 
-_ONSETS = words("b d f g k l m n p r s t v z br dr kl pr st tr")
-_VOWELS = words("a e i o u")
-_CODAS = words("l m n r s k")
+
+def _choice(line: str) -> tuple[frozenset[str], Verb, Verb]:
+    """A verb with two translations: (its objects, the translation with one of them, the translation otherwise)."""
+    objects, _, verbs = line.partition(":")
+    of_these, otherwise = _verbs(verbs.split("|"))
+    return frozenset(objects.split()), of_these, otherwise
+
+
+PEOPLE, THINGS, PLACES = _words("people"), _words("things"), _words("places")
+ADJECTIVES, NUMBERS = _words("adjectives"), _words("numbers")
+TIMES, ONLY_PAST, ONLY_FUTURE = _words("times"), _words("times of the past only"), _words("times of the future only")
+NAMES, PLACE_WORDS = _words("names"), _words("place words")
+VERBS, SPEECH = _verbs(words(_SECTIONS["verbs"])), _verbs(words(_SECTIONS["verbs of speech"]))
+CHOICES = [_choice(line) for line in _SECTIONS["choices"]]
+
+_SYLLABLES = tuple(map(_words, ("onsets", "vowels", "onsets", "vowels", "codas")))
 
 
 def _invented(number: int) -> str:
-    """A word of two syllables, one of 12,000, and another for every number."""
-    words = len(_ONSETS) * len(_VOWELS) * len(_ONSETS) * len(_VOWELS) * len(_CODAS)
-    number = (number * 7919 + 4242) % words  # 7919 is a prime that does not divide the number of words
+    """A word of two syllables, one of 60,000, and another for every number."""
+    count = math.prod(map(len, _SYLLABLES))
+    number = (number * 7919 + 4242) % count  # 7919 is a prime that does not divide the number of words
     parts = []
-    for choices in (_ONSETS, _VOWELS, _ONSETS, _VOWELS, _CODAS):
-        number, place = divmod(number, len(choices))
-        parts.append(choices[place])
+    for choices in _SYLLABLES:
+        number, index = divmod(number, len(choices))
+        parts.append(choices[index])
     return "".join(parts)
 
 
