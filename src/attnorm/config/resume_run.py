@@ -125,7 +125,8 @@ def newest_good(folder: Path) -> Path | None:
         reasons.append(f"{path}: this is a checkpoint of another run: {foreign[0]}")
     if files:
         raise RunError(f"resume={folder}: none of its checkpoints can be used: {'; '.join(reasons)}")
-    if step := last_logged(folder):
+    start = cfg.get("ckpt_path")  # a run that starts from a checkpoint takes over its curves first
+    if (step := last_logged(folder)) > (max(0, _update(Path(start))) if start else 0):
         raise RunError(
             f"resume={folder}: it has logged update {step:,}, so it had checkpoints, but there are none in "
             f"{folder / 'checkpoints'}. Is a disk missing? To train from the beginning, start a new run"
