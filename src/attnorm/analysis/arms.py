@@ -92,8 +92,8 @@ class Arm:
 
     label: the label of their attention; if other settings distinguish them from another arm with the same attention,
     these follow, as in "softmax (model.n_heads=4)". Options of the normalizer are named without the group, as in
-    "em_routing (n_iters=3)". runs: by seed, one per seed. superseded: finished runs in place of which a newer one with
-    the same seed counts.
+    "em_routing (n_iters=3)". runs: one run per seed. superseded: finished runs that do not count, because a newer
+    one has the same seed.
     """
 
     label: str

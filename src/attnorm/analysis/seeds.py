@@ -12,7 +12,7 @@ from attnorm.analysis.verdict import ArmScores, listed_seeds
 from attnorm.config.run_state import RunState
 from attnorm.errors import RunError
 
-WITHOUT = {  # what is said of a run that has no scores, by its state
+STATES = {  # clauses about a run without scores, by its state
     RunState.FAILED: "failed",
     RunState.KILLED: "was killed",
     RunState.INTERRUPTED: "was interrupted",
@@ -85,7 +85,7 @@ class SharedSeeds:
         run = next((run for run in arm.runs if run.seed == seed), None)
         if run is None:
             return f"{arm.label} has no such run"
-        return f"{arm.label} {WITHOUT.get(run.state, f'has not been scored on the {self.split} split')}"
+        return f"{arm.label} {STATES.get(run.state, f'has not been scored on the {self.split} split')}"
 
 
 def shared_seeds(arms: Sequence[Arm], scored: Mapping[Path, ExampleTable], split: SplitName) -> SharedSeeds:

@@ -40,7 +40,7 @@ class Verdict:
 
     difference: the arm minus the baseline, over the seeds that count. adjusted: its p-value for new seeds and new
                 examples, adjusted for all arms that were compared (Holm 1979); NaN without a verdict.
-    by_seed:    the difference of each seed. no_verdict: why there is none; None if there is one.
+    by_seed:    the difference of each seed. no_verdict: the reason if there is no verdict.
     is_silent:  whether no claim is made at all, not even the estimate, because planned runs are unfinished or because
                 the models have not learned the task (`analysis.withheld`).
     left_out:   the seeds that do not count, with the reasons, as a sentence; may be empty.

@@ -43,7 +43,7 @@ def typed() -> int:
     if verb not in VERBS:
         print(f"error: {verb}: no such verb; allowed: {', '.join(VERBS)}.{nearest(verb, VERBS)}", file=sys.stderr)
         return 2
-    return run(verb, arguments)
+    return dispatch(verb, arguments)
 
 
 def complete(arguments: list[str]) -> int:
@@ -53,13 +53,12 @@ def complete(arguments: list[str]) -> int:
         print(*VERBS)
     elif words[0] in ("train", "sweep"):  # Hydra completes a line without a verb
         os.environ["COMP_LINE"] = f"{program} {words[1]}"
-        return run("train", ["-sc", *arguments])
+        return dispatch("train", ["-sc", *arguments])
     return 0
 
 
 def run(verb: str, arguments: list[str]) -> int:
     """Runs a verb with its arguments and returns the exit code."""
-    find_own_parts(verb, arguments)
     return piped(lambda: dispatch(verb, arguments))
 
 
@@ -78,6 +77,7 @@ def piped(job: Callable[[], int]) -> int:
 
 def dispatch(verb: str, arguments: list[str]) -> int:
     """What `run` does; its output may go to a pipe."""
+    find_own_parts(verb, arguments)
     if verb == "train":
         if {"--help", "-h"} & set(arguments):
             from attnorm.cli.help import train_help

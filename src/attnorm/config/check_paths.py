@@ -25,5 +25,5 @@ def check_paths(paths: Mapping[str, Any]) -> list[Problem]:
         folder = Path(paths[key])
         nearest_one = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if not nearest_one.is_dir():
-            problems.append(Problem(f"paths.{key}", f"must be a folder, but {nearest_one} is none", paths[key]))
+            problems.append(Problem(f"paths.{key}", f"must be a folder, but {nearest_one} is a file", paths[key]))
     return problems

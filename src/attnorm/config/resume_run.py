@@ -83,7 +83,7 @@ def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
 
 
 def newest_unfinished(cfg: Mapping[str, Any], label: str) -> Path | None:
-    """The newest run of the same resolved configuration that has started, has ended and is not finished.
+    """The newest run of the same resolved configuration that has started and ended without finishing.
 
     Raises RunError if a newer one is still going.
     """
@@ -128,14 +128,14 @@ def newest_good(folder: Path) -> Path | None:
     start = cfg.get("ckpt_path")  # a run that starts from a checkpoint takes over its curves first
     if (step := last_logged(folder)) > (max(0, _update(Path(start))) if start else 0):
         raise RunError(
-            f"resume={folder}: it has logged update {step:,}, so it had checkpoints, but there are none in "
-            f"{folder / 'checkpoints'}. Is a disk missing? To train from the beginning, start a new run"
+            f"resume={folder}: the run has logged update {step:,}, but {folder / 'checkpoints'} has no checkpoints. Is "
+            "a disk missing? To train from the beginning, start a new run"
         )
     return None
 
 
 def last_logged(folder: Path) -> int:
-    """The last update that metrics.csv has a row of; 0 if there is none. A checkpoint is saved before the first one."""
+    """The last update in metrics.csv, or 0. A checkpoint is saved before the first update is logged."""
     try:
         with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
             return max((int(row["step"] or 0) for row in csv.DictReader(file)), default=0)

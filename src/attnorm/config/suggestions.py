@@ -1,4 +1,4 @@
-"""What a key that nothing reads may have been meant to be."""
+"""Suggestions for keys that no part of a run reads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +10,8 @@ from attnorm.imports import SYNONYMS, did_you_mean
 
 
 def with_owners(problem: str, cfg: Mapping[str, Any]) -> str:
-    """A problem with an option that a part does not have, with the files of its group that have it, or else with the
-    key that it is called by here."""
+    """A problem with a suggestion, if it is about an unknown option: the files of its group that have this option, or
+    else the key with this meaning."""
     key = key_of(problem)
     if not isinstance(problem, UnknownOption):
         return problem
@@ -23,7 +23,7 @@ def with_owners(problem: str, cfg: Mapping[str, Any]) -> str:
 
 
 def keys_named(key: str, cfg: Mapping[str, Any]) -> list[str]:
-    """Other keys with the same last part, or with what that is called here: ["optimizer.lr"] for "lr"."""
+    """Other keys with the same last part, or with its name in attnorm: ["optimizer.lr"] for "lr" or "learning_rate"."""
     last = key.rpartition(".")[2]
     name, equals, value = SYNONYMS.get(last, last).partition("=")
     same = (it for it, _ in leaves(cfg) if it.endswith((f".{last}", f".{name}")) and it != key)
