@@ -105,8 +105,8 @@ def _as_typed(override: str) -> str:
 
 
 def wrong_choices(arguments: Sequence[str]) -> list[Problem]:
-    """A problem for each argument whose value cannot be a file of its group, such as `task=1`, for which Hydra raises an
-    error of its own. arguments: as `readable` returns them."""
+    """A problem for each argument whose value cannot be a file of its group, such as `task=1`, for which Hydra raises
+    an error of its own. arguments: as `readable` returns them."""
     parsed = [it for it in map(_parsed, arguments) if it is not None and not it.is_delete()]
     return [
         Problem(it.key_or_group, f"allowed: {', '.join(choices(it.key_or_group))}, or leave the key out", value)
