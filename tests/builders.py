@@ -4,7 +4,7 @@ import zlib
 
 import torch
 
-from attnorm.config.choices import choices
+from attnorm.choices import choices
 from attnorm.data.featurizer import pad
 from attnorm.data.sources.base import Source
 from attnorm.models.config import TransformerConfig

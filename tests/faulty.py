@@ -10,8 +10,8 @@ import runs
 
 from attnorm.cli.errors import exit_code
 from attnorm.cli.resume import resume_in
-from attnorm.config.checkpoint_files import read_checkpoint
-from attnorm.config.resume_run import newest_good
+from attnorm.run.checkpoint import read_checkpoint
+from attnorm.run.resume import newest_good
 from attnorm.training.callbacks.checkpointing import Checkpoints
 
 SETTINGS = ("attention=hnas", "trainer.max_epochs=4", "task.validations=6", "run.save_every_steps=3")

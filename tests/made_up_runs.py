@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from attnorm.config.run_config import FILE
-from attnorm.config.run_state import PROGRESS, SUMMARY
+from attnorm.run.config_file import FILE
+from attnorm.run.state import PROGRESS, SUMMARY
 from attnorm.tasks.results import PREDICTIONS, Predictions
 
 LAYERS = ("encoder/0", "encoder/1", "decoder/0", "decoder/0/cross", "decoder/1", "decoder/1/cross")

@@ -15,7 +15,7 @@ from attnorm import imports
 from attnorm.cli import main
 from attnorm.cli.commands import with_keys
 from attnorm.config.overrides import read_command
-from attnorm.config.trust import find_own_parts
+from attnorm.run.trust import find_own_parts
 
 NORMALIZER = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
 

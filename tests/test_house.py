@@ -15,6 +15,7 @@ SOURCE = ROOT / "src" / "attnorm"
 FILES = sorted(SOURCE.rglob("*.py"))
 DOORS = ("train.py", "eval.py", "generate.py")
 BASE = {  # single files that every floor may import, and which others of them each imports
+    "choices": set(),
     "errors": set(),
     "imports": set(),
     "progress": set(),
@@ -28,12 +29,13 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "data": set(),
     "models": {"attention"},
     "tasks": {"models", "data", "attention", "optim"},
-    "config": {"tasks", "models", "data", "attention", "optim"},
-    "training": {"config", "tasks", "models", "data", "attention", "optim"},
-    "analysis": {"sweeps", "training", "config", "tasks", "models", "data", "attention"},
-    "sweeps": {"training", "config"},
+    "run": {"tasks", "models", "data", "attention", "optim"},
+    "config": {"run", "tasks", "models", "data", "attention", "optim"},
+    "training": {"run", "config", "tasks", "models", "data", "attention", "optim"},
+    "analysis": {"sweeps", "training", "run", "config", "tasks", "models", "data", "attention"},
+    "sweeps": {"training", "run", "config"},
     "__main__": {"cli"},
-    "cli": {"sweeps", "analysis", "training", "config", "tasks", "models", "data", "attention"},
+    "cli": {"sweeps", "analysis", "training", "run", "config", "tasks", "models", "data", "attention"},
 }
 FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},

@@ -38,6 +38,7 @@ from attnorm.config.arguments import readable, register_attention
 from attnorm.config.renamed import CHOICES, RENAMED
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
+from attnorm.run.opening import read_run
 from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.module import NonFiniteLoss
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
@@ -232,7 +233,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if any(key.startswith("task.") for key, _ in command.typed):
         return []  # of another task than that of the run at hand
     folders = run_folders(command.settings) if verb == "attention" else [Path(command.settings["run"])]
-    cfgs = [rerun.changed(rerun.read_run(folder), command.typed, runs.CONF) for folder in folders]
+    cfgs = [rerun.changed(read_run(folder), command.typed, runs.CONF) for folder in folders]
     return [it for cfg in cfgs for it in config.check_parts(cfg, ("validation",))]
 
 

@@ -10,8 +10,8 @@ from runs import CONF
 from attnorm.cli import report as command
 from attnorm.cli import sweep
 from attnorm.cli.report import ReportSettings, read_report, run_report, write_report_of_sweep
-from attnorm.config.run_state import FolderLock
 from attnorm.errors import ConfigError
+from attnorm.run.state import FolderLock
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.scheduler import Grid

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from attnorm.analysis.figures import compare_column_mass
-from attnorm.config.overrides import read_run
+from attnorm.run.opening import read_run
 
 
 def main() -> None:

@@ -29,3 +29,12 @@ class ResolvedConfig(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.settings)
+
+
+def leaves(cfg: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """('trainer.max_steps', value) for every value of a nested dict."""
+    for key, value in cfg.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

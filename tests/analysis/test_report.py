@@ -14,8 +14,8 @@ from attnorm.analysis.report.curves import POINTS, Point, aggregated, difference
 from attnorm.analysis.report.examples import marked
 from attnorm.analysis.report.page import html_of
 from attnorm.analysis.statistics.crossed import paired_difference
-from attnorm.config.run_state import FolderLock
 from attnorm.errors import ConfigError, RunError
+from attnorm.run.state import FolderLock
 
 HALVES = [  # two seeds of two arms; a third seed of one of them
     {"series": series, "run": seed - 1, "seed": seed, "step": 1, "value": value}

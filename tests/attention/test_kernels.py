@@ -12,9 +12,10 @@ from reference import case, randn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnorm.attention import Mask, Normalizer, build_normalizer, flash, kernels, operators, self_check
-from attnorm.attention.blockwise import Blockwise
-from attnorm.attention.logsumexp import attention, logsumexp
+from attnorm.attention import Mask, Normalizer, build_normalizer
+from attnorm.attention.linear import flash, kernels, operators, self_check
+from attnorm.attention.linear.blockwise import Blockwise
+from attnorm.attention.linear.logsumexp import attention, logsumexp
 from attnorm.attention.normalizers import _key_bias as key_bias
 
 pytestmark = pytest.mark.numerical

@@ -8,8 +8,9 @@ from tolerance import rounding
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnorm.attention import Mask, Normalizer, build_normalizer, flash, kernels
-from attnorm.attention.logsumexp import attention, logsumexp
+from attnorm.attention import Mask, Normalizer, build_normalizer
+from attnorm.attention.linear import flash, kernels
+from attnorm.attention.linear.logsumexp import attention, logsumexp
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.attention.normalizers.sinkhorn import marginal_error
 

@@ -10,7 +10,7 @@ import yaml
 from builders import build_source
 from pyarrow import parquet
 
-from attnorm.config.choices import choices
+from attnorm.choices import choices
 from attnorm.data.sources import newswire as builtin
 from attnorm.data.sources.base import Source
 from attnorm.data.sources.gigaword import FILES, Gigaword

@@ -14,7 +14,7 @@ import runs
 from builders import tokenizer_settings
 from omegaconf import OmegaConf
 
-from attnorm.config.choices import choices
+from attnorm.choices import choices
 from attnorm.data import check_tokenizer
 from attnorm.data.cleaning import clean
 from attnorm.data.tokenizers.base import tokenizer_class

@@ -16,9 +16,9 @@ import pytest
 import runs
 from faulty import check_nothing_lost, start, straight
 
-from attnorm.config import checkpoint_files
-from attnorm.config.checkpoint_files import read_checkpoint
-from attnorm.config.run_state import RunState, is_running, state_of
+from attnorm.run import checkpoint as checkpoint_files
+from attnorm.run.checkpoint import read_checkpoint
+from attnorm.run.state import RunState, is_running, state_of
 from attnorm.training.csv_table import read_csv
 
 pytestmark = pytest.mark.slow

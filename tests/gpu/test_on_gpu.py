@@ -13,8 +13,9 @@ from reference import randn
 from runs import logged, parameters, tiny_run
 from tolerance import rounding
 
-from attnorm.attention import Mask, Normalizer, build_normalizer, build_scorer, flash, kernels, self_check
-from attnorm.attention.blockwise import Blockwise
+from attnorm.attention import Mask, Normalizer, build_normalizer, build_scorer
+from attnorm.attention.linear import flash, kernels, self_check
+from attnorm.attention.linear.blockwise import Blockwise
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers import _key_bias as key_bias
 

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from attnorm.attention.build import NORMALIZERS, PRIORS
 from attnorm.attention.normalizers import _key_bias as key_bias
-from attnorm.config.choices import choices
+from attnorm.choices import choices
 from attnorm.models.bert import MaskedLM
 from attnorm.models.config import EncoderConfig
 from attnorm.models.embeddings import Embeddings, sinusoids

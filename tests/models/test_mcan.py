@@ -33,7 +33,7 @@ from visual_builders import (
 
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import attention_layers, observe
-from attnorm.config.choices import choices
+from attnorm.choices import choices
 from attnorm.models.vqa.mcan import MCAN
 from attnorm.models.vqa.pythia import Pythia
 from attnorm.parts import class_of

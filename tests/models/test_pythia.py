@@ -33,7 +33,7 @@ from visual_builders import (
 
 from attnorm.attention.build import NORMALIZERS
 from attnorm.attention.multihead import attention_layers
-from attnorm.config.choices import choices
+from attnorm.choices import choices
 from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
 from attnorm.models.vqa.mcan import MCAN

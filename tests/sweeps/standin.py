@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from attnorm.config.run_state import FolderLock
+from attnorm.run.state import FolderLock
 
 
 def main(arguments):

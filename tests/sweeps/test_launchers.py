@@ -11,7 +11,7 @@ from driver import PROGRAM
 from sweeping import assert_each_once, attempts, begin, end, events, kill, report, steps, sweep, wait_for
 
 from attnorm.config.arguments import readable
-from attnorm.config.run_state import FolderLock
+from attnorm.run.state import FolderLock
 from attnorm.sweeps.jobs import Job, expand, parse
 from attnorm.sweeps.process import Remote, command_of, names_code, start_process
 from attnorm.sweeps.state import JOB_LOCK

@@ -13,8 +13,8 @@ from sweeping import kill as kill_sweep
 
 from attnorm.cli.check_jobs import Checker
 from attnorm.config.arguments import readable
-from attnorm.config.run_config import read_config
-from attnorm.config.run_key import run_key
+from attnorm.run.config_file import read_config
+from attnorm.run.key import run_key
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]  # it starts processes
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from attnorm.config.run_state import FolderLock
+from attnorm.run.state import FolderLock
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.local import Places, environment
 from attnorm.sweeps.results import Result, ranked

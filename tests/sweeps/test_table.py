@@ -7,7 +7,7 @@ import os
 import pytest
 from rich.console import Console
 
-from attnorm.config.run_state import FolderLock
+from attnorm.run.state import FolderLock
 from attnorm.sweeps import table
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import result_of

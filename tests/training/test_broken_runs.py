@@ -19,13 +19,14 @@ from safetensors.torch import save_file
 from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import example_table
 from attnorm.cli.train import check_settings
-from attnorm.config.integrity import COMPANIONS, check_types, seal
-from attnorm.config.opened_folder import leave_out
-from attnorm.config.overrides import read_run
-from attnorm.config.resume_run import newest_good, recorded_settings
-from attnorm.config.run_config import OF_EVERY_RUN, read_config
-from attnorm.config.run_state import read_json
+from attnorm.config.resume import recorded_settings
 from attnorm.errors import CheckpointError, ConfigError, RunError
+from attnorm.run.config_file import OF_EVERY_RUN, read_config
+from attnorm.run.integrity import COMPANIONS, check_types, seal
+from attnorm.run.opened_folder import leave_out
+from attnorm.run.opening import read_run
+from attnorm.run.resume import newest_good
+from attnorm.run.state import read_json
 from attnorm.sweeps.state import Journal
 
 EVIL = "import pathlib\npathlib.Path({mark!r}).write_text('run')\nfrom attnorm.attention.normalizers.hnas import HNAS\n"
@@ -104,7 +105,7 @@ def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, att
 
 NOT_CLASSES = {  # trusted or of attnorm, but not what is expected there
     "a module": ("attention.encoder", "attnorm.training.environment:subprocess"),
-    "a function": ("attention.encoder", "attnorm.config.checkpoint_files:sync_folder"),
+    "a function": ("attention.encoder", "attnorm.run.checkpoint:sync_folder"),
     "another class": ("attention.encoder", "attnorm.attention.scorers:Dot"),
     "the base class": ("attention.encoder", "attnorm.attention.normalizers.base:Normalizer"),
     "a dotted attribute": ("attention.encoder", "attnorm.training.environment:subprocess.run"),

@@ -9,8 +9,8 @@ import pytest
 import runs
 import torch
 
-from attnorm.config.checkpoint_files import AtomicCheckpointIO, read_checkpoint, replace_by_copy, sweep_unfinished
 from attnorm.errors import CheckpointError, ConfigError
+from attnorm.run.checkpoint import AtomicCheckpointIO, read_checkpoint, replace_by_copy, sweep_unfinished
 
 OLD, NEW = ({"state_dict": {"w": fill(1000)}, "global_step": 1} for fill in (torch.zeros, torch.ones))
 

@@ -17,13 +17,14 @@ from omegaconf import OmegaConf
 from pytorch_lightning.loggers import Logger
 from safetensors.torch import save_file
 
+from attnorm import resolved
+from attnorm.choices import choices
 from attnorm.cli import train as front
 from attnorm.cli.main import VERBS
 from attnorm.config import check_trainer, resolve
 from attnorm.config import validate as config
 from attnorm.config.arguments import readable
 from attnorm.config.check_paths import PathsConfig
-from attnorm.config.choices import choices
 from attnorm.config.components import FACTS
 from attnorm.config.validate import RunConfig
 from attnorm.data.sources.base import DOCUMENTS
@@ -509,7 +510,7 @@ def test_no_value_of_any_key_breaks_the_check(group):
     base = {**runs.tiny("attention=hnas"), "attention": runs.plain("attention=hnas")["attention"]}
     base["attention"]["prior"] = {"encoder": ["t5"]}
     broken = []
-    for key, _ in resolve.leaves(base[group]):
+    for key, _ in resolved.leaves(base[group]):
         *path, last = key.split(".")
         for odd in ODD:
             cfg = copy.deepcopy(base)

@@ -13,14 +13,13 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.cli import train as front
-from attnorm.config import warm_start as init
-from attnorm.config.warm_start import WORDPIECE
 from attnorm.data import preprocess as corpus
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
 from attnorm.models.load_weights import read_weights
+from attnorm.run import warm_start as init
+from attnorm.run.warm_start import WORDPIECE
 from attnorm.tasks.task import task_of
-from attnorm.training import warm_start
 from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
@@ -121,7 +120,7 @@ def test_every_tensor_of_the_encoder_is_that_of_the_folder(bert, task):
     tokenizer = recipe.splits()["train"].tokenizer
     model, untouched = recipe.model(tokenizer), recipe.model(tokenizer).state_dict()
     theirs = read_weights(bert)
-    filled = warm_start.load_pretrained(model, str(bert))
+    filled = init.load_pretrained(model, str(bert))
     state = model.state_dict()
     wanted = {name: value for name, value in theirs.items() if name.startswith("encoder.")}
     if task == "mlm":
@@ -237,7 +236,7 @@ def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, r
         recipe = task_of(runs.tiny(f"model.init={start}", *typed, task="mlm"))
         split = recipe.splits()["validation"]
         model = recipe.model(split.tokenizer).double()
-        warm_start.load_pretrained(model, str(start))
+        init.load_pretrained(model, str(start))
         losses[name] = recipe.evaluate(recipe.module(model, split.tokenizer, split), split)["loss"]
         [first] = val_losses(folder)
         assert first == pytest.approx(losses[name], rel=1e-5)

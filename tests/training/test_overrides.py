@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from attnorm.config import overrides as rerun
 from attnorm.config.arguments import PATH_KEYS, as_typed, quoted, readable
-from attnorm.config.run_config import read_config
+from attnorm.run.config_file import read_config
 
 NASTY = [
     "my file (1).json",

@@ -10,8 +10,8 @@ import torch
 from pyarrow import parquet
 from tolerance import rounding
 
-from attnorm.config.integrity import SEAL_LENGTH, digest, recorded_digest
 from attnorm.data.sampler import MicroBatch
+from attnorm.run.integrity import SEAL_LENGTH, digest, recorded_digest
 from attnorm.tasks import results
 from attnorm.tasks.headlines.rouge import Rouge
 from attnorm.tasks.input_hashes import hash_of_image

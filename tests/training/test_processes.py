@@ -13,12 +13,12 @@ import torch
 from marks import slow
 from tolerance import rounding
 
-from attnorm.config import sharded_checkpoint
 from attnorm.config.check_trainer import check_trainer
-from attnorm.config.checkpoint_files import read_checkpoint, read_resumable
-from attnorm.config.overrides import open_run
-from attnorm.config.run_config import read_config
 from attnorm.errors import CheckpointError
+from attnorm.run import shards as sharded_checkpoint
+from attnorm.run.checkpoint import read_checkpoint, read_resumable
+from attnorm.run.config_file import read_config
+from attnorm.run.opening import open_run
 from attnorm.tasks.ranks import Ranks, is_sharded
 from attnorm.tasks.task import task_of
 from attnorm.training.datamodule import TaskDataModule

@@ -17,10 +17,10 @@ from marks import slow
 
 from attnorm.cli.resume import resume_in
 from attnorm.cli.train import check_settings
-from attnorm.config.resume_run import newest_good
-from attnorm.config.run_key import run_key
-from attnorm.config.run_state import LOCK, FolderLock, RunState, is_running, locked, state_of
 from attnorm.errors import ConfigError, RunError
+from attnorm.run.key import run_key
+from attnorm.run.resume import newest_good
+from attnorm.run.state import LOCK, FolderLock, RunState, is_running, locked, state_of
 from attnorm.sweeps.state import holders
 from attnorm.tasks.task import Task
 from attnorm.training import run_folder, slurm
@@ -455,7 +455,7 @@ def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(monkeypatch, t
     run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
     with locked(run):
         assert state_of(run) == RunState.RUNNING
-        code = "from pathlib import Path; from attnorm.config.run_state import *; print(is_running(Path(sys.argv[1])))"
+        code = "from pathlib import Path; from attnorm.run.state import *; print(is_running(Path(sys.argv[1])))"
         code = f"import sys; {code}"
         ended = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True)
         assert ended.stdout == "True\n"
@@ -492,7 +492,7 @@ def test_data_workers_do_not_hold_the_lock(monkeypatch, tmp_path):
 
 def test_the_lock_ends_with_its_process_however_it_ends(tmp_path):
     code = (
-        "import time, sys; from pathlib import Path; from attnorm.config.run_state import FolderLock\n"
+        "import time, sys; from pathlib import Path; from attnorm.run.state import FolderLock\n"
         "assert FolderLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)

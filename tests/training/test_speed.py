@@ -9,8 +9,8 @@ import torch
 from marks import slow
 from torch import nn
 
-from attnorm.config.checkpoint_files import AtomicCheckpointIO
 from attnorm.data.loader import ResumableLoader
+from attnorm.run.checkpoint import AtomicCheckpointIO
 from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.mlm.module import MaskedLMModule
 from attnorm.tasks.module import TaskModule

@@ -18,7 +18,7 @@ from pytorch_lightning.loggers import Logger
 
 import attnorm
 from attnorm.analysis.figures import draw_run
-from attnorm.config.resolve import leaves
+from attnorm.resolved import leaves
 from attnorm.training import loggers as tracking
 from attnorm.training import run_loggers
 from attnorm.training import train as training

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.attention.build import short_name
-from attnorm.config.opened_folder import opened
-from attnorm.config.resolve import leaves
-from attnorm.config.run_config import FILE, read_config
-from attnorm.config.run_key import NOT_PART
-from attnorm.config.run_state import SUMMARY, RunState, read_json, state_of
 from attnorm.errors import RunError
+from attnorm.resolved import leaves
+from attnorm.run.config_file import FILE, read_config
+from attnorm.run.key import NOT_PART
+from attnorm.run.opened_folder import opened
+from attnorm.run.state import SUMMARY, RunState, read_json, state_of
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import EVENTS, JobState, Journal, state_of_job
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from attnorm.analysis.figures import save
-from attnorm.config.overrides import open_run, read_run
 from attnorm.data.sampler import MicroBatch
+from attnorm.run.opening import open_run, read_run
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of

@@ -24,9 +24,9 @@ from attnorm.analysis.statistics.crossed import paired_difference, without_claim
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.verdict import ArmScores, Verdict, count
 from attnorm.analysis.withheld import collapsed, identical, numbers_of, simple_methods, unbeaten
-from attnorm.config.run_state import RunState
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
+from attnorm.run.state import RunState
 
 Places = str | Path | Sequence[str | Path]
 SOURCES = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnorm.attention.build import short_name
-from attnorm.config.run_config import read_config
+from attnorm.run.config_file import read_config
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share, recorded_scalars
 from attnorm.training.csv_table import read_csv

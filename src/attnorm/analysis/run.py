@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading, read
-from attnorm.config.checkpoint_files import BEST
-from attnorm.config.overrides import open_run, read_run
 from attnorm.config.resolve import run_label
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.run.checkpoint import BEST
+from attnorm.run.opening import open_run, read_run
 from attnorm.tasks.task import Task, Tokens, task_of
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import pandas as pd
 
 from attnorm.analysis.arms import TrainedRun
 from attnorm.analysis.statistics.corpus import mean_loss, perplexity, pseudo_values
-from attnorm.config.checkpoint_files import BEST
-from attnorm.config.run_state import read_json
-from attnorm.config.trust import VARIABLE, trusted_packages
 from attnorm.data.readers.text import digest
 from attnorm.errors import RunError
 from attnorm.imports import find
+from attnorm.run.checkpoint import BEST
+from attnorm.run.state import read_json
+from attnorm.run.trust import VARIABLE, trusted_packages
 from attnorm.tasks.results import CHECKPOINT, CORPUS_METRICS, PREDICTIONS, CorpusMetric
 
 log = logging.getLogger(__name__)

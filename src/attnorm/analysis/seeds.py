@@ -9,8 +9,8 @@ from attnorm.analysis.costs import mean_costs
 from attnorm.analysis.scores import ExampleTable, SplitName
 from attnorm.analysis.statistics.crossed import MIN_SEEDS
 from attnorm.analysis.verdict import ArmScores, listed_seeds
-from attnorm.config.run_state import RunState
 from attnorm.errors import RunError
+from attnorm.run.state import RunState
 
 STATES = {  # clauses about a run without scores, by its state
     RunState.FAILED: "failed",

@@ -158,8 +158,8 @@ def facts(cfg: dict[str, Any]) -> Checked:
     """What a sweep has to know of a checked configuration."""
     import torch
 
-    from attnorm.config.run_key import run_key
     from attnorm.parts import class_of
+    from attnorm.run.key import run_key
     from attnorm.tasks.task import Task
 
     trainer = cfg["trainer"]

@@ -4,14 +4,15 @@ from pathlib import Path
 
 from attnorm import progress
 from attnorm.cli.score_predictions import METRICS, OF_FILES, score_file
-from attnorm.config.integrity import recorded_digest
-from attnorm.config.overrides import EvalCommand, changed, open_run, read_command, read_run
+from attnorm.config.overrides import EvalCommand, changed, read_command
 from attnorm.config.resolve import run_label
-from attnorm.config.run_config import Recorded
 from attnorm.config.validate import check_parts
 from attnorm.data.sources.base import Source
 from attnorm.errors import ConfigError
 from attnorm.parts import TARGET
+from attnorm.run.config_file import Recorded
+from attnorm.run.integrity import recorded_digest
+from attnorm.run.opening import open_run, read_run
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.baselines import unbeaten

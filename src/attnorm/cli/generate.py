@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.cli.evaluate import check, cleaner, configurations
-from attnorm.config.overrides import open_run, read_command
+from attnorm.config.overrides import read_command
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.progress import bar
+from attnorm.run.opening import open_run
 from attnorm.schema import Count, value_problems
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console

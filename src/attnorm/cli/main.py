@@ -7,8 +7,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from attnorm.config.trust import find_own_parts
 from attnorm.imports import nearest
+from attnorm.run.trust import find_own_parts
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 VERBS = {

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.cli.errors import to_the_end
-from attnorm.config.run_state import RunState, is_running, read_json, state_of
 from attnorm.errors import RunError
 from attnorm.resolved import ResolvedConfig
+from attnorm.run.state import RunState, is_running, read_json, state_of
 
 FINISHED = "finished"
 
@@ -21,7 +21,7 @@ def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
     arguments: of the command, as `arguments.readable` returns them. They may change some settings.
     """
     from attnorm.cli.train import check_settings, start
-    from attnorm.config.resume_run import recorded_settings
+    from attnorm.config.resume import recorded_settings
     from attnorm.training.console import quiet_libraries
     from attnorm.training.environment import is_first_rank
     from attnorm.training.rendezvous import decided_by_first
@@ -44,7 +44,7 @@ def checkpoint_of(folder: Path, settings: Mapping[str, Any], is_changed: bool) -
 
     Raises RunError if the run is still going.
     """
-    from attnorm.config.resume_run import newest_good
+    from attnorm.run.resume import newest_good
 
     if is_running(folder):
         raise RunError(f"resume={folder}: this run is still going")
@@ -55,7 +55,7 @@ def checkpoint_of(folder: Path, settings: Mapping[str, Any], is_changed: bool) -
 
 def continued(cfg: ResolvedConfig) -> Mapping[str, Any]:
     """The settings `resume` and `ckpt_path` with which `resume=auto` continues; none of them for a new run."""
-    from attnorm.config.resume_run import newest_unfinished
+    from attnorm.run.resume import newest_unfinished
     from attnorm.training.environment import is_first_rank
     from attnorm.training.rendezvous import decided_by_first
 

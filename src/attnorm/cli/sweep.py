@@ -13,10 +13,10 @@ from attnorm.cli.check_jobs import Checked, Checker
 from attnorm.cli.errors import exit_code
 from attnorm.cli.read_sweep import SweepCommand, read_sweep
 from attnorm.cli.report import write_report_of_sweep
-from attnorm.config.opened_folder import opened
-from attnorm.config.run_state import FolderLock
 from attnorm.errors import ConfigError, Problem
 from attnorm.progress import console
+from attnorm.run.opened_folder import opened
+from attnorm.run.state import FolderLock
 from attnorm.sweeps.jobs import Job, expand, label_of, name_of, sweep_name
 from attnorm.sweeps.launchers.base import Launcher
 from attnorm.sweeps.process import TRAIN

@@ -163,7 +163,7 @@ def check_settings(settings: dict[str, Any], multirun: bool = False, overrides: 
     """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
     from attnorm.config.resolve import resolve, with_defaults
     from attnorm.config.validate import check
-    from attnorm.config.warm_start import resolve_init
+    from attnorm.run.warm_start import resolve_init
 
     plain = resolve_init(completed(with_defaults(settings)))
     if problems := check(plain, multirun, overrides):

@@ -28,7 +28,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnorm.config.choices import CONF, choices
+from attnorm.choices import CONF, choices
 from attnorm.errors import Problem
 
 PATH_KEYS = frozenset(  # their values are never numbers, not even 2024

@@ -11,9 +11,9 @@ An entry gets what the run knows (`FACTS`) for each parameter of that name that 
 from collections.abc import Mapping
 from typing import Any
 
-from attnorm.config.opened_folder import is_name
 from attnorm.errors import ConfigError, Problem
 from attnorm.parts import TARGET, class_of, options_of
+from attnorm.run.opened_folder import is_name
 from attnorm.schema import build, option_problems, parameters
 
 FACTS = {

@@ -1,26 +1,20 @@
 """Opening a run folder: its recorded configuration, changed by overrides; the current defaults play no part."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from attnorm.config.arguments import as_typed, escaped, readable
-from attnorm.config.checkpoint_files import BEST, LAST, read_checkpoint
-from attnorm.config.integrity import check_companions, check_fit, parameters_of
-from attnorm.config.resolve import leaves
-from attnorm.config.run_config import FILE, Recorded, read_config
-from attnorm.config.trust import check_names, own_cache
-from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
-from attnorm.errors import ConfigError, DataError, Problem, RunError
+from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.parts import class_of, names_of
-from attnorm.tasks.task import CleaningConfig, DataConfig, Task, task_of
+from attnorm.resolved import leaves
+from attnorm.run.config_file import Recorded
+from attnorm.tasks.task import CleaningConfig, DataConfig, Task
 
 OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
@@ -80,22 +74,6 @@ def read_command(arguments: list[str], defaults: dict[str, Any], *, changes: boo
     return EvalCommand(plain(OmegaConf.create(settings)), asked, typed)
 
 
-def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()) -> Recorded:
-    """The configuration that a run was trained with.
-
-    Raises ConfigError for a folder that is not a run's, and for one that names code of a package that is not trusted
-    (see `trust.check_names`), unless trust_code allows it. typed: keys that the user has typed for the run.
-    """
-    if not folder.is_dir():
-        raise RunError(f"run={folder}: no such folder")
-    if not (folder / FILE).is_file():
-        raise RunError(f"run={folder}: no {FILE} there, so it is not a run folder")
-    cfg = read_config(folder)
-    check_names(cfg, trust_code)
-    cfg["paths"] = own_cache(cfg["paths"], trust_code, typed)
-    return cfg
-
-
 def changed(recorded: Recorded, typed: list[tuple[str, Any]], conf: Path) -> Recorded:
     """The run's configuration with the overrides applied. `data=<source>` takes that source's file from conf/data, but
     keeps how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
@@ -135,31 +113,3 @@ def compose_group(conf: Path, group: str, name: str) -> dict:
     """conf/<group>/<name>.yaml with its own defaults."""
     with initialize_config_dir(str(conf), version_base="1.3"):
         return plain(compose("train", [f"{group}={name}"])[group], resolve=False)
-
-
-def open_run(run: Path, cfg: dict, checkpoint: str) -> tuple[Tokenizer, Any, int]:
-    """The run's tokenizer, and its model with the parameters of `checkpoint` ("best" or "last"), on the GPU if there
-    is one; and the update they are from. Raises ConfigError if one of them is missing or does not fit the others."""
-    path = run / "checkpoints" / f"{checkpoint}.ckpt"
-    if checkpoint not in (BEST, LAST):
-        raise ConfigError([f"ckpt={checkpoint}: allowed: {BEST}, {LAST}"])
-    if not path.is_file():
-        there = sorted(file.name for file in (run / "checkpoints").glob("*.ckpt")) or "none"
-        raise RunError(f"run={run}: no checkpoint {path.name} there (there is: {there})")
-    tokenizer, content = read_tokenizer(run, cfg), read_checkpoint(path)
-    check_companions(run, content, path)
-    try:
-        model = task_of(cfg, run).model(tokenizer)
-    except (RuntimeError, MemoryError) as error:  # sizes that no machine has memory for
-        raise RunError(f"{run / FILE}: the model cannot be built: {str(error).splitlines()[0]}") from error
-    check_fit(model, content, path)
-    model.load_state_dict(parameters_of(content))
-    return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), content["global_step"]
-
-
-def read_tokenizer(run: Path, cfg: dict) -> Tokenizer:
-    """The tokenizer that a run was trained with. Raises RunError if its file is missing or cannot be read."""
-    try:
-        return tokenizer_class(cfg["tokenizer"]).load(run)
-    except (DataError, OSError) as error:
-        raise RunError(str(error).splitlines()[0]) from error

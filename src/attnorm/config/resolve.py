@@ -10,7 +10,7 @@ from torch import nn
 from attnorm.attention.labels import attention_label
 from attnorm.attention.placement import missing_facts
 from attnorm.attention.tables import check_attention, resolve_attention
-from attnorm.config.choices import choices
+from attnorm.choices import choices
 from attnorm.config.run_settings import RunSettings
 from attnorm.errors import ConfigError
 from attnorm.parts import class_of
@@ -147,12 +147,3 @@ def max_steps(cfg: dict) -> int | None:
 def limit(value: int | None) -> int | None:
     """A limit of the trainer; None for null and -1, which both mean no limit."""
     return None if value in (None, -1) else value
-
-
-def leaves(cfg: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """('trainer.max_steps', value) for every value of a nested dict."""
-    for key, value in cfg.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

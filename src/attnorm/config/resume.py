@@ -1,71 +1,75 @@
-"""Exact resuming: which settings must be the same as those of the run being resumed."""
+"""`resume=`: which run continues in its folder, from which checkpoint, and with which settings."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attnorm.config.checkpoint_files import RECORD, naming_the_reason, read_resumable
-from attnorm.config.resolve import leaves
-from attnorm.errors import CheckpointError, Problem
-from attnorm.parts import TARGET, class_of
-from attnorm.tasks.task import Task
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
 
-FREE = (  # groups and keys that may change: how long, where and how fast a run trains, and what is shown of it
-    *("ckpt_path", "resume", "tags", "paths", "logger", "callbacks", "trainer", "run", "model.init", "tokenizer.file"),
-    *("task.max_steps", "task.validations", "data.num_workers", "data.prefetch_factor", "data.max_test"),
-    "data.test_size",
-)
-NOT_FREE = ("precision", "gradient_clip_val", "gradient_clip_algorithm", "limit_train_batches")  # keys of the trainer
+from attnorm.config.arguments import as_typed, escaped
+from attnorm.config.overrides import compose_group, plain
+from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.run.config_file import EVENTS, FILE, read_config
+from attnorm.run.trust import check_names, own_cache
+
+GROUPS = ("trainer", "run", "callbacks", "logger", "paths")  # other files of these groups may be chosen
+OWN_KEYS = ("resume", "trust_code")
 
 
-def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The flat keys of a configuration that decide what is trained.
+def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[dict[str, Any], list[str]]:
+    """The settings with which the run in a folder continues, and the overrides that were typed for that.
 
-    Texts in `data`, such as paths, are left out: files may have moved, and their content is compared once it is read.
+    The settings are those of config.yaml, changed by `key=value` arguments. Arguments that choose a file of a group are
+    allowed for the groups that may change (GROUPS). arguments: as `arguments.readable` returns them.
+
+    Raises RunError for a folder that is not a run's, and ConfigError for arguments that have no meaning here.
     """
-    task = class_of("task", record["task"], Task)
-    free = (*FREE, *task.scoring, *task.monitoring)
-    kept = {key: value for key, value in leaves(record) if not any(_is_in(key, group) for group in free)}
-    moved = [key for key, value in kept.items() if key.startswith("data.") and isinstance(value, (str, list))]
-    kept = {key: value for key, value in kept.items() if key not in moved or key == f"data.{TARGET}"}
-    return kept | {f"trainer.{name}": record["trainer"][name] for name in NOT_FREE if name in record["trainer"]}
+    if options := [argument for argument in arguments if argument.startswith("-")]:
+        raise ConfigError([f"{option}: has no meaning when a run continues in its folder" for option in options])
+    typed = OverridesParser.create().parse_overrides(arguments)
+    is_trusted = any(it.key_or_group == "trust_code" and it.value() is True for it in typed)
+    if not folder.is_dir():
+        raise RunError(f"resume={folder}: no such folder")
+    if (folder / EVENTS).is_file():
+        raise RunError(f"resume={folder}: this is a sweep folder; to continue the sweep, repeat its command")
+    if not (folder / FILE).is_file():
+        raise RunError(f"resume={folder}: no {FILE} there, so it is not a run folder")
+    if not (folder / FILE).stat().st_size:
+        raise RunError(f"resume={folder}: the run ended before it had recorded its settings; start it anew")
+    recorded = read_config(folder)
+    cfg = OmegaConf.create(escaped(recorded.plain()))
+    problems: list[str] = []
+    changes: list[str] = []
+    for override in typed:
+        if override.key_or_group in OWN_KEYS:
+            continue
+        changes += as_typed([override.input_line or ""])
+        problems += _apply(override, cfg, conf)
+    if problems:
+        raise ConfigError(problems)
+    settings, keys = plain(cfg), [override.key_or_group for override in typed]
+    check_names(settings, is_trusted, training=True, typed=keys)
+    return {**settings, "paths": own_cache(settings["paths"], is_trusted, keys), "resume": str(folder)}, changes
 
 
-def _is_in(key: str, group: str) -> bool:
-    return key == group or key.startswith(f"{group}.")
-
-
-CONTENT = {"settings": dict, "data": dict, "tokenizer": str, "updates": int}  # of a record
-
-
-def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
-    """The keys in which a configuration differs from that of the run whose checkpoint is being resumed.
-
-    Raises CheckpointError for a file that no run can be resumed from.
-    """
-    record = read_resumable(checkpoint)[RECORD]
-    if not all(isinstance(record.get(name), kind) for name, kind in CONTENT.items()):
-        raise CheckpointError(f"{checkpoint}: cannot be resumed from: its record of the run is incomplete")
-    settings = deciding(now)
-    with naming_the_reason(checkpoint):
-        found = list(_differences(record["settings"], settings))
-    return explained(found, checkpoint) if found else []
-
-
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for key in sorted(before.keys() | now.keys()):
-        if key not in before:
-            yield Problem(key, "the run being resumed does not have this key", now[key])
-        elif key not in now:
-            yield Problem(key, f"the run being resumed has {before[key]}")
-        elif before[key] != now[key]:
-            yield Problem(key, f"the run being resumed has {before[key]}", now[key])
-
-
-def explained(problems: list[str], checkpoint: Path) -> list[str]:
-    """The problems, and what to do about them."""
-    advice = (
-        f"ckpt_path={checkpoint}: resuming repeats the settings of the run; to start a new run from its weights, use "
-        f"model.init={checkpoint.parent.parent} (for runs with tokenizer=wordpiece; see docs/pretrained.md)"
-    )
-    return [*problems, advice]
+def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
+    """Applies one override to a recorded configuration, and yields a problem if it cannot be applied."""
+    key, value = override.key_or_group, None if override.is_delete() else override.value()
+    if override.is_sweep_override() or key.startswith("hydra."):
+        yield Problem(key, "cannot be set when a run continues in its folder", value)
+    elif override.is_delete():
+        group, _, name = key.rpartition(".")
+        entries = OmegaConf.select(cfg, group) if group else {}
+        if isinstance(entries, Mapping) and name in entries:
+            OmegaConf.update(cfg, group, {it: inner for it, inner in entries.items() if it != name}, merge=False)
+        else:
+            yield Problem.about(key, f"~{key}: the run being resumed has no such entry to remove")
+    elif key in GROUPS:
+        cfg[key] = compose_group(conf, key, str(value))
+    elif "." in key or not isinstance(cfg.get(key, {}), Mapping):
+        OmegaConf.update(cfg, key, value, force_add=True)
+    else:
+        allowed = f"single keys such as run.save_every_steps=100, and files of the groups {', '.join(GROUPS)}"
+        yield Problem(key, f"cannot be set when a run continues in its folder; allowed: {allowed}", value)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attnorm.config.choices import files_with
-from attnorm.config.resolve import leaves
+from attnorm.choices import files_with
 from attnorm.errors import Problem, UnknownOption, key_of
 from attnorm.imports import SYNONYMS, did_you_mean
+from attnorm.resolved import leaves
 
 
 def with_owners(problem: str, cfg: Mapping[str, Any]) -> str:

@@ -13,12 +13,11 @@ from pydantic import Field
 from torch import nn
 
 from attnorm.attention.testing.before_training import problems_before_training
+from attnorm.choices import choices
 from attnorm.config.check_compiler import check_compiler
 from attnorm.config.check_paths import check_paths
 from attnorm.config.check_trainer import check_trainer
-from attnorm.config.choices import choices
 from attnorm.config.components import component_problems
-from attnorm.config.opened_folder import opened
 from attnorm.config.resolve import (
     GROUPS,
     attention_problems,
@@ -27,8 +26,6 @@ from attnorm.config.resolve import (
     model_sites,
     typed_keys,
 )
-from attnorm.config.resume import changed_settings
-from attnorm.config.run_config import FILE
 from attnorm.config.run_settings import RunSettings
 from attnorm.config.suggestions import keys_named, with_owners
 from attnorm.data.sources.base import Source
@@ -37,6 +34,9 @@ from attnorm.errors import ConfigError, Problem, RunError, key_of
 from attnorm.imports import did_you_mean, nearest
 from attnorm.optim import Optimization
 from attnorm.parts import TARGET, class_of, names_of, options_of
+from attnorm.run.config_file import FILE
+from attnorm.run.opened_folder import opened
+from attnorm.run.resume import changed_settings
 from attnorm.schema import Text, option_problems
 from attnorm.tasks.task import (
     CleaningConfig,

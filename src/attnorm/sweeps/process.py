@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnorm.config.arguments import as_typed, quoted
-from attnorm.config.run_state import FolderLock, RunState, state_of
+from attnorm.run.state import FolderLock, RunState, state_of
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JOB_LOCK
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.config.arguments import as_typed
-from attnorm.config.run_state import PROGRESS, SUMMARY, read_json
+from attnorm.run.state import PROGRESS, SUMMARY, read_json
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JobState, Journal, state_of_job
 

@@ -22,8 +22,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from attnorm.config.run_state import SUMMARY, read_json
 from attnorm.errors import ConfigError, Problem
+from attnorm.run.state import SUMMARY, read_json
 from attnorm.sweeps.jobs import Job, choices
 from attnorm.sweeps.state import JobState
 from attnorm.training.csv_table import read_csv

@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from attnorm.config.run_config import EVENTS as EVENTS
-from attnorm.config.run_state import FolderLock, RunState, is_running, state_of
+from attnorm.run.config_file import EVENTS as EVENTS
+from attnorm.run.state import FolderLock, RunState, is_running, state_of
 from attnorm.sweeps.jobs import Job
 
 SWEEP_LOCK, JOB_LOCK, CONSOLE = "sweep.lock", "job.lock", "console.log"

@@ -9,8 +9,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from attnorm.config.run_state import PROGRESS, read_json
 from attnorm.progress import console
+from attnorm.run.state import PROGRESS, read_json
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import Result
 from attnorm.sweeps.scheduler import Plan

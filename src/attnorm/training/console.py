@@ -13,8 +13,8 @@ from pytorch_lightning.profilers import AdvancedProfiler, Profiler
 from rich.markup import escape
 from rich.table import Table
 
-from attnorm.config.run_state import RunState
 from attnorm.progress import console
+from attnorm.run.state import RunState
 from attnorm.tasks.results import NAMES, Results
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytorch_lightning as pl
 
 from attnorm.config.resolve import limit, max_steps
-from attnorm.config.run_state import drop_inherited_locks
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError
+from attnorm.run.state import drop_inherited_locks
 from attnorm.tasks.task import Task
 
 

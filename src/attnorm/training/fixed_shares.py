@@ -11,8 +11,8 @@ from typing import Any
 from attnorm.attention.build import normalizers_of, short_name
 from attnorm.attention.placement import MIXTURES
 from attnorm.attention.tables import names_in
-from attnorm.config.run_config import FILE, read_config
 from attnorm.errors import ConfigError, Problem
+from attnorm.run.config_file import FILE, read_config
 from attnorm.training.callbacks.learned_scalars import file_of, recorded_scalars
 
 Rows = list[dict[str, str]]

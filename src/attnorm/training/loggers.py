@@ -17,7 +17,7 @@ import yaml
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
-from attnorm.config.resolve import leaves
+from attnorm.resolved import leaves
 from attnorm.schema import Text
 from attnorm.training.csv_table import CsvTable
 

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from attnorm.config.arguments import AUTO
-from attnorm.config.checkpoint_files import (
+from attnorm.run.checkpoint import (
     BEST,
     LAST,
     checkpoints_of,
@@ -17,10 +17,10 @@ from attnorm.config.checkpoint_files import (
     replace_by_copy,
     sweep_unfinished,
 )
-from attnorm.config.integrity import check_fit, check_types, parameters_of
-from attnorm.config.opened_folder import opened
-from attnorm.config.run_config import read_config
-from attnorm.config.run_state import PROGRESS, read_json
+from attnorm.run.config_file import read_config
+from attnorm.run.integrity import check_fit, check_types, parameters_of
+from attnorm.run.opened_folder import opened
+from attnorm.run.state import PROGRESS, read_json
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.checkpointing import LOGGED

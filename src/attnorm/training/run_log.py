@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attnorm.config.resolve import leaves
 from attnorm.parts import TARGET
 from attnorm.progress import console
+from attnorm.resolved import leaves
 from attnorm.training.environment import is_first_rank
 
 FILE = "run.log"

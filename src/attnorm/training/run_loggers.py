@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
-from attnorm.config.checkpoint_files import read_checkpoint
 from attnorm.config.components import build_components, entries
+from attnorm.run.checkpoint import read_checkpoint
 from attnorm.tasks.results import Predictions, Results
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.environment import is_first_rank

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from attnorm.config.checkpoint_files import load_file
-from attnorm.config.sharded_checkpoint import SHARDS, remove_unused, save_shards, with_shards
 from attnorm.errors import UserError
 from attnorm.models.layers import DecoderLayer, EncoderLayer
+from attnorm.run.checkpoint import load_file
+from attnorm.run.shards import SHARDS, remove_unused, save_shards, with_shards
 from attnorm.tasks.ranks import is_sharded, whole
 
 LAYERS = (EncoderLayer, DecoderLayer)  # modules that are called as such, which `fully_shard` needs; normalizers are not

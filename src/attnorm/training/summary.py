@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from attnorm.config.run_state import PROGRESS, SUMMARY, RunState, read_json
 from attnorm.errors import Interrupted
+from attnorm.run.state import PROGRESS, SUMMARY, RunState, read_json
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.environment import is_first_rank, peak_memory, write_json
 

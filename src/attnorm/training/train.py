@@ -11,19 +11,20 @@ import torch
 
 from attnorm.attention.labels import describe_sites
 from attnorm.attention.multihead import attention_layers
-from attnorm.config.checkpoint_files import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
-from attnorm.config.integrity import recorded_digest
-from attnorm.config.resume import deciding
-from attnorm.config.run_config import FILE
-from attnorm.config.run_state import locked
 from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.resolved import ResolvedConfig
+from attnorm.run import warm_start
+from attnorm.run.checkpoint import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
+from attnorm.run.config_file import FILE
+from attnorm.run.integrity import recorded_digest
+from attnorm.run.resume import deciding
+from attnorm.run.state import locked
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
-from attnorm.training import console, warm_start
+from attnorm.training import console
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import recorded_scalars

@@ -8,11 +8,11 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 
-from attnorm.config.checkpoint_files import AtomicCheckpointIO
 from attnorm.config.components import build_components, build_strategy
 from attnorm.config.resolve import limit
 from attnorm.config.run_settings import RunSettings
-from attnorm.config.run_state import RunState
+from attnorm.run.checkpoint import AtomicCheckpointIO
+from attnorm.run.state import RunState
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints
 from attnorm.training.callbacks.early_stopping import EarlyStopping

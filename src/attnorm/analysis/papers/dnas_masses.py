@@ -10,8 +10,8 @@ from attnorm.analysis.figures import least_mass, line, log_axis, log_floor
 from attnorm.analysis.papers.drawing import GREY, STYLES, Drawing, Rows, names_of, panels
 from attnorm.analysis.papers.registry import Settings
 from attnorm.attention.build import short_name
-from attnorm.config.overrides import read_run
 from attnorm.errors import ConfigError, Problem
+from attnorm.run.opening import read_run
 from attnorm.tasks.task import task_of
 
 SITE = "fusion"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from attnorm.analysis.figures import line, split_label
 from attnorm.analysis.papers.drawing import GREEN, Drawing, Rows, listed, names_of, panels, shades
 from attnorm.analysis.papers.registry import Settings
-from attnorm.config.overrides import read_run
 from attnorm.errors import ConfigError, Problem
+from attnorm.run.opening import read_run
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, recorded_scalars
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from attnorm.analysis.report.tables import Table
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict
 from attnorm.analysis.withheld import withheld_lines
-from attnorm.config.run_state import RunState
+from attnorm.run.state import RunState
 from attnorm.tasks.results import LOWER_IS_BETTER
 
 Places = Sequence[str | Path]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from attnorm.analysis.arms import Arm, TrainedRun
-from attnorm.config.run_state import RunState
+from attnorm.run.state import RunState
 from attnorm.training.callbacks.learned_scalars import COLUMNS
 
 METRICS = "metrics.csv"

@@ -8,9 +8,9 @@ from pathlib import Path
 from attnorm.analysis.arms import Arm, TrainedRun, as_number, read_folder, run_folders, waiting_jobs
 from attnorm.analysis.report.tables import Cell, Column, Table, number
 from attnorm.analysis.verdict import count
-from attnorm.config.run_config import FILE
-from attnorm.config.run_state import PROGRESS, FolderLock, RunState, read_json
 from attnorm.errors import RunError
+from attnorm.run.config_file import FILE
+from attnorm.run.state import PROGRESS, FolderLock, RunState, read_json
 from attnorm.sweeps.results import last_line
 from attnorm.sweeps.state import CONSOLE, EVENTS, SWEEP_LOCK
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from attnorm.attention.logsumexp import attention
+from attnorm.attention.linear.logsumexp import attention
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import Normalizer
 

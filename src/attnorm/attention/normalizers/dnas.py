@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from attnorm.attention.logsumexp import logsumexp
+from attnorm.attention.linear.logsumexp import logsumexp
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._cluster_prior import ClusterPrior
 from attnorm.attention.normalizers._key_bias import KeyBiased

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from attnorm.attention.logsumexp import logsumexp
+from attnorm.attention.linear.logsumexp import logsumexp
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._key_bias import KeyBiased
 from attnorm.attention.normalizers.base import add_log_prior, logsumexp_over_queries, masked_scores, softmax_over_keys

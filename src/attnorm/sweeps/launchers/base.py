@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from attnorm.config.run_state import FolderLock, is_running
+from attnorm.run.state import FolderLock, is_running
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import JOB_LOCK, holders
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from attnorm.config.run_state import FolderLock
+from attnorm.run.state import FolderLock
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.launchers.base import Attached, Handle, has_process
 from attnorm.sweeps.process import TRAIN, command_of, exit_code, start_process

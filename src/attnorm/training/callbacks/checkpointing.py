@@ -9,9 +9,9 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
 
-from attnorm.config.checkpoint_files import LAST, UNFINISHED, best_file, read_checkpoint, replace_by_copy
 from attnorm.config.run_settings import RunSettings
 from attnorm.errors import CheckpointError
+from attnorm.run.checkpoint import LAST, UNFINISHED, best_file, read_checkpoint, replace_by_copy
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 
 LOGGED = "logged"  # the key under which a checkpoint has the metrics of its update that were not logged yet

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 
-from attnorm.attention import kernels
+from attnorm.attention.linear import kernels
 from attnorm.training.compiled import CompiledModel
 from attnorm.training.environment import write_json
 
@@ -14,7 +14,7 @@ from attnorm.training.environment import write_json
 class EnvironmentRecord(pl.Callback):
     """Adds to environment.json, when training ends for any reason, on the first rank:
 
-    attention_kernels: the outcome of each self-check, see `attnorm.attention.kernels.self_checks`.
+    attention_kernels: the outcome of each self-check, see `attnorm.attention.linear.kernels.self_checks`.
     compile:           with run.compile=true, see `CompiledModel.facts`.
     """
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Timer
 
-from attnorm.config.checkpoint_files import LAST
 from attnorm.errors import Interrupted
+from attnorm.run.checkpoint import LAST
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # NCCL catches SIGUSR1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 
-from attnorm.config.run_state import PROGRESS
+from attnorm.run.state import PROGRESS
 from attnorm.training.environment import write_json
 
 SECONDS = 2.0  # between two writes

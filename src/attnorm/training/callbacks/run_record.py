@@ -6,11 +6,11 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from attnorm.config.checkpoint_files import RECORD, naming_the_reason, read_resumable
-from attnorm.config.resume import explained
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import CheckpointError, ConfigError
 from attnorm.optim import Optimization
+from attnorm.run.checkpoint import RECORD, naming_the_reason, read_resumable
+from attnorm.run.resume import explained
 
 ENTRIES = "optimizer_entries"  # key of a record
 

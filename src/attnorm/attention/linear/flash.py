@@ -5,8 +5,8 @@ kernels do not accept a bias without an (N, M) table, so the bias is carried by 
 in q and bias / scale in k. Each channel holds as much of the bias as 16 bits can represent. Three channels represent
 a float32 completely.
 
-The operators behind these kernels are private to torch and may change. `attnorm.attention.kernels` checks each of them
-before it is used.
+The operators behind these kernels are private to torch and may change. `attnorm.attention.linear.kernels` checks each
+of them before it is used.
 """
 
 from abc import ABC, abstractmethod

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnorm.attention import flash, kernels
-from attnorm.attention.flash import heads_inside
+from attnorm.attention.linear import flash, kernels
+from attnorm.attention.linear.flash import heads_inside
 
 
 def logsumexp_backward(

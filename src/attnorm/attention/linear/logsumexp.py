@@ -1,7 +1,7 @@
 """The two differentiable operations of linear-memory attention. The (N, M) weights are never stored.
 
-In compiled code they are operators (`attnorm.attention.operators`). Elsewhere they are autograd functions around the
-same kernels, because those cost less per call: 150 us against 255 us forward and backward at 16 positions.
+In compiled code they are operators (`attnorm.attention.linear.operators`). Elsewhere they are autograd functions around
+the same kernels, because those cost less per call: 150 us against 255 us forward and backward at 16 positions.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnorm.attention import kernels, operators
+from attnorm.attention.linear import kernels, operators
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:

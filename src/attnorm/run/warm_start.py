@@ -2,15 +2,18 @@
 
 from pathlib import Path
 
-from attnorm.config.checkpoint_files import BEST
-from attnorm.config.run_config import FILE, read_config
+import torch
+
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.models.bert_checkpoint import weight_files
 from attnorm.models.config import TransformerConfig
-from attnorm.models.load_weights import read_shape
+from attnorm.models.load_weights import LoadReport, load_into, read_shape, read_weights
 from attnorm.parts import TARGET
+from attnorm.run.checkpoint import BEST, read_checkpoint
+from attnorm.run.config_file import FILE, read_config
+from attnorm.run.integrity import listed, not_finite, parameters_of
 from attnorm.schema import parameters, value_problems
 
 FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
@@ -131,3 +134,31 @@ def check_weights(folder: Path) -> None:
 def best_of(folder: Path) -> Path:
     """The best checkpoint of a run."""
     return folder / "checkpoints" / f"{BEST}.ckpt"
+
+
+def load_pretrained(model: torch.nn.Module, init: str) -> LoadReport:
+    """Puts the weights of `model.init` into a model; raises ConfigError where they do not fit."""
+    try:
+        folder = folder_of(init)
+        tensors = parameters_of(read_checkpoint(best_of(folder))) if is_run(folder) else read_weights(folder)
+        if broken := not_finite(tensors):
+            raise DataError(f"the weights are not finite: {listed(broken)}")
+        return load_into(model, tensors)
+    except ValueError as error:
+        raise ConfigError([f"model.init={init}: {error}"]) from error
+
+
+def describe(filled: LoadReport, init: str) -> str:
+    """What was loaded, what starts anew and what was left, a few lines for the screen."""
+
+    def grouped(names: list[str]) -> str:
+        groups = dict.fromkeys(".".join(part for part in name.split(".") if not part.isdigit()) for name in names)
+        shown = list(groups)
+        return ", ".join(shown[:12]) + ", ..." * (len(shown) > 12)
+
+    lines = [f"{len(filled.loaded):,} tensors from {init}"]
+    if filled.missing:
+        lines.append(f"  not there, start anew ({len(filled.missing)}): {grouped(filled.missing)}")
+    if filled.unused:
+        lines.append(f"  there, not used ({len(filled.unused)}): {grouped(filled.unused)}")
+    return "\n".join(lines)

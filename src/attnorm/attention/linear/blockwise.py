@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from attnorm.attention import flash
-from attnorm.attention.flash import Gradients
+from attnorm.attention.linear import flash
+from attnorm.attention.linear.flash import Gradients
 
 
 class Blockwise:

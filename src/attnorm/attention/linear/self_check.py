@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attnorm.attention.flash import Kernel
+from attnorm.attention.linear.flash import Kernel
 
 BATCH, HEADS, QUERIES, KEYS = 2, 2, 70, 150  # no multiple of a kernel's blocks, and more than one block of each
 PARTS = ("output", "logsumexp", "gradient of q", "gradient of k", "gradient of v", "gradient of the bias")

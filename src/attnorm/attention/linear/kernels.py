@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from attnorm.attention.blockwise import Blockwise
-from attnorm.attention.flash import (
+from attnorm.attention.linear.blockwise import Blockwise
+from attnorm.attention.linear.flash import (
     BIAS_PARTS,
     SIXTEEN_BITS,
     EfficientOnCUDA,
@@ -23,7 +23,7 @@ from attnorm.attention.flash import (
     Gradients,
     Kernel,
 )
-from attnorm.attention.self_check import disagreement
+from attnorm.attention.linear.self_check import disagreement
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from attnorm.config.opened_folder import is_name, opened
 from attnorm.errors import RunError
+from attnorm.run.opened_folder import is_name, opened
 
 FILE = "config.yaml"
 EVENTS = "jobs.jsonl"  # of a sweep folder

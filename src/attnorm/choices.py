@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
+CONF = Path(__file__).resolve().parent / "conf"
 
 
 def files_with(key: str) -> list[str]:

@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attnorm.config.choices import choices
-from attnorm.config.opened_folder import leave_out
-from attnorm.config.run_config import EVENTS, FILE, read_settings
+from attnorm.choices import choices
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import look_last_in
 from attnorm.parts import TARGET
+from attnorm.run.config_file import EVENTS, FILE, read_settings
+from attnorm.run.opened_folder import leave_out
 
 log = logging.getLogger(__name__)
 IMPORTED = ("task", "model", "data", "tokenizer")  # for an evaluation: never optimizer, scheduler, callbacks or loggers

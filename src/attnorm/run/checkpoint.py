@@ -13,9 +13,9 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from torch import Tensor
 
-from attnorm.config.integrity import companions, listed, not_finite, seal, verify
-from attnorm.config.sharded_checkpoint import copy_shards, remove_unused, with_shards
 from attnorm.errors import CheckpointError, SaveError, UserError
+from attnorm.run.integrity import companions, listed, not_finite, seal, verify
+from attnorm.run.shards import copy_shards, remove_unused, with_shards
 
 BEST, LAST, PREVIOUS = "best", "last", "previous"
 UNFINISHED = ".unfinished"

@@ -1,0 +1,149 @@
+"""Exact resuming: which settings must be the same as those of the run being resumed, and where a run continues."""
+
+import csv
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attnorm.errors import CheckpointError, Problem, RunError
+from attnorm.parts import TARGET, class_of
+from attnorm.resolved import leaves
+from attnorm.run.checkpoint import RECORD, checkpoints_of, naming_the_reason, read_checkpoint, read_resumable
+from attnorm.run.config_file import FILE, read_config
+from attnorm.run.key import run_key
+from attnorm.run.state import RunState, state_of
+from attnorm.tasks.task import Task
+
+log = logging.getLogger(__name__)
+
+FREE = (  # groups and keys that may change: how long, where and how fast a run trains, and what is shown of it
+    *("ckpt_path", "resume", "tags", "paths", "logger", "callbacks", "trainer", "run", "model.init", "tokenizer.file"),
+    *("task.max_steps", "task.validations", "data.num_workers", "data.prefetch_factor", "data.max_test"),
+    "data.test_size",
+)
+NOT_FREE = ("precision", "gradient_clip_val", "gradient_clip_algorithm", "limit_train_batches")  # keys of the trainer
+
+
+def deciding(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat keys of a configuration that decide what is trained.
+
+    Texts in `data`, such as paths, are left out: files may have moved, and their content is compared once it is read.
+    """
+    task = class_of("task", record["task"], Task)
+    free = (*FREE, *task.scoring, *task.monitoring)
+    kept = {key: value for key, value in leaves(record) if not any(_is_in(key, group) for group in free)}
+    moved = [key for key, value in kept.items() if key.startswith("data.") and isinstance(value, (str, list))]
+    kept = {key: value for key, value in kept.items() if key not in moved or key == f"data.{TARGET}"}
+    return kept | {f"trainer.{name}": record["trainer"][name] for name in NOT_FREE if name in record["trainer"]}
+
+
+def _is_in(key: str, group: str) -> bool:
+    return key == group or key.startswith(f"{group}.")
+
+
+CONTENT = {"settings": dict, "data": dict, "tokenizer": str, "updates": int}  # of a record
+
+
+def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
+    """The keys in which a configuration differs from that of the run whose checkpoint is being resumed.
+
+    Raises CheckpointError for a file that no run can be resumed from.
+    """
+    record = read_resumable(checkpoint)[RECORD]
+    if not all(isinstance(record.get(name), kind) for name, kind in CONTENT.items()):
+        raise CheckpointError(f"{checkpoint}: cannot be resumed from: its record of the run is incomplete")
+    settings = deciding(now)
+    with naming_the_reason(checkpoint):
+        found = list(_differences(record["settings"], settings))
+    return explained(found, checkpoint) if found else []
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted(before.keys() | now.keys()):
+        if key not in before:
+            yield Problem(key, "the run being resumed does not have this key", now[key])
+        elif key not in now:
+            yield Problem(key, f"the run being resumed has {before[key]}")
+        elif before[key] != now[key]:
+            yield Problem(key, f"the run being resumed has {before[key]}", now[key])
+
+
+def explained(problems: list[str], checkpoint: Path) -> list[str]:
+    """The problems, and what to do about them."""
+    advice = (
+        f"ckpt_path={checkpoint}: resuming repeats the settings of the run; to start a new run from its weights, use "
+        f"model.init={checkpoint.parent.parent} (for runs with tokenizer=wordpiece; see docs/pretrained.md)"
+    )
+    return [*problems, advice]
+
+
+def newest_unfinished(cfg: Mapping[str, Any], label: str) -> Path | None:
+    """The newest run of the same resolved configuration that has started and ended without finishing.
+
+    Raises RunError if a newer one is still going.
+    """
+    parent, key = Path(cfg["paths"]["log_dir"]) / cfg["task"]["name"] / label, run_key(cfg)
+    configs = sorted(parent.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in configs:
+        try:
+            if not path.stat().st_size or run_key(read_config(path.parent)) != key:
+                continue
+            state = state_of(path.parent)
+        except RunError as error:
+            log.warning("resume=auto leaves out a folder: %s", error)
+            continue
+        if state is RunState.RUNNING:
+            another = "wait until it has ended, or type resume=null to start another run with these settings"
+            raise RunError(f"resume=auto: {path.parent} is still going; {another}")
+        if state.is_unfinished:
+            return path.parent
+    return None
+
+
+def newest_good(folder: Path) -> Path | None:
+    """The checkpoint from which the run in a folder continues; None if it has not saved any.
+
+    Damaged checkpoints, and those of other runs, are skipped with a warning. Raises RunError if there are checkpoints
+    but none can be used.
+    """
+    files, cfg, reasons = checkpoints_of(folder / "checkpoints"), read_config(folder).plain(), []
+    for path in [*files[:1], *sorted(files[1:], key=_update, reverse=True)]:  # last.ckpt is the newest one
+        try:
+            foreign = changed_settings(cfg, path)
+        except CheckpointError as error:
+            reasons.append(str(error))
+            continue
+        if not foreign:
+            for reason in reasons:
+                log.warning("%s; continuing from %s", reason, path.name)
+            return path
+        reasons.append(f"{path}: this is a checkpoint of another run: {foreign[0]}")
+    if files:
+        raise RunError(f"resume={folder}: none of its checkpoints can be used: {'; '.join(reasons)}")
+    start = cfg.get("ckpt_path")  # a run that starts from a checkpoint takes over its curves first
+    if (step := last_logged(folder)) > (max(0, _update(Path(start))) if start else 0):
+        raise RunError(
+            f"resume={folder}: the run has logged update {step:,}, but {folder / 'checkpoints'} has no checkpoints. Is "
+            "a disk missing? To train from the beginning, start a new run"
+        )
+    return None
+
+
+def last_logged(folder: Path) -> int:
+    """The last update in metrics.csv, or 0. A checkpoint is saved before the first update is logged."""
+    try:
+        with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
+            return max((int(row["step"] or 0) for row in csv.DictReader(file)), default=0)
+    except FileNotFoundError:
+        return 0
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise RunError(f"{folder / 'metrics.csv'}: cannot be read: {error}") from error
+
+
+def _update(path: Path) -> int:
+    """The update that a checkpoint is from; -1 for one that is damaged."""
+    try:
+        return read_checkpoint(path)["global_step"]
+    except CheckpointError:
+        return -1
