@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import Field
 from torch import nn
 
+from attnorm.attention.tables import AttentionTables
 from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.choices import choices
 from attnorm.config.check_compiler import check_compiler
@@ -98,7 +99,7 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     if found.is_valid("model", "task", "data"):
         found += ineffective_overrides(cfg, overrides)
     if found.is_valid("model", "attention"):
-        found += problems_before_training(cfg["attention"], model_sites(cfg), model_heads(cfg))
+        found += problems_before_training(AttentionTables(cfg["attention"], model_sites(cfg), heads=model_heads(cfg)))
     if found.is_valid("tokenizer"):
         found.add("tokenizer", check_tokenizer(cfg["tokenizer"]))
     found += Optimization(cfg["optimizer"], cfg["scheduler"]).problems()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from attnorm.attention.build import normalizers_of
-from attnorm.attention.tables import at_site, with_tables
+from attnorm.attention.tables import AttentionTables
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.parallel import PARALLEL
 from attnorm.data.tokenizers.base import Tokenizer
@@ -79,7 +79,7 @@ class TranslationTask(Seq2SeqTask):
 
     def cross_normalizers(self) -> list[str]:
         """The normalizers of the attention to the source."""
-        return normalizers_of(at_site(with_tables(self.cfg["attention"]), "cross", autoregressive=True))
+        return normalizers_of(AttentionTables(self.cfg["attention"], {"cross": True}).at_sites["cross"])
 
     def while_decoding(self, model: Any) -> AbstractContextManager:
         return limited(model, self.decoding().fertility, self.cross_normalizers())
