@@ -90,7 +90,7 @@ class Problems(list[str]):
                 return cls(**options)
             except ValueError as error:  # values that do not fit each other
                 self.append(Problem.about(f"{group}.{str(error).partition('=')[0]}", f"{group}.{error}"))
-        incomplete = object.__new__(cls)
+        incomplete: Any = object.__new__(cls)
         for name, value in {**defaults_of(cls), **settings}.items():
             object.__setattr__(incomplete, name, value)
         return incomplete

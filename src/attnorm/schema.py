@@ -105,7 +105,8 @@ def call(maker: Callable, options: Mapping[str, Any], facts: Mapping[str, Any]) 
 
 def _converted(maker: Callable, options: Mapping[str, Any]) -> tuple[dict[str, Any], set[Any]]:
     """Options that a class or function takes, converted, and the names of those whose values are not allowed."""
-    values, wrong = dict(options), set()
+    values = dict(options)
+    wrong: set[Any] = set()
     if not (maker.__module__.startswith("attnorm.") or is_dataclass(maker)):
         for name in _tuples(maker):
             if isinstance(values.get(name), list):
@@ -134,8 +135,8 @@ def _options_adapter(maker: Callable) -> TypeAdapter:
                 _adapter(annotation)
         except UNCHECKABLE:
             annotations[name] = Any
-    table: Any = TypedDict("table", annotations, total=False)  # type: ignore[misc]  # its fields are known only here
-    table.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
+    table = TypedDict("table", annotations, total=False)  # type: ignore[misc]  # its fields are known only here
+    setattr(table, "__pydantic_config__", ConfigDict(arbitrary_types_allowed=True))  # noqa: B010
     return TypeAdapter(table)
 
 

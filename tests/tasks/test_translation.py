@@ -19,7 +19,6 @@ from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import corpus_metrics_of, example_table
 from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.cli import train as front
-from attnorm.config.validate import check
 from attnorm.errors import RunError, UserError
 from attnorm.tasks.results import CORPUS_METRICS as KEY
 from attnorm.tasks.results import Predictions
@@ -222,5 +221,5 @@ def test_the_coverage_of_a_source_word_counts_every_token_of_the_target(monkeypa
 )
 def test_wrong_settings_are_refused(typed, message):
     typed = ["task=translation", *typed]
-    problems = [str(it) for it in check(runs.plain(*typed), overrides=typed)]
+    problems = [str(it) for it in runs.problems(runs.plain(*typed), overrides=typed)]
     assert len(problems) == 1 and re.search(message, problems[0]), problems

@@ -9,9 +9,9 @@ import yaml
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.recording import record
+from attnorm.run.scalars import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
-from attnorm.training.csv_table import read_csv
 from attnorm.training.run_folder import load_weights
 
 EVERY_2 = ("callbacks=measures", "callbacks.attention_measures.every_n_steps=2")

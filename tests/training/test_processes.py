@@ -13,8 +13,9 @@ import torch
 from marks import slow
 from tolerance import rounding
 
-from attnorm.config.check_trainer import check_trainer
+from attnorm.config.check_trainer import check_trainer, read_trainer
 from attnorm.errors import CheckpointError
+from attnorm.parts import Problems
 from attnorm.run import shards as sharded_checkpoint
 from attnorm.run.checkpoint import read_checkpoint, read_resumable
 from attnorm.run.config_file import read_config
@@ -120,6 +121,13 @@ def test_a_parameter_without_dimensions_is_refused_by_name(tmp_path):
         FullySharded().shard(model)
 
 
+def problems_of(**trainer):
+    """The problems of the group `trainer` with these keys."""
+    problems = Problems()
+    check_trainer(read_trainer({"devices": 1, "accelerator": "cpu", **trainer}, problems), problems)
+    return problems
+
+
 @pytest.mark.parametrize(
     ("strategy", "text"),
     [
@@ -130,12 +138,12 @@ def test_a_parameter_without_dimensions_is_refused_by_name(tmp_path):
     ],
 )
 def test_a_wrong_strategy_is_named(strategy, text):
-    problems = check_trainer({"devices": 1, "accelerator": "cpu", "strategy": strategy})
+    problems = problems_of(strategy=strategy)
     assert len(problems) == 1 and text in problems[0]
 
 
 def test_several_machines_need_a_launcher():
-    [problem] = check_trainer({"devices": 1, "accelerator": "cpu", "strategy": "ddp", "num_nodes": 2})
+    [problem] = problems_of(strategy="ddp", num_nodes=2)
     assert "trainer.num_nodes=2: start the processes of all machines with torchrun or srun" in problem
 
 

@@ -19,11 +19,12 @@ from pytorch_lightning.loggers import Logger
 import attnorm
 from attnorm.analysis.figures import draw_run
 from attnorm.resolved import leaves
+from attnorm.run.scalars import read_csv
 from attnorm.training import loggers as tracking
 from attnorm.training import run_loggers
 from attnorm.training import train as training
 from attnorm.training.callbacks.throughput import Throughput
-from attnorm.training.csv_table import CsvTable, continue_history, read_csv
+from attnorm.training.csv_table import CsvTable, continue_history
 from attnorm.training.loggers import MetricsFile, has_wandb_key, markdown_table, thin
 from attnorm.training.train import train
 

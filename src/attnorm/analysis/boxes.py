@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnorm.analysis.figures import save
+from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sampler import MicroBatch
 from attnorm.run.opening import open_run, read_run
 from attnorm.tasks.task import task_of
@@ -33,9 +34,9 @@ def draw_boxes(run: Path, rows: list[int], folder: Path | None = None, trust_cod
     (`view_shares`). Raises ValueError for a run of another task or of a model without boxes, for views without box
     positions, and for questions that do not exist.
     """
-    cfg = read_run(run, trust_code)
-    if task_of(cfg).interface != "vqa":
-        raise ValueError(f"{run}: a run of task={cfg['task']['name']}; boxes are those of task=vqa")
+    cfg = resolve_recorded(read_run(run, trust_code))
+    if cfg.task_class.interface != "vqa":
+        raise ValueError(f"{run}: a run of task={cfg.task.name}; boxes are those of task=vqa")
     tokenizer, model, _ = open_run(run, cfg, "best")
     task: Any = task_of(cfg, run)  # with `views` and `answers`, as VqaTask has them
     split = task.splits(tokenizer, ("validation",))["validation"]

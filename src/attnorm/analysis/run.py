@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading, read
-from attnorm.config.resolve import run_label
+from attnorm.config.resolve import resolve_recorded
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import BEST
 from attnorm.run.opening import open_run, read_run
 from attnorm.tasks.task import Task, Tokens, task_of
@@ -69,9 +70,14 @@ class Run:
         return pd.read_csv(self.folder / name)
 
     @cached_property
+    def resolved(self) -> ResolvedConfig:
+        """The configuration with its classes and typed groups."""
+        return resolve_recorded(self.config)
+
+    @cached_property
     def task(self) -> Task:
         """The task, which builds data and models from the configuration."""
-        return task_of(self.config, self.folder)
+        return task_of(self.resolved, self.folder)
 
     @property
     def model(self) -> nn.Module:
@@ -85,7 +91,7 @@ class Run:
 
     @cached_property
     def _opened(self) -> tuple[Tokenizer, nn.Module, int]:
-        return open_run(self.folder, self.config, self.checkpoint)
+        return open_run(self.folder, self.resolved, self.checkpoint)
 
     def generate(self, texts: Sequence[str]) -> list[str]:
         """Generates an output, such as a headline, for each text.
@@ -156,7 +162,7 @@ class Run:
     @property
     def name(self) -> str:
         """The attention and the seed of the run, for titles."""
-        return f"{run_label(self.config)} seed {self.config['seed']}"
+        return f"{self.resolved.label} seed {self.resolved.seed}"
 
     @cached_property
     def validation(self) -> Split:

@@ -129,7 +129,8 @@ class AttentionTables:
         scaled dot product. Sites that the model does not have are removed, and so are options of parts that it does not
         use. Resolving the result again does not change it.
         """
-        attention, tables = self.attention, {**self.at_sites, "prior": {}, "scorer": {}, "bank": {}}
+        attention = self.attention
+        tables: dict[str, Any] = {**self.at_sites, "prior": {}, "scorer": {}, "bank": {}}
         for site in self.sites:
             tables["prior"][site] = attention["prior"].get(site, [])
             tables["scorer"][site] = attention["scorer"].get(site, "scaled_dot")
@@ -296,10 +297,12 @@ def default_problems(tables: AttentionTables) -> Iterator[str]:
 
 def layer_problems(tables: AttentionTables) -> Iterator[str]:
     """Lists whose length is not the number of layers of their site."""
-    for site, value in tables.at_sites.items() if tables.layers is not None else ():
+    if (layers := tables.layers) is None:
+        return
+    for site, value in tables.at_sites.items():
         if isinstance(value, str):
             continue
-        key, layers = f"attention.{site if site in tables.attention else DEFAULT}", tables.layers
+        key = f"attention.{site if site in tables.attention else DEFAULT}"
         if site not in layers:
             yield f"{key}={as_typed(value)}: the model does not say how many layers {site} has; set one normalizer"
         elif type(layers[site]) is int and len(value) != layers[site]:

@@ -8,7 +8,7 @@ Everything that Hydra reads correctly stays as it was typed.
 Three more things are rewritten:
 
 - `model.dropout=0.1` becomes `++model.dropout=0.1`, which Hydra accepts whether a file sets the key or not. Which keys
-  are valid depends on the parts that are used; `validate` checks that, and knows better names than Hydra.
+  are valid depends on the parts that are used; `resolve` checks that, and knows better names than Hydra.
 - `callbacks=null` becomes `~callbacks`, because Hydra has no such value for a group.
 - `attention=package.module.Class` and `attention=[dnas,softmax]` become choices of the group like its files.
 """

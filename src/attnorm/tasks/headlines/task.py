@@ -85,7 +85,7 @@ class HeadlineTask(Seq2SeqTask):
             label_smoothing=self.config.label_smoothing,
             rouge_pairs=self.config.rouge_pairs,
             stemmer=self.config.stemmer,
-            max_length=self.cfg["decoding"]["max_length"],
+            max_length=self.decoding().max_length,
         )
 
     def score(self, module: HeadlineModule, split: Split) -> Results:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
+from attnorm.run.scalars import read_csv
 from attnorm.schema import WholeNumber
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import gathered
-from attnorm.training.csv_table import CsvTable, read_csv
+from attnorm.training.csv_table import CsvTable
 
 ATTENTION_FILE = "attention.csv"
 
