@@ -1,1 +1,1 @@
-"""The tasks. Each subpackage contains the features, the LightningModule, the metric and the task class of one task."""
+"""The tasks. Each subpackage contains the features, the loss, the metric and the task class of one task."""
