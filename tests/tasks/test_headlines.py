@@ -169,9 +169,7 @@ TABLE = Table([6, 2, 9, 4, 1, 7, 3], [3, 1, 5, 2, 2, 6, 4])
 
 def headline_task(model, accumulation=1, ranks=1, label_smoothing=0.0):
     """The task, told of so many accumulation steps and devices."""
-    task = HeadlineModule(
-        model, TOKENIZER, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
-    )
+    task = HeadlineModule(model, TOKENIZER, None, None, label_smoothing=label_smoothing, scored_pairs=0, max_length=5)
     task.log = lambda *_, **__: None
     task._trainer = SimpleNamespace(
         accumulate_grad_batches=accumulation, world_size=ranks, global_step=0, current_epoch=0
