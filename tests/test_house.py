@@ -21,6 +21,7 @@ BASE = {  # single files that every floor may import, and which others of them e
     "progress": set(),
     "resolved": set(),
     "schema": {"errors", "imports"},
+    "wording": set(),
     "parts": {"errors", "imports"},
 }
 BELOW = {  # what of ours a floor may import besides BASE and itself
