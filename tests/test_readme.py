@@ -57,16 +57,16 @@ SQUAD = {  # the smallest file of its form
 }
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
-    r"(?:(?:(?:srun(?: --\S+)+ )?python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|attention(?!=)))"
+    r"(?:(?:python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
+    r"|(?:srun(?: --\S+)+ )?attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|attention(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
 REAL = (  # those that are run, tiny
     "python train.py attention=hnas task=gigaword",
-    "python train.py -m attention=softmax,dnas,hnas seed=1,2,3",
-    "python train.py -m hparams_search=attention",
-    "python train.py debug=fdr",
+    "attnorm train -m attention=softmax,dnas,hnas seed=1,2,3",
+    "attnorm train -m hparams_search=attention",
+    "attnorm train debug=fdr",
 )
 
 
@@ -170,7 +170,7 @@ def material(tmp_path, monkeypatch):
             (r"data\.dir=(<[^>]*>|/data/\w+)", f"data.dir={tmp_path}"),
         ):
             typed = re.sub(pattern, value, typed)
-        return shlex.split(typed[COMMAND.match(typed).end(1 if ".py" in typed else 2) :].removeprefix(".py"))
+        return shlex.split(typed[re.search(VERB, typed).end() :])
 
     return arguments
 
@@ -321,12 +321,12 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
         for page in ("README.md", "docs/tutorial.md", "docs/training.md")
         for code in blocks(runs.ROOT / page, "bash")
         for line in code.splitlines()
-        if re.match(r"python (?:eval|generate)\.py ", line)
+        if re.match(r"attnorm (?:eval|generate) ", line)
     ]
     assert len(lines) >= 6
     for typed in dict.fromkeys(re.split(r"\s+>", line)[0] for line in lines):
-        script, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
-        assert runs.call(monkeypatch, script.removesuffix(".py"), *arguments) == 0
+        verb, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
+        assert runs.call(monkeypatch, verb, *arguments) == 0
     assert {path.name for path in run.glob("eval_*.json")} >= {"eval_validation.json", "eval_test.json"}
 
 
