@@ -39,7 +39,7 @@ from attnorm.config.renamed import CHOICES, RENAMED
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.run.opening import read_run
-from attnorm.tasks.headlines.module import HeadlineModule
+from attnorm.tasks.headlines.task import HeadlineModule
 from attnorm.tasks.module import NonFiniteLoss
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.csv_table import read_csv

@@ -12,12 +12,12 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.headlines.rouge import Rouge, lead
+from attnorm.tasks.headlines.task import HeadlineModule
 from attnorm.tasks.module import NonFiniteLoss, spread_non_finite
+from attnorm.tasks.seq2seq.base import smoothed_cross_entropy
 from attnorm.tasks.seq2seq.features import PairCollator
 from attnorm.tasks.seq2seq.generate import cut, special_tokens, target_logits, write_texts
-from attnorm.tasks.seq2seq.module import smoothed_cross_entropy
 
 pytestmark = pytest.mark.numerical
 

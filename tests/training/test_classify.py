@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
-from attnorm.tasks.classification.module import ClassificationModule
+from attnorm.tasks.classification.task import ClassificationModule
 from attnorm.tasks.task import task_of
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train

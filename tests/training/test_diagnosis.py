@@ -22,12 +22,12 @@ from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.cli import errors
 from attnorm.data.loader import ResumableLoader
 from attnorm.errors import ConfigError, RunError, UserError
-from attnorm.tasks.classification.module import ClassificationModule
-from attnorm.tasks.headlines.module import HeadlineModule
-from attnorm.tasks.mlm.module import MaskedLMModule
+from attnorm.tasks.classification.task import ClassificationModule
+from attnorm.tasks.headlines.task import HeadlineModule
+from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.module import NonFiniteLoss
 from attnorm.tasks.seq2seq import generate as headlines
-from attnorm.tasks.squad.module import SpanModule
+from attnorm.tasks.squad.task import SpanModule
 from attnorm.tasks.vqa.module import VqaModule
 from attnorm.training import diagnosis
 from attnorm.training.callbacks.loss_spike import LEAST, LossSpike, is_spike

@@ -19,9 +19,9 @@ from torch.testing import assert_close
 from attnorm.cli import errors
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError, Interrupted
-from attnorm.tasks.headlines.module import HeadlineModule
+from attnorm.tasks.headlines.task import HeadlineModule
 from attnorm.tasks.module import NonFiniteLoss
-from attnorm.tasks.seq2seq import module as gigaword
+from attnorm.tasks.seq2seq import base as gigaword
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.csv_table import read_csv

@@ -11,8 +11,8 @@ from torch import nn
 
 from attnorm.data.loader import ResumableLoader
 from attnorm.run.checkpoint import AtomicCheckpointIO
-from attnorm.tasks.headlines.module import HeadlineModule
-from attnorm.tasks.mlm.module import MaskedLMModule
+from attnorm.tasks.headlines.task import HeadlineModule
+from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of
 from attnorm.training import flops

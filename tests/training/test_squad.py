@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch, TokenBatches
-from attnorm.tasks.squad.module import SpanModule
+from attnorm.tasks.squad.task import SpanModule
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.csv_table import read_csv

@@ -14,7 +14,7 @@ import runs
 import torch
 
 from attnorm.errors import Interrupted
-from attnorm.tasks.headlines.module import HeadlineModule
+from attnorm.tasks.headlines.task import HeadlineModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.seq2seq.features import PairCollator
 from attnorm.training import summary

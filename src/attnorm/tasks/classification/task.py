@@ -1,14 +1,124 @@
 """Classification of texts or pairs of texts. The baseline always predicts the most frequent label."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from attnorm.data import validation as checks
+from attnorm.data.featurizer import Featurizer, Table, list_lengths, pad, second_part
 from attnorm.data.preprocess import Split
+from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import LABELLED
+from attnorm.data.sources.labelled_files import label_problems
 from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import DataError
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
-from attnorm.tasks.classification.features import ClassificationCollator, ClassificationFeaturizer
-from attnorm.tasks.classification.module import ClassificationModule
-from attnorm.tasks.labels import with_predictions
+from attnorm.tasks.labels import LabelModule, with_predictions
 from attnorm.tasks.results import Results
+
+
+class ClassificationFeaturizer(Featurizer):
+    """One row per text or pair, truncated to `max_length` tokens, including special tokens.
+
+    In a pair, the longer text is truncated first; if both have the same length, the second one. labels: the names of
+    the labels, whose order defines their numbers. Raises ValueError if `max_length` is too small for two texts, and for
+    invalid labels.
+    """
+
+    schema = LABELLED
+
+    def __init__(self, max_length: int, labels: Sequence[str]):
+        if problems := checks.whole_number("model.max_source", max_length, least=5) + label_problems(labels):
+            raise DataError("\n".join(problems))
+        self.max_length, self.labels = max_length, list(labels)
+
+    def settings(self) -> list:
+        return ["labelled", 1, self.max_length, self.labels]
+
+    def columns(self) -> dict:
+        """ids; `first`, the number of tokens of the first part, including [CLS] and [SEP]; label, its number."""
+        import pyarrow as pa
+
+        return {"ids": pa.list_(pa.int32()), "first": pa.int32(), "label": pa.int32()}
+
+    def encode(
+        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
+    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        if unknown := sorted(set(texts["label"]) - numbers.keys()):
+            raise DataError(checks.unknown(f"label {unknown[0]!r} is not in data.labels", unknown[0], self.labels))
+        table: dict[str, list] = {"ids": [], "first": [], "label": [numbers[name] for name in texts["label"]]}
+        truncated = 0
+        encoded = (tokenizer.encode(texts[column]) for column in ("text", "second"))
+        for ids, second, text in zip(*encoded, texts["second"], strict=True):
+            specials = 3 if text else 2
+            kept = keep(len(ids), len(second), self.max_length - specials)
+            truncated += kept != (len(ids), len(second))
+            row = [tokenizer.bos_id, *ids[: kept[0]], tokenizer.eos_id]
+            table["first"].append(len(row))
+            table["ids"].append([*row, *second[: kept[1]], tokenizer.eos_id] if text else row)
+        counts = Counter(texts["label"])
+        return table, {"truncated": truncated} | {f"label {name}": counts[name] for name in self.labels}
+
+    def lengths(self, ids: Table) -> np.ndarray:
+        return list_lengths(ids, "ids").astype(np.int32)[:, None]
+
+    def weights(self, ids: Table) -> np.ndarray:
+        return np.ones(len(ids), np.int64)
+
+    def describe(self, counts: dict[str, int]) -> str:
+        shares = ", ".join(f"{name} {counts[f'label {name}'] / counts['kept']:.1%}" for name in self.labels)
+        return (
+            f"{counts['kept']:,} rows ({counts['empty']:,} empty skipped, {counts['truncated']:,} truncated; {shares})"
+        )
+
+
+def keep(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of two sequences fit into `room` if the longer one (in a tie, the second) is truncated first."""
+    kept = min(second, max(room // 2, room - first))
+    return min(first, room - kept), kept
+
+
+class ClassificationCollator(Dataset):
+    """`MicroBatch` -> tensors, padded to the longest row of the batch. rows: a table of `ClassificationFeaturizer`."""
+
+    def __init__(self, rows: Table, pad_id: int):
+        self.rows, self.pad_id = rows, pad_id
+
+    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
+        """Returns the tensors of a batch.
+
+        ids: int64 (B, N). types: (B, N), 1 in the second text. labels: (B,). rows: (B,). divisor: (), the number of
+             rows of
+        the update.
+        """
+        table = self.rows[part.rows]
+        return {
+            "ids": pad(table["ids"], self.pad_id),
+            "types": second_part(table["first"], table["ids"]).long(),
+            "labels": torch.tensor(table["label"]),
+            "rows": torch.tensor(part.rows),
+            "divisor": torch.tensor(part.divisor),
+        }
+
+
+class ClassificationModule(LabelModule):
+    """Cross-entropy over the labels; accuracy.
+
+    texts: the validation split, with the columns text, second and label. labels: the names of the labels, by number.
+    """
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Scores (B, labels)."""
+        return self.model(batch["ids"], batch["types"]).float()
+
+    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
+        return (batch["ids"] != self.tokenizer.pad_id).sum()
 
 
 class ClassificationTask(EncoderTask):
