@@ -20,10 +20,11 @@ from attnorm.analysis.scores import corpus_metrics_of, example_table
 from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.cli import train as front
 from attnorm.errors import RunError, UserError
+from attnorm.tasks.bleu import Bleu
 from attnorm.tasks.results import CORPUS_METRICS as KEY
 from attnorm.tasks.results import Predictions
 from attnorm.tasks.task import task_of
-from attnorm.tasks.translation.scores import CORPUS_METRICS, Bleu, ChrF, Scorer, corpus_scores, sentence_chrf
+from attnorm.tasks.translation.scores import CORPUS_METRICS, ChrF, Scorer, corpus_scores, sentence_chrf
 
 REFERENCES = ["the cat sat on the mat .", "there is a dog in the garden today .", "hello", "two old men talk", "no"]
 TRANSLATIONS = ["the cat sat on a mat .", "a dog is in the garden .", "hello", "", "two young men talk about no one"]
@@ -70,7 +71,7 @@ def test_texts_are_detokenized_before_they_are_scored():
 
 def test_the_language_of_the_targets_decides_how_texts_are_detokenized(tmp_path):
     def recorded(*typed):
-        return front.check_composed(runs.composed("task=translation", *typed)).settings
+        return front.check_composed(runs.composed("task=translation", *typed))
 
     for file in ("train.en", "train.fr", "val.en", "val.fr"):
         (tmp_path / file).write_text("a b\n")

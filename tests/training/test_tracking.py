@@ -176,13 +176,13 @@ def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, asked,
     monkeypatch.setattr(tracking.WandbLogger, "log_hyperparams", lambda *_: None)
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
-    cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={asked}", "tags=[a]", "seed=3")
-    run_loggers.RunLoggers(cfg, nobody, "hnas", group="sweep").open()
+    cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={asked}", "tags=[a]", "seed=3", "attention=hnas")
+    run_loggers.RunLoggers(cfg, nobody, group="sweep").open()
     assert made["mode"] == made_with
     assert made["name"] == "gigaword hnas seed 3"
     assert (made["tags"], made["group"], made["project"]) == (["a"], "sweep", "attnorm")
     first = made["id"]
-    run_loggers.RunLoggers(cfg, nobody, "hnas").open()
+    run_loggers.RunLoggers(cfg, nobody).open()
     assert made["id"] == first == (nobody / "wandb_id.txt").read_text().strip()  # a resumed run goes on there
 
 

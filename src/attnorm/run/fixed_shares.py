@@ -10,7 +10,7 @@ from typing import Any
 
 from attnorm.attention.build import normalizers_of, short_name
 from attnorm.attention.placement import MIXTURES
-from attnorm.attention.tables import names_in
+from attnorm.attention.problems import names_in
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.config_file import FILE, read_config
 from attnorm.run.scalars import file_of, recorded_scalars

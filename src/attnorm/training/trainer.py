@@ -11,7 +11,6 @@ from pytorch_lightning.plugins.environments import SLURMEnvironment
 from attnorm.config.check_trainer import strategy_of
 from attnorm.config.components import build_entries
 from attnorm.resolved import ResolvedConfig
-from attnorm.run.checkpoint import AtomicCheckpointIO
 from attnorm.run.state import RunState
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints
@@ -21,6 +20,7 @@ from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
 from attnorm.training.callbacks.plateau import PlateauSteps
 from attnorm.training.callbacks.rng_state import RandomStreams
 from attnorm.training.callbacks.watchdog import SLOW
+from attnorm.training.checkpoint_io import AtomicCheckpointIO
 from attnorm.training.compiled import compiled
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.profiler import profiler_of
@@ -32,7 +32,7 @@ FOREVER = 365 * 86400.0
 def build_trainer(
     cfg: ResolvedConfig,
     run_folder: Path,
-    module: TaskModule,
+    task_module: TaskModule,
     loggers: list[Logger],
     required: list[pl.Callback],
     stop: GracefulStop,
@@ -45,14 +45,15 @@ def build_trainer(
     settings = {**cfg.trainer.arguments, "max_epochs": cfg.trainer.max_epochs}
     settings["profiler"] = profiler_of(settings.get("profiler"), run_folder)
     settings["strategy"] = strategy_of(cfg.trainer)
-    facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.mode}
+    facts = {"run_folder": run_folder, "monitor": task_module.monitor, "mode": task_module.mode}
     callbacks = [RandomStreams(cfg.seed), PlateauSteps(), *build_entries(cfg.callbacks, **facts)]
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
     callbacks += [*required, stop]
     callbacks += [*compiled(cfg.run), EnvironmentRecord(run_folder)]
     if not settings.get("fast_dev_run"):
-        callbacks.append(Checkpoints(run_folder / "checkpoints", module.monitor, module.mode, cfg.run, stop))
+        folder = run_folder / "checkpoints"
+        callbacks.append(Checkpoints(folder, task_module.monitor, task_module.mode, cfg.run, stop))
     plugins: list[Any] = [AtomicCheckpointIO()]
     if SLURMEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # `GracefulStop` requeues
@@ -83,7 +84,7 @@ def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
     """Tells the trainer how many updates to make and when to validate; returns the number of updates.
 
     Both depend on how many devices the trainer has found. Lightning must not compute them itself: it would build the
-    loaders too early (see `TaskModule.configure_optimizers`).
+    loaders too early (see `TrainingModule.configure_optimizers`).
     """
     data.trainer = trainer
     updates = data.num_training_steps()

@@ -1,15 +1,12 @@
 """Classification of texts or pairs of texts. The baseline always predicts the most frequent label."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, Table, list_lengths, pad, second_part
+from attnorm.data.featurizer import Table, pad, second_part
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import LABELLED
@@ -18,24 +15,26 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
 from attnorm.models.heads import Classifier
 from attnorm.tasks.bert import EncoderTask
-from attnorm.tasks.labels import LabelModule, with_predictions
+from attnorm.tasks.collator import Collator
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, with_predictions
 from attnorm.tasks.results import Results
 
 
-class ClassificationFeaturizer(Featurizer):
+class ClassificationFeaturizer(LabelFeaturizer):
     """One row per text or pair, truncated to `max_length` tokens, including special tokens.
 
-    In a pair, the longer text is truncated first; if both have the same length, the second one. labels: the names of
-    the labels, whose order defines their numbers. Raises ValueError if `max_length` is too small for two texts, and for
-    invalid labels.
+    In a pair, the longer text is truncated first; if both have the same length, the second one. Raises ValueError if
+    `max_length` is too small for two texts, and for invalid labels.
     """
 
     schema = LABELLED
+    unknown = "label {!r} is not in data.labels"
 
     def __init__(self, max_length: int, labels: Sequence[str]):
         if problems := checks.whole_number("model.max_source", max_length, least=5) + label_problems(labels):
             raise DataError("\n".join(problems))
-        self.max_length, self.labels = max_length, list(labels)
+        super().__init__(labels)
+        self.max_length = max_length
 
     def settings(self) -> list:
         return ["labelled", 1, self.max_length, self.labels]
@@ -46,13 +45,8 @@ class ClassificationFeaturizer(Featurizer):
 
         return {"ids": pa.list_(pa.int32()), "first": pa.int32(), "label": pa.int32()}
 
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
-        numbers = {name: number for number, name in enumerate(self.labels)}
-        if unknown := sorted(set(texts["label"]) - numbers.keys()):
-            raise DataError(checks.unknown(f"label {unknown[0]!r} is not in data.labels", unknown[0], self.labels))
-        table: dict[str, list] = {"ids": [], "first": [], "label": [numbers[name] for name in texts["label"]]}
+    def inputs(self, texts: dict[str, list[str]], tokenizer: Tokenizer) -> tuple[dict[str, list], dict[str, int]]:
+        table: dict[str, list] = {"ids": [], "first": []}
         truncated = 0
         encoded = (tokenizer.encode(texts[column]) for column in ("text", "second"))
         for ids, second, text in zip(*encoded, texts["second"], strict=True):
@@ -62,20 +56,11 @@ class ClassificationFeaturizer(Featurizer):
             row = [tokenizer.bos_id, *ids[: kept[0]], tokenizer.eos_id]
             table["first"].append(len(row))
             table["ids"].append([*row, *second[: kept[1]], tokenizer.eos_id] if text else row)
-        counts = Counter(texts["label"])
-        return table, {"truncated": truncated} | {f"label {name}": counts[name] for name in self.labels}
-
-    def lengths(self, ids: Table) -> np.ndarray:
-        return list_lengths(ids, "ids").astype(np.int32)[:, None]
-
-    def weights(self, ids: Table) -> np.ndarray:
-        return np.ones(len(ids), np.int64)
+        return table, {"truncated": truncated}
 
     def describe(self, counts: dict[str, int]) -> str:
-        shares = ", ".join(f"{name} {counts[f'label {name}'] / counts['kept']:.1%}" for name in self.labels)
-        return (
-            f"{counts['kept']:,} rows ({counts['empty']:,} empty skipped, {counts['truncated']:,} truncated; {shares})"
-        )
+        skipped = f"{counts['empty']:,} empty skipped, {counts['truncated']:,} truncated"
+        return f"{counts['kept']:,} rows ({skipped}; {self.shares(counts)})"
 
 
 def keep(first: int, second: int, room: int) -> tuple[int, int]:
@@ -84,26 +69,24 @@ def keep(first: int, second: int, room: int) -> tuple[int, int]:
     return min(first, room - kept), kept
 
 
-class ClassificationCollator(Dataset):
-    """`MicroBatch` -> tensors, padded to the longest row of the batch. rows: a table of `ClassificationFeaturizer`."""
+class ClassificationCollator(Collator):
+    """Rows of `ClassificationFeaturizer` -> tensors, padded to the longest row of the batch."""
 
     def __init__(self, rows: Table, pad_id: int):
-        self.rows, self.pad_id = rows, pad_id
+        super().__init__(rows)
+        self.pad_id = pad_id
 
-    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """Returns the tensors of a batch.
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """Returns int64 tensors:
 
-        ids: int64 (B, N). types: (B, N), 1 in the second text. labels: (B,). rows: (B,). divisor: (), the number of
-             rows of
-        the update.
+        ids:    (B, N).
+        types:  (B, N), 1 in the second text.
+        labels: (B,).
         """
-        table = self.rows[part.rows]
         return {
             "ids": pad(table["ids"], self.pad_id),
             "types": second_part(table["first"], table["ids"]).long(),
             "labels": torch.tensor(table["label"]),
-            "rows": torch.tensor(part.rows),
-            "divisor": torch.tensor(part.divisor),
         }
 
 

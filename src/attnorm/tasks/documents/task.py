@@ -1,37 +1,32 @@
 """Classification of documents of several sentences. The baseline always predicts the most frequent label."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, Table, list_lengths, pad
+from attnorm.data.featurizer import Table, pad
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sentences import split_sentences
 from attnorm.data.sources.passages import PASSAGES
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import DataError, Problem
-from attnorm.tasks.labels import LabelModule, LabelTask
+from attnorm.errors import Problem
+from attnorm.tasks.collator import Collator
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask
 from attnorm.tasks.task import Tokens
 
 
-class DocumentFeaturizer(Featurizer):
-    """One row per document: the tokens of its sentences, truncated to `max_tokens` tokens in all.
-
-    labels: the names of the labels, whose order defines their numbers.
-    """
+class DocumentFeaturizer(LabelFeaturizer):
+    """One row per document: the tokens of its sentences, truncated to `max_tokens` tokens in all."""
 
     schema = PASSAGES
 
     def __init__(self, max_tokens: int, labels: Sequence[str]):
-        self.max_tokens, self.labels = max_tokens, list(labels)
+        super().__init__(labels)
+        self.max_tokens = max_tokens
 
     def settings(self) -> list:
         return ["documents", 1, self.max_tokens, self.labels]
@@ -42,35 +37,18 @@ class DocumentFeaturizer(Featurizer):
 
         return {"ids": pa.list_(pa.int32()), "sentences": pa.list_(pa.int32()), "label": pa.int32()}
 
-    def encode(
-        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
-    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
-        numbers = {name: number for number, name in enumerate(self.labels)}
-        if unknown := sorted(set(texts["label"]) - numbers.keys()):
-            message = f"data: label {unknown[0]!r} is not one that the model was trained on"
-            raise DataError(checks.unknown(message, unknown[0], self.labels))
+    def inputs(self, texts: dict[str, list[str]], tokenizer: Tokenizer) -> tuple[dict[str, list], dict[str, int]]:
         documents = [encode_sentences(text, tokenizer) for text in texts["text"]]
         table: dict[str, list] = {
             "ids": [ids[: self.max_tokens] for ids, _ in documents],
             "sentences": [sentences[: self.max_tokens] for _, sentences in documents],
-            "label": [numbers[name] for name in texts["label"]],
         }
-        labels = Counter(texts["label"])
-        counts = {f"label {name}": labels[name] for name in self.labels}
-        counts["truncated"] = sum(len(ids) > self.max_tokens for ids, _ in documents)
-        counts["sentences"] = sum(sentences[-1] + 1 for sentences in table["sentences"])
-        return table, counts
-
-    def lengths(self, ids: Table) -> np.ndarray:
-        return list_lengths(ids, "ids").astype(np.int32)[:, None]
-
-    def weights(self, ids: Table) -> np.ndarray:
-        return np.ones(len(ids), np.int64)
+        truncated = sum(len(ids) > self.max_tokens for ids, _ in documents)
+        return table, {"truncated": truncated, "sentences": sum(row[-1] + 1 for row in table["sentences"])}
 
     def describe(self, counts: dict[str, int]) -> str:
-        shares = ", ".join(f"{name} {counts[f'label {name}'] / counts['kept']:.1%}" for name in self.labels)
         sentences = f"{counts['sentences'] / counts['kept']:.1f} sentences on average"
-        return f"{counts['kept']:,} documents ({sentences}, {counts['truncated']:,} truncated; {shares})"
+        return f"{counts['kept']:,} documents ({sentences}, {counts['truncated']:,} truncated; {self.shares(counts)})"
 
 
 def encode_sentences(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -83,25 +61,24 @@ def encode_sentences(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[i
     return list(chain.from_iterable(sentences)), list(chain.from_iterable(numbers))
 
 
-class DocumentCollator(Dataset):
-    """`MicroBatch` -> tensors, padded to the longest document of the batch. rows: a table of `DocumentFeaturizer`."""
+class DocumentCollator(Collator):
+    """Rows of `DocumentFeaturizer` -> tensors, padded to the longest document of the batch."""
 
     def __init__(self, rows: Table, pad_id: int):
-        self.rows, self.pad_id = rows, pad_id
+        super().__init__(rows)
+        self.pad_id = pad_id
 
-    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """Returns the tensors of a batch.
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """Returns int64 tensors:
 
-        ids: int64 (B, N). sentences: (B, N), the number of the sentence of each token, 0 at padding. labels: (B,).
-        rows: (B,). divisor: (), the number of rows of the update.
+        ids:       (B, N).
+        sentences: (B, N), the number of the sentence of each token, 0 at padding.
+        labels:    (B,).
         """
-        table = self.rows[part.rows]
         return {
             "ids": pad(table["ids"], self.pad_id),
             "sentences": pad(table["sentences"], 0),
             "labels": torch.tensor(table["label"]),
-            "rows": torch.tensor(part.rows),
-            "divisor": torch.tensor(part.divisor),
         }
 
 

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from attnorm.attention.build import normalizers_of
-from attnorm.data.featurizer import Table
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.parallel import PARALLEL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.seq2seq.base import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig
+from attnorm.tasks.seq2seq.base import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
 from attnorm.tasks.seq2seq.generate import special_tokens
 from attnorm.tasks.translation.fertility import (
     WITH_FERTILITY,
@@ -28,40 +25,13 @@ from attnorm.tasks.translation.fertility import (
 from attnorm.tasks.translation.scores import CORPUS_METRICS, Scorer, corpus_scores, sentence_chrf
 
 
-def sample(source: str, reference: str, translation: str) -> dict[str, str]:
-    """A source, its reference and the translation, for display."""
-    return {"source": source, "reference": reference, "translation": translation}
-
-
 class TranslationModule(Seq2SeqModule):
-    """Loss, validation loss, and BLEU and chrF of greedy translations of the first `scored_pairs` validation pairs.
+    """Loss, validation loss, and BLEU and chrF of greedy translations. scorer: a `Scorer`."""
 
-    validation: a table with the columns source and target. Row i corresponds to row i of the validation batches.
-    """
+    shown = ("source", "reference", "translation")
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Tokenizer,
-        validation: Table,
-        scorer: Scorer,
-        *,
-        label_smoothing: float,
-        scored_pairs: int,
-        max_length: int,
-    ):
-        super().__init__(model, tokenizer, label_smoothing=label_smoothing, max_length=max_length)
-        self.validation, self.scorer, self.scored_pairs = validation, scorer, scored_pairs
-
-    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        super().validation_step(batch, batch_index)
-        scored = batch["rows"] < self.scored_pairs
-        if scored.any():
-            table = self.validation[batch["rows"][scored].tolist()]
-            translations = self.write_greedy(batch["source"][scored])
-            written, wanted = self.scorer.plain(translations), self.scorer.plain(table["target"])
-            self.outputs.append(self.scorer.statistics(written, wanted))
-            self.samples += map(sample, table["source"], table["target"], translations)
+    def add_scores(self, texts: list[str], targets: list[str]) -> None:
+        self.outputs.append(self.scorer.statistics(self.scorer.plain(texts), self.scorer.plain(targets)))
 
     def metrics(self) -> dict[str, float]:
         """loss (nats per target token), perplexity, and BLEU and chrF if translations were generated."""
@@ -112,15 +82,8 @@ class TranslationTask(Seq2SeqTask):
         return Scorer(self.cfg.source.options.get("target_language", "en") if language == AUTO else language)
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TranslationModule:
-        return TranslationModule(
-            model,
-            tokenizer,
-            validation.texts,
-            self.scorer(),
-            label_smoothing=self.config.label_smoothing,
-            scored_pairs=self.config.scored_pairs,
-            max_length=self.decoding().max_length,
-        )
+        options = self.module_options(self.config.scored_pairs)
+        return TranslationModule(model, tokenizer, validation.texts, self.scorer(), **options)
 
     def decoding(self) -> TranslationDecoding:
         return self.group("decoding")
@@ -148,39 +111,17 @@ class TranslationTask(Seq2SeqTask):
         with self.while_decoding(model):
             return summary(coverage(model, list(split.rows["source"]), written, special_tokens(tokenizer)))
 
-    def score(self, module: TranslationModule, split: Split) -> Results:
-        """Loss, and BLEU and chrF of beam-searched translations of the whole split, compared to copying the source."""
-        module.scored_pairs = 0  # greedy translations are for monitoring only
-        loss = self.evaluate(module, split)["loss"]
-        losses, n_tokens = module.examples["loss_sum"], module.examples["n_tokens"]
-        translations, seconds = self.write_split(module.model, split)
+    def text_scores(self, module: TranslationModule, split: Split, texts: list[str]) -> TextScores:
+        """BLEU and chrF, those of copying the source, and the coverage of the source."""
         sources, targets = list(split.texts["source"]), list(split.texts["target"])
-        scorer, covered = module.scorer, self.coverage_of(module.model, split, translations)
-        statistics = scorer.statistics(scorer.plain(translations), scorer.plain(targets))
-        return Results(
-            split.name,
-            self.unit,
-            len(targets),
-            {**corpus_scores(statistics), "loss": loss},
-            baselines={"copy": scorer(sources, targets)},
-            note=f"{scorer.describe(targets)}\n{describe(covered)}",
-            settings={name: value for name, value in vars(self.decoding()).items() if value is not None},
-            files={".txt": "\n".join(translations) + "\n"},
-            predictions=Predictions(
-                range(len(targets)),
-                targets,
-                translations,
-                {"sentence_chrF": sentence_chrf(statistics)},
-                losses,
-                n_tokens,
-                statistics=statistics,
-                corpus_metrics=CORPUS_METRICS,
-                inputs=sources,
-            ),
-            samples=list(map(sample, sources, targets, translations)),
-            extra={
-                "coverage": covered,
-                "sentences_per_second": round(len(targets) / seconds, 1),
-                "seconds": round(seconds, 1),
-            },
+        scorer, covered = module.scorer, self.coverage_of(module.model, split, texts)
+        statistics = scorer.statistics(scorer.plain(texts), scorer.plain(targets))
+        return TextScores(
+            corpus_scores(statistics),
+            {"sentence_chrF": sentence_chrf(statistics)},
+            {"copy": scorer(sources, targets)},
+            f"{scorer.describe(targets)}\n{describe(covered)}",
+            statistics,
+            CORPUS_METRICS,
+            {"coverage": covered},
         )
