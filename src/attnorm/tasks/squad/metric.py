@@ -26,9 +26,9 @@ from pathlib import Path
 
 from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
-from attnorm.data.sources.squad import read_questions
+from attnorm.data.sources.squad import ScoredQuestion, read_questions
 from attnorm.errors import DataError
-from attnorm.tasks.matching import NAMED, counted, listed, matched
+from attnorm.tasks.matching import counted, listed, matched
 
 Reference = tuple[str, Sequence[str]]  # (id, gold answers); without answers the question is impossible
 
@@ -184,10 +184,7 @@ def references(texts: Table) -> list[tuple[str, list[str]]]:
 
 def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
     """(id, gold answers) of each question of an official file. Raises ValueError that names the bad records."""
-    questions, bad = read_questions(Path(path), answers_in_context=False)
-    if bad:
-        listed = "; ".join(map(str, bad[:NAMED]))
-        raise DataError(f"{path}: {len(bad):,} bad records: {listed}{'; ...' * (len(bad) > NAMED)}")
+    questions = read_questions(Path(path), ScoredQuestion).settle(Path(path), None)
     return [(question.id, question.texts) for question in questions]
 
 
