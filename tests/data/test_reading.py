@@ -114,18 +114,18 @@ def test_gzip_is_recognised_by_content_and_not_by_name(tmp_path, name, packed):
     assert files.read_json(tmp_path / "y.json") == [1]
 
 
-def test_byte_and_line_of_what_cannot_be_decoded(tmp_path):
+def test_line_and_byte_of_what_cannot_be_decoded(tmp_path):
     """Also behind the first chunk that is read, and in encodings in which a line is not its bytes up to \\n."""
     before = "ä line\n" * 300_000
     for encoding, bad in (("utf-8", b"\xff"), ("utf-16-le", b"\x00\xdc"), ("shift_jis", b"\xff")):
         text = before if encoding != "shift_jis" else before.replace("ä", "あ")
-        start = len(text.encode(encoding))
         path = tmp_path / "x.txt"
-        path.write_bytes(text.encode(encoding) + bad + "\nlast\n".encode(encoding))
+        path.write_bytes(text.encode(encoding) + "ab".encode(encoding) + bad + "\nlast\n".encode(encoding))
         found = list(files.path_lines(path, encoding))
-        assert len(found) == 300_002 and found[-1] == "last\n"
+        assert len(found) == 300_002 == files.count_lines(path, encoding) and found[-1] == "last\n"
         said = "UTF-8" if encoding == "utf-8" else encoding
-        assert str(found[300_000]).startswith(f"{path}:300001: not {said} text (byte {start} is 0x{bad[0]:02x})")
+        place = f"character 3 of the line is the byte 0x{bad[0]:02x}"
+        assert str(found[300_000]).startswith(f"{path}:300001: not {said} text ({place})")
 
 
 # bad rows
@@ -134,7 +134,10 @@ def test_byte_and_line_of_what_cannot_be_decoded(tmp_path):
 def test_bad_lines_stop_every_source_or_are_left_out_and_counted(tmp_path, caplog):
     rows = [("good", "row"), ("b\udce4d", "row"), ("another", "good one"), ("last", "b\udcff")]  # bytes, not characters
     for source, _ in sources(tmp_path, rows=rows):
-        with pytest.raises(ValueError, match=r":\d: not UTF-8 text \(byte \d+ is 0x(e4|ff)\).*data.skip_bad=true"):
+        with pytest.raises(
+            ValueError,
+            match=r":\d: not UTF-8 text \(character \d+ of the line is the byte 0x(e4|ff)\).*data.skip_bad=true",
+        ):
             list(source.rows("train"))
     for source, expected in sources(tmp_path, rows=rows, skip_bad=True):
         caplog.clear()
@@ -144,7 +147,7 @@ def test_bad_lines_stop_every_source_or_are_left_out_and_counted(tmp_path, caplo
         assert found[:2] == [expected(rows[0]), expected(rows[2])] and bad in (1, 2)  # some do not read the last cell
         [message] = caplog.messages
         assert message.startswith(f"{bad} bad row{'s' * (bad > 1)} and {len(found)} good ones (skipped):")
-        assert "is 0xe4" in message and str(tmp_path) in message
+        assert "is the byte 0xe4" in message and str(tmp_path) in message
 
 
 def test_a_line_with_a_nul_byte_is_bad(tmp_path, caplog):

@@ -158,7 +158,7 @@ def test_rush_files_of_different_length_are_refused_before_the_first_row(tmp_pat
 def test_text_that_is_not_utf8_and_damaged_gzip_are_located(tmp_path):
     source = rush(tmp_path, [("x", "y")] * 3)
     write(tmp_path / "train.title.txt", b"good\nb\xe4d\nx\n")
-    with pytest.raises(ValueError, match=r"train.title.txt:2: not UTF-8 text \(byte 6 is 0xe4\)"):
+    with pytest.raises(ValueError, match=r"train.title.txt:2: not UTF-8 text \(character \d+ of the line is the byte 0xe4\)"):
         list(source.rows("train"))
     (tmp_path / "train.title.txt").unlink()
     (tmp_path / "train.title.txt.gz").write_bytes(gzip.compress(b"one\ntwo\nthree\n" * 99)[:-20])

@@ -209,8 +209,8 @@ def test_a_share_is_a_number(tmp_path, holdout):
     ("content", "where"),
     [
         (b"good\nno\0t", r":2: a NUL byte \(character 3 of the line\)"),
-        (b"\x89PNG\r\n", r":1: not UTF-8 text \(byte 0 is 0x89\)"),
-        (b"a\nb\nc\xe4d\0", r":3: not UTF-8 text \(byte 5 is 0xe4\)"),
+        (b"\x89PNG\r\n", r":1: not UTF-8 text \(character 1 of the line is the byte 0x89\)"),
+        (b"a\nb\nc\xe4d\0", r":3: not UTF-8 text \(character 2 of the line is the byte 0xe4\)"),
         (b"x" * 8191 + b"\0", r":1: a NUL byte \(character 8192 of the line\)"),
     ],
 )
@@ -226,7 +226,7 @@ def test_a_character_across_the_end_of_what_is_looked_at_is_text(tmp_path):
     assert text(write(tmp_path / "a.txt", "x" * 8191 + "é" * 9)).check(["train"]) == []
     late = text(write(tmp_path / "b.txt", b"x" * 9000 + b"\n\xe4\n"))
     assert late.check(["train"]) == []
-    with pytest.raises(ValueError, match=r"b.txt:2: not UTF-8 text \(byte 9001 is 0xe4\)"):
+    with pytest.raises(ValueError, match=r"b.txt:2: not UTF-8 text \(character \d+ of the line is the byte 0xe4\)"):
         documents(late)
 
 
