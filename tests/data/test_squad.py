@@ -165,9 +165,9 @@ def test_a_text_that_is_not_utf8_is_located(tmp_path):
 
 
 def test_check_names_every_problem(tmp_path):
-    made = source(tmp_path, "", validation=str(tmp_path / "no.json"), skip_bad="yes")
+    made = source(tmp_path, "", validation=str(tmp_path / "no.json"))
     keys = [p.split("=")[0] for p in made.check(["train", "validation", "test"])]
-    assert keys == ["data.train", "data.validation", "data.test", "data.skip_bad"]
+    assert keys == ["data.train", "data.validation", "data.test"]
     assert made.splits == ("train", "validation")
     assert Squad(train=None, validation="x").splits == ("validation",)
 

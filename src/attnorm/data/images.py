@@ -6,13 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from attnorm.data.image_features import ImageFeatures, coco_id, new_array, refuse_missing
 from attnorm.errors import DataError
+
+Side = Annotated[int, Field(ge=16)]  # pixels, of which the smallest things of the built-in scenes then have 1.3
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import DataError
+from attnorm.schema import Text, WholeNumber
 
+Column = Text | WholeNumber
 Columns = Sequence[tuple[str, str | int]]  # (config key, name or number of the column)
 Cells = tuple[str, tuple[object, ...]]  # ("file:line", cells)
 Rows = Iterator[Cells | BadRow]
@@ -41,13 +43,11 @@ def problem(key: str, path: Path, encoding: str = files.UTF8, skip_bad: bool = F
 
 
 def column_problems(columns: Columns, paths: Sequence[Path]) -> list[str]:
-    """Problems with the columns: neither names nor numbers, names and numbers mixed, or numbers for named columns."""
+    """Problems with the columns: names and numbers mixed, or numbers for named columns."""
     problems, numbered = [], [is_number(column) for _, column in columns]
     named = next((path for path in paths if suffix(path) in READERS and suffix(path) not in (".csv", ".tsv")), None)
     for (key, column), number in zip(columns, numbered, strict=True):
-        if not number and not (isinstance(column, str) and column):
-            problems.append(f"{key}={column}: must be a column's name, or its number from 0 in .csv and .tsv files")
-        elif number and not all(numbered):
+        if number and not all(numbered):
             problems.append(f"{key}={column}: a number is for files without a header; give all columns by number")
         elif number and named is not None:
             problems.append(f"{key}={column}: a number is for .csv and .tsv files; name the column of {named}")

@@ -157,10 +157,13 @@ def path_lines(path: Path, encoding: str | None = None) -> Iterator[str | BadRow
 def count_lines(path: Path, encoding: str | None = None) -> int:
     """The number of lines of `path_lines`. Raises ValueError for damaged gzip data and for unexpected UTF-16."""
     with open_bytes(path) as file, _decoded(file, str(path), encoding) as text:
+        number = 0
         try:
-            return sum(1 for _ in text)
+            for _ in text:
+                number += 1
         except _DAMAGE as error:
-            raise DataError(f"{path}: damaged gzip file: {error}") from error
+            raise DataError(f"{path}:{number + 1}: damaged gzip file: {error}") from error
+        return number
 
 
 def read_json(path: Path, unique_keys: bool = False) -> Any:

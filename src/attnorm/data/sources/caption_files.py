@@ -7,14 +7,13 @@ from attnorm.data import validation as checks
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.captions import CaptionSource
-from attnorm.data.images import Features, Images, Pixels, read_image, write_pixels
+from attnorm.data.images import Features, Images, Pixels, Side, read_image, write_pixels
 from attnorm.data.readers import text as files
 from attnorm.data.readers.captions import read_captions, read_list
 from attnorm.data.readers.image_features import Files, view_problem
 from attnorm.data.sources.base import path_of
 from attnorm.errors import DataError, Problem
-
-LEAST_SIDE = 16  # pixels
+from attnorm.schema import Count
 
 
 class CaptionFiles(CaptionSource):
@@ -45,8 +44,8 @@ class CaptionFiles(CaptionSource):
         validation_images: str | None = None,
         test_images: str | None = None,
         features: str | None = None,
-        side: int = 128,
-        max_boxes: int = 100,
+        side: Side = 128,
+        max_boxes: Count = 100,
     ):
         self.captions = {"train": train, "validation": validation, "test": test}
         self.lists = {"train": train_list, "validation": validation_list, "test": test_list}
@@ -61,9 +60,7 @@ class CaptionFiles(CaptionSource):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing files and folders, neither or both of images and features, and splits that share their images."""
-        problems = checks.whole_number("data.side", self.side, least=LEAST_SIDE)
-        problems += checks.whole_number("data.max_boxes", self.max_boxes)
-        problems += checks.split_files(self.captions, splits, files.file_problem)
+        problems = checks.split_files(self.captions, splits, files.file_problem)
         for split in splits:
             if self.lists[split] is not None:
                 key = f"data.{split}_list={self.lists[split]}"

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attnorm.data import validation as checks
 from attnorm.data.cleaning import read_unknown
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
 from attnorm.data.sources.base import SPLITS, Source
 from attnorm.data.sources.table_source import reading_settings
 from attnorm.errors import DataError
+from attnorm.schema import Text
 
 FILES = {
     "train": ("train.article.txt", "train.title.txt"),
@@ -30,21 +30,18 @@ class Gigaword(Source):
 
     splits = SPLITS
 
-    def __init__(self, *, dir: str, encoding: str = files.UTF8, skip_bad: bool = False):
+    def __init__(self, *, dir: Text, encoding: str = files.UTF8, skip_bad: bool = False):
         self.dir, self.encoding, self.skip_bad = dir, encoding, skip_bad
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing or empty files, or a missing folder."""
         return [
             *files.encoding_problem(self.encoding),
-            *checks.flag("data.skip_bad", self.skip_bad),
             *self._folder_problems(splits),
         ]
 
     def _folder_problems(self, splits: Sequence[str]) -> list[str]:
         key = f"data.dir={self.dir}"
-        if not isinstance(self.dir, str) or not self.dir:
-            return [f"{key}: must be the folder of the headline files"]
         if not Path(self.dir).is_dir():
             return [f"{key}: no such folder"]
         return [

@@ -3,24 +3,17 @@
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from attnorm.errors import DataError
+from attnorm.errors import DataError, Problem
 
 Row = TypeVar("Row")
 
 
-def problems(share: object, needed: bool, files: str) -> list[str]:
-    """Problems with `data.holdout`.
-
-    needed: whether the validation split is needed and has no file of its own. files: what the message suggests to set
-    instead.
-    """
-    if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 <= share < 1:
-        return [f"data.holdout={share}: must be a share, at least 0 and below 1"]
-    if needed and not share:
-        return [
-            f"data.validation=null: the validation split is asked for; name its {files}, or set data.holdout above 0"
-        ]
-    return []
+def problems(share: float, needed: bool, files: str) -> list[str]:
+    """A problem if a validation split is `needed` that has neither `files` of its own nor a share of train."""
+    if share or not needed:
+        return []
+    message = f"the validation split is asked for; name its {files}, or set data.holdout above 0"
+    return [Problem("data.validation", message, None)]
 
 
 def part(rows: Iterable[Row], split: str, share: float, key: str) -> Iterator[Row]:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
+from attnorm.data.readers.tables import Column
 from attnorm.data.sources.table_source import TableSource
+from attnorm.schema import Share, Text
 
 
 class PairFiles(TableSource):
@@ -18,12 +20,12 @@ class PairFiles(TableSource):
     def __init__(
         self,
         *,
-        train: str | None,
-        validation: str | None = None,
-        test: str | None = None,
-        holdout: float = 0,
-        article: str | int = "article",
-        title: str | int = "title",
+        train: Text | None,
+        validation: Text | None = None,
+        test: Text | None = None,
+        holdout: Share = 0,
+        article: Column = "article",
+        title: Column = "title",
         encoding: str = files.UTF8,
         skip_bad: bool = False,
     ):

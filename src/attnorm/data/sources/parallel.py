@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from attnorm.data import validation as checks
+from pydantic import Field
+
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.sources.table_source import reading_settings
 from attnorm.errors import DataError
+from attnorm.schema import Text
 
 PARALLEL = RowSchema("parallel", "pair", *[("source", "target")] * 4)
+FileName = Annotated[str, Field(pattern="^[^/]+$", description="part of a file's name, such as de or train")]
 AUTO, NAMES = "auto", ("valid", "val", "dev", "validation")  # of validation files
 
 
@@ -31,12 +35,12 @@ class ParallelFiles(Source):
     def __init__(
         self,
         *,
-        dir: str,
-        source_language: str,
-        target_language: str,
-        train: str = "train",
-        validation: str | None = AUTO,
-        test: str | None = None,
+        dir: Text,
+        source_language: FileName,
+        target_language: FileName,
+        train: FileName = "train",
+        validation: FileName | None = AUTO,
+        test: FileName | None = None,
         encoding: str = files.UTF8,
         skip_bad: bool = False,
     ):
@@ -52,8 +56,6 @@ class ParallelFiles(Source):
         """Missing or empty files, a missing folder, and equal languages."""
         problems = [
             *files.encoding_problem(self.encoding),
-            *checks.flag("data.skip_bad", self.skip_bad),
-            *(problem for name, value in self._names().items() for problem in _name_problem(name, value)),
             *(f"data.{split}=null: must be the name of its files" for split in splits if self.stems[split] is None),
         ]
         source, target = self.languages.values()
@@ -61,13 +63,8 @@ class ParallelFiles(Source):
             problems.append(f"data.target_language={target}: must differ from data.source_language")
         return problems or self._folder_problems(splits)
 
-    def _names(self) -> dict[str, str]:
-        return {**self.languages, **{split: stem for split, stem in self.stems.items() if stem is not None}}
-
     def _folder_problems(self, splits: Sequence[str]) -> list[str]:
         key = f"data.dir={self.dir}"
-        if not isinstance(self.dir, str) or not self.dir:
-            return [f"{key}: must be the folder of the files"]
         if not Path(self.dir).is_dir():
             return [f"{key}: no such folder"]
         there = self._names_there()
@@ -116,13 +113,6 @@ class ParallelFiles(Source):
         packed = [path.with_name(f"{path.name}.gz") for path in plain]
         source, target = (p if p.exists() or not z.exists() else z for p, z in zip(plain, packed, strict=True))
         return source, target
-
-
-def _name_problem(name: str, value: object) -> list[str]:
-    """A problem if a part of a file's name is no text, or contains a folder."""
-    if isinstance(value, str) and value and Path(value).name == value:
-        return []
-    return [f"data.{name}={value}: must be part of a file's name, such as {'de' if 'language' in name else 'train'}"]
 
 
 def _pair(lines: tuple[str | BadRow, str | BadRow]) -> tuple[str, str]:

@@ -2,17 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from attnorm.data import validation as checks
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.image_features import Arrays, VisualSource, write_arrays
 from attnorm.data.readers import text as files
-from attnorm.data.sources.base import SHORT, SPLITS
+from attnorm.data.sources.base import SPLITS
 from attnorm.data.synthetic.scenes.detectors import BOXES, DETECTORS, detect
 from attnorm.data.synthetic.scenes.questions import PER_SCENE, questions
+from attnorm.schema import Count, WholeNumber
 
 
 class Scenes(VisualSource):
@@ -24,17 +24,15 @@ class Scenes(VisualSource):
     splits = SPLITS
 
     def __init__(
-        self, *, train_size: int = 80_000, valid_size: int = 2_000, test_size: int = 2_000, corpus_seed: int = 0
+        self,
+        *,
+        train_size: Count = 80_000,
+        valid_size: Count = 2_000,
+        test_size: Count = 2_000,
+        corpus_seed: WholeNumber = 0,
     ):
         self.sizes = {"train": train_size, "validation": valid_size, "test": test_size}
         self.corpus_seed = corpus_seed
-
-    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Sizes and a seed that are not whole numbers."""
-        problems = checks.whole_number("data.corpus_seed", self.corpus_seed, least=0)
-        for split, size in self.sizes.items():
-            problems += checks.whole_number(f"data.{SHORT[split]}_size", size)
-        return problems
 
     def scenes(self, split: str) -> int:
         """The number of scenes for the questions of a split."""

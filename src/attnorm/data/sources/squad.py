@@ -133,9 +133,8 @@ class Squad(Source):
         return tuple(split for split, path in self.paths.items() if path is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Missing or empty files; a skip_bad that is not true or false."""
-        problems = checks.split_files(self.paths, splits, files.file_problem)
-        return problems + checks.flag("data.skip_bad", self.skip_bad)
+        """Missing or empty files."""
+        return checks.split_files(self.paths, splits, files.file_problem)
 
     def fingerprint(self, split: str) -> str:
         """A hash of the file and of skip_bad."""

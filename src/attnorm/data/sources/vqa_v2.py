@@ -6,12 +6,12 @@
 """
 
 import json
+import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import Field
 
-from attnorm.data import validation as checks
 from attnorm.data.image_features import VisualSource
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import settle
@@ -20,8 +20,10 @@ from attnorm.data.readers.records import Entry, Id, Identified, Record, Records,
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.base import path_of
 from attnorm.errors import DataError
+from attnorm.schema import Count
 
 ANNOTATORS = 10
+Paths = typing.Annotated[Sequence[str], Field(description="a list of paths, one per view: [a.h5,b.h5]")]
 
 
 class Asked(Identified):
@@ -75,8 +77,8 @@ class VqaV2(VisualSource):
         validation_annotations: str | None = None,
         test_questions: str | None = None,
         test_annotations: str | None = None,
-        features: Sequence[str] | None = None,
-        max_boxes: int = 100,
+        features: Paths | None = None,
+        max_boxes: Count = 100,
         skip_bad: bool = False,
     ):
         self.questions = {"train": train_questions, "validation": validation_questions, "test": test_questions}
@@ -94,18 +96,15 @@ class VqaV2(VisualSource):
         return tuple(split for split, path in self.questions.items() if path is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Missing or empty files, a file that is used twice, and features that are not a list of readable paths."""
-        problems = checks.whole_number("data.max_boxes", self.max_boxes) + checks.flag("data.skip_bad", self.skip_bad)
-        if isinstance(self.features, str) or not isinstance(self.features, Sequence):
-            problems.append(f"data.features={self.features}: must be a list of paths, one per view: [a.h5,b.h5]")
-        else:
-            for number, path in enumerate(self.features):
-                problems += view_problem(f"data.features[{number}]={path}", Path(str(path)))
+        """Missing or empty files, a file that is used twice, and features that cannot be read."""
+        problems = []
+        for number, path in enumerate(self.features):
+            problems += view_problem(f"data.features[{number}]={path}", Path(path))
         for split in splits:
             paths = {"questions": self.questions[split], "annotations": self.annotations[split]}
             for part, file in paths.items():
                 key = f"data.{split}_{part}={'null' if file is None else file}"
-                if isinstance(file, str) and file:
+                if file:
                     problems += files.file_problem(key, Path(file))
                 elif file is not None or (split, part) != ("test", "annotations"):
                     problems.append(f"{key}: the {split} split is asked for; name its file of {part}")
