@@ -13,7 +13,7 @@ from builders import build_source
 from pyarrow import parquet
 
 from attnorm.data.readers import text as files
-from attnorm.data.readers.image_features import Files
+from attnorm.data.readers.image_features import FeatureFiles
 
 ROWS = [("café au lait", "Füße"), ("naïve “words”", "€ 5"), ("plain", "text")]
 
@@ -375,7 +375,7 @@ def test_damaged_features_are_errors_that_name_image_and_file(tmp_path, compress
     path = tmp_path / "1.npz"
     save(path, x=np.ones((4, 6), np.float32), bbox=np.full((4, 4), 0.5, np.float32))
     good = path.read_bytes()
-    views = Files([tmp_path], 9)
+    views = FeatureFiles([tmp_path], 9)
     errors = 0
     for _ in range(300):
         content = bytearray(good)

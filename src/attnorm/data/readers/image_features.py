@@ -32,7 +32,7 @@ _NAMES = {
 }
 
 
-class Files(ImageFeatures):
+class FeatureFiles(ImageFeatures):
     """One view from each of `paths`, the primary one first. More than `max_boxes` boxes of an image raise an error.
 
     The first image of a view determines its width and whether it has a geometry. Only the requested features are read.
@@ -40,11 +40,11 @@ class Files(ImageFeatures):
     """
 
     def __init__(self, paths: Sequence[str | Path], max_boxes: int):
-        self.stores = [store(Path(path)) for path in paths]
-        self.names = [each.path.name for each in self.stores]
-        self.boxes = [max_boxes] * len(self.stores)
+        self.readers = [reader_of(Path(path)) for path in paths]
+        self.names = [each.path.name for each in self.readers]
+        self.boxes = [max_boxes] * len(self.readers)
         self.widths, self.geometry = [], []
-        for each in self.stores:
+        for each in self.readers:
             if each.first is None:
                 raise DataError(f"{each.path}: no features of any image in it")
             features, geometry = each.boxes(each.first)
@@ -66,11 +66,11 @@ class Files(ImageFeatures):
             for view in range(len(self._used()))
         ]
 
-    def _used(self) -> list["Store"]:
-        return self.stores[: len(self.names)]
+    def _used(self) -> list["FeatureReader"]:
+        return self.readers[: len(self.names)]
 
     def _boxes(self, view: int, image: str) -> Boxes:
-        each, width, most = self.stores[view], self.widths[view], self.boxes[view]
+        each, width, most = self.readers[view], self.widths[view], self.boxes[view]
         refuse_missing(each.path, [image] if image not in each.images() else [])
         features, geometry = each.boxes(image)
         if features.shape[1] != width:
@@ -97,14 +97,14 @@ def view_problem(key: str, path: Path) -> list[str]:
     return files.file_problem(key, path)
 
 
-def store(path: Path) -> "Store":
+def reader_of(path: Path) -> "FeatureReader":
     """The reader of the features of one view. Raises ValueError for an invalid path."""
     if problems := view_problem(f"features {path}", path):
         raise DataError(problems[0])
-    return (Folder if path.is_dir() else Tensors if path.suffix == ".safetensors" else Groups)(path)
+    return (NpzFolder if path.is_dir() else SafetensorsFile if path.suffix == ".safetensors" else Hdf5File)(path)
 
 
-class Store(ABC):
+class FeatureReader(ABC):
     """Features of images at one path."""
 
     def __init__(self, path: Path):
@@ -160,7 +160,7 @@ class Store(ABC):
             raise DataError(f"{self.where(image)}: image {image}: {said}") from error
 
 
-class Folder(Store):
+class NpzFolder(FeatureReader):
     """.npz files."""
 
     def open(self) -> dict[str, str]:
@@ -183,7 +183,7 @@ class Folder(Store):
             return _renamed(found)
 
 
-class Groups(Store):
+class Hdf5File(FeatureReader):
     """HDF5."""
 
     def open(self) -> Any:
@@ -203,7 +203,7 @@ class Groups(Store):
         return _renamed(dict(found.attrs) | dict(found.items()))
 
 
-class Tensors(Store):
+class SafetensorsFile(FeatureReader):
     """Safetensors."""
 
     def open(self) -> Any:

@@ -7,10 +7,10 @@ from attnorm.data import validation as checks
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.captions import CaptionSource
-from attnorm.data.images import Features, Images, Pixels, Side, read_image, write_pixels
+from attnorm.data.images import Images, MappedPixels, RegionFeatures, Side, read_image, write_pixels
 from attnorm.data.readers import text as files
 from attnorm.data.readers.captions import read_captions, read_list
-from attnorm.data.readers.image_features import Files, view_problem
+from attnorm.data.readers.image_features import FeatureFiles, view_problem
 from attnorm.data.sources.base import path_of
 from attnorm.errors import DataError, Problem
 from attnorm.schema import Count
@@ -107,7 +107,7 @@ class CaptionFiles(CaptionSource):
     def images(self, split: str, cache_dir: str | Path) -> Images:
         """The images of a split: scaled once and kept in the cache, or ready-made features, which are read in place."""
         if self.features is not None:
-            return Features(Files([self.features], self.max_boxes))
+            return RegionFeatures(FeatureFiles([self.features], self.max_boxes))
         folder, names = Path(str(self.folders[split])), list(self._captions(split))
         paths = [folder / name for name in names]
         if missing := [path.name for path in paths if not path.is_file()]:
@@ -120,7 +120,7 @@ class CaptionFiles(CaptionSource):
 
         stamps = [[path.name, (about := path.stat()).st_size, about.st_mtime_ns] for path in paths]
         key = files.digest(["caption_files", 2, str(folder.resolve()), self.side, stamps])
-        return Pixels(cached(Path(cache_dir) / f"pixels-{key}", build))
+        return MappedPixels(cached(Path(cache_dir) / f"pixels-{key}", build))
 
     def _captions(self, split: str) -> Mapping[str, list[str]]:
         """The captions of the images of a split."""

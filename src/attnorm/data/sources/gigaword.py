@@ -23,9 +23,10 @@ class Gigaword(Source):
 
     The test files are required only if the test split is used. The test files contain the word UNK where the training
     files contain <unk>; it is read as <unk>.
-    encoding: the encoding of all files. skip_bad: skip pairs with a line that is not text and log their number, instead
-              of
-    raising an error.
+
+    dir:      the folder of the files.
+    encoding: the encoding of all files.
+    skip_bad: skip pairs with a line that is not text and log their number, instead of raising an error.
     """
 
     splits = SPLITS

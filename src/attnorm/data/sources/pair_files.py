@@ -10,11 +10,11 @@ from attnorm.schema import Share, Text
 
 
 class PairFiles(TableSource):
-    """`train`, `validation` and `test` are paths or None. `article` and `title` name the columns.
+    """`train`, `validation` and `test` are paths or None, in the formats of `readers.tables`.
 
-    holdout: the share of the rows of train that becomes the validation split if `validation` is None. The formats are
-             those
-    of `readers.tables`; encoding and skip_bad are as in `TableSource`. A null cell counts as empty text.
+    article, title: the names of the columns. A null cell counts as empty text.
+    holdout:        the share of the rows of train that becomes the validation split if `validation` is None.
+    encoding, skip_bad: as in `TableSource`.
     """
 
     def __init__(

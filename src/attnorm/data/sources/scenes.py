@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
-from attnorm.data.image_features import Arrays, VisualSource, write_arrays
+from attnorm.data.image_features import MappedFeatures, VisualSource, write_features
 from attnorm.data.readers import text as files
 from attnorm.data.sources.base import SPLITS
 from attnorm.data.synthetic.scenes.detectors import BOXES, DETECTORS, detect
@@ -52,7 +52,7 @@ class Scenes(VisualSource):
             it = asked[place]
             yield f"{split}-{number}", _image(split, index), it.text, json.dumps([it.answer]), it.kind
 
-    def views(self, split: str, cache_dir: str | Path) -> Arrays:
+    def views(self, split: str, cache_dir: str | Path) -> MappedFeatures:
         """The outputs of the detectors for the scenes of a split."""
         scenes = self.scenes(split)
 
@@ -61,14 +61,14 @@ class Scenes(VisualSource):
             found = (detect(split, index, self.corpus_seed) for index in progress(range(scenes), f"looking at {split}"))
             images = [_image(split, index) for index in range(scenes)]
             boxes = ([(it.features, it.places) for it in views] for views in found)
-            write_arrays(folder, names, widths, [BOXES] * len(names), images, boxes)
+            write_features(folder, names, widths, [BOXES] * len(names), images, boxes)
 
         first = hashlib.blake2b()
         for index in range(min(10, scenes)):
             for it in detect(split, index, self.corpus_seed):
                 first.update(it.features.astype("f2").tobytes() + it.places.astype("f4").tobytes())
         settings = ["scenes", 1, split, scenes, self.corpus_seed, first.hexdigest()]
-        return Arrays(cached(Path(cache_dir) / f"views-{files.digest(settings)}", build))
+        return MappedFeatures(cached(Path(cache_dir) / f"views-{files.digest(settings)}", build))
 
 
 def _image(split: str, index: int) -> str:

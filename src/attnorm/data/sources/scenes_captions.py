@@ -9,7 +9,7 @@ import numpy as np
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.captions import CaptionSource
-from attnorm.data.images import Pixels, Side, write_pixels
+from attnorm.data.images import MappedPixels, Side, write_pixels
 from attnorm.data.readers import text as files
 from attnorm.data.sources.base import SPLITS
 from attnorm.data.synthetic.scenes.captions import captions
@@ -48,7 +48,7 @@ class ScenesCaptions(CaptionSource):
         for index in range(self.sizes[split]):
             yield _image(split, index), "\n".join(it.text for it in captions(split, index, self.corpus_seed))
 
-    def images(self, split: str, cache_dir: str | Path) -> Pixels:
+    def images(self, split: str, cache_dir: str | Path) -> MappedPixels:
         """The rendered scenes of a split."""
 
         def build(folder: Path) -> None:
@@ -60,7 +60,7 @@ class ScenesCaptions(CaptionSource):
         for index in range(min(10, self.sizes[split])):
             first.update(self.draw(split, index).tobytes())
         settings = ["scenes_captions", 1, split, self.sizes[split], self.side, self.corpus_seed, first.hexdigest()]
-        return Pixels(cached(Path(cache_dir) / f"pixels-{files.digest(settings)}", build))
+        return MappedPixels(cached(Path(cache_dir) / f"pixels-{files.digest(settings)}", build))
 
     def draw(self, split: str, index: int) -> np.ndarray:
         """Scene number `index` of a split as an image, uint8 (side, side, 3)."""

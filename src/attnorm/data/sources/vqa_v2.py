@@ -15,7 +15,7 @@ from pydantic import Field
 from attnorm.data.image_features import VisualSource
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import settle
-from attnorm.data.readers.image_features import Files, view_problem
+from attnorm.data.readers.image_features import FeatureFiles, view_problem
 from attnorm.data.readers.records import Entry, Id, Identified, Record, Records, Text, Words
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.base import path_of
@@ -133,9 +133,9 @@ class VqaV2(VisualSource):
                 answers = json.dumps(of.texts, ensure_ascii=False)
                 yield record.id, record.image, record.question, answers, of.answer_type
 
-    def views(self, split: str, cache_dir: str | Path) -> Files | None:
+    def views(self, split: str, cache_dir: str | Path) -> FeatureFiles | None:
         """The views of `features`, which are read in place."""
-        return Files(self.features, self.max_boxes) if self.features else None
+        return FeatureFiles(self.features, self.max_boxes) if self.features else None
 
 
 def joined(
