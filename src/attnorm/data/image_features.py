@@ -33,8 +33,8 @@ Boxes = tuple[np.ndarray, np.ndarray | None]  # features (n, width) and geometry
 
 def coco_id(name: str) -> str | None:
     """The id of an image of COCO, such as "42" for COCO_val2014_000000000042.jpg. None for any other name."""
-    found = COCO.fullmatch(name)
-    return str(int(found[1])) if found else None
+    match = COCO.fullmatch(name)
+    return str(int(match[1])) if match else None
 
 
 class ImageFeatures(ABC):
@@ -99,11 +99,11 @@ def padded(images: Sequence[Boxes], boxes: int, width: int) -> View:
     features = np.zeros((len(images), boxes, width), np.float32)
     present = np.zeros((len(images), boxes), bool)
     geometry = np.zeros((len(images), boxes, 4), np.float32)
-    for row, (found, places) in enumerate(images):
-        features[row, : len(found)], present[row, : len(found)] = found, True
-        if places is not None:
-            geometry[row, : len(found)] = places
-    known = any(places is not None for _, places in images)
+    for row, (vectors, corners) in enumerate(images):
+        features[row, : len(vectors)], present[row, : len(vectors)] = vectors, True
+        if corners is not None:
+            geometry[row, : len(vectors)] = corners
+    known = any(corners is not None for _, corners in images)
     return torch.from_numpy(features), torch.from_numpy(present), torch.from_numpy(geometry) if known else None
 
 
@@ -187,10 +187,10 @@ def write_features(
         ]
         for view, (most, width) in enumerate(zip(boxes, widths, strict=True))
     ]
-    for row, (_, found) in enumerate(zip(images, views, strict=True)):
-        for (features, present, geometry), (boxes_found, places) in zip(arrays, found, strict=True):
-            here = (row, slice(len(boxes_found)))
-            features[here], present[here], geometry[here] = boxes_found, True, places
+    for row, (_, image_views) in enumerate(zip(images, views, strict=True)):
+        for (features, present, geometry), (vectors, corners) in zip(arrays, image_views, strict=True):
+            here = (row, slice(len(vectors)))
+            features[here], present[here], geometry[here] = vectors, True, corners
     (folder / "views.json").write_text(json.dumps(about))
 
 

@@ -179,8 +179,8 @@ class NpzFolder(FeatureReader):
         return self.path / self.opened()[image]
 
     def arrays(self, image: str) -> dict[str, np.ndarray]:
-        with np.load(self.where(image), allow_pickle=False) as found:
-            return _renamed(found)
+        with np.load(self.where(image), allow_pickle=False) as arrays:
+            return _renamed(arrays)
 
 
 class Hdf5File(FeatureReader):
@@ -197,10 +197,10 @@ class Hdf5File(FeatureReader):
         return self.opened()
 
     def arrays(self, image: str) -> dict[str, np.ndarray]:
-        found = self.opened()[image]
-        if not hasattr(found, "keys"):
-            return _renamed({"features": found} | dict(found.attrs))
-        return _renamed(dict(found.attrs) | dict(found.items()))
+        entry = self.opened()[image]
+        if not hasattr(entry, "keys"):
+            return _renamed({"features": entry} | dict(entry.attrs))
+        return _renamed(dict(entry.attrs) | dict(entry.items()))
 
 
 class SafetensorsFile(FeatureReader):
@@ -229,8 +229,8 @@ class _Wrong(Exception):
     """A problem with the features of an image."""
 
 
-def _renamed(found: Mapping) -> dict[str, np.ndarray]:
-    return {ours: np.asarray(found[name]) for ours, names in _NAMES.items() for name in names if name in found}
+def _renamed(arrays: Mapping) -> dict[str, np.ndarray]:
+    return {ours: np.asarray(arrays[name]) for ours, names in _NAMES.items() for name in names if name in arrays}
 
 
 def _boxes(arrays: Mapping[str, np.ndarray]) -> Boxes:

@@ -110,14 +110,14 @@ def _refuse_wide(head: bytes, name: str, encoding: str | None) -> None:
     """Raises ValueError if a file starts like UTF-16 or UTF-32, unless that is the encoding."""
     if codecs.lookup(encoding or UTF8).name.startswith(("utf-16", "utf-32")):
         return
-    found = next((wide for mark, wide in _WIDE if head.startswith(mark)), None)
+    other = next((wide for mark, wide in _WIDE if head.startswith(mark)), None)
     evens, odds = (head[start:_HEAD:2] for start in (0, 1))
     fewer, more = sorted((evens.count(0), odds.count(0)))
-    if found is None and fewer <= len(odds) / 8 < len(odds) / 2 < more:  # every other byte is 0: two bytes per letter
-        found = "UTF-16-LE" if odds.count(0) == more else "UTF-16-BE"
-    if found:
-        advice = "convert it to UTF-8" if encoding is None else f"set data.encoding={found.lower()}"
-        raise DataError(f"{name}: this file is {found}, not {encoding or 'UTF-8'}; {advice}")
+    if other is None and fewer <= len(odds) / 8 < len(odds) / 2 < more:  # every other byte is 0: two bytes per letter
+        other = "UTF-16-LE" if odds.count(0) == more else "UTF-16-BE"
+    if other:
+        advice = "convert it to UTF-8" if encoding is None else f"set data.encoding={other.lower()}"
+        raise DataError(f"{name}: this file is {other}, not {encoding or 'UTF-8'}; {advice}")
 
 
 def is_utf8(encoding: str) -> bool:
@@ -197,8 +197,8 @@ def parse_json(text: str, name: str, number: int | None = None, unique_keys: boo
     try:
         return json.loads(text, object_pairs_hook=_unique if unique_keys else None)
     except json.JSONDecodeError as error:
-        place = f"{name}:{number or error.lineno}"
-        raise BadRow(f"{place}: not JSON ({error.msg} at column {error.colno})") from error
+        line = f"{name}:{number or error.lineno}"
+        raise BadRow(f"{line}: not JSON ({error.msg} at column {error.colno})") from error
     except RecursionError:
         raise BadRow(f"{where}: JSON nested too deeply") from None
     except ValueError as error:  # a number of more than 4,300 digits, or a key twice

@@ -125,11 +125,11 @@ class CaptionFiles(CaptionSource):
     def _captions(self, split: str) -> Mapping[str, list[str]]:
         """The captions of the images of a split."""
         path, listed = path_of(self.captions, split), self.lists[split]
-        found = read_captions(path)
+        captions = read_captions(path)
         if listed is None:
-            return found
+            return captions
         names = read_list(Path(listed))
         for name, line in names.items():
-            if name not in found:
+            if name not in captions:
                 raise DataError(f"{listed}:{line}: {name} has no caption in {path}")
-        return {name: found[name] for name in names}
+        return {name: captions[name] for name in names}

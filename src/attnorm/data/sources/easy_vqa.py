@@ -132,8 +132,8 @@ def edges(pixels: np.ndarray) -> np.ndarray:
     turn = np.arctan2(down, right) % np.pi * DIRECTIONS / np.pi
     bins = np.minimum(turn.astype(int), DIRECTIONS - 1)
     strength = np.hypot(down, right)[..., None] * np.eye(DIRECTIONS)[bins]
-    found = _by_cell(_blocks(strength, GRID * QUARTERS), QUARTERS)
-    return found / np.sqrt(np.square(found).sum(1, keepdims=True) + FLAT**2)
+    histograms = _by_cell(_blocks(strength, GRID * QUARTERS), QUARTERS)
+    return histograms / np.sqrt(np.square(histograms).sum(1, keepdims=True) + FLAT**2)
 
 
 def patches(pixels: np.ndarray) -> np.ndarray:

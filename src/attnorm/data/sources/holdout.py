@@ -21,14 +21,14 @@ def part(rows: Iterable[Row], split: str, share: float, key: str) -> Iterator[Ro
 
     key: the config key of the files, for messages. Raises ValueError if there are rows, but none in this split.
     """
-    number = found = 0
+    number = kept = 0
     for number, row in enumerate(rows, start=1):
         # the running sum of the shares passes k + 1/2: with a share of 1/20 these are rows 10, 30, 50, ...
         held_out = int(number * share + 0.5) > int((number - 1) * share + 0.5)
         if held_out == (split == "validation"):
-            found += 1
+            kept += 1
             yield row
-    if number and not found:
+    if number and not kept:
         raise DataError(
             f"data.holdout={share}: no row is left for the {split} split, because {key} has {number}; "
             "change the share or name the file of data.validation"

@@ -65,11 +65,11 @@ class LabelledFiles(TableSource):
         """(text, second, label), with second "" for single texts. Raises BadRow if the label is not one of `labels`."""
         *words, label = cells
         texts = self.texts(where, tuple(words))
-        found = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
-        if found is None:
+        name = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
+        if name is None:
             column, numbered = self.columns[-1][1], len(self.known) > len(self.labels)
             raise BadRow(f"{where}: {column} is {_unknown(label, self.labels, numbered)}")
-        return texts[0], texts[1] if len(texts) > 1 else "", found
+        return texts[0], texts[1] if len(texts) > 1 else "", name
 
     @cached_property
     def known(self) -> dict[str, str]:

@@ -46,27 +46,29 @@ class Scenes(VisualSource):
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
         """Generates (id, image, question, answers, kind) one by one."""
         for number in range(self.sizes[split]):
-            index, place = divmod(number, PER_SCENE)
-            if place == 0:
+            index, position = divmod(number, PER_SCENE)
+            if position == 0:
                 asked = questions(split, index, self.corpus_seed)
-            it = asked[place]
-            yield f"{split}-{number}", _image(split, index), it.text, json.dumps([it.answer]), it.kind
+            question = asked[position]
+            yield f"{split}-{number}", _image(split, index), question.text, json.dumps([question.answer]), question.kind
 
     def views(self, split: str, cache_dir: str | Path) -> MappedFeatures:
         """The outputs of the detectors for the scenes of a split."""
         scenes = self.scenes(split)
 
         def build(folder: Path) -> None:
-            names, widths = zip(*((it.name, it.width) for it in DETECTORS), strict=True)
-            found = (detect(split, index, self.corpus_seed) for index in progress(range(scenes), f"looking at {split}"))
+            names, widths = zip(*((detector.name, detector.width) for detector in DETECTORS), strict=True)
+            scene_views = (
+                detect(split, index, self.corpus_seed) for index in progress(range(scenes), f"looking at {split}")
+            )
             images = [_image(split, index) for index in range(scenes)]
-            boxes = ([(it.features, it.places) for it in views] for views in found)
+            boxes = ([(view.features, view.places) for view in views] for views in scene_views)
             write_features(folder, names, widths, [BOXES] * len(names), images, boxes)
 
         first = hashlib.blake2b()
         for index in range(min(10, scenes)):
-            for it in detect(split, index, self.corpus_seed):
-                first.update(it.features.astype("f2").tobytes() + it.places.astype("f4").tobytes())
+            for view in detect(split, index, self.corpus_seed):
+                first.update(view.features.astype("f2").tobytes() + view.places.astype("f4").tobytes())
         settings = ["scenes", 1, split, scenes, self.corpus_seed, first.hexdigest()]
         return MappedFeatures(cached(Path(cache_dir) / f"views-{files.digest(settings)}", build))
 

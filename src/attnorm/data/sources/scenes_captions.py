@@ -46,7 +46,7 @@ class ScenesCaptions(CaptionSource):
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Generates (id, captions) one by one."""
         for index in range(self.sizes[split]):
-            yield _image(split, index), "\n".join(it.text for it in captions(split, index, self.corpus_seed))
+            yield _image(split, index), "\n".join(caption.text for caption in captions(split, index, self.corpus_seed))
 
     def images(self, split: str, cache_dir: str | Path) -> MappedPixels:
         """The rendered scenes of a split."""

@@ -139,15 +139,15 @@ class TextFiles(Source):
         problems: list[str] = []
         for entry in entries:
             key, paths = f"{option}={entry}", _matching(entry)
-            found = [problem for path in paths for problem in self._problem(key, path)]
+            wrong = [problem for path in paths for problem in self._problem(key, path)]
             if split != "train":
                 train = {path.resolve() for path in self._paths("train")}
-                found += [f"{key}: also in data.files: {path}" for path in paths if path.resolve() in train]
+                wrong += [f"{key}: also in data.files: {path}" for path in paths if path.resolve() in train]
             if not paths:
-                found.append(f"{key}: {_nothing(entry)}")
-            problems += found[:_NAMED]
-            if len(found) > _NAMED:
-                problems.append(f"{key}: {len(found) - _NAMED:,} more files with problems")
+                wrong.append(f"{key}: {_nothing(entry)}")
+            problems += wrong[:_NAMED]
+            if len(wrong) > _NAMED:
+                problems.append(f"{key}: {len(wrong) - _NAMED:,} more files with problems")
         return problems
 
 
@@ -155,11 +155,11 @@ def _matching(entry: str) -> list[Path]:
     """The files that match an entry, sorted."""
     path = Path(entry)
     if path.is_dir():
-        inside = (found.relative_to(path) for found in path.rglob("*") if found.is_file())
-        return sorted(path / found for found in inside if not any(part.startswith(".") for part in found.parts))
+        inside = (file.relative_to(path) for file in path.rglob("*") if file.is_file())
+        return sorted(path / file for file in inside if not any(part.startswith(".") for part in file.parts))
     if path.exists():
         return [path]
-    return sorted(found for found in map(Path, glob.glob(entry, recursive=True)) if found.is_file())
+    return sorted(file for file in map(Path, glob.glob(entry, recursive=True)) if file.is_file())
 
 
 def _nothing(entry: str) -> str:
