@@ -28,10 +28,12 @@ from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.squad import ScoredQuestion, read_questions
 from attnorm.errors import DataError
-from attnorm.tasks.matching import counted, listed, matched
+from attnorm.tasks.matching import matched
+from attnorm.wording import counted, listed
 
 Reference = tuple[str, Sequence[str]]  # (id, gold answers); without answers the question is impossible
 
+SHOWN = 10  # maximum number of bad records in a message
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
