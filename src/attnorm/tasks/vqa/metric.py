@@ -87,7 +87,7 @@ def references(texts: Table) -> list[Reference]:
 
 def read_references(path: str | Path) -> list[Reference]:
     """Reads the references from an official annotation file. Raises ValueError that names the bad records."""
-    return [Reference(it.id, it.answers, it.answer_type, it.question_type) for it in read_annotations(Path(path))]
+    return [Reference(it.id, it.texts, it.answer_type, it.question_type) for it in read_annotations(Path(path))]
 
 
 def read_predictions(path: str | Path) -> dict[str, str]:
