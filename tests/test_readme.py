@@ -39,10 +39,9 @@ from attnorm.config.renamed import CHOICES, RENAMED
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.run.opening import read_run
-from attnorm.tasks.headlines.task import HeadlineModule
-from attnorm.tasks.module import NonFiniteLoss
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.csv_table import read_csv
+from attnorm.training.module import NonFiniteLoss, TrainingModule
 
 LAB = runs.ROOT / "tests" / "lab"
 README = (runs.ROOT / "README.md").read_text()
@@ -338,7 +337,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     run = tmp_path / "logs/gigaword/hnas/2026-01-31_12-00-00"  # what docs/load_run.md opens
     shutil.copytree(runs.finished_run(), run)
     with monkeypatch.context() as patch, pytest.raises(NonFiniteLoss):  # what docs/runs.md replays
-        patch.setattr(HeadlineModule, "backward", lambda self, loss: (loss * float("nan")).backward())
+        patch.setattr(TrainingModule, "backward", lambda self, loss: (loss * float("nan")).backward())
         runs.tiny_run(tmp_path / "failed", "attention=hnas", "task.max_steps=1")
     make_runs(
         tmp_path / "logs/sweeps/gigaword_1a2b3c4d", {"softmax": 0.0, "hnas": 0.0}

@@ -1,4 +1,4 @@
-"""A task: how sums become tokens, its LightningModule with a metric, and the class that builds both."""
+"""A task: how sums become tokens, its loss and metric, and the class that builds both."""
 
 from dataclasses import dataclass
 
