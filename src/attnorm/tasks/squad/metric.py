@@ -50,11 +50,11 @@ def exact_match(prediction: str, gold: str) -> float:
 
 def token_f1(prediction: str, gold: str) -> float:
     """F1 of the tokens of the normalized answers, in [0, 1]."""
-    predicted, wanted = normalize(prediction).split(), normalize(gold).split()
-    if not predicted or not wanted:
-        return float(predicted == wanted)
-    common = (Counter(predicted) & Counter(wanted)).total()
-    return 2.0 * common / (len(predicted) + len(wanted))
+    predicted, expected = normalize(prediction).split(), normalize(gold).split()
+    if not predicted or not expected:
+        return float(predicted == expected)
+    common = (Counter(predicted) & Counter(expected)).total()
+    return 2.0 * common / (len(predicted) + len(expected))
 
 
 def score(
