@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading, read
 from attnorm.config.resolve import run_label
+from attnorm.config.validate import check_parts
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.run.checkpoint import BEST
 from attnorm.run.opening import open_run, read_run
+from attnorm.tasks.results import Results
 from attnorm.tasks.task import Task, Tokens, task_of
 
 if TYPE_CHECKING:
@@ -44,6 +46,16 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The content of summary.json: final scores, number of updates, whether the run finished."""
         return read_json(self.folder / "summary.json")
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The metrics of the best model on the validation split, in the final evaluation."""
+        return self.summary["validation"]["metrics"]
+
+    @property
+    def best_value(self) -> float | None:
+        """The best value of the monitored metric, `summary["monitor"]`, during training."""
+        return self.summary["best_value"]
 
     @cached_property
     def metrics(self) -> "pd.DataFrame":
@@ -86,6 +98,18 @@ class Run:
     @cached_property
     def _opened(self) -> tuple[Tokenizer, nn.Module, int]:
         return open_run(self.folder, self.config, self.checkpoint)
+
+    def evaluate(self, split: str = "validation") -> Results:
+        """Scores the model on a split, "validation" or "test". Nothing is written.
+
+        Raises ConfigError for a split that the data source of the run does not provide.
+        """
+        if split not in ("validation", "test"):
+            raise ConfigError([Problem("split", "allowed: validation, test", split)])
+        if problems := check_parts(self.config, (split,)):
+            raise ConfigError(problems)
+        data = self.task.splits(self.tokenizer, (split,))[split]
+        return self.task.score(self.task.module(self.model, self.tokenizer, data), data)
 
     def generate(self, texts: Sequence[str]) -> list[str]:
         """Generates an output, such as a headline, for each text.
