@@ -104,11 +104,11 @@ def test_an_interrupted_run_is_saved_and_continues(here, monkeypatch):
 
 def test_a_folder_of_own_settings_is_found(here):
     (here / "conf/model").mkdir(parents=True)
-    write_text(here / "conf/model/small.yaml", "defaults: [tiny, _self_]\nactivation: relu\n")
-    run = trained(model="small", trainer={"max_steps": 1}, task={"validations": 1})
+    write_text(here / "conf/model/narrow.yaml", "defaults: [tiny, _self_]\nactivation: relu\n")
+    run = trained(model="narrow", trainer={"max_steps": 1}, task={"validations": 1})
     assert run.config["model"]["activation"] == "relu"
     (here / "conf").rename(here / "other")
-    with pytest.raises(ConfigError, match="model=small: allowed: "):
-        trained(model="small")
+    with pytest.raises(ConfigError, match="model=narrow: allowed: "):
+        trained(model="narrow")
     with pytest.raises(ConfigError, match=r"^model\.dropout=3: [^\n]*$"):
-        trained(model="small", config_dir="other", **{"model.dropout": 3})
+        trained(model="narrow", config_dir="other", **{"model.dropout": 3})

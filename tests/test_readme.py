@@ -44,7 +44,7 @@ from attnorm.tasks.module import NonFiniteLoss
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.csv_table import read_csv
 
-LAB = runs.ROOT / "tests" / "lab"
+LAB = runs.ROOT / "src/attnorm/skeleton/lab"
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}
 DOCUMENTS = [
@@ -58,7 +58,7 @@ SQUAD = {  # the smallest file of its form
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
     r"(?:(?:(?:srun(?: --\S+)+ )?python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|attention(?!=)))"
+    r"|attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|new|attention(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
@@ -213,6 +213,8 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
         return [it for job in jobs for it in problems_of_job(job, multirun=False)]
+    if verb == "new":
+        return [] if len(arguments) == 1 else ["expected a folder"]
     if verb in ("attention", "compare", "report") and not arguments:
         return []  # it prints its help
     if verb == "report":
@@ -380,7 +382,7 @@ def test_a_trained_power_has_finite_gradients_under_masks():
 
 
 def test_a_block_on_own_parts_is_one_of_the_laboratory():
-    """docs/extend.md: classes and YAML files are those of tests/lab, and so are their lengths."""
+    """docs/extend.md: classes and YAML files are those of `attnorm new`, and so are their lengths."""
     page = runs.ROOT / "docs/extend.md"
     texts = {file.relative_to(LAB): file.read_text() for file in LAB.rglob("*.*") if file.suffix in (".py", ".yaml")}
     codes = {name: text for name, text in texts.items() if name.suffix == ".py"}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading, read
+from attnorm.analysis.figures import figures_of
 from attnorm.config.resolve import run_label
 from attnorm.config.validate import check_parts
 from attnorm.data.preprocess import Split
@@ -22,6 +23,8 @@ from attnorm.tasks.task import Task, Tokens, task_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from attnorm.analysis.notebook import FigureSet
 
 
 class Measures(NamedTuple):
@@ -137,20 +140,23 @@ class Run:
     def draw_attention(
         self,
         text: str | None = None,
-        folder: str | Path | None = None,
         *,
         example: str | None = None,
         layers: Collection[str] | None = None,
         heads: Collection[int] | None = None,
-        formats: Sequence[str] = ("png",),
-    ) -> list[Path]:
-        """Draws the attention weights of some layers and heads, or of all, as heat maps, and returns the files.
+    ) -> "FigureSet":
+        """Draws the attention weights of some layers and heads, or of all, as heat maps: an "overview", and one figure
+        per layer, such as "encoder_0".
 
-        folder:  where the figures are written; by default figures/attention/ in the run folder.
-        formats: some of "png" and "svg". The other arguments are those of `attention` and `Reading.select`.
+        The arguments are those of `attention` and `Reading.select`. A notebook shows the figures; `save(folder)` writes
+        them.
         """
-        found = self.reading(text, example=example).select(layers, heads)
-        return draw_reading([found], Path(folder or self.folder / "figures" / "attention"), formats)
+        return draw_reading([self.reading(text, example=example).select(layers, heads)])
+
+    def draw_curves(self) -> "FigureSet":
+        """The figures of the run folder: the course of every learned scalar, such as the "hybrid_weights", and that of
+        entropy and smallest column mass, "attention"."""
+        return figures_of(self.folder)
 
     def attended(self, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """What the model reads when it is given a text: its inputs, of one example, and the tokens of each layer's
