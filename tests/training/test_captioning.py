@@ -20,8 +20,8 @@ from attnorm.data.synthetic.scenes import scene
 from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
 from attnorm.errors import ConfigError, DataError, UserError
+from attnorm.tasks.captioning.generate import NamedImages
 from attnorm.tasks.captioning.metric import CaptionMetric
-from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.task import task_of
 
 SIDE, CELLS = 32, 16  # 32 x 32 pixels, halved three times

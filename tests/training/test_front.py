@@ -53,7 +53,7 @@ def test_help_loads_nothing_heavy(tmp_path, script):
     loaded = set(re.findall(r"\| +([\w.]+)$", ended.stderr, re.M))
     assert "yaml" in loaded or "omegaconf" in loaded  # the list is one
     assert not loaded & set(HEAVY)
-    expected = {"train": "max_steps: ", "eval": "python eval.py run=", "generate": "python generate.py run="}
+    expected = {"train": "max_steps: ", "eval": "attnorm eval run=", "generate": "attnorm generate run="}
     assert expected[script] in ended.stdout
     assert list(tmp_path.iterdir()) == []
 

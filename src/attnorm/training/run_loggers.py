@@ -72,10 +72,10 @@ class RunLoggers(pl.Callback):
             "first_step": read_checkpoint(checkpoint)["global_step"] + 1,
         }
 
-    def teardown(self, trainer: pl.Trainer, task: pl.LightningModule, stage: str) -> None:
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         self._detach(trainer)
 
-    def on_exception(self, trainer: pl.Trainer, task: pl.LightningModule, error: BaseException) -> None:
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, error: BaseException) -> None:
         self._detach(trainer)
 
     def _detach(self, trainer: pl.Trainer) -> None:

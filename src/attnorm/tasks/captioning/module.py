@@ -15,7 +15,7 @@ from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.captioning.generate import write
 from attnorm.tasks.captioning.metric import EXTRA, CaptionMetric
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
-from attnorm.tasks.seq2seq.module import smoothed_cross_entropy
+from attnorm.tasks.seq2seq.base import smoothed_cross_entropy
 
 
 def sample(image: str, references: Sequence[str], caption: str) -> dict[str, str]:

@@ -23,10 +23,9 @@ from attnorm.models.generation import Decoding
 from attnorm.progress import tracked
 from attnorm.schema import Share
 from attnorm.tasks.captioning.features import CaptionCollator, CaptionFeaturizer
-from attnorm.tasks.captioning.generate import write, write_captions
+from attnorm.tasks.captioning.generate import NamedImages, write, write_captions
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
 from attnorm.tasks.captioning.module import CaptioningModule, references, sample
-from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.seq2seq.base import length_problems

@@ -65,9 +65,6 @@ class PackedFeaturizer(Featurizer):
         }
         return columns, counts
 
-    def lengths(self, ids: Table) -> np.ndarray:
-        return list_lengths(ids, "ids").astype(np.int32)[:, None]
-
     def weights(self, ids: Table) -> np.ndarray:
         return masked_count(list_lengths(ids, "ids") - 2 * list_lengths(ids, "documents"), self.mask_prob)
 

@@ -28,10 +28,12 @@ from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.squad import read_questions
 from attnorm.errors import DataError
-from attnorm.tasks.matching import NAMED, counted, listed, matched
+from attnorm.tasks.matching import matched
+from attnorm.wording import counted, listed
 
 Reference = tuple[str, Sequence[str]]  # (id, gold answers); without answers the question is impossible
 
+SHOWN = 10  # maximum number of bad records in a message
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -186,8 +188,8 @@ def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
     """(id, gold answers) of each question of an official file. Raises ValueError that names the bad records."""
     questions, bad = read_questions(Path(path), answers_in_context=False)
     if bad:
-        listed = "; ".join(map(str, bad[:NAMED]))
-        raise DataError(f"{path}: {len(bad):,} bad records: {listed}{'; ...' * (len(bad) > NAMED)}")
+        shown = [*map(str, bad[:SHOWN]), *["..."] * (len(bad) > SHOWN)]
+        raise DataError(f"{path}: {len(bad):,} bad records: {'; '.join(shown)}")
     return [(question.id, question.texts) for question in questions]
 
 

@@ -17,8 +17,9 @@ from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.vqa_v2 import read_annotations
 from attnorm.errors import DataError
-from attnorm.tasks.matching import counted, listed, matched
+from attnorm.tasks.matching import matched
 from attnorm.tasks.vqa.answers import accuracy
+from attnorm.wording import counted, listed
 
 DIGITS = 2
 FORM = '[{"question_id": 1, "answer": "yes"}, ...]'
@@ -39,9 +40,10 @@ def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> di
     `missing` is the number of questions without a prediction, which score 0. `extra` is the number of predictions for
     other questions, which are ignored. The official evaluation rejects results with missing or extra predictions.
 
-    predictions: id -> answer. Raises ValueError, naming the ids, for repeated ids in the references, for references
-                 without
-    an annotator's answer, for a prediction that is not text, and if no prediction is for a question of the references.
+    predictions: id -> answer.
+
+    Raises ValueError, naming the ids, for repeated ids in the references, for references without an annotator's answer,
+    for a prediction that is not text, and if no prediction is for a question of the references.
     """
     gold = {it.id: it for it in references}
     if not gold:

@@ -21,10 +21,10 @@ class EnvironmentRecord(pl.Callback):
     def __init__(self, run_folder: Path):
         self.file = run_folder / "environment.json"
 
-    def teardown(self, trainer: pl.Trainer, task: pl.LightningModule, stage: str) -> None:
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         self.write(trainer)
 
-    def on_exception(self, trainer: pl.Trainer, task: pl.LightningModule, exception: BaseException) -> None:
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         with suppress(OSError):  # such as a full disk, which has probably ended the run
             self.write(trainer)
 

@@ -61,7 +61,7 @@ class GracefulStop(pl.Callback):
         last = self.checkpoints / f"{LAST}.ckpt"
         return Interrupted(number, signal.Signals(number).name, last if last.exists() else None)
 
-    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.owner = os.getpid()  # a rank that was forked from the process that made this object
         self._install()  # Lightning has wrapped the handler of SIGTERM in one that does not save
         self.training = True
@@ -89,7 +89,7 @@ class TimeLimit(Timer):
         super().__init__(duration=duration, interval="step", verbose=False)
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, task: pl.LightningModule, outputs: object, batch: object, index: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: object, index: int
     ) -> None:
         if (index + 1) % trainer.accumulate_grad_batches == 0:
-            super().on_train_batch_end(trainer, task, outputs, batch, index)
+            super().on_train_batch_end(trainer, module, outputs, batch, index)

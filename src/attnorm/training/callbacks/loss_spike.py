@@ -10,7 +10,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from attnorm.schema import Count, Positive
-from attnorm.tasks.module import TaskModule
+from attnorm.training.module import TrainingModule
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +43,16 @@ class LossSpike(pl.Callback):
         self.recent.clear()
         self.recent.extend(state_dict["recent"])
 
-    def on_before_optimizer_step(self, trainer: pl.Trainer, task: pl.LightningModule, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Any) -> None:
         # The gradients are about to be read in any case, so reading the loss costs no further wait for the GPU.
-        assert isinstance(task, TaskModule)
-        size = sum(part.size for part in task.update)
-        loss = float(sum(part.plain for part in task.update)) / max(1, size)
+        assert isinstance(module, TrainingModule)
+        size = sum(part.size for part in module.update)
+        loss = float(sum(part.plain for part in module.update)) / max(1, size)
         if not math.isfinite(loss):
             return
         if is_spike(loss, self.recent, self.threshold):
             data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by Lightning
-            rows = [row for part in task.update for row in part.batch["rows"].tolist()]
+            rows = [row for part in module.update for row in part.batch["rows"].tolist()]
             examples = dict.fromkeys(data.task.example_ids(data.splits["train"], rows[:8]))
             log.warning(
                 "The loss rose to %.4g at step %d, from about %.4g in the %d updates before; examples %s%s.",

@@ -9,8 +9,8 @@ class PlateauSteps(pl.Callback):
     """Lets schedulers that watch a metric step after an update, or after an epoch, before the next batch.
 
     Lightning leaves out such steps when a run is resumed, because its checkpoints do not have the metrics. So
-    `TaskModule.lr_scheduler_step` ignores Lightning's calls, and checkpoints have the metrics of the latest validation
-    and whether a step is still to be made.
+    `TrainingModule.lr_scheduler_step` ignores Lightning's calls, and checkpoints have the metrics of the latest
+    validation and whether a step is still to be made.
     """
 
     def __init__(self) -> None:
@@ -23,20 +23,20 @@ class PlateauSteps(pl.Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.metrics, self.updates, self.epochs = dict(state["metrics"]), state["updates"], state["epochs"]
 
-    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.step = trainer.global_step
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         if trainer.global_step > self.step:
             self.step = self.updates = trainer.global_step
             is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
             self.epochs = trainer.current_epoch + 1 if is_last else 0
 
-    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:
             self.metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
 
-    def on_train_batch_start(self, trainer: pl.Trainer, task: pl.LightningModule, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         for config in trainer.lr_scheduler_configs:
             count = self.updates if config.interval == "step" else self.epochs
             if config.reduce_on_plateau and count and count % config.frequency == 0 and config.monitor in self.metrics:

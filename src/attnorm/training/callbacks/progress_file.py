@@ -32,7 +32,7 @@ class ProgressFile(pl.Callback):
         self.written_at = 0.0
         self.phase = "training"
 
-    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.started_at, self.first_step = time.monotonic(), trainer.global_step
         self.updates = trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
         self._write(trainer)
@@ -41,7 +41,7 @@ class ProgressFile(pl.Callback):
         if time.monotonic() - self.written_at >= SECONDS:
             self._write(trainer)
 
-    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
             return
         found = float(trainer.callback_metrics.get(self.monitor, math.nan))
@@ -49,7 +49,7 @@ class ProgressFile(pl.Callback):
         self.best = self.better((it for it in (self.best, self.value) if it is not None), default=None)
         self._write(trainer)
 
-    def on_train_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.phase = "decoding"
         self._write(trainer)
 

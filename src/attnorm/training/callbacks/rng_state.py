@@ -13,10 +13,10 @@ class RandomStreams(pl.Callback):
         self.seed = seed
         self.saved: dict | None = None
 
-    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         torch.manual_seed(self.seed + trainer.global_rank)
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict) -> None:
         own = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
             own["cuda"] = torch.cuda.get_rng_state()
@@ -26,11 +26,11 @@ class RandomStreams(pl.Callback):
             torch.distributed.all_gather_object(streams, own)
         checkpoint["random_streams"] = streams
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict) -> None:
         streams = checkpoint.get("random_streams", [])
         self.saved = streams[trainer.global_rank] if trainer.global_rank < len(streams) else None
 
-    def on_train_batch_start(self, trainer: pl.Trainer, task: pl.LightningModule, batch: dict, index: int) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: dict, index: int) -> None:
         if self.saved is not None:
             torch.set_rng_state(self.saved["cpu"].cpu())
             if "cuda" in self.saved and torch.cuda.is_available():

@@ -26,7 +26,7 @@ class RunRecord(pl.Callback):
             "updates": updates,
         }
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[RECORD] = {**self.record, ENTRIES: entries_of(checkpoint["optimizer_states"])}
 
     def check(self, checkpoint: Path, optimization: Optimization) -> None:
