@@ -43,7 +43,7 @@ from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.csv_table import read_csv
 from attnorm.training.module import NonFiniteLoss, TrainingModule
 
-LAB = runs.ROOT / "tests" / "lab"
+LAB = runs.ROOT / "src/attnorm/skeleton/lab"
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}
 DOCUMENTS = [
@@ -57,7 +57,7 @@ SQUAD = {  # the smallest file of its form
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
     r"(?:(?:python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|(?:srun(?: --\S+)+ )?attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|attention(?!=)))"
+    r"|(?:srun(?: --\S+)+ )?attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|new|attention(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
@@ -212,6 +212,8 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
         return [it for job in jobs for it in problems_of_job(job, multirun=False)]
+    if verb == "new":
+        return [] if len(arguments) == 1 else ["expected a folder"]
     if verb in ("attention", "compare", "report") and not arguments:
         return []  # it prints its help
     if verb == "report":
@@ -378,7 +380,8 @@ def test_a_trained_power_has_finite_gradients_under_masks():
 
 
 def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
-    """docs/extend.md: whoever copies its blocks into files has tests/lab, with which tests/test_lab.py trains."""
+    """docs/extend.md: whoever copies its blocks into files has the package of `attnorm new`, with which
+    tests/test_lab.py trains."""
     page = runs.ROOT / "docs/extend.md"
     shown = [code.split("\n", 1) for language in ("python", "text") for code in blocks(page, language)]
     files = {path.removeprefix("# "): text for path, text in shown if path.startswith("# lab/")}

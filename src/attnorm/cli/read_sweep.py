@@ -8,6 +8,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
+from attnorm.choices import own_folder
 from attnorm.config.arguments import as_typed, readable, register_attention, wrong_choices
 from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
@@ -109,6 +110,8 @@ def split_options(conf: Path, arguments: Sequence[str]) -> tuple[tuple[str, ...]
             problems.append(f"{argument}: no such option; allowed: --config-dir, --help, and key=value")
         else:
             rest.append(argument)
+    if not options and (own := own_folder()):
+        options, folders = ["--config-dir", str(own)], [conf, own]
     return tuple(options), folders, rest, problems
 
 

@@ -17,6 +17,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from attnorm.choices import own_folder
 from attnorm.cli.errors import completing, dashed, exit_code, explain, to_the_end
 from attnorm.cli.resume import continued, resume_in
 from attnorm.config.arguments import AUTO, as_typed, readable, register_attention, run_to_resume, wrong_choices
@@ -53,6 +54,8 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
     arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
     if folder := run_to_resume(arguments):
         return exit_code(partial(resume_in, folder, conf, list(arguments)), conf)
+    if (own := own_folder()) and not any(it.startswith(("--config-dir", "-cd")) for it in arguments):
+        arguments = ["--config-dir", str(own), *arguments]
     register_resolvers()
     errors: list[Exception] = []
     failed: dict[int, int] = {}  # exit codes by job
