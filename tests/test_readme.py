@@ -64,7 +64,6 @@ TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip insta
 REAL = (  # those that are run, tiny
     "python train.py attention=hnas task=gigaword",
     "attnorm train -m attention=softmax,dnas,hnas seed=1,2,3",
-    "attnorm train -m hparams_search=attention",
     "attnorm train debug=fdr",
 )
 
@@ -180,7 +179,7 @@ def each(arguments):
         place = arguments.index("--config-dir")
         searched = f"hydra.searchpath=[file://{Path(arguments[place + 1]).resolve()}]"
         arguments = [*arguments[:place], *arguments[place + 2 :], searched]
-    parsed = OverridesParser.create().parse_overrides([word for word in arguments if word != "-m"])
+    parsed = OverridesParser.create().parse_overrides(arguments)
     choices = [
         [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
         if override.is_sweep_override()
@@ -190,11 +189,11 @@ def each(arguments):
     return list(itertools.product(*choices))
 
 
-def problems_of_job(overrides: tuple[str, ...], multirun: bool) -> list[str]:
+def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
     """What is wrong with one training job."""
     register_attention(readable(overrides))
     try:
-        front.check_composed(runs.composed(*readable(overrides)), multirun, overrides)
+        front.check_composed(runs.composed(*readable(overrides)), overrides)
     except ConfigError as error:
         return error.problems
     return []
@@ -204,14 +203,16 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     """What is wrong with a command, without running it."""
     if any("<" in word or ">" in word for word in arguments):
         return ["a placeholder without a value"]
+    if verb == "train" and "-m" in arguments:
+        verb, arguments = "sweep", [word for word in arguments if word != "-m"]
     if verb == "train":
-        found = [it for job in each(arguments) for it in problems_of_job(job, "-m" in arguments)]
+        found = [it for job in each(arguments) for it in problems_of_job(job)]
         # the run at hand is a tiny one, so its settings differ from those of the command, and its layers too
         found = [it for it in found if not re.match(r"attention\.options\.\w+\.fixed", it)]
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
-        return [it for job in jobs for it in problems_of_job(job, multirun=False)]
+        return [it for job in jobs for it in problems_of_job(job)]
     if verb == "new":
         return [] if len(arguments) == 1 else ["expected a folder"]
     if verb in ("attention", "compare", "report") and not arguments:
@@ -304,10 +305,9 @@ def test_a_main_command_runs(monkeypatch, tmp_path, typed):
     assert any(typed in block.splitlines() for document in DOCUMENTS for block in blocks(document, "bash"))
     arguments = shlex.split(typed)[2:]
     monkeypatch.chdir(tmp_path)
-    few = ["attention=softmax,hnas", "seed=1,2"] if "hparams_search" in typed else []
     arguments = [re.sub("softmax,dnas,hnas", "softmax,hnas", word).replace("1,2,3", "1,2") for word in arguments]
     tiny = ["trainer.max_steps=2", "callbacks.attention_stats.every_n_steps=0", "task.validations=1"]
-    assert runs.call(monkeypatch, "train", *arguments, *runs.tiny_overrides(), *few, *tiny) == 0
+    assert runs.call(monkeypatch, "train", *arguments, *runs.tiny_overrides(), *tiny) == 0
     assert len(list(tmp_path.rglob("summary.json"))) == (4 if "-m" in arguments else 1)
 
 
