@@ -339,10 +339,10 @@ def plain(*overrides: str) -> dict:
     return OmegaConf.to_container(composed(*overrides), resolve=True)
 
 
-def problems(settings: Mapping, *, multirun: bool = False, overrides: Iterable[str] = ()) -> list[str]:
+def problems(settings: Mapping, *, overrides: Iterable[str] = ()) -> list[str]:
     """Every problem of plain settings; empty if they can be trained."""
     try:
-        front.check_settings(dict(settings), multirun, list(overrides))
+        front.check_settings(dict(settings), list(overrides))
     except ConfigError as error:
         return error.problems
     return []

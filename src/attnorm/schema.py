@@ -82,6 +82,13 @@ def read_options(
     return converted, problems
 
 
+def wrong_values(group: str, maker: Callable, options: Mapping[str, Any]) -> list[Problem]:
+    """One problem for each option of `maker` whose value its annotation does not allow, as in `read_options`."""
+    known = parameters(maker)
+    _, wrong = _converted(maker, {name: value for name, value in options.items() if name in known})
+    return [Problem(f"{group}.{name}", f"allowed: {allowed(known[name].annotation)}", options[name]) for name in wrong]
+
+
 def option_problems(
     group: str, maker: Callable, options: Mapping[str, Any], facts: Collection[str] = (), *, owner: object = None
 ) -> list[Problem]:

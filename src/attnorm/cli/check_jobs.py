@@ -107,7 +107,9 @@ def main(folders: Sequence[str]) -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries and parts print must not mix with the answers
     from attnorm.progress import quiet_libraries
+    from attnorm.run.trust import find_own_parts
 
+    find_own_parts("sweep", ())
     start_hydra(list(map(Path, folders)))
     quiet_libraries()
     for line in sys.stdin:

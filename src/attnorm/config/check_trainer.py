@@ -32,7 +32,7 @@ LIMITS = ("max_steps", "max_epochs")  # null and -1: no such limit
 PER_CORE = 4  # processes on the CPU: a small test may have more of them than there are cores
 
 
-def read_trainer(settings: Mapping[str, Any], problems: Problems, multirun: bool = False) -> TrainerConfig:
+def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConfig:
     """Reads the group, as far as that is possible without Lightning; `check_trainer` does the rest."""
     for key in settings:
         if key in OWN_KEYS:
@@ -45,13 +45,6 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems, multirun: bool
     if problems.is_valid("trainer"):
         problems += problems_of_machine(trainer)
         problems += problems_of_intervals(trainer)
-    single = trainer.devices in (1, "1") and trainer.strategy in ("auto", "single_device")
-    if multirun and not single:
-        message = (
-            "with -m, the process of every device would start a sweep of its own; sweep with one device, or start one "
-            "process per run"
-        )
-        problems.append(Problem("trainer.devices", message, trainer.devices))
     return trainer
 
 

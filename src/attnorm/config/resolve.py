@@ -52,7 +52,7 @@ GROUPS = (  # of keys that every run has
 OF_LIGHTNING = ("trainer", "callbacks", "logger")  # groups that cannot be checked without importing Lightning
 
 
-def resolve(settings: Mapping[str, Any], overrides: Sequence[str] = (), multirun: bool = False) -> ResolvedConfig:
+def resolve(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> ResolvedConfig:
     """The configuration of a run that trains. Raises ConfigError with every problem of the settings.
 
     Lightning takes seconds to import. If other groups than its own have problems, these are reported without it, unless
@@ -66,7 +66,7 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[str] = (), multirun
     config = read(settings, task, problems, ("train", "validation"), typed)
     optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems)
     run = problems.typed("run", RunSettings, settings["run"])
-    trainer = read_trainer(settings["trainer"], problems, multirun)
+    trainer = read_trainer(settings["trainer"], problems)
     if problems.is_valid("trainer", "data"):
         problems += check_update_size(settings["data"], trainer)
     if config is not None:

@@ -55,7 +55,6 @@ def train(
     overrides: Sequence[str] = (),
     *,
     draw: Draw | None = None,
-    group: str | None = None,
 ) -> float | None:
     """Trains, keeps the best model by the task's metric, and scores it.
 
@@ -63,7 +62,6 @@ def train(
     run_folder: made here; everything that the run leaves behind is in it. It is locked until the run ends.
     overrides:  the overrides of this run, which are recorded.
     draw:       draws the figures of a run folder; they are sent to the loggers, also of a run that was stopped.
-    group:      the sweep that the run belongs to, for loggers.
 
     Returns the best value of the metric that the task monitors. Whatever stops the run (an exception, a signal) is
     written into summary.json before it is raised again. Raises RunError if another process is training in the folder.
@@ -81,7 +79,7 @@ def train(
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
         GracefulStop(run_folder / "checkpoints") as stop,
         Watchdog(run_folder, config.run.hang_timeout, summary.fail) as watchdog,
-        RunLoggers(config, run_folder, group, draw) as loggers,
+        RunLoggers(config, run_folder, draw) as loggers,
         OutOfMemory(config) as memory,
     ):
         if is_first:
