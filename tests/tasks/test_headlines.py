@@ -12,11 +12,11 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.headlines.rouge import Rouge, lead
+from attnorm.tasks.headlines.task import HeadlineModule
+from attnorm.tasks.seq2seq.base import smoothed_cross_entropy
 from attnorm.tasks.seq2seq.features import PairCollator
 from attnorm.tasks.seq2seq.generate import cut, special_tokens, target_logits, write_texts
-from attnorm.tasks.seq2seq.module import smoothed_cross_entropy
 from attnorm.training.module import NonFiniteLoss, TrainingModule, spread_non_finite
 
 pytestmark = pytest.mark.numerical
@@ -168,9 +168,7 @@ TABLE = Table([6, 2, 9, 4, 1, 7, 3], [3, 1, 5, 2, 2, 6, 4])
 
 
 def headline_module(model, label_smoothing=0.0):
-    return HeadlineModule(
-        model, TOKENIZER, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
-    )
+    return HeadlineModule(model, TOKENIZER, None, None, label_smoothing=label_smoothing, scored_pairs=0, max_length=5)
 
 
 def training_module(model, accumulation=1, ranks=1, label_smoothing=0.0):

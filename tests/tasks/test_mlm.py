@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
-from attnorm.tasks.mlm.module import SHOWN_TOKENS
+from attnorm.tasks.mlm.task import SHOWN_TOKENS
 from attnorm.tasks.task import task_of
 
 pytestmark = pytest.mark.numerical

@@ -22,7 +22,7 @@ from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.cli import errors
 from attnorm.data.loader import ResumableLoader
 from attnorm.errors import ConfigError, RunError, UserError
-from attnorm.tasks.headlines.module import HeadlineModule
+from attnorm.tasks.headlines.task import HeadlineModule
 from attnorm.tasks.seq2seq import generate as headlines
 from attnorm.training import diagnosis
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates

@@ -13,7 +13,7 @@ from attnorm import load_run
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
-from attnorm.tasks.mlm.module import MaskedLMModule
+from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training.module import TrainingModule
 from attnorm.training.run_folder import load_weights

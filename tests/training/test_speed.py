@@ -11,7 +11,7 @@ from torch import nn
 
 from attnorm.data.loader import ResumableLoader
 from attnorm.run.checkpoint import AtomicCheckpointIO
-from attnorm.tasks.mlm.module import MaskedLMModule
+from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of
 from attnorm.training import flops

@@ -1,10 +1,6 @@
-"""An optimizer, a scheduler, a callback and a logger."""
+"""An optimizer and a scheduler."""
 
-from pathlib import Path
-
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import Logger
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -31,27 +27,3 @@ class Halving(LRScheduler):
 
     def get_lr(self) -> list[float]:
         return [rate * 0.5 ** (self.last_epoch // self.every) for rate in self.base_lrs]
-
-
-class Steps(pl.Callback):
-    def __init__(self, run_folder: Path, name: str):
-        self.path = run_folder / name
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_) -> None:
-        with open(self.path, "a") as file:
-            file.write(f"{trainer.global_step}\n")
-
-
-class Lines(Logger):
-    name, version = "lines", "0"
-
-    def __init__(self, run_folder: Path):
-        super().__init__()
-        self.path = run_folder / "lines.txt"
-
-    def log_hyperparams(self, params, *_) -> None:
-        self.path.write_text(f"{len(params)} settings\n")
-
-    def log_metrics(self, metrics: dict, step: int | None = None) -> None:
-        with open(self.path, "a") as file:
-            file.write(f"{step} {sorted(metrics)}\n")

@@ -61,11 +61,17 @@ class SumModule(TaskModule):
     monitor, mode = "val/solved", "max"
     counters = ("loss", "sums", "solved")
 
+    def __init__(self, model: torch.nn.Module, tokenizer, label_smoothing: float):
+        super().__init__(model, tokenizer)
+        self.label_smoothing = label_smoothing
+
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         return self.model(batch["ids"])
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
-        return Loss(F.cross_entropy(self(batch), batch["digit"], reduction="sum"), len(batch["digit"]))
+        scores, digits = self(batch), batch["digit"]
+        objective = F.cross_entropy(scores, digits, reduction="sum", label_smoothing=self.label_smoothing)
+        return Loss(objective, len(digits), plain=F.cross_entropy(scores, digits, reduction="sum"))
 
     def tokens(self, batch: dict[str, Tensor]) -> Tensor:
         return (batch["ids"] != self.tokenizer.pad_id).sum()
@@ -85,7 +91,7 @@ class SumModule(TaskModule):
 
 @dataclass(frozen=True, kw_only=True)
 class SumConfig(TaskConfig):
-    weight: float = 1.0  # of the loss
+    label_smoothing: float = 0.0
 
 
 class SumTask(Task):
@@ -98,7 +104,7 @@ class SumTask(Task):
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
 
     def module(self, model: torch.nn.Module, tokenizer, validation: Split) -> SumModule:
-        return SumModule(model, tokenizer)
+        return SumModule(model, tokenizer, self.config.label_smoothing)
 
     def collator(self, split: Split) -> SumCollator:
         return SumCollator(split.rows, split.tokenizer.pad_id)
