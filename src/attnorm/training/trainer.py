@@ -15,11 +15,9 @@ from attnorm.run.checkpoint import AtomicCheckpointIO
 from attnorm.run.state import RunState
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints
-from attnorm.training.callbacks.early_stopping import EarlyStopping
-from attnorm.training.callbacks.environment_record import EnvironmentRecord
-from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
-from attnorm.training.callbacks.plateau import PlateauSteps
-from attnorm.training.callbacks.rng_state import RandomStreams
+from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop, TimeLimit
+from attnorm.training.callbacks.resuming import PlateauSteps, RandomStreams
+from attnorm.training.callbacks.run_files import EnvironmentRecord
 from attnorm.training.callbacks.watchdog import SLOW
 from attnorm.training.compiled import compiled
 from attnorm.training.datamodule import TaskDataModule
