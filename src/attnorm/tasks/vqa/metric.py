@@ -92,7 +92,7 @@ def references(texts: Table) -> list[Reference]:
 def read_references(path: str | Path) -> list[Reference]:
     """Reads the references from an official annotation file. Raises ValueError that names the bad records."""
     records = read_annotations(Path(path))
-    return [Reference(record.id, record.answers, record.answer_type, record.question_type) for record in records]
+    return [Reference(record.id, record.texts, record.answer_type, record.question_type) for record in records]
 
 
 def read_predictions(path: str | Path) -> dict[str, str]:
