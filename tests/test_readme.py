@@ -212,7 +212,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
         return [it for job in jobs for it in problems_of_job(job, multirun=False)]
-    if verb in ("attention", "compare", "report") and not arguments:
+    if verb in ("eval", "generate", "attention", "compare", "report") and not arguments:
         return []  # it prints its help
     if verb == "report":
         read_report(arguments)
