@@ -43,7 +43,7 @@ from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.csv_table import read_csv
 from attnorm.training.module import NonFiniteLoss, TrainingModule
 
-LAB = runs.ROOT / "tests" / "lab"
+LAB = runs.ROOT / "src/attnorm/skeleton/lab"
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}
 DOCUMENTS = [
@@ -57,14 +57,13 @@ SQUAD = {  # the smallest file of its form
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
     r"(?:(?:python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|(?:srun(?: --\S+)+ )?attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|attention(?!=)))"
+    r"|(?:srun(?: --\S+)+ )?attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|new|attention(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
 REAL = (  # those that are run, tiny
     "python train.py attention=hnas task=gigaword",
     "attnorm train -m attention=softmax,dnas,hnas seed=1,2,3",
-    "attnorm train -m hparams_search=attention",
     "attnorm train debug=fdr",
 )
 
@@ -180,7 +179,7 @@ def each(arguments):
         place = arguments.index("--config-dir")
         searched = f"hydra.searchpath=[file://{Path(arguments[place + 1]).resolve()}]"
         arguments = [*arguments[:place], *arguments[place + 2 :], searched]
-    parsed = OverridesParser.create().parse_overrides([word for word in arguments if word != "-m"])
+    parsed = OverridesParser.create().parse_overrides(arguments)
     choices = [
         [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
         if override.is_sweep_override()
@@ -190,11 +189,11 @@ def each(arguments):
     return list(itertools.product(*choices))
 
 
-def problems_of_job(overrides: tuple[str, ...], multirun: bool) -> list[str]:
+def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
     """What is wrong with one training job."""
     register_attention(readable(overrides))
     try:
-        front.check_composed(runs.composed(*readable(overrides)), multirun, overrides)
+        front.check_composed(runs.composed(*readable(overrides)), overrides)
     except ConfigError as error:
         return error.problems
     return []
@@ -204,14 +203,18 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     """What is wrong with a command, without running it."""
     if any("<" in word or ">" in word for word in arguments):
         return ["a placeholder without a value"]
+    if verb == "train" and "-m" in arguments:
+        verb, arguments = "sweep", [word for word in arguments if word != "-m"]
     if verb == "train":
-        found = [it for job in each(arguments) for it in problems_of_job(job, "-m" in arguments)]
+        found = [it for job in each(arguments) for it in problems_of_job(job)]
         # the run at hand is a tiny one, so its settings differ from those of the command, and its layers too
         found = [it for it in found if not re.match(r"attention\.options\.\w+\.fixed", it)]
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
-        return [it for job in jobs for it in problems_of_job(job, multirun=False)]
+        return [it for job in jobs for it in problems_of_job(job)]
+    if verb == "new":
+        return [] if len(arguments) == 1 else ["expected a folder"]
     if verb in ("eval", "generate", "attention", "compare", "report") and not arguments:
         return []  # it prints its help
     if verb == "report":
@@ -302,10 +305,9 @@ def test_a_main_command_runs(monkeypatch, tmp_path, typed):
     assert any(typed in block.splitlines() for document in DOCUMENTS for block in blocks(document, "bash"))
     arguments = shlex.split(typed)[2:]
     monkeypatch.chdir(tmp_path)
-    few = ["attention=softmax,hnas", "seed=1,2"] if "hparams_search" in typed else []
     arguments = [re.sub("softmax,dnas,hnas", "softmax,hnas", word).replace("1,2,3", "1,2") for word in arguments]
     tiny = ["trainer.max_steps=2", "callbacks.attention_stats.every_n_steps=0", "task.validations=1"]
-    assert runs.call(monkeypatch, "train", *arguments, *runs.tiny_overrides(), *few, *tiny) == 0
+    assert runs.call(monkeypatch, "train", *arguments, *runs.tiny_overrides(), *tiny) == 0
     assert len(list(tmp_path.rglob("summary.json"))) == (4 if "-m" in arguments else 1)
 
 
@@ -378,7 +380,8 @@ def test_a_trained_power_has_finite_gradients_under_masks():
 
 
 def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
-    """docs/extend.md: whoever copies its blocks into files has tests/lab, with which tests/test_lab.py trains."""
+    """docs/extend.md: whoever copies its blocks into files has the package of `attnorm new`, with which
+    tests/test_lab.py trains."""
     page = runs.ROOT / "docs/extend.md"
     shown = [code.split("\n", 1) for language in ("python", "text") for code in blocks(page, language)]
     files = {path.removeprefix("# "): text for path, text in shown if path.startswith("# lab/")}

@@ -54,7 +54,6 @@ def train(
     overrides: Sequence[str] = (),
     *,
     draw: Draw | None = None,
-    group: str | None = None,
 ) -> float | None:
     """Trains, keeps the best model by the task's metric, and scores it.
 
@@ -62,7 +61,6 @@ def train(
     run_folder: made here; everything that the run leaves behind is in it. It is locked until the run ends.
     overrides:  the overrides of this run, which are recorded.
     draw:       draws the figures of a run folder; they are sent to the loggers, also of a run that was stopped.
-    group:      the sweep that the run belongs to, for loggers.
 
     Returns the best value of the metric that the task monitors. Whatever stops the run (an exception, a signal) is
     written into summary.json before it is raised again. Raises RunError if another process is training in the folder.
@@ -80,7 +78,7 @@ def train(
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
         GracefulStop(run_folder / "checkpoints") as stop,
         Watchdog(run_folder, cfg["run"]["hang_timeout"], summary.fail) as watchdog,
-        RunLoggers(cfg, run_folder, label, group, draw) as loggers,
+        RunLoggers(cfg, run_folder, label, draw) as loggers,
         OutOfMemory(cfg) as memory,
     ):
         if is_first:

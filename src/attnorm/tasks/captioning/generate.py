@@ -44,8 +44,8 @@ def write_captions(
     captions: dict[int, str] = {}
     ranks = Ranks.present()
     for rows in progress([rows for _, rows in ranks.share(batches)]):
-        found = {name: tensor.to(device) for name, tensor in images.read([names[row] for row in rows]).items()}
-        written = write(model, tokenizer, found["image"], found.get("present"), decoding)
+        batch = {name: tensor.to(device) for name, tensor in images.read([names[row] for row in rows]).items()}
+        written = write(model, tokenizer, batch["image"], batch.get("present"), decoding)
         captions |= {row: tokenizer.decode(ids) for row, ids in zip(rows, written, strict=True)}
     return ranks.gather_items(captions)
 
@@ -66,7 +66,7 @@ class NamedImages(Images):
 
     def read(self, images: Sequence[str]) -> dict[str, Tensor]:
         each = [self._one(image) for image in images]
-        return {name: torch.cat([it[name] for it in each]) for name in each[0]}
+        return {name: torch.cat([tensors[name] for tensors in each]) for name in each[0]}
 
     def _one(self, image: str) -> dict[str, Tensor]:
         if self.shape.side and Path(image).is_file():

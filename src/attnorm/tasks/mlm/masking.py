@@ -105,10 +105,10 @@ class Masking:
 
         cumulative = np.cumsum(self.span_weights)
         sizes = np.searchsorted(cumulative, rng.random(budget) * cumulative[-1], side="right") + 1
-        places = iter((rng.random(3 * budget) * len(maskable)).astype(np.int64).tolist())
+        starts = iter((rng.random(3 * budget) * len(maskable)).astype(np.int64).tolist())
         for size in sizes.tolist():
             size = min(size, budget)
-            for start in islice(places, _TRIES):
+            for start in islice(starts, _TRIES):
                 if fits(start, size):
                     break
             else:  # few positions are left: list all of them, for shorter spans if necessary

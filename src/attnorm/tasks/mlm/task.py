@@ -70,8 +70,8 @@ class MaskedLMModule(TaskModule):
         """Shows the first rows of the split: the model's input, the original text, and the model's completion."""
         masked = batch["ids"], batch["masked_positions"]
         truth, filled = (masked[0].masked_scatter(masked[1], tokens) for tokens in (batch["labels"], guesses))
-        for place in (batch["rows"] < SHOWN_ROWS).nonzero().flatten().tolist():
-            texts = (self.tokenizer.decode(ids[place, :SHOWN_TOKENS].tolist()) for ids in (batch["ids"], truth, filled))
+        for row in (batch["rows"] < SHOWN_ROWS).nonzero().flatten().tolist():
+            texts = (self.tokenizer.decode(ids[row, :SHOWN_TOKENS].tolist()) for ids in (batch["ids"], truth, filled))
             self.samples.append(dict(zip(("shown", "text", "filled"), texts, strict=True)))
 
     def metrics(self) -> dict[str, float]:

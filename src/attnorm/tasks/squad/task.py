@@ -73,7 +73,7 @@ class SpanModule(TaskModule):
     def begin_validation(self, keep_examples: bool = False) -> None:
         super().begin_validation(keep_examples)
         self.spans = Spans(self.rows, self.texts, **self.search)
-        self.outputs = [self.spans.found]
+        self.outputs = [self.spans.best]
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores = self(batch)
@@ -85,15 +85,15 @@ class SpanModule(TaskModule):
     def metrics(self) -> dict[str, float]:
         """loss (nats), exact and f1 in percent, over the questions with at least one evaluated window."""
         everywhere = Spans(self.rows, self.texts, **self.search)
-        for found in self.outputs:  # one per rank; several ranks may have evaluated windows of the same question
-            everywhere.merge(found)
+        for spans in self.outputs:  # one per rank; several ranks may have evaluated windows of the same question
+            everywhere.merge(spans)
         self.spans = everywhere
         answers, odds = everywhere.answers()
         gold = [reference for reference in references(self.texts) if reference[0] in answers]
         with_null = () if self.null_threshold is None else (odds, self.null_threshold)
-        found = score(answers, gold, *with_null)
+        official = score(answers, gold, *with_null)
         self._show(gold)
-        kept = {name: value for name, value in found.items() if not name.endswith(("total", "missing", "extra"))}
+        kept = {name: value for name, value in official.items() if not name.endswith(("total", "missing", "extra"))}
         return {"loss": self.sums["loss"] / self.sums["windows"], **kept}
 
     def _show(self, gold: list[tuple[str, list[str]]]) -> None:

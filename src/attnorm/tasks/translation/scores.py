@@ -117,8 +117,8 @@ def chrf_counts(translation: str, reference: str) -> list[int]:
     """
     counts = []
     for n in range(1, CHARACTERS + 1):
-        written, wanted = (_ngrams("".join(text.split()), n) for text in (translation, reference))
-        counts += [written.total() if wanted else 0, wanted.total(), (written & wanted).total()]
+        written, expected = (_ngrams("".join(text.split()), n) for text in (translation, reference))
+        counts += [written.total() if expected else 0, expected.total(), (written & expected).total()]
     return counts
 
 

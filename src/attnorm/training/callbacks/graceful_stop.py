@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +22,8 @@ class GracefulStop(pl.Callback):
     It is used both as a context manager around the whole run and as a callback of its trainer. Before and after
     training, when there is nothing to save, a signal raises at once. During training the update in progress is
     finished and saved by `Checkpoints`, on which all ranks agree. A second SIGINT raises at once in any case. Processes
-    forked from this one, such as data workers, ignore the signals.
+    forked from this one, such as data workers, ignore the signals. Outside the main thread, where Python allows no
+    handlers, signals are left alone.
 
     checkpoints: the folder of last.ckpt.
     """
@@ -34,7 +36,8 @@ class GracefulStop(pl.Callback):
         self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> "GracefulStop":
-        self.previous = {number: signal.getsignal(number) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            self.previous = {number: signal.getsignal(number) for number in SIGNALS}
         self._install()
         return self
 
@@ -43,7 +46,7 @@ class GracefulStop(pl.Callback):
             signal.signal(number, handler)
 
     def _install(self) -> None:
-        for number in SIGNALS:
+        for number in self.previous:
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

@@ -20,7 +20,7 @@ MARGIN = 1  # pixels of a kernel on each side of the square of stride x stride p
 
 
 @dataclass(frozen=True, kw_only=True)
-class EyeConfig:
+class ImageEncoderConfig:
     """The configuration of the part that reads the image.
 
     channels: for pixels, the number of channels of each convolution. Each of them halves the sides of the grid, so that
@@ -61,7 +61,7 @@ class Surroundings(nn.Module):
         return x + self.network(x)
 
 
-class Eye(nn.Module):
+class ImageEncoder(nn.Module):
     """Templates of an image, each of which also knows the image as a whole.
 
     The template of cell j is c_j + p_j + tanh(W mean_i(c_i + p_i)), where c_j are the features of the cell and p_j is
@@ -72,7 +72,7 @@ class Eye(nn.Module):
           number of regions. The places of regions are not used.
     """
 
-    def __init__(self, shape: EyeConfig, d_model: int, side: int, width: int, regions: int):
+    def __init__(self, shape: ImageEncoderConfig, d_model: int, side: int, width: int, regions: int):
         super().__init__()
         self.side, channels = side, (3, *shape.channels)
         self.grid = side  # cells per side; 0 for regions
