@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.errors import Problem, key_of
+from attnorm.resolved import ResolvedConfig
 
 PER_PROCESS = 40  # jobs; starting a process takes as long as checking about this many
 
@@ -105,8 +106,8 @@ def main(folders: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the sweep, and thereby the input of this process
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries and parts print must not mix with the answers
+    from attnorm.progress import quiet_libraries
     from attnorm.run.trust import find_own_parts
-    from attnorm.training.console import quiet_libraries
 
     find_own_parts("sweep", ())
     start_hydra(list(map(Path, folders)))
@@ -149,36 +150,32 @@ def check_job(overrides: Sequence[str], conf: Path) -> Checked:
 
     register_attention(overrides)
     try:
-        return facts(check_composed(compose("train", list(overrides)), overrides=as_typed(overrides)).settings)
+        return facts(check_composed(compose("train", list(overrides)), overrides=as_typed(overrides)))
     except ConfigError as error:
         return Checked([(key_of(problem), str(problem)) for problem in error.problems])
     except (HydraException, OmegaConfBaseException) as error:
         return Checked([("", str(Problem.about("", explain_hydra_error(str(error), conf))))])
 
 
-def facts(cfg: dict[str, Any]) -> Checked:
+def facts(config: ResolvedConfig) -> Checked:
     """What a sweep has to know of a checked configuration."""
     import torch
 
-    from attnorm.parts import class_of
     from attnorm.run.key import run_key
-    from attnorm.tasks.task import Task
 
-    trainer = cfg["trainer"]
-    accelerator, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
+    accelerator = config.trainer.accelerator
     uses_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     named = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
-    objective = class_of("task", cfg["task"], Task).objective()
-    monitor, mode = objective or (None, None)
+    monitor, mode = config.task_class.objective() or (None, None)
     return Checked(
-        key=run_key(cfg),
-        task=cfg["task"]["name"],
-        log_dir=cfg["paths"]["log_dir"],
+        key=run_key(config.settings),
+        task=config.task.name,
+        log_dir=config.paths.log_dir,
         monitor=monitor,
         mode=mode,
-        devices=devices,
-        nodes=trainer.get("num_nodes") or 1,
+        devices=config.trainer.devices,
+        nodes=config.trainer.num_nodes or 1,
         uses_gpu=uses_gpu,
         gpus=named if uses_gpu else [],
     )
