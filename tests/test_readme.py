@@ -215,7 +215,7 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         return [it for job in jobs for it in problems_of_job(job)]
     if verb == "new":
         return [] if len(arguments) == 1 else ["expected a folder"]
-    if verb in ("attention", "compare", "report") and not arguments:
+    if verb in ("eval", "generate", "attention", "compare", "report") and not arguments:
         return []  # it prints its help
     if verb == "report":
         read_report(arguments)

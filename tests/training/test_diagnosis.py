@@ -25,10 +25,9 @@ from attnorm.errors import ConfigError, RunError, UserError
 from attnorm.tasks.headlines.task import HeadlineModule
 from attnorm.tasks.seq2seq import generate as headlines
 from attnorm.training import diagnosis
-from attnorm.training.callbacks.loss_spike import LEAST, LossSpike, is_spike
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
+from attnorm.training.callbacks.notices import LEAST, LossSpike, advice, is_spike
 from attnorm.training.callbacks.out_of_memory import NotEnoughMemory
-from attnorm.training.callbacks.stalled_loader import advice
 from attnorm.training.diagnosis import replay
 from attnorm.training.module import NonFiniteLoss, TrainingModule
 
@@ -412,7 +411,7 @@ def rise(monkeypatch, *steps: int) -> None:
 
 
 def spikes(caplog) -> list[str]:
-    return [it.getMessage() for it in caplog.records if it.name.endswith("loss_spike")]
+    return [it.getMessage() for it in caplog.records if it.getMessage().startswith("The loss rose to ")]
 
 
 def test_a_spike_is_reported_once_with_its_step_and_examples(monkeypatch, tmp_path, caplog):
@@ -465,7 +464,7 @@ def slow(monkeypatch, seconds: dict[int, float]) -> None:
 
 
 def stalls(caplog) -> list[str]:
-    return [it.getMessage() for it in caplog.records if it.name.endswith("stalled_loader")]
+    return [it.getMessage() for it in caplog.records if " for its data, while training" in it.getMessage()]
 
 
 def test_a_stalled_loader_is_reported_once_per_stall(monkeypatch, tmp_path, caplog):

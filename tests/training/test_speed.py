@@ -63,10 +63,10 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
     """Validation and saving are not counted, and neither are waits that fall into them."""
     tokens, positions = {}, {}
 
-    def count(self, trainer, task, outputs, batch, index):
+    def count(self, trainer, module, outputs, batch, index):
         step = trainer.global_step
         sides = batch["source"], batch["target"][:, 1:]
-        tokens[step] = sum(int((side != task.tokenizer.pad_id).sum()) for side in sides)
+        tokens[step] = sum(int((side != module.task_module.tokenizer.pad_id).sum()) for side in sides)
         positions[step] = sum(side.numel() for side in sides)
 
     def save(self, trainer, *_):

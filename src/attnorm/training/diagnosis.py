@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.errors import RunError
 from attnorm.tasks.module import TaskModule
-from attnorm.training.module import Microbatch, random_state
+from attnorm.tasks.ranks import whole
+from attnorm.training.module import Microbatch, random_state, set_random_state
 
 
 class Finding(NamedTuple):
@@ -100,11 +101,7 @@ def saved(part: Microbatch) -> dict[str, Any]:
 
 def saved_parameters(model: nn.Module) -> dict[str, Tensor]:
     """The whole parameters and buffers of a model, on the CPU. If they are sharded, every rank has to call this."""
-    return {name: _whole(tensor.detach()).cpu() for name, tensor in model.state_dict().items()}
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return {name: whole(tensor.detach()).cpu() for name, tensor in model.state_dict().items()}
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -116,16 +113,10 @@ def _random_state(state: dict[str, Tensor], device: torch.device) -> Iterator[No
     """Puts the random generators into a state, and back afterwards."""
     before = random_state(device)
     try:
-        _set_random_state(state, device)
+        set_random_state(state, device)
         yield
     finally:
-        _set_random_state(before, device)
-
-
-def _set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+        set_random_state(before, device)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from attnorm.attention.multihead import observe
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.module import TaskModule
-from attnorm.training.module import random_state
+from attnorm.training.module import random_state, set_random_state
 
 QUANTILES = (0.1, 0.5, 0.9)  # of the lengths of the training examples that are counted
 FORWARD_AND_BACKWARD = 3  # the backward pass has two products for each one of the forward pass
@@ -61,9 +61,7 @@ def flops_per_token(task: TaskModule, loader: ResumableLoader) -> float | None:
             task.loss(batch)
             tokens += int(task.tokens(batch))
     task.model.train(was_training)
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    set_random_state(state, device)
     found = FORWARD_AND_BACKWARD * counter.get_total_flops()
     return found / tokens if tokens and found else None
 

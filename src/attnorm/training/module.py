@@ -24,9 +24,11 @@ class NonFiniteLoss(UserError, RuntimeError):
 class Microbatch(NamedTuple):
     """What is kept of a microbatch until the next update begins, so that a failure can be traced back to its examples.
 
-    number:       of the batch in its epoch. batch: its tensors, on the device.
+    number:       number of the batch in its epoch.
+    batch:        its tensors, on the device.
     random_state: the states of the random generators before the forward pass, see `random_state`.
-    objective, plain: the summed loss that was minimized, and the summed loss that is reported, detached.
+    objective:    the summed loss that was minimized, detached.
+    plain:        the summed loss that is reported, detached.
     size:         the number of tokens or examples over which the losses were summed.
     """
 
@@ -42,6 +44,13 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     """The states of the generators that a forward pass on `device` draws from: "cpu", and "cuda" on a GPU."""
     state = {"cpu": torch.get_rng_state()}
     return state | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else state
+
+
+def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Puts the generators into a state that `random_state` has returned."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 class TrainingModule(pl.LightningModule):

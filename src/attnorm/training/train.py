@@ -30,8 +30,8 @@ from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.out_of_memory import OutOfMemory
-from attnorm.training.callbacks.progress_file import ProgressFile
-from attnorm.training.callbacks.run_record import RunRecord
+from attnorm.training.callbacks.resuming import RunRecord
+from attnorm.training.callbacks.run_files import ProgressFile
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule

@@ -14,11 +14,9 @@ from attnorm.resolved import ResolvedConfig
 from attnorm.run.state import RunState
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints
-from attnorm.training.callbacks.early_stopping import EarlyStopping
-from attnorm.training.callbacks.environment_record import EnvironmentRecord
-from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
-from attnorm.training.callbacks.plateau import PlateauSteps
-from attnorm.training.callbacks.rng_state import RandomStreams
+from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop, TimeLimit
+from attnorm.training.callbacks.resuming import PlateauSteps, RandomStreams
+from attnorm.training.callbacks.run_files import EnvironmentRecord
 from attnorm.training.callbacks.watchdog import SLOW
 from attnorm.training.checkpoint_io import AtomicCheckpointIO
 from attnorm.training.compiled import compiled

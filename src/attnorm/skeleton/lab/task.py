@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from lab.source import SUMS
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from attnorm.data.featurizer import Featurizer, list_lengths, pad
+from attnorm.data.featurizer import Featurizer, pad
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
+from attnorm.tasks.collator import Collator
 from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.task import Task, TaskConfig
 
@@ -33,28 +32,17 @@ class SumFeaturizer(Featurizer):
         ids = [[*left, tokenizer.eos_id, *right] for left, right in pairs]
         return {"ids": ids, "digit": [int(total[-1]) for total in texts["total"]]}, {}
 
-    def lengths(self, ids) -> np.ndarray:
-        return list_lengths(ids, "ids").astype(np.int32)[:, None]
-
-    def weights(self, ids) -> np.ndarray:
-        return np.ones(len(ids), np.int64)
-
     def describe(self, counts: dict[str, int]) -> str:
         return f"{counts['kept']:,} sums"
 
 
-class SumCollator(Dataset):
+class SumCollator(Collator):
     def __init__(self, rows, pad_id: int):
-        self.rows, self.pad_id = rows, pad_id
+        super().__init__(rows)
+        self.pad_id = pad_id
 
-    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        table = self.rows[part.rows]
-        return {
-            "ids": pad(table["ids"], self.pad_id),
-            "digit": torch.tensor(table["digit"]),
-            "rows": torch.tensor(part.rows),
-            "divisor": torch.tensor(part.divisor),
-        }
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        return {"ids": pad(table["ids"], self.pad_id), "digit": torch.tensor(table["digit"])}
 
 
 class SumModule(TaskModule):

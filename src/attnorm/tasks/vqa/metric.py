@@ -49,8 +49,8 @@ def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> di
     if not gold:
         raise DataError("there are no questions to score")
     if len(gold) < len(references):
-        counts = Counter(reference.id for reference in references)
-        twice = sorted(name for name, count in counts.items() if count > 1)
+        repeated = Counter(reference.id for reference in references)
+        twice = sorted(name for name, count in repeated.items() if count > 1)
         raise DataError(f"the references repeat questions: {listed(twice)}")
     if without := [name for name, reference in gold.items() if not reference.answers]:
         raise DataError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")

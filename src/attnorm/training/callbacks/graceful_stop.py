@@ -1,7 +1,8 @@
-"""Stopping a run in good order: by a signal, or because its time is up."""
+"""Stopping a run in good order: by a signal, because its time is up, or because it no longer improves."""
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -12,6 +13,7 @@ from pytorch_lightning.callbacks import Timer
 
 from attnorm.errors import Interrupted
 from attnorm.run.checkpoint import LAST
+from attnorm.schema import Count
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # NCCL catches SIGUSR1
 
@@ -93,3 +95,13 @@ class TimeLimit(Timer):
     ) -> None:
         if (index + 1) % trainer.accumulate_grad_batches == 0:
             super().on_train_batch_end(trainer, module, outputs, batch, index)
+
+
+class EarlyStopping(pl.callbacks.EarlyStopping):
+    """Lightning's early stopping on the metric that the task monitors.
+
+    patience: validations without an improvement; None never stops.
+    """
+
+    def __init__(self, monitor: str, mode: str, patience: Count | None = None):
+        super().__init__(monitor, mode=mode, patience=sys.maxsize if patience is None else patience)

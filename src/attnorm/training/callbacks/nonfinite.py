@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import MutableMapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from attnorm.tasks.ranks import Ranks
 from attnorm.training.callbacks.attention_stats import log_now
 from attnorm.training.diagnosis import Finding, examine, not_finite, saved, saved_parameters
 from attnorm.training.environment import write_json
@@ -103,7 +105,8 @@ class NonFiniteUpdates(pl.Callback):
         self.folder.mkdir(parents=True, exist_ok=True)
         of_rank = f"_rank_{trainer.global_rank}" if trainer.global_rank else ""
         torch.save(content, self.folder / f"{name}{of_rank}.pt")
-        parts, gradients, parameters = gathered(trainer, parts, gradients, parameters)
+        every = zip(*Ranks.present().gather((parts, gradients, parameters)), strict=True)
+        parts, gradients, parameters = (list(chain.from_iterable(of_ranks)) for of_ranks in every)
         guilty = [part for part in parts if part["objective"] in ("nan", "inf", "-inf")] or parts
         first = guilty[0]
         record = {
@@ -112,8 +115,8 @@ class NonFiniteUpdates(pl.Callback):
             "what": f"the loss is {first['objective']}" if bad_loss else "a gradient is not finite",
             "output": next((part["output"] for part in guilty if part["output"]), None),
             "gradient": next((part["gradient"] for part in guilty if part["gradient"]), None),
-            "parameters": parameters,
-            "gradients": gradients,
+            "parameters": list(dict.fromkeys(parameters)),
+            "gradients": list(dict.fromkeys(gradients)),
             "skipped": skips,
             "microbatches": parts,
         }
@@ -139,21 +142,6 @@ class NonFiniteUpdates(pl.Callback):
             "rows": rows,
             "examples": data.task.example_ids(data.splits["train"], rows),
         }
-
-
-def gathered(
-    trainer: pl.Trainer, parts: list[dict], gradients: list[str], parameters: list[str]
-) -> tuple[list[dict], list[str], list[str]]:
-    """The three lists of all ranks; names occur once."""
-    every: list[Any] = [(parts, gradients, parameters)]
-    if trainer.world_size > 1:
-        every = [None] * trainer.world_size
-        torch.distributed.all_gather_object(every, (parts, gradients, parameters))
-
-    def union(place: int) -> list[str]:
-        return list(dict.fromkeys(name for rank in every for name in rank[place]))
-
-    return [part for rank in every for part in rank[0]], union(1), union(2)
 
 
 def cause(record: dict[str, Any]) -> str:

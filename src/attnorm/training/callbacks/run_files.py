@@ -1,20 +1,24 @@
-"""progress.json: how far a run is, for programs that watch it."""
+"""Files of a run folder that are kept up to date during training: progress.json and environment.json."""
 
+import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytorch_lightning as pl
 
+from attnorm.attention.linear import kernels
 from attnorm.run.state import PROGRESS
+from attnorm.training.compiled import CompiledModel
 from attnorm.training.environment import write_json
 
-SECONDS = 2.0  # between two writes
+SECONDS = 2.0  # between two writes of progress.json
 
 
 class ProgressFile(pl.Callback):
-    """Keeps progress.json up to date while a run trains, at most every two seconds and after every validation.
+    """Writes progress.json, how far a run is, at most every two seconds and after every validation.
 
     Its entries are `phase` ("training", or "decoding" while the best model is scored), `step` and `updates` (made and
     planned), `monitor` (the metric that the task monitors), `value` and `best_value` (of the latest validation and of
@@ -74,3 +78,30 @@ class ProgressFile(pl.Callback):
         }
         content |= {"best_value": self.best, "wall_seconds": self.wall_seconds()}
         write_json(self.path, {**content, "seconds_left": None if left is None else round(left, 1)})
+
+
+class EnvironmentRecord(pl.Callback):
+    """Adds to environment.json, when training ends for any reason, on the first rank:
+
+    attention_kernels: the outcome of each self-check, see `attnorm.attention.linear.kernels.self_checks`.
+    compile:           with run.compile=true, see `CompiledModel.facts`.
+    """
+
+    def __init__(self, run_folder: Path):
+        self.file = run_folder / "environment.json"
+
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        self.write(trainer)
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        with suppress(OSError):  # such as a full disk, which has probably ended the run
+            self.write(trainer)
+
+    def write(self, trainer: pl.Trainer) -> None:
+        if not trainer.is_global_zero or not self.file.exists():
+            return
+        found = {"attention_kernels": kernels.self_checks()}
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by Lightning
+            if isinstance(callback, CompiledModel):
+                found["compile"] = callback.facts()
+        write_json(self.file, json.loads(self.file.read_text()) | found)
