@@ -142,7 +142,9 @@ def read_optimization(
     when = problems.typed("scheduler", SchedulerTiming, timing)
     facts = ("optimizer", "total_steps")
     schedule = problems.part("scheduler", scheduler, facts=facts, shared=names_of(SchedulerTiming))
-    return Optimization(theirs, groups, schedule, when) if problems.is_valid("optimizer", "scheduler") else None
+    if theirs is None or schedule is None or not problems.is_valid("optimizer", "scheduler"):
+        return None
+    return Optimization(theirs, groups, schedule, when)
 
 
 def refusals(optimizer: Part) -> list[Problem]:

@@ -5,6 +5,8 @@ import importlib.util
 import inspect
 import json
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from itertools import chain
 
@@ -316,6 +318,16 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
     assert len(problems) == len(wrong)
     for key, value in wrong.items():
         assert [problem for problem in problems if problem.startswith(f"{key}={value}")] != [], key
+
+
+def test_a_mistyped_key_is_refused_before_lightning_is_imported():
+    code = "import sys; from attnorm.cli.main import run; print(run('train', sys.argv[1:]), *sys.modules)"
+    command = [sys.executable, "-c", code, "optimizer.lrr=1"]
+    ended = subprocess.run(command, cwd=runs.ROOT, capture_output=True, text=True, timeout=300, check=True)
+    exit_code, *modules = ended.stdout.split()
+    assert exit_code == "2" and "Did you mean 'lr'?" in ended.stderr
+    assert {"torch", "attnorm.config.resolve"} <= {*modules}
+    assert {"pytorch_lightning", "lightning_fabric", "datasets", "matplotlib"}.isdisjoint(modules)
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> Resol
         trainer = check_trainer(trainer, problems)
     if problems or config is None:
         raise ConfigError([with_owners(problem, settings) for problem in problems])
-    parts = {"optimization": optimization, "callbacks": callbacks, "loggers": loggers}
-    return replace(config, run=run, trainer=trainer, **parts)
+    config = replace(config, run=run, trainer=trainer, optimization=optimization)
+    return replace(config, callbacks=callbacks, loggers=loggers)
 
 
 def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> ResolvedConfig:
@@ -164,8 +164,8 @@ def read(
     top = problems.typed("", RunConfig, {name: settings[name] for name in names_of(RunConfig) if name in settings})
     problems += unknown_keys(settings, task)
     paths = read_paths(settings["paths"], problems)
-    source = read_source(settings["data"], task, splits, problems)
-    tokenizer = read_tokenizer(settings["tokenizer"], typed is not None, problems)
+    source: Any = read_source(settings["data"], task, splits, problems)
+    tokenizer: Any = read_tokenizer(settings["tokenizer"], typed is not None, problems)
     try:
         model = model_of(settings["model"])
     except ConfigError as error:
