@@ -35,20 +35,19 @@ from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.report import read_report
 from attnorm.cli.score_predictions import files_of
 from attnorm.cli.sweep import sample_jobs
+from attnorm.config import check_trainer
 from attnorm.config import overrides as rerun
-from attnorm.config import validate as config
 from attnorm.config.arguments import readable, register_attention
 from attnorm.config.command import read
-from attnorm.config.renamed import CHOICES, RENAMED
+from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.run.opening import read_run
-from attnorm.tasks.headlines.module import HeadlineModule
-from attnorm.tasks.module import NonFiniteLoss
+from attnorm.run.scalars import read_csv
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
-from attnorm.training.csv_table import read_csv
+from attnorm.training.module import NonFiniteLoss, TrainingModule
 
-LAB = runs.ROOT / "tests" / "lab"
+LAB = runs.ROOT / "src/attnorm/skeleton/lab"
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}
 DOCUMENTS = [
@@ -61,15 +60,15 @@ SQUAD = {  # the smallest file of its form
 }
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
-    r"(?:(?:(?:srun(?: --\S+)+ )?python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|attention(?!=)))"
+    r"(?:(?:python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
+    r"|(?:srun(?: --\S+)+ )?attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|new|attention(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
 REAL = (  # those that are run, tiny
     "python train.py attention=hnas task=gigaword",
-    "python train.py -m attention=softmax,dnas,hnas seed=1,2,3",
-    "python train.py debug=fdr",
+    "attnorm train -m attention=softmax,dnas,hnas seed=1,2,3",
+    "attnorm train debug=fdr",
 )
 
 
@@ -117,7 +116,7 @@ def material(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(config, "check_trainer", lambda *_: [])  # Lightning itself sees no GPU
+    monkeypatch.setattr(check_trainer, "refused_by_lightning", lambda *_: [])  # Lightning itself sees no GPU
     parallel = (f"{stem}.{language}" for stem in ("train", "val") for language in ("de", "en", "fr"))
     for name in itertools.chain(*FILES.values(), parallel):
         (tmp_path / name).write_text("an article\n")
@@ -173,7 +172,7 @@ def material(tmp_path, monkeypatch):
             (r"data\.dir=(<[^>]*>|/data/\w+)", f"data.dir={tmp_path}"),
         ):
             typed = re.sub(pattern, value, typed)
-        return shlex.split(typed[COMMAND.match(typed).end(1 if ".py" in typed else 2) :].removeprefix(".py"))
+        return shlex.split(typed[re.search(VERB, typed).end() :])
 
     return arguments
 
@@ -218,7 +217,9 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
         return [it for job in jobs for it in problems_of_job(job)]
-    if verb in ("attention", "compare", "report") and not arguments:
+    if verb == "new":
+        return [] if len(arguments) == 1 else ["expected a folder"]
+    if verb in ("eval", "generate", "attention", "compare", "report") and not arguments:
         return []  # it prints its help
     if verb == "report":
         read_report(arguments)
@@ -240,7 +241,16 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if any(key.startswith("task.") for key, _ in command.changes):
         return []  # of another task than that of the run at hand
     cfgs = [rerun.changed(read_run(folder), command.changes, runs.CONF) for folder in folders]
-    return [it for cfg in cfgs for it in config.check_parts(cfg, ("validation",))]
+    return [it for cfg in cfgs for it in problems_of_evaluation(cfg)]
+
+
+def problems_of_evaluation(settings: dict) -> list[str]:
+    """What is wrong with evaluating a run with these settings."""
+    try:
+        resolve_recorded(settings, ("validation",))
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def test_there_are_commands_to_look_at():
@@ -274,7 +284,7 @@ def unchecked(line: str) -> str | None:
     found = COMMAND.search(line)
     if found and line.startswith((found[0], "zcat ")):
         return None  # test_the_commands_of_the_documents_are_sound
-    if line.startswith(TOOLS):
+    if line.startswith(("# ", *TOOLS)):
         return None
     if line.startswith("make "):
         targets = re.findall(r"^([a-z][\w-]*):", (runs.ROOT / "Makefile").read_text(), re.M)
@@ -326,12 +336,12 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
         for page in ("README.md", "docs/tutorial.md", "docs/training.md")
         for code in blocks(runs.ROOT / page, "bash")
         for line in code.splitlines()
-        if re.match(r"python (?:eval|generate)\.py ", line)
+        if re.match(r"attnorm (?:eval|generate) ", line)
     ]
     assert len(lines) >= 6
     for typed in dict.fromkeys(re.split(r"\s+>", line)[0] for line in lines):
-        script, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
-        assert runs.call(monkeypatch, script.removesuffix(".py"), *arguments) == 0
+        verb, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
+        assert runs.call(monkeypatch, verb, *arguments) == 0
     assert {path.name for path in run.glob("eval_*.json")} >= {"eval_validation.json", "eval_test.json"}
 
 
@@ -343,7 +353,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     run = tmp_path / "logs/gigaword/hnas/2026-01-31_12-00-00"  # what docs/load_run.md opens
     shutil.copytree(runs.finished_run(), run)
     with monkeypatch.context() as patch, pytest.raises(NonFiniteLoss):  # what docs/runs.md replays
-        patch.setattr(HeadlineModule, "backward", lambda self, loss: (loss * float("nan")).backward())
+        patch.setattr(TrainingModule, "backward", lambda self, loss: (loss * float("nan")).backward())
         runs.tiny_run(tmp_path / "failed", "attention=hnas", "task.max_steps=1")
     make_runs(
         tmp_path / "logs/sweeps/gigaword_1a2b3c4d", {"softmax": 0.0, "hnas": 0.0}
@@ -354,8 +364,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     pages = {document: codes for document in DOCUMENTS if (codes := blocks(document, "python"))}
     assert len(pages) >= 10
     for document, codes in pages.items():
-        # the page shows some classes of the laboratory, which use others of the same file
-        names = dict(vars(importlib.import_module("lab.task"))) if document.name == "extend.md" else {}
+        names: dict = {"__name__": "page"}
         for code in codes:
             if "check_normalizer(" in code:
                 continue  # tests/test_add_your_own.py
@@ -384,23 +393,16 @@ def test_a_trained_power_has_finite_gradients_under_masks():
         assert (weights[~mask] == 0).all() and power.p.grad.abs() > 0
 
 
-def test_a_block_on_own_parts_is_one_of_the_laboratory():
-    """docs/extend.md: classes and YAML files are those of tests/lab, and so are their lengths."""
+def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
+    """docs/extend.md: whoever copies its blocks into files has the package of `attnorm new`, with which
+    tests/test_lab.py trains."""
     page = runs.ROOT / "docs/extend.md"
-    texts = {file.relative_to(LAB): file.read_text() for file in LAB.rglob("*.*") if file.suffix in (".py", ".yaml")}
-    codes = {name: text for name, text in texts.items() if name.suffix == ".py"}
-    chunks = [chunk.strip() for code in blocks(page, "python") for chunk in code.split("\n\n\n")]
-    classes = [chunk for chunk in chunks if not chunk.startswith(("import", "from"))]
-    assert len(classes) > 8 and [it for it in classes if not any(it in code for code in codes.values())] == []
-    files = dict(code.split("\n", 1) for code in blocks(page, "text") if code.startswith("# lab/"))
-    assert len(files) > 6
-    assert {name: texts[Path(name.removeprefix("# lab/"))] for name in files} == files
-    rows = re.findall(r"^\| `(\w+\.py)` \|[^|]*\| (\d+) \| (.*?) \| (\d+) \|$", page.read_text(), re.M)
-    lengths = {str(name).removeprefix("conf/"): len(text.splitlines()) for name, text in texts.items()}
-    assert {name for name, *_ in rows} == {str(name) for name in codes}
-    for name, count, settings, total in rows:
-        assert int(count) == lengths[name]
-        assert int(total) == sum(lengths[it] for it in re.findall(r"`(.*?)`", settings)), name
+    shown = [code.split("\n", 1) for language in ("python", "text") for code in blocks(page, language)]
+    files = {path.removeprefix("# "): text for path, text in shown if path.startswith("# lab/")}
+    suffixes = (".py", ".yaml")
+    assert files == {
+        f"lab/{file.relative_to(LAB)}": file.read_text() for file in LAB.rglob("*.*") if file.suffix in suffixes
+    }
 
 
 @pytest.mark.training
@@ -430,16 +432,6 @@ def test_the_page_on_the_architecture_has_the_layers_of_the_house():
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*?) ?\|$", text, re.M)
     shown = {name: set(re.findall(r"`(\w+)`", below)) for name, below in rows}
     assert shown == {name: below for name, below in BELOW.items() if name != "__main__"}
-
-
-def test_the_changelog_lists_every_name_that_changed():
-    text = (runs.ROOT / "CHANGELOG.md").read_text()
-    table = re.findall(r"^  \| (`.*?) \| (.*?) \|$", text, re.M)
-    olds, news = " ".join(old for old, _ in table), " ".join(new for _, new in table)
-    for old, new in {**RENAMED, **CHOICES}.items():
-        assert old.partition("=")[0] in olds or f".{old.rpartition('.')[2]}`" in olds, old
-        first = re.split(r"[ =|]", new)[0]
-        assert first in news or ("and so on" in news and first.rpartition(".")[0] in news), new
 
 
 def test_the_snippet_prints_what_the_formula_promises(capsys):
@@ -540,6 +532,7 @@ def test_the_files_at_the_top_agree():
 def test_the_first_command_of_the_makefile_is_that_of_the_readme():
     makefile = (runs.ROOT / "Makefile").read_text()
     assert f"$(BIN)/{REAL[0]}" in makefile and f"`{REAL[0]}`" in README
-    typed = [line for code in blocks(runs.ROOT / "README.md", "bash") for line in code.splitlines()]
+    lines = [line for code in blocks(runs.ROOT / "README.md", "bash") for line in code.splitlines()]
+    typed = [line for line in lines if not line.startswith("#")]
     assert typed[:2] == ["make train", "make test"]
     assert {line.removeprefix("make ") for line in typed[:2]} <= set(re.findall(r"^(\w+):", makefile, re.M))

@@ -53,7 +53,7 @@ def test_help_loads_nothing_heavy(tmp_path, script):
     loaded = set(re.findall(r"\| +([\w.]+)$", ended.stderr, re.M))
     assert "yaml" in loaded or "omegaconf" in loaded  # the list is one
     assert not loaded & set(HEAVY)
-    expected = {"train": "max_steps: ", "eval": "python eval.py run=", "generate": "python generate.py run="}
+    expected = {"train": "max_steps: ", "eval": "attnorm eval run=", "generate": "attnorm generate run="}
     assert expected[script] in ended.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -118,7 +118,7 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
         (("+trainer.benchmark=3",), "error: trainer.benchmark=3: "),
         (("attention.encoder=[dnas]",), "error: attention.encoder"),
         (("task=headlines",), "error: task=headlines: allowed: captioning, classify, "),
-        (("attention=softmx",), "uniform, or a normalizer as package.module:Class. Did you mean 'softmax'?"),
+        (("attention=softmx",), "uniform, or a normalizer as package.module.Class. Did you mean 'softmax'?"),
         (("seed=1,2",), "error: seed=1,2: several values start a sweep: type attnorm sweep, or add -m; a list is "),
         (("hnas",), "error: hnas: expected key=value\n"),
         (("--attention", "hnas"), "error: --attention: settings are typed without dashes, as in attention=<value>\n"),
@@ -537,7 +537,7 @@ def test_the_table_of_accuracies_is_shown(monkeypatch, answered, capsys):
         ({}, ["null_threshold=0.5"], ["null_threshold: metric=vqa does not read it"]),
         (
             {"questions": None},
-            ["null_threshold=x", "null_odds=x"],
+            ["null_threshold=2", "null_odds=x"],
             ["null_odds: metric=vqa does not read it", "null_threshold: metric=vqa does not read it"],
         ),
         ({"references": None}, [], ["references: must be given, as in references=<file>"]),
@@ -657,7 +657,9 @@ def test_an_empty_input_gives_an_empty_output(monkeypatch, capsys, tmp_path):
 def test_bytes_that_are_not_utf8_are_refused_with_their_line(monkeypatch, capsys, tmp_path, stdin):
     code, _, err = generated(monkeypatch, capsys, tmp_path, b"fine\nstill fine\nbad \xff\n", stdin=stdin)
     assert code == 1
-    assert re.match(r"error: input=(-|.*articles\.txt):3: not UTF-8 text \(byte 20 is 0xff\)\n", err)
+    assert re.match(
+        r"error: input=(-|.*articles\.txt):3: not UTF-8 text \(character \d+ of the line is the byte 0xff\)\n", err
+    )
 
 
 def test_lines_are_written_before_the_next_are_read(monkeypatch, capsys, tmp_path):

@@ -15,7 +15,7 @@ from marks import slow
 
 from attnorm.cli import errors
 from attnorm.tasks.task import Task
-from attnorm.training.callbacks import rng_state
+from attnorm.training.callbacks import resuming
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.graceful_stop import SIGNALS, TimeLimit
 
@@ -45,7 +45,7 @@ def code_of(folder, *overrides: str) -> int:
 
 MOMENTS = {
     "before the data are read": (Task, "splits"),
-    "when the trainer starts": (rng_state.RandomStreams, "on_fit_start"),
+    "when the trainer starts": (resuming.RandomStreams, "on_fit_start"),
     "before the first update": (callbacks.Throughput, "on_train_batch_start"),
     "while it is scored": (Task, "evaluate"),
 }

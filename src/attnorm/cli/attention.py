@@ -15,14 +15,14 @@ from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import Reading
 from attnorm.analysis.boxes import draw_boxes
 from attnorm.analysis.captions import draw_words, has_pixels, looks
+from attnorm.analysis.notebook import FigureSet
 from attnorm.analysis.run import Run
-from attnorm.cli.evaluate import CheckpointName, check, configurations
+from attnorm.cli.evaluate import CheckpointName, configurations
 from attnorm.config.command import Command, read
 from attnorm.config.overrides import OVERRIDABLE
 from attnorm.errors import ConfigError, Problem
 from attnorm.schema import Text, WholeNumber
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
-from attnorm.training import console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,20 +77,19 @@ class AttentionKeys:
 
 def show_attention(arguments: list[str], conf: Path) -> None:
     """Draws figures, writes tables, and prints the measures of the attention of one or two runs."""
-    console.quiet_libraries()
+    progress.quiet_libraries()
     command = read_attention(arguments)
     keys, folders = command.settings, command.settings.folders
     readings, runs = [], []
     for folder in folders:
         _, cfg = configurations(folder, command, conf)
-        check(cfg, ())
-        runs.append(Run(folder, cfg, keys.ckpt))
+        runs.append(Run(folder, cfg.settings, keys.ckpt))
         found = runs[-1].reading(keys.text, example=keys.example)
         readings.append(found.select(keys.layers, keys.heads))
     target = Path(keys.folder or folders[0] / "figures" / "attention")
     if len({reading.run for reading in readings}) < len(readings):
         readings = [replace(it, run=f"{it.run} ({folder})") for it, folder in zip(readings, folders, strict=True)]
-    written = draw_reading(readings, target, keys.formats)
+    written = draw_reading(readings).save(target, keys.formats)
     for number, run in enumerate(runs, start=1):
         written += pictures_of_task(run, keys, target / f"run_{number}" if len(runs) > 1 else target)
     written += write_tables(readings, target)
@@ -122,13 +121,14 @@ def pictures_of_task(run: Run, keys: AttentionKeys, folder: Path) -> list[Path]:
     """
     if keys.text is not None:
         aligned = isinstance(run.task, Seq2SeqTask) and keys.layers is None
-        return draw_alignments(run, [keys.text], folder, keys.formats) if aligned else []
+        return draw_alignments(run, [keys.text]).save(folder, keys.formats) if aligned else []
+    example = keys.example or ""
     if getattr(run.model, "fusion", None) is not None:
-        return draw_boxes(run.folder, [run.row_of(keys.example or "")], folder, keys.trust_code)
+        return draw_boxes(run.folder, [run.row_of(example)], keys.trust_code).save(folder, keys.formats, dpi=150)
     if run.task.interface == "captioning" and has_pixels(run):
-        found = looks(run, keys.example or "")
-        target, title = f"words_{Path(keys.example or '').stem}", f"{run.name}: {found.caption}"
-        return [draw_words(found, folder / f"{target}.{suffix}", title) for suffix in keys.formats]
+        found = looks(run, example)
+        drawn = draw_words(found, f"{run.name}: {found.caption}")
+        return FigureSet({f"words_{Path(example).stem}": drawn}).save(folder, keys.formats, dpi=150)
     return []
 
 

@@ -14,7 +14,6 @@ from attnorm.config.command import read
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.schema import Count, Text, WholeNumber
-from attnorm.training import console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class FigureKeys:
 
 def draw_figures(arguments: list[str], conf: Path) -> None:
     """Draws the named figures into a folder, and prints what to see in them."""
-    console.quiet_libraries()
+    progress.quiet_libraries()
     figures, settings, out = read_figures(arguments)
     for name, figure in figures.items():
         if figure.models == ("t5",) and ALL in arguments and not has_transformers():

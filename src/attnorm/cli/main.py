@@ -21,6 +21,7 @@ VERBS = {
     "generate": "write a text for each input, such as headlines for articles, with the model of a run folder",
     "attention": "draw and measure what the model of a run folder attends to",
     "figures": "draw the figures of the papers",
+    "new": "write a folder with parts of your own, ready to train",
 }
 MULTIRUN = {"-m", "--multirun"}  # what starts several runs in other Hydra programs
 
@@ -96,6 +97,11 @@ def dispatch(verb: str, arguments: list[str]) -> int:
         from attnorm.cli.sweep import run_sweep
 
         return run_sweep(CONF, arguments)
+    if verb == "new":
+        from attnorm.cli.errors import exit_code
+        from attnorm.cli.new import run_new
+
+        return exit_code(lambda: run_new(arguments), CONF)
     if verb == "report":
         from attnorm.cli.report import run_report
 

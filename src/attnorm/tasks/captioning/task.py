@@ -21,12 +21,12 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.models.generation import Decoding
 from attnorm.progress import tracked
+from attnorm.resolved import ResolvedConfig
 from attnorm.schema import Share
 from attnorm.tasks.captioning.features import CaptionCollator, CaptionFeaturizer
-from attnorm.tasks.captioning.generate import write, write_captions
+from attnorm.tasks.captioning.generate import NamedImages, write, write_captions
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
 from attnorm.tasks.captioning.module import CaptioningModule, references, sample
-from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.seq2seq.base import length_problems
@@ -54,7 +54,7 @@ class CaptioningTask(Task):
     primary = "CIDEr-D"
     scoring, monitoring = ("decoding",), ("task.scored_images",)
 
-    def __init__(self, cfg: dict):
+    def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)
         self._shape: ImageShape | None = None
 
@@ -87,7 +87,7 @@ class CaptioningTask(Task):
         return {name: digest([of_split, asdict(self.shape())]) for name, of_split in captions.items()}
 
     def featurizer(self) -> CaptionFeaturizer:
-        return CaptionFeaturizer(self.cfg["model"]["max_target"])
+        return CaptionFeaturizer(self.cfg.model.max_target)
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, **asdict(self.shape()))
@@ -99,14 +99,14 @@ class CaptioningTask(Task):
             validation.texts,
             label_smoothing=self.config.label_smoothing,
             scored_images=self.config.scored_images,
-            max_length=self.cfg["decoding"]["max_length"],
+            max_length=self.decoding().max_length,
         )
 
     def collator(self, split: Split) -> CaptionCollator:
         images, tokenizer = self.images(split.name), split.tokenizer
         if (images.shape.side, images.shape.width) != (self.shape().side, self.shape().width):
-            found, made = asdict(images.shape), asdict(self.shape())
-            raise DataError(f"data: the images have another shape ({found}) than those of the model ({made})")
+            own, trained = asdict(images.shape), asdict(self.shape())
+            raise DataError(f"data: the images have another shape ({own}) than those of the model ({trained})")
         return CaptionCollator(split.rows, split.texts, images, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
     def example_ids(self, split: Split, rows: Any) -> list[str]:
@@ -124,14 +124,14 @@ class CaptioningTask(Task):
         return self.group("decoding")
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        return length_problems(self.cfg, is_valid)
+        return length_problems(self.decoding(), self.cfg.model, is_valid)
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """One caption for each image. texts: paths of image files, or ids of images of the data."""
         splits = [name for name in ("validation", "test", "train") if name in self.source().splits]
         images = NamedImages(self.shape(), splits, self.images)
         images.check(texts)
-        return write_captions(model, tokenizer, images, texts, self.decoding(), self.cfg["data"]["batch_tokens"])
+        return write_captions(model, tokenizer, images, texts, self.decoding(), self.cfg.data.batch_tokens)
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         message = "task=captioning: its models look at an image; give the id of a validation image as example"
@@ -141,7 +141,7 @@ class CaptioningTask(Task):
         """The model looks at an image and writes a caption. Each query is named by the word that it predicts; those of
         self-attention by the word before."""
         device = next(model.parameters()).device
-        batch = {name: it.to(device) for name, it in self.collator(split)[MicroBatch([row], 1)].items()}
+        batch = {name: tensor.to(device) for name, tensor in self.collator(split)[MicroBatch([row], 1)].items()}
         tokenizer, image, present = split.tokenizer, batch["image"], batch.get("present")
         [written] = write(model, tokenizer, image, present, self.decoding())
         words = [tokenizer.token(number) for number in (tokenizer.bos_id, *written, tokenizer.eos_id)]
@@ -168,7 +168,7 @@ class CaptioningTask(Task):
             self.images(split.name),
             names,
             self.decoding(),
-            self.cfg["data"]["batch_tokens"],
+            self.cfg.data.batch_tokens,
             lambda items: tracked(items, f"{split.name} captions"),
         )
         seconds = time.perf_counter() - started

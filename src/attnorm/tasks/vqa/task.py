@@ -18,10 +18,11 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
+from attnorm.resolved import ResolvedConfig
 from attnorm.schema import Count, Text
 from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import Task, TaskConfig, Tokens, model_settings
+from attnorm.tasks.task import Task, TaskConfig, Tokens
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
 from attnorm.tasks.vqa.features import VqaCollator, VqaFeaturizer
 from attnorm.tasks.vqa.metric import references, results, score
@@ -46,7 +47,7 @@ class VqaTask(Task):
 
     Config, interface, schema, unit = VqaTaskConfig, "vqa", VISUAL, "questions"
 
-    def __init__(self, cfg: dict):
+    def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)
         self._answers: AnswerList | None = None
         self._sizes: tuple[list[int], list[int]] | None = None
@@ -59,10 +60,9 @@ class VqaTask(Task):
         return cfg
 
     def notes(self) -> str:
-        alone = self.cfg["model"]["fusion"] == "none"
+        alone = self.cfg.model.fusion == "none"
         views = "the question alone (model.fusion=none)" if alone else f"boxes per view: {self.sizes()[1]}"
-        sites = self.model_class().sites_of(model_settings(self.cfg["model"]))
-        idle = "" if sites else "; no site for a normalizer in this model"
+        idle = "" if self.cfg.sites else "; no site for a normalizer in this model"
         return f"{len(self.answers()):,} answers; {views}{idle}"
 
     def data_fingerprints(self, splits: dict[str, Split]) -> dict[str, str]:
@@ -81,7 +81,7 @@ class VqaTask(Task):
         try:
             kept = read_json(path)
             self._answers, self._sizes = AnswerList(kept["answers"], str(path)), (kept["widths"], kept["boxes"])
-            sizes = [size for found in self._sizes for size in found]
+            sizes = [size for of_views in self._sizes for size in of_views]
             if len(self._sizes[0]) != len(self._sizes[1]) or not all(type(size) is int and size > 0 for size in sizes):
                 raise DataError(f"{path}: expected as many widths as boxes, positive whole numbers")
         except (KeyError, TypeError) as error:
@@ -105,7 +105,7 @@ class VqaTask(Task):
 
     def _frequent_answers(self) -> Path:
         """The cached file with the frequent answers of the training split."""
-        source, limit, least = self.source(), self.cfg["data"]["max_train"], self.config.min_count
+        source, limit, least = self.source(), self.cfg.data.max_train, self.config.min_count
 
         def build(folder: Path) -> None:
             given = (json.loads(answers) for *_, answers, _ in islice(source.rows("train"), limit))
@@ -129,7 +129,7 @@ class VqaTask(Task):
 
     def views(self, split: str) -> ImageFeatures | None:
         """The views of a split's images that the model uses. None if it uses the question alone."""
-        fusion = self.cfg["model"]["fusion"]
+        fusion = self.cfg.model.fusion
         if fusion == "none":
             return None
         source: Any = self.source()  # a VisualSource, or one like it
@@ -143,7 +143,7 @@ class VqaTask(Task):
         """
         if self._sizes is None:
             views = self.views("train")
-            if views is not None and self.model_config().geometry and not all(views.geometry):
+            if views is not None and self.cfg.model.geometry and not all(views.geometry):
                 name = views.names[views.geometry.index(False)]
                 message = f"{name} has no box positions; use model.geometry=false"
                 raise ConfigError([Problem("model.geometry", message, True)])
@@ -151,16 +151,18 @@ class VqaTask(Task):
         return self._sizes
 
     def featurizer(self) -> VqaFeaturizer:
-        return VqaFeaturizer(self.cfg["model"]["max_question"], self.answers())
+        return VqaFeaturizer(self.cfg.model.max_question, self.answers())
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        longest, data = self.cfg["model"].get("max_question"), self.cfg["data"]
-        if is_valid("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
+        longest, tokens = self.cfg.model.max_question, self.cfg.data.batch_tokens
+        if is_valid("data.batch_tokens", "model.max_question") and tokens < longest:
             message = f"must be at least {longest}, the tokens of the longest possible question"
-            yield Problem("data.batch_tokens", message, data["batch_tokens"])
-        given = data["features"] if isinstance(data.get("features"), list) else []
-        if given and is_valid("model", "data"):
-            if self.cfg["model"]["fusion"] == "attention" and len(given) < 2:
+            yield Problem("data.batch_tokens", message, tokens)
+        if not is_valid("model", "data"):
+            return
+        given = self.cfg.source.options.get("features")
+        if given and not isinstance(given, str):
+            if self.cfg.model.fusion == "attention" and len(given) < 2:
                 message = "requires at least 2 views, but data.features has 1; use model.fusion=single"
                 yield Problem("model.fusion", message, "attention")
                 return
@@ -172,14 +174,14 @@ class VqaTask(Task):
                 yield Problem("data.features", str(error))
 
     def ignored_keys(self) -> dict[str, str]:
-        model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
+        model, transformer = self.cfg.model, "model.question=transformer or model=mcan_small"
         keys: dict[str, str] = {}
-        if "encoder" not in self.model_class().sites_of(model_settings(model)):
+        if "encoder" not in self.cfg.sites:
             names = ("layers", "n_heads", "ffn_dim", "norm_first", "residual")
             keys |= {f"model.{name}": transformer for name in names}
-        if model["fusion"] != "attention":
+        if model.fusion != "attention":
             keys |= dict.fromkeys(("model.fusion_heads", "model.fusion_views"), "model.fusion=attention")
-        if model["fusion"] == "none":
+        if model.fusion == "none":
             keys["model.geometry"] = "model.fusion=single, concat or attention"
         return keys
 
@@ -199,9 +201,11 @@ class VqaTask(Task):
     def collator(self, split: Split) -> VqaCollator:
         views, tokenizer = self.views(split.name), split.tokenizer
         if views is not None and views.widths != self.sizes()[0]:
-            found = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
-            made = ", ".join(map(str, self.sizes()[0]))
-            raise DataError(f"data: the views have other numbers of features per box ({found}) than the model ({made})")
+            own = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
+            trained = ", ".join(map(str, self.sizes()[0]))
+            raise DataError(
+                f"data: the views have other numbers of features per box ({own}) than the model ({trained})"
+            )
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
@@ -211,13 +215,13 @@ class VqaTask(Task):
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads a question and the views of its image. Boxes are named by their view and number."""
         batch = self.collator(split)[MicroBatch([row], 1)]
-        views, found = self.views(split.name), views_of(batch)
+        views = self.views(split.name)
         words = [split.tokenizer.token(number) for number in batch["ids"][0].tolist()]
         boxes = []  # of each view, padded to its maximum as in `Fusion.read`
         if views is not None:
             most = zip(views.names, self.sizes()[1], strict=True)
             boxes = [[f"{name} {number}" for number in range(count)] for name, count in most]
-        joined = self.cfg["model"]["fusion"] == "concat"
+        joined = self.cfg.model.fusion == "concat"
         fused = [box for view in (boxes if joined else boxes[:1]) for box in view]
 
         def tokens(layer: str) -> tuple[list[str], list[str]]:
@@ -227,7 +231,7 @@ class VqaTask(Task):
                 return fused, words if layer.endswith("cross") else fused
             return words, words
 
-        return (batch["ids"], found), tokens
+        return (batch["ids"], views_of(batch)), tokens
 
     def score(self, module: VqaModule, split: Split) -> Results:
         """The official accuracy, overall and by answer type, if the questions have annotations.
@@ -239,16 +243,13 @@ class VqaTask(Task):
         scores.files = {".results.json": results(predictions) + "\n"}
         annotated = any(reference.answers for reference in gold)
         if not annotated:
-            scores.metrics, scores.note = (
-                {},
-                "the questions have no annotations: answers are written but not scored",
-            )
+            scores.metrics, scores.note = {}, "the questions have no annotations: answers are written but not scored"
             scores.predictions = self.table(predictions, [None] * len(gold), [None] * len(gold), split)
             return scores
-        found = score(predictions, gold)
+        official = score(predictions, gold)
         accuracies = [100.0 * accuracy(predictions[reference.id], reference.answers) for reference in gold]
         scores.predictions = self.table(predictions, accuracies, module.examples["loss_sum"], split)
-        scores.metrics = {"accuracy": found["accuracy"], **found["answer_types"], "loss": scores.metrics["loss"]}
+        scores.metrics = {"accuracy": official["accuracy"], **official["answer_types"], "loss": scores.metrics["loss"]}
         common = AnswerList.build((reference.answers for reference in gold), min_count=1).texts[0]
         always = score(dict.fromkeys(predictions, common), gold)
         scores.baselines = {f"always {common}": {"accuracy": always["accuracy"], **always["answer_types"]}}

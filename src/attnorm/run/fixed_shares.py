@@ -1,0 +1,124 @@
+"""Shares of a mixture that an earlier run has learned, as fixed shares of a new run: `attention.options.<name>.fixed`.
+
+The value of this option may be a run folder. It is replaced by the shares that the run had learned at its last update,
+{site: [value per layer]}, so that the new run records the numbers and does not depend on the folder.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnorm.attention.build import normalizers_of, short_name
+from attnorm.attention.placement import MIXTURES
+from attnorm.attention.problems import names_in
+from attnorm.errors import ConfigError, Problem
+from attnorm.run.config_file import FILE, read_config
+from attnorm.run.scalars import file_of, recorded_scalars
+
+Rows = list[dict[str, str]]
+Value = float | list  # of one layer: a share, or the shares of the members; or a list with one of these per head
+
+
+def with_fixed_shares(attention: Mapping[str, Any]) -> dict[str, Any]:
+    """The attention tables with the learned shares of a run in place of its folder.
+
+    Raises ConfigError for a folder that is not a run's, or whose run did not learn such shares.
+    """
+    if not isinstance(attention["options"], dict):  # which is reported by the check of the tables
+        return dict(attention)
+    options = dict(attention["options"])
+    for name, given in attention["options"].items():
+        folder = given.get("fixed") if name in MIXTURES and isinstance(given, dict) else None
+        if isinstance(folder, str):
+            try:
+                options[name] = {**given, "fixed": learned_shares(Path(folder), name, given)}
+            except ValueError as error:
+                raise ConfigError([Problem(f"attention.options.{name}.fixed", str(error), folder)]) from error
+    return {**attention, "options": options}
+
+
+def learned_shares(run: Path, name: str, options: Mapping[str, Any]) -> dict[str, list[Value | None]]:
+    """The shares that the normalizer `name` had at every site and layer of a run when it ended.
+
+    options: those of the new run, which must mix the same members. Raises ValueError if the run has no such shares.
+    """
+    if not (run / FILE).is_file():
+        raise ValueError(f"no {FILE} there, so it is not a run folder")
+    attention, recorded = read_config(run).plain()["attention"], recorded_scalars(run)
+    scalars = scalars_of(name, options)
+    if name in names_in(attention):
+        check_same_members(name, options, attention["options"].get(name) or {})
+    found: dict[str, list[Value | None]] = {}
+    for layer in {row["layer"]: None for scalar in scalars for row in recorded.get(scalar, [])}:
+        site, number = place_of(layer, attention)
+        names = normalizers_of(attention[site])
+        if short_name(names[0] if len(names) == 1 else names[number]) != name:
+            continue
+        values = found.setdefault(site, [])
+        values += [None] * (number + 1 - len(values))
+        if values[number] is not None:
+            raise ValueError(f"several attentions of one layer at {site} have shares of their own")
+        values[number] = at_the_end([of_layer(recorded[scalar], layer) for scalar in scalars], is_mix(name))
+    if not found:
+        files = ", ".join(file_of(run, scalar).name for scalar in scalars)
+        raise ValueError(f"the run has no learned shares of {name} ({files})")
+    return found
+
+
+def is_mix(name: str) -> bool:
+    """Whether a normalizer mixes named members; the others have a single hybrid weight."""
+    return name == "mix"
+
+
+def scalars_of(name: str, options: Mapping[str, Any]) -> list[str]:
+    """The learned scalars of a mixture: one per member, or the hybrid weight. Raises ValueError for wrong members."""
+    if not is_mix(name):
+        return ["hybrid_weights"]
+    from attnorm.attention.normalizers.mix import MEMBERS, build_members
+
+    return [f"mix_{label}" for label in build_members(options.get("members", MEMBERS), heads=1, width=1)]
+
+
+def check_same_members(name: str, options: Mapping[str, Any], of_run: Mapping[str, Any]) -> None:
+    """Raises ValueError if two mixtures have other members, or the same ones with other options."""
+    mine, theirs = scalars_of(name, options), scalars_of(name, of_run)
+    if mine != theirs:
+        raise ValueError(f"the run mixes {', '.join(theirs)}, but this one mixes {', '.join(mine)}")
+    for member, other in zip(members_of(name, options), members_of(name, of_run), strict=True):
+        if member != other:
+            raise ValueError(f"the run mixes {other}, but this one mixes {member}")
+
+
+def members_of(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The members of a mix, each with its options; an empty list for the other mixtures."""
+    if not is_mix(name):
+        return []
+    from attnorm.attention.normalizers.mix import MEMBERS
+
+    return [{"name": it} if isinstance(it, str) else dict(it) for it in options.get("members", MEMBERS)]
+
+
+def place_of(layer: str, attention: Mapping[str, Any]) -> tuple[str, int]:
+    """The site of a layer's label and the index of the layer: ("cross", 1) for "decoder/1/cross" in a model that has
+    such a site."""
+    words = [part for part in layer.split("/") if not part.isdigit()]
+    numbers = [int(part) for part in layer.split("/") if part.isdigit()]
+    sites = [word for word in reversed(words) if word in attention]
+    if not sites:
+        raise ValueError(f"its configuration has no site for the layer {layer}")
+    return sites[0], numbers[0] if numbers else 0
+
+
+def of_layer(rows: Rows, layer: str) -> list[float]:
+    """The values of a layer at the last recorded update, one or one per head."""
+    mine = [row for row in rows if row["layer"] == layer]
+    last = max(int(row["step"]) for row in mine)
+    return [float(row["value"]) for row in mine if int(row["step"]) == last]
+
+
+def at_the_end(scalars: list[list[float]], of_members: bool) -> Value:
+    """The value of a layer from the values of each of its scalars, by head."""
+    heads: list[Any] = [list(values) for values in zip(*scalars, strict=True)]  # for each head, one value per scalar
+    if not of_members:
+        heads = [value for [value] in heads]
+    return heads[0] if len(heads) == 1 else heads
