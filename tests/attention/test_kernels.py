@@ -289,7 +289,7 @@ def test_a_check_on_fake_tensors_does_not_spoil_the_outcome():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        attention(*(torch.randn(1, 2, 5, 8) for _ in range(3)), None, 0.3)
+        kernels.forward(*(torch.randn(1, 2, 5, 8) for _ in range(3)), None, 0.3)
     assert kernels.self_checks()["cpu float32 8"]["kernel"] == "flash_attention_for_cpu"
 
 

@@ -99,7 +99,8 @@ class HNAS(FastNormalizer):
         return torch.lerp(softmax, doubly, v)  # avoids temporary tensors for the two products
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        return self.mix(self.dnas.weights(s, given), self.softmax.weights(s, given))
+        # a view, so that the gradients of each part are summed first, as if it stood alone
+        return self.mix(self.dnas.weights(s.view_as(s), given), self.softmax.weights(s, given))
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """Mixes the outputs of both parts if neither of them needs the (N, M) weights."""
