@@ -1,7 +1,7 @@
 """python benchmarks/sweep_overhead.py --parallel 2
 
-What a sweep costs beside the training itself: 12 short runs, one after the other in one process (train.py -m), by
-`attnorm sweep` one after the other, and by `attnorm sweep` in parallel. The data are tokenized beforehand.
+What a sweep costs beside the training itself: 12 short runs, one after the other and in parallel. The data are
+tokenized beforehand.
 """
 
 import argparse
@@ -56,8 +56,7 @@ def main() -> None:
         common = [*SHORT, f"task.max_steps={asked.steps}", f"paths.cache_dir={folder}/cache"]
         attnorm(folder, "train", *common, f"paths.log_dir={folder}/first")
         seeds = f"seed=range(1,{asked.jobs + 1})"
-        took = {"one process": attnorm(folder, "train", "-m", seeds, *common, "paths.log_dir=one")}
-        took["serial"] = attnorm(folder, "sweep", seeds, *common, "dir=serial", "jobs=1")
+        took = {"serial": attnorm(folder, "sweep", seeds, *common, "dir=serial", "jobs=1")}
         took["parallel"] = attnorm(folder, "sweep", seeds, *common, "dir=parallel", f"jobs={asked.parallel}")
         again = attnorm(folder, "sweep", seeds, *common, "dir=serial")
         runs = json.loads((folder / "serial/sweep.json").read_text())["jobs"]
@@ -66,7 +65,6 @@ def main() -> None:
     print(f"{asked.jobs} runs of {asked.steps} updates with {asked.threads} threads on {cores} cores\n")
     print(f"{'':<34}{'seconds':>9}{'per run':>9}{'relative':>10}")
     rows = {
-        "train.py -m, one process": took["one process"],
         "attnorm sweep jobs=1": took["serial"],
         f"attnorm sweep jobs={asked.parallel}": took["parallel"],
         "attnorm sweep, all finished before": again,

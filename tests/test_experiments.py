@@ -292,11 +292,21 @@ def test_translation_has_a_sweep_per_part_and_a_report_per_model(tmp_path, monke
     )  # 11 arms, and the two lines of the header
 
 
+@dataclasses.dataclass
+class Saved:
+    """In place of a figure: notes the name of the file."""
+
+    names: list[str]
+
+    def savefig(self, target, dpi):
+        self.names.append(target.name)
+
+
 def test_captions_have_an_arm_per_preference_and_two_without_attention(tmp_path, monkeypatch, capsys, commands):
     drawn = []
     monkeypatch.setattr("attnorm.analysis.run.load_run", lambda folder: folder)
     monkeypatch.setattr("attnorm.analysis.captions.looks", lambda run, example: Looked(f"{run.name} {example}"))
-    monkeypatch.setattr("attnorm.analysis.captions.draw_words", lambda found, target, title: drawn.append(target.name))
+    monkeypatch.setattr("attnorm.analysis.captions.draw_words", lambda found, title: Saved(drawn))
     start(monkeypatch, "captioning", "--folder", tmp_path, "--seeds", 1, 2, "--", "jobs=2")
     (verb, arguments), (last, folders) = commands
     assert (verb, last, folders) == ("sweep", "report", [str(tmp_path)])

@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "attnorm"
-FILES = sorted(SOURCE.rglob("*.py"))
+FILES = sorted(file for file in SOURCE.rglob("*.py") if not file.is_relative_to(SOURCE / "skeleton"))
 DOORS = ("train.py", "eval.py", "generate.py")
 BASE = {  # single files that every floor may import, and which others of them each imports
     "choices": set(),
@@ -21,6 +21,7 @@ BASE = {  # single files that every floor may import, and which others of them e
     "progress": set(),
     "resolved": set(),
     "schema": {"errors", "imports"},
+    "wording": set(),
     "parts": {"errors", "imports"},
 }
 BELOW = {  # what of ours a floor may import besides BASE and itself
@@ -41,7 +42,7 @@ FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
     "data": {"pytorch_lightning", "hydra", "omegaconf"},
     "models": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
-    "tasks": {"hydra", "omegaconf", "datasets", "wandb"},
+    "tasks": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "wandb"},
     "sweeps": {"torch", "pytorch_lightning", "datasets", "pandas", "wandb"},
 }
 ALONE = {  # libraries that importing a module does not load
@@ -170,6 +171,15 @@ def test_a_part_is_useful_without_what_stands_above_it():
         assert "attnorm" in loaded
         wrong += [f"{module}: {name}" for name in sorted(loaded & without)]
     assert_none(wrong)
+
+
+def test_tasks_models_data_and_optimizers_do_not_load_the_libraries_of_training():
+    modules = [module_of(file) for file in FILES]
+    modules = [module for module in modules if floor_of(module) in ("optim", "data", "models", "tasks")]
+    code = f"import sys, {', '.join(modules)}; print(*(name.partition('.')[0] for name in sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert {"attnorm", "torch"} <= set(ended.stdout.split())
+    assert not {"pytorch_lightning", "torchmetrics", "hydra", "datasets"} & set(ended.stdout.split())
 
 
 def test_every_name_in_a_table_of_names_can_be_imported():

@@ -1,11 +1,13 @@
 """A laboratory of one's own: every part comes from outside the repository, named in YAML files outside it.
 
-The files of tests/lab are copied into an empty folder, from which the installed command runs. None of the classes
-extends a shipped task or model.
+The files that `attnorm new` writes are copied into an empty folder, from which the installed command runs. None of the
+classes extends a shipped task or model.
 """
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +18,7 @@ from pathlib import Path
 import pytest
 import runs
 
-LAB = Path(__file__).parent / "lab"
+LAB = runs.ROOT / "src/attnorm/skeleton/lab"
 TRAIN = ("train", "--config-dir", "lab/conf", "task=sums", "attention=lab.normalizer:Tempered", "paths.log_dir=logs")
 pytestmark = pytest.mark.training
 
@@ -59,6 +61,47 @@ def test_every_part_can_come_from_outside(folder):
     assert (run / "figures" / "temperatures.png").is_file()
     if runs.ROOT.joinpath(".git").exists():
         assert git_state() == before
+
+
+def test_a_new_folder_trains_at_once(monkeypatch, tmp_path):
+    """Without options, with its own normalizer, from the command and from Python, and its test passes."""
+    monkeypatch.chdir(tmp_path)
+    assert runs.call(monkeypatch, "new", "my_lab") == 0
+    folder = tmp_path / "my_lab"
+    assert {path.name for path in folder.iterdir()} == {"README.md", "conf", "my_lab", "tests"}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) == 17 and not [path for path in files if re.search(r"\blab\b", path.read_text())]
+    [trained, *_] = [line for line in (folder / "README.md").read_text().splitlines() if "my_lab.normalizer:" in line]
+    ended = attnorm(folder, *shlex.split(trained)[1:])
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads((run_of(folder) / "summary.json").read_text())
+    assert summary["state"] == "finished" and summary["attention"] == "Tempered"
+    code = "import attnorm; print(attnorm.train(task='sums', attention='my_lab.normalizer:Tempered', seed=2).scores)"
+    ended = runs.command("-c", code, cwd=folder)
+    assert ended.returncode == 0 and "solved" in ended.stdout.splitlines()[-1], ended.stderr
+    tested = runs.command("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder)
+    assert tested.returncode == 0, tested.stdout
+    checked = runs.command(
+        "-m", "ruff", "check", "--isolated", "--line-length=120", "--select=E,F,W,B,UP", "--no-cache", ".", cwd=folder
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("full", "full: must be new or empty"),
+        ("my-lab", "my-lab: 'my-lab' cannot be the name of a package: use letters, digits and _"),
+        ("torch", "torch: there is a module called torch already; choose another name"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, tmp_path, capsys, name, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file.txt").touch()
+    assert runs.call(monkeypatch, "new", name) == 2
+    assert capsys.readouterr().err == f"error: folder={message}\n"
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["full", "full/file.txt"]
 
 
 @pytest.mark.slow

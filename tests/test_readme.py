@@ -39,12 +39,11 @@ from attnorm.config.renamed import CHOICES, RENAMED
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
 from attnorm.run.opening import read_run
-from attnorm.tasks.headlines.module import HeadlineModule
-from attnorm.tasks.module import NonFiniteLoss
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.training.csv_table import read_csv
+from attnorm.training.module import NonFiniteLoss, TrainingModule
 
-LAB = runs.ROOT / "tests" / "lab"
+LAB = runs.ROOT / "src/attnorm/skeleton/lab"
 README = (runs.ROOT / "README.md").read_text()
 ANSWER = {"text": "a", "answer_start": 0}
 DOCUMENTS = [
@@ -57,16 +56,15 @@ SQUAD = {  # the smallest file of its form
 }
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 VERB = (
-    r"(?:(?:(?:srun(?: --\S+)+ )?python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
-    r"|attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|attention(?!=)))"
+    r"(?:(?:python|\.venv/bin/python|torchrun(?: --\S+)+) (?P<script>train|eval|generate)\.py"
+    r"|(?:srun(?: --\S+)+ )?attnorm (?P<verb>train|sweep|report|compare|eval|generate|figures|new|attention(?!=)))"
 )
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
 REAL = (  # those that are run, tiny
     "python train.py attention=hnas task=gigaword",
-    "python train.py -m attention=softmax,dnas,hnas seed=1,2,3",
-    "python train.py -m hparams_search=attention",
-    "python train.py debug=fdr",
+    "attnorm train -m attention=softmax,dnas,hnas seed=1,2,3",
+    "attnorm train debug=fdr",
 )
 
 
@@ -170,7 +168,7 @@ def material(tmp_path, monkeypatch):
             (r"data\.dir=(<[^>]*>|/data/\w+)", f"data.dir={tmp_path}"),
         ):
             typed = re.sub(pattern, value, typed)
-        return shlex.split(typed[COMMAND.match(typed).end(1 if ".py" in typed else 2) :].removeprefix(".py"))
+        return shlex.split(typed[re.search(VERB, typed).end() :])
 
     return arguments
 
@@ -181,7 +179,7 @@ def each(arguments):
         place = arguments.index("--config-dir")
         searched = f"hydra.searchpath=[file://{Path(arguments[place + 1]).resolve()}]"
         arguments = [*arguments[:place], *arguments[place + 2 :], searched]
-    parsed = OverridesParser.create().parse_overrides([word for word in arguments if word != "-m"])
+    parsed = OverridesParser.create().parse_overrides(arguments)
     choices = [
         [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
         if override.is_sweep_override()
@@ -191,11 +189,11 @@ def each(arguments):
     return list(itertools.product(*choices))
 
 
-def problems_of_job(overrides: tuple[str, ...], multirun: bool) -> list[str]:
+def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
     """What is wrong with one training job."""
     register_attention(readable(overrides))
     try:
-        front.check_composed(runs.composed(*readable(overrides)), multirun, overrides)
+        front.check_composed(runs.composed(*readable(overrides)), overrides)
     except ConfigError as error:
         return error.problems
     return []
@@ -205,15 +203,19 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     """What is wrong with a command, without running it."""
     if any("<" in word or ">" in word for word in arguments):
         return ["a placeholder without a value"]
+    if verb == "train" and "-m" in arguments:
+        verb, arguments = "sweep", [word for word in arguments if word != "-m"]
     if verb == "train":
-        found = [it for job in each(arguments) for it in problems_of_job(job, "-m" in arguments)]
+        found = [it for job in each(arguments) for it in problems_of_job(job)]
         # the run at hand is a tiny one, so its settings differ from those of the command, and its layers too
         found = [it for it in found if not re.match(r"attention\.options\.\w+\.fixed", it)]
         return [it for it in found if "the run being resumed" not in it and "resuming repeats" not in it]
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
-        return [it for job in jobs for it in problems_of_job(job, multirun=False)]
-    if verb in ("attention", "compare", "report") and not arguments:
+        return [it for job in jobs for it in problems_of_job(job)]
+    if verb == "new":
+        return [] if len(arguments) == 1 else ["expected a folder"]
+    if verb in ("eval", "generate", "attention", "compare", "report") and not arguments:
         return []  # it prints its help
     if verb == "report":
         read_report(arguments)
@@ -268,7 +270,7 @@ def unchecked(line: str) -> str | None:
     found = COMMAND.search(line)
     if found and line.startswith((found[0], "zcat ")):
         return None  # test_the_commands_of_the_documents_are_sound
-    if line.startswith(TOOLS):
+    if line.startswith(("# ", *TOOLS)):
         return None
     if line.startswith("make "):
         targets = re.findall(r"^([a-z][\w-]*):", (runs.ROOT / "Makefile").read_text(), re.M)
@@ -303,10 +305,9 @@ def test_a_main_command_runs(monkeypatch, tmp_path, typed):
     assert any(typed in block.splitlines() for document in DOCUMENTS for block in blocks(document, "bash"))
     arguments = shlex.split(typed)[2:]
     monkeypatch.chdir(tmp_path)
-    few = ["attention=softmax,hnas", "seed=1,2"] if "hparams_search" in typed else []
     arguments = [re.sub("softmax,dnas,hnas", "softmax,hnas", word).replace("1,2,3", "1,2") for word in arguments]
     tiny = ["trainer.max_steps=2", "callbacks.attention_stats.every_n_steps=0", "task.validations=1"]
-    assert runs.call(monkeypatch, "train", *arguments, *runs.tiny_overrides(), *few, *tiny) == 0
+    assert runs.call(monkeypatch, "train", *arguments, *runs.tiny_overrides(), *tiny) == 0
     assert len(list(tmp_path.rglob("summary.json"))) == (4 if "-m" in arguments else 1)
 
 
@@ -321,12 +322,12 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
         for page in ("README.md", "docs/tutorial.md", "docs/training.md")
         for code in blocks(runs.ROOT / page, "bash")
         for line in code.splitlines()
-        if re.match(r"python (?:eval|generate)\.py ", line)
+        if re.match(r"attnorm (?:eval|generate) ", line)
     ]
     assert len(lines) >= 6
     for typed in dict.fromkeys(re.split(r"\s+>", line)[0] for line in lines):
-        script, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
-        assert runs.call(monkeypatch, script.removesuffix(".py"), *arguments) == 0
+        verb, *arguments = shlex.split(typed.replace("logs/<run folder>", str(run)))[1:]
+        assert runs.call(monkeypatch, verb, *arguments) == 0
     assert {path.name for path in run.glob("eval_*.json")} >= {"eval_validation.json", "eval_test.json"}
 
 
@@ -338,7 +339,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     run = tmp_path / "logs/gigaword/hnas/2026-01-31_12-00-00"  # what docs/load_run.md opens
     shutil.copytree(runs.finished_run(), run)
     with monkeypatch.context() as patch, pytest.raises(NonFiniteLoss):  # what docs/runs.md replays
-        patch.setattr(HeadlineModule, "backward", lambda self, loss: (loss * float("nan")).backward())
+        patch.setattr(TrainingModule, "backward", lambda self, loss: (loss * float("nan")).backward())
         runs.tiny_run(tmp_path / "failed", "attention=hnas", "task.max_steps=1")
     make_runs(
         tmp_path / "logs/sweeps/gigaword_1a2b3c4d", {"softmax": 0.0, "hnas": 0.0}
@@ -349,8 +350,7 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
     pages = {document: codes for document in DOCUMENTS if (codes := blocks(document, "python"))}
     assert len(pages) >= 10
     for document, codes in pages.items():
-        # the page shows some classes of the laboratory, which use others of the same file
-        names = dict(vars(importlib.import_module("lab.task"))) if document.name == "extend.md" else {}
+        names: dict = {"__name__": "page"}
         for code in codes:
             if "check_normalizer(" in code:
                 continue  # tests/test_add_your_own.py
@@ -379,23 +379,16 @@ def test_a_trained_power_has_finite_gradients_under_masks():
         assert (weights[~mask] == 0).all() and power.p.grad.abs() > 0
 
 
-def test_a_block_on_own_parts_is_one_of_the_laboratory():
-    """docs/extend.md: classes and YAML files are those of tests/lab, and so are their lengths."""
+def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
+    """docs/extend.md: whoever copies its blocks into files has the package of `attnorm new`, with which
+    tests/test_lab.py trains."""
     page = runs.ROOT / "docs/extend.md"
-    texts = {file.relative_to(LAB): file.read_text() for file in LAB.rglob("*.*") if file.suffix in (".py", ".yaml")}
-    codes = {name: text for name, text in texts.items() if name.suffix == ".py"}
-    chunks = [chunk.strip() for code in blocks(page, "python") for chunk in code.split("\n\n\n")]
-    classes = [chunk for chunk in chunks if not chunk.startswith(("import", "from"))]
-    assert len(classes) > 8 and [it for it in classes if not any(it in code for code in codes.values())] == []
-    files = dict(code.split("\n", 1) for code in blocks(page, "text") if code.startswith("# lab/"))
-    assert len(files) > 6
-    assert {name: texts[Path(name.removeprefix("# lab/"))] for name in files} == files
-    rows = re.findall(r"^\| `(\w+\.py)` \|[^|]*\| (\d+) \| (.*?) \| (\d+) \|$", page.read_text(), re.M)
-    lengths = {str(name).removeprefix("conf/"): len(text.splitlines()) for name, text in texts.items()}
-    assert {name for name, *_ in rows} == {str(name) for name in codes}
-    for name, count, settings, total in rows:
-        assert int(count) == lengths[name]
-        assert int(total) == sum(lengths[it] for it in re.findall(r"`(.*?)`", settings)), name
+    shown = [code.split("\n", 1) for language in ("python", "text") for code in blocks(page, language)]
+    files = {path.removeprefix("# "): text for path, text in shown if path.startswith("# lab/")}
+    suffixes = (".py", ".yaml")
+    assert files == {
+        f"lab/{file.relative_to(LAB)}": file.read_text() for file in LAB.rglob("*.*") if file.suffix in suffixes
+    }
 
 
 @pytest.mark.training
@@ -535,6 +528,7 @@ def test_the_files_at_the_top_agree():
 def test_the_first_command_of_the_makefile_is_that_of_the_readme():
     makefile = (runs.ROOT / "Makefile").read_text()
     assert f"$(BIN)/{REAL[0]}" in makefile and f"`{REAL[0]}`" in README
-    typed = [line for code in blocks(runs.ROOT / "README.md", "bash") for line in code.splitlines()]
+    lines = [line for code in blocks(runs.ROOT / "README.md", "bash") for line in code.splitlines()]
+    typed = [line for line in lines if not line.startswith("#")]
     assert typed[:2] == ["make train", "make test"]
     assert {line.removeprefix("make ") for line in typed[:2]} <= set(re.findall(r"^(\w+):", makefile, re.M))

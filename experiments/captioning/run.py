@@ -54,7 +54,9 @@ def draw(runs: list[Run], seed: int) -> None:
             for example in DRAWN:
                 found = looks(run, example)
                 title = f"{it.settings['attention']}: {found.caption}"
-                print(f"figure: {draw_words(found, it.folder / 'figures' / f'words_{example}.png', title)}")
+                target = it.folder / "figures" / f"words_{example}.png"
+                draw_words(found, title).savefig(target, dpi=150)
+                print(f"figure: {target}")
 
 
 if __name__ == "__main__":

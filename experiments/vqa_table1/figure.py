@@ -18,7 +18,8 @@ def main() -> None:
     args = parser.parse_args()
     try:
         named = {f"{label(run, args.site)} ({run.name})": run for run in args.runs}
-        print(compare_column_mass(named, args.out, args.site))
+        compare_column_mass(named, args.site).savefig(args.out, dpi=150)
+        print(args.out)
     except ValueError as error:
         parser.error(str(error))
 

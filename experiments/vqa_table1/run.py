@@ -89,7 +89,8 @@ def draw(folder: Path, runs: list[Run], seed: int) -> None:
     if not named:
         return
     try:
-        print(f"figure: {compare_column_mass(named, folder / 'smallest_mass.png', 'fusion')}")
+        compare_column_mass(named, "fusion").savefig(folder / "smallest_mass.png", dpi=150)
+        print(f"figure: {folder / 'smallest_mass.png'}")
     except ValueError as error:  # attention was not recorded
         print(f"no figure: {error}")
 

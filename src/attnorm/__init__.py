@@ -3,13 +3,18 @@
 TYPE_CHECKING = False  # nothing is imported here: with `python -m`, it could be a file of the working directory
 if TYPE_CHECKING:
     from attnorm.analysis.run import Run, load_run
+    from attnorm.cli.from_python import train
 
-__all__ = ["Run", "load_run"]
+__all__ = ["Run", "load_run", "train"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
     """Imports what is listed above when it is first used: `import attnorm.attention` needs nothing but torch."""
+    if name == "train":
+        from attnorm.cli.from_python import train
+
+        return train
     if name in __all__:
         from attnorm.analysis import run
 

@@ -9,6 +9,17 @@ import yaml
 CONF = Path(__file__).resolve().parent / "conf"
 
 
+def own_folder() -> Path | None:
+    """The folder conf/ of the working directory if it has files for groups, as `attnorm new` makes them, else None.
+
+    A folder with a train.yaml belongs to another program of Hydra, or is that of attnorm itself.
+    """
+    folder = Path("conf")
+    groups = {it.name for it in CONF.iterdir() if it.is_dir()}
+    is_own = folder.is_dir() and not (folder / "train.yaml").exists()
+    return folder if is_own and any((folder / group).is_dir() for group in groups) else None
+
+
 def files_with(key: str) -> list[str]:
     """The choices whose file sets a key: ["data=vqa_v2"] for "data.features"."""
     group, _, name = key.partition(".")

@@ -181,7 +181,7 @@ def test_awkward_tokens_can_be_written():
 
 
 def test_files_are_named_by_layer_in_every_format(tmp_path):
-    found = draw_reading([reading()], tmp_path / "new", ("png", "svg"))
+    found = draw_reading([reading()]).save(tmp_path / "new", ("png", "svg"))
     assert [path.name for path in found] == [
         f"{name}.{suffix}" for name in ("overview", "encoder_0", "decoder_0_cross") for suffix in ("png", "svg")
     ]

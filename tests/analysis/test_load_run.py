@@ -1,6 +1,8 @@
 """Runs in Python: what `attnorm.load_run` reads, and that the model it opens is the one of the run."""
 
+import base64
 import json
+import re
 import subprocess
 import sys
 
@@ -90,3 +92,26 @@ def test_importing_the_package_loads_nothing_until_it_is_asked():
     assert not heavy & set(json.loads(ended.stdout))
     with pytest.raises(AttributeError, match="no attribute 'lode_run'"):
         _ = attnorm.lode_run
+
+
+def test_a_notebook_shows_figures_and_files_are_written_on_request(run, tmp_path):
+    """As IPython asks an object: a PNG of a figure, and HTML of several; nothing is written into the run folder."""
+    before = runs.files_of(run.folder)
+    curves, maps = run.draw_curves(), run.draw_attention(ARTICLE, layers=["decoder/0/cross"], heads=[1])
+    assert list(curves) == ["hybrid_weights", "attention"] and list(maps) == ["overview", "decoder_0_cross"]
+    assert runs.files_of(run.folder) == before
+    for figures in (curves, maps):
+        shown = figures._repr_html_()
+        pictures = [base64.b64decode(it) for it in re.findall(r'src="data:image/png;base64,([^"]+)"', shown)]
+        assert len(pictures) == 2 and len(set(pictures)) == 2 and shown.count("<img") == 2
+        for name, figure, picture in zip(figures, figures.values(), pictures, strict=True):
+            assert f">{name}<" in shown and picture.startswith(b"\x89PNG\r\n") and figure._repr_png_()[:4] == b"\x89PNG"
+    files = maps.save(tmp_path / "new", ["svg", "png"])
+    assert [it.name for it in files] == [f"{name}.{kind}" for name in maps for kind in ("svg", "png")]
+    assert files[0].read_text().startswith("<?xml") and files[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_only_splits_that_are_held_out_are_evaluated(run):
+    assert run.evaluate().metrics == run.scores
+    with pytest.raises(ConfigError, match="split=train: allowed: validation, test"):
+        run.evaluate("train")

@@ -8,7 +8,7 @@ from builders import tokenizer_settings
 
 from attnorm.data import prepare
 from attnorm.data.sampler import TokenBatches
-from attnorm.data.sources.newswire_text import NewswireText
+from attnorm.data.sources.newswire import NewswireText
 from attnorm.data.sources.text_files import TextFiles
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking

@@ -299,13 +299,6 @@ def test_the_fingerprint_follows_parameters_and_generator(monkeypatch):
     assert len({plain, *others, fingerprint(train_size=40)}) == 5
 
 
-def test_check_names_every_impossible_number():
-    problems = build_source("scenes", train_size=0, valid_size="x", test_size=2.5, corpus_seed=-1).check()
-    assert [problem.split("=")[0] for problem in problems] == [
-        *["data.corpus_seed", "data.train_size", "data.valid_size", "data.test_size"]
-    ]
-
-
 def test_splits_and_seeds_differ():
     drawn = [scene("train", 0), scene("validation", 0), scene("test", 0), scene("train", 0, 1), scene("train", 1)]
     assert len(set(drawn)) == 5

@@ -105,9 +105,54 @@ def test_newswire_fingerprint_follows_parameters_and_generator(monkeypatch):
     assert plain != fingerprint(train_size=300)
 
 
-def test_newswire_names_every_impossible_number():
-    problems = build_source("newswire", train_size=0, valid_size=True, corpus_seed=-1).check()
-    assert [p.split("=")[0] for p in problems] == ["data.corpus_seed", "data.train_size", "data.valid_size"]
+WRONG = [
+    ("newswire", {"train_size": 0}, "data.train_size=0: allowed: whole numbers from 1"),
+    ("newswire_text", {"valid_size": True}, "data.valid_size=true: allowed: whole numbers from 1"),
+    ("phrases", {"test_size": "x"}, "data.test_size=x: allowed: whole numbers from 1"),
+    ("scenes", {"corpus_seed": -1}, "data.corpus_seed=-1: allowed: whole numbers from 0"),
+    ("scenes_captions", {"side": 8}, "data.side=8: allowed: whole numbers from 16"),
+    ("newswire", {"difficulty": "medium"}, "data.difficulty=medium: allowed: easy, hard"),
+    ("text", {"files": "x", "document": "page"}, "data.document=page: allowed: line, paragraph, file"),
+    ("text", {"files": ["x", 3]}, "data.files=['x', 3]: allowed: text that is not empty or a list of"),
+    ("text", {"files": "x", "holdout": 1}, "data.holdout=1: allowed: numbers from 0 and below 1"),
+    ("pair_files", {"train": "x", "holdout": "a"}, "data.holdout=a: allowed: numbers from 0 and below 1"),
+    ("pair_files", {"train": "x", "article": -1}, "data.article=-1: allowed: text that is not empty or whole"),
+    ("labelled", {"train": "x", "labels": ["a", "b"], "text": ""}, "data.text=: allowed: text that is not empty or"),
+    ("labelled", {"train": "x", "labels": [0, 1]}, "data.labels=[0, 1]: allowed: the list of the labels' names"),
+    ("hub_pairs", {"path": ""}, "data.path=: allowed: text that is not empty"),
+    ("text_hub", {"path": "x", "column": None}, "data.column=null: allowed: text that is not empty"),
+    ("vqa_v2", {"train_questions": "q", "train_annotations": "a", "features": "a.h5"}, "a list of paths, one per view"),
+    ("caption_files", {"train": "x", "max_boxes": 0}, "data.max_boxes=0: allowed: whole numbers from 1"),
+    (
+        "parallel_files",
+        {"dir": "x", "source_language": "a/b", "target_language": "c"},
+        "part of a file's name, such as",
+    ),
+    *(
+        (name, {**needed, "skip_bad": "yes"}, "data.skip_bad=yes: allowed: true, false")
+        for name, needed in (
+            ("gigaword", {"dir": "x"}),
+            ("squad", {"train": "x"}),
+            ("pair_files", {"train": "x"}),
+            ("hub_pairs", {"path": "x"}),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), WRONG)
+def test_options_are_what_their_annotations_allow(name, options, message):
+    with pytest.raises(ConfigError) as error:
+        build_source(name, **options)
+    assert message in str(error.value)
+
+
+def test_all_wrong_options_are_named_together():
+    with pytest.raises(ConfigError) as error:
+        build_source("newswire", train_size=0, valid_size=True, corpus_seed=-1, test_size=3)
+    assert [problem.split("=")[0] for problem in error.value.problems] == [
+        *("data.train_size", "data.valid_size", "data.corpus_seed")
+    ]
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -158,7 +203,9 @@ def test_rush_files_of_different_length_are_refused_before_the_first_row(tmp_pat
 def test_text_that_is_not_utf8_and_damaged_gzip_are_located(tmp_path):
     source = rush(tmp_path, [("x", "y")] * 3)
     write(tmp_path / "train.title.txt", b"good\nb\xe4d\nx\n")
-    with pytest.raises(ValueError, match=r"train.title.txt:2: not UTF-8 text \(byte 6 is 0xe4\)"):
+    with pytest.raises(
+        ValueError, match=r"train.title.txt:2: not UTF-8 text \(character \d+ of the line is the byte 0xe4\)"
+    ):
         list(source.rows("train"))
     (tmp_path / "train.title.txt").unlink()
     (tmp_path / "train.title.txt.gz").write_bytes(gzip.compress(b"one\ntwo\nthree\n" * 99)[:-20])
@@ -260,11 +307,11 @@ def test_pairs_null_is_empty_and_a_quoted_field_may_span_lines(tmp_path):
 
 def test_pairs_check_names_every_problem(tmp_path):
     path = write(tmp_path / "x.xlsx", "x")
-    source = pairs(path, validation="missing.csv", article="", title=3)
+    source = pairs(path, validation="missing.csv", article="a", title=3)
     problems = source.check(["train", "validation", "test"])
     keys = [problem.split("=")[0].removeprefix("data.") for problem in problems]
-    assert keys == ["article", "title", "train", "validation", "test"]
-    assert "unknown format" in problems[2] and "no such file" in problems[3] and "data.test=null" in problems[4]
+    assert keys == ["title", "train", "validation", "test"]
+    assert "unknown format" in problems[1] and "no such file" in problems[2] and "data.test=null" in problems[3]
     assert source.splits == ("train", "validation")
 
 
@@ -308,8 +355,8 @@ def test_hub_names_what_is_not_there(hub_folder, tmp_path):
     (tmp_path / "none").mkdir()
     assert "no parquet file" in hub(tmp_path / "none").check()[0]
     assert "no such folder" in hub(tmp_path / "absent").check()[0]
-    problems = hub(hub_folder, title=None, valid_split=None).check()
-    assert [p.split("=")[0] for p in problems] == ["data.title", "data.valid_split"]
+    [problem] = hub(hub_folder, valid_split=None).check()
+    assert problem == "data.valid_split=null: the validation split is asked for; name it"
 
 
 def test_hub_without_a_network_says_so(monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnorm.data.sources.squad import Squad, read_questions
+from attnorm.data.sources.squad import Question, ScoredQuestion, Squad, read_questions
 
 REAL = Path(__file__).parents[3] / "shared/data/squad"
 CONTEXT = "The cat sat. A cat slept under caf\u00e9 tables."
@@ -61,33 +61,33 @@ def test_texts_keep_every_character(tmp_path):
 BAD = [
     (
         question("b", answer("cat", 5)),
-        "b: the answer 'cat' is not at character 5 of the context, which has 'at ' there; it occurs at 4, 15",
+        "qas[1]: the answer 'cat' is not at character 5 of the context, which has 'at ' there; it occurs at 4, 15",
     ),
     (question("b", answer("dog", 4)), "which has 'cat' there; it does not occur in it"),
     (question("b", answer("cat", 4000)), "at character 4000 of the context, which has '' there; it occurs at 4, 15"),
     (question("b", answer("s.", -2)), "at character -2 of the context"),
     (question("b", answer("Cat", 4)), "it does not occur in it"),
-    (question("b", answer("cat", 4), answer("x", 0)), "b: the answer 'x' is not at"),
+    (question("b", answer("cat", 4), answer("x", 0)), "qas[1]: the answer 'x' is not at"),
     (question("b", answer("", 4)), "b: data[0].paragraphs[0].qas[1].answers[0].text is empty"),
     (question("b", answer("cat", "4")), "b: data[0].paragraphs[0].qas[1].answers[0].answer_start is '4', not a whole"),
     (question("b", answer("cat", True)), "answer_start is true, not a whole number"),
-    (question("b", {"text": "cat"}), "answer_start is null, not a whole number"),
+    (question("b", {"text": "cat"}), "answers[0].answer_start is missing"),
     (question("b", answer(7, 4)), "b: data[0].paragraphs[0].qas[1].answers[0].text is 7, not text"),
     (question("b", "cat"), "b: data[0].paragraphs[0].qas[1].answers[0] is 'cat', not an object"),
-    (question("b"), "b: no answers, and is_impossible is not true"),
-    ({"id": "b", "question": "x"}, "b: no answers, and is_impossible is not true"),
-    (question("b", answer("cat", 4)) | {"question": " \n"}, "b: the question is empty"),
+    (question("b"), "b: data[0].paragraphs[0].qas[1]: no answers, and is_impossible is not true"),
+    ({"id": "b", "question": "x"}, "b: data[0].paragraphs[0].qas[1]: no answers, and is_impossible is not true"),
+    (question("b", answer("cat", 4)) | {"question": " \n"}, "b: data[0].paragraphs[0].qas[1].question is empty"),
     (question("b", answer("cat", 4)) | {"question": "\ud83d"}, "qas[1].question holds half of a surrogate pair"),
-    (question("b", answer("cat", 4), is_impossible=True), "b: is_impossible is true, but it has answers"),
+    (question("b", answer("cat", 4), is_impossible=True), "qas[1]: is_impossible is true, but it has answers"),
     (question("b", answer("cat", 4), is_impossible="no"), "qas[1].is_impossible is 'no', not true or false"),
     (
         question("b") | {"answers": {"text": ["cat"]}},
         "b: data[0].paragraphs[0].qas[1].answers is an object with",
     ),
     (question("one", answer("cat", 4)), "one: data[0].paragraphs[0].qas[1] has the id of data[0].paragraphs[0].qas[0]"),
-    ({"question": "x"}, "data[0].paragraphs[0].qas[1]: data[0].paragraphs[0].qas[1].id is missing, not text"),
+    ({"question": "x"}, "  data[0].paragraphs[0].qas[1].id is missing"),
     (question(12), "data[0].paragraphs[0].qas[1].id is 12, not text"),
-    (["b"], "data[0].paragraphs[0].qas[1]: expected an object, got a list of 1"),
+    (["b"], "  data[0].paragraphs[0].qas[1] is a list of 1, not an object"),
 ]
 
 
@@ -103,24 +103,34 @@ def test_a_bad_record_is_named_with_the_reason_and_can_be_left_out(tmp_path, cap
     assert message in caplog.text and "1 bad record" in caplog.text
 
 
+def test_a_file_without_a_good_record_is_refused_even_when_bad_records_are_skipped(tmp_path):
+    said = problem(tmp_path, document(question("b")), skip_bad=True)
+    assert "1 bad record and 0 good ones (data.skip_bad=true would skip all)" in said and "no answers" in said
+
+
 def test_bad_records_are_reported_together_ten_by_name(tmp_path):
     said = problem(tmp_path, document(GOOD, *(question(f"b{i}") for i in range(13))))
     assert "13 bad records and 1 good one (" in said and "and 3 more" in said
-    assert [f"b{i}: no answers" in said for i in range(13)] == [True] * 10 + [False] * 3
+    assert [f"b{i}: data[0].paragraphs[0].qas[{i + 1}]: no answers" in said for i in range(13)] == [True] * 10 + [
+        False
+    ] * 3
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["data"].append(3), 'data[1]: expected an object with a list "paragraphs", got 3'),
-        (lambda d: d["data"].append({"paragraphs": {}}), "data[1]: expected an object with a list"),
+        (lambda d: d["data"].append(3), "data[1] is 3, not an object"),
+        (
+            lambda d: d["data"].append({"paragraphs": {}}),
+            "data[1].paragraphs is an object with nothing in it, not a list",
+        ),
         (
             lambda d: d["data"][0]["paragraphs"].append({"context": "x"}),
-            "data[0].paragraphs[1]: expected an object with a list",
+            "data[0].paragraphs[1].qas is missing",
         ),
         (
             lambda d: d["data"][0]["paragraphs"].append({"qas": []}),
-            "data[0].paragraphs[1].context is missing, not",
+            "data[0].paragraphs[1].context is missing",
         ),
     ],
 )
@@ -155,9 +165,9 @@ def test_a_text_that_is_not_utf8_is_located(tmp_path):
 
 
 def test_check_names_every_problem(tmp_path):
-    made = source(tmp_path, "", validation=str(tmp_path / "no.json"), skip_bad="yes")
+    made = source(tmp_path, "", validation=str(tmp_path / "no.json"))
     keys = [p.split("=")[0] for p in made.check(["train", "validation", "test"])]
-    assert keys == ["data.train", "data.validation", "data.test", "data.skip_bad"]
+    assert keys == ["data.train", "data.validation", "data.test"]
     assert made.splits == ("train", "validation")
     assert Squad(train=None, validation="x").splits == ("validation",)
 
@@ -172,9 +182,9 @@ def test_the_fingerprint_follows_content_and_skip_bad_not_the_place(tmp_path):
 def test_scoring_does_not_ask_where_the_answers_stand(tmp_path):
     content = document(question("q", {"text": "anything"}))
     path = Path(source(tmp_path, content).paths["train"])
-    questions, bad = read_questions(path, answers_in_context=False)
-    assert [it.texts for it in questions] == [["anything"]] and bad == []
-    assert len(read_questions(path)[1]) == 1
+    scored = read_questions(path, ScoredQuestion)
+    assert [question.texts for question in scored.good.values()] == [["anything"]] and scored.bad == []
+    assert len(read_questions(path, Question).bad) == 1
 
 
 @pytest.mark.parametrize(

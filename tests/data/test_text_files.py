@@ -11,8 +11,8 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from attnorm.data.sources.hub_text import TextHub
-from attnorm.data.sources.newswire_text import STORIES, NewswireText
+from attnorm.data.sources.hub import TextHub
+from attnorm.data.sources.newswire import STORIES, NewswireText
 from attnorm.data.sources.text_files import TextFiles
 from attnorm.imports import locate
 
@@ -176,32 +176,19 @@ def test_all_problems_show_before_reading(tmp_path):
     broken = write(tmp_path / "broken.jsonl", "")
     (tmp_path / "none").mkdir()
     source = TextFiles(
-        files=[f"{tmp_path}/*.md", f"{tmp_path}/absent.txt", empty, good, broken, f"{tmp_path}/none", 3],
+        files=[f"{tmp_path}/*.md", f"{tmp_path}/absent.txt", empty, good, broken, f"{tmp_path}/none"],
         validation=f"{tmp_path}/nothing",
-        holdout=1.5,
-        document="sentence",
-        column="",
     )
     problems = source.check()
     opening = [p.replace(str(tmp_path), "").split(": ")[:2] for p in problems]
     assert opening == [
-        ["data.document=sentence", "no such kind of document; allowed"],
-        ["data.column=", "must be a column's name, or its number from 0 in .csv and .tsv files"],
-        ["data.holdout=1.5", "must be a share, at least 0 and below 1"],
         ["data.files=/*.md", "no file matches"],
         ["data.files=/absent.txt", "no such file"],
         ["data.files=/empty.txt", "the file is empty"],
         ["data.files=/broken.jsonl", "the file is empty"],
         ["data.files=/none", "no file in this folder"],
-        ["data.files=3", "must be a file, a folder or a glob, or a list of them"],
         ["data.validation=/nothing", "no such file"],
     ]
-
-
-@pytest.mark.parametrize("holdout", ["a", True, -0.1, 1, None])
-def test_a_share_is_a_number(tmp_path, holdout):
-    [problem] = TextFiles(files=numbered(tmp_path, 5), holdout=holdout).check()
-    assert problem.startswith(f"data.holdout={holdout}: must be a share")
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
@@ -209,8 +196,8 @@ def test_a_share_is_a_number(tmp_path, holdout):
     ("content", "where"),
     [
         (b"good\nno\0t", r":2: a NUL byte \(character 3 of the line\)"),
-        (b"\x89PNG\r\n", r":1: not UTF-8 text \(byte 0 is 0x89\)"),
-        (b"a\nb\nc\xe4d\0", r":3: not UTF-8 text \(byte 5 is 0xe4\)"),
+        (b"\x89PNG\r\n", r":1: not UTF-8 text \(character 1 of the line is the byte 0x89\)"),
+        (b"a\nb\nc\xe4d\0", r":3: not UTF-8 text \(character 2 of the line is the byte 0xe4\)"),
         (b"x" * 8191 + b"\0", r":1: a NUL byte \(character 8192 of the line\)"),
     ],
 )
@@ -226,7 +213,7 @@ def test_a_character_across_the_end_of_what_is_looked_at_is_text(tmp_path):
     assert text(write(tmp_path / "a.txt", "x" * 8191 + "é" * 9)).check(["train"]) == []
     late = text(write(tmp_path / "b.txt", b"x" * 9000 + b"\n\xe4\n"))
     assert late.check(["train"]) == []
-    with pytest.raises(ValueError, match=r"b.txt:2: not UTF-8 text \(byte 9001 is 0xe4\)"):
+    with pytest.raises(ValueError, match=r"b.txt:2: not UTF-8 text \(character \d+ of the line is the byte 0xe4\)"):
         documents(late)
 
 
@@ -270,8 +257,6 @@ def test_a_column_of_parquet_files(tmp_path):
     assert source.fingerprint("train") != TextHub(path=str(tmp_path), column="id").fingerprint("train")
     with pytest.raises(ValueError, match=r"data.column=text: no such column; allowed: body, id"):
         documents(TextHub(path=str(tmp_path)))
-    problems = TextHub(path="", column=None, valid_split=None).check()
-    assert [p.split("=")[0] for p in problems] == ["data.path", "data.column", "data.valid_split"]
 
 
 def test_newswire_documents_are_stories_of_like_events():
@@ -293,9 +278,7 @@ def test_newswire_documents_are_stories_of_like_events():
     assert len(set(train)) == 45 and alike > 5
 
 
-def test_newswire_text_checks_and_fingerprints():
-    problems = NewswireText(train_size=0, corpus_seed=-1).check()
-    assert [p.split("=")[0] for p in problems] == ["data.corpus_seed", "data.train_size"]
+def test_newswire_text_fingerprints():
     first = NewswireText(train_size=9).fingerprint("train")
     assert first == NewswireText(train_size=9, valid_size=3).fingerprint("train")
     assert first not in (NewswireText(train_size=8).fingerprint("train"), NewswireText().fingerprint("validation"))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runs
+import sentencepiece
 from builders import tokenizer_settings
 from omegaconf import OmegaConf
 
@@ -287,6 +288,31 @@ def test_who_needs_the_train_split():
     assert SentencePiece.needs_training({}) and SentencePiece.needs_training({"vocab_size": 9})
     assert WordPiece.needs_training({}) and WordPiece.needs_training({"file": None, "vocab_size": 9})
     assert not WordPiece.needs_training({"file": "vocab.txt"})
+
+
+def test_sentencepiece_from_a_file_is_the_one_that_was_saved_there(tmp_path):
+    trained = SentencePiece.train(SENTENCES, model_type="bpe", vocab_size=60)
+    trained.save(tmp_path)
+    for file in (tmp_path, tmp_path / SentencePiece.FILE):
+        options = {"file": str(file)}
+        assert not SentencePiece.needs_training(options) and SentencePiece.check(options) == []
+        assert SentencePiece.from_settings(None, **options).to_bytes() == trained.to_bytes()
+    assert SentencePiece.check({"file": f"{tmp_path}/no"}) == [
+        f"tokenizer.file={tmp_path}/no: no such file: {tmp_path}/no"
+    ]
+    (tmp_path / "empty").mkdir()
+    said = f"tokenizer.file={tmp_path}/empty: no sentencepiece.model in this folder"
+    assert SentencePiece.check({"file": f"{tmp_path}/empty"}) == [said]
+
+
+def test_a_file_whose_special_tokens_have_other_ids_is_refused(tmp_path):
+    """The ids of sentencepiece itself: unk, bos, eos, and no pad."""
+    prefix = str(tmp_path / "theirs")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_prefix=prefix, vocab_size=60, hard_vocab_limit=False, minloglevel=2
+    )
+    with pytest.raises(DataError, match=r"pad, bos, eos and unk must be \(0, 1, 2, 3\), not \(-1, 1, 2, 0\)"):
+        SentencePiece.from_settings(file=f"{prefix}.model")
 
 
 def test_a_trained_wordpiece_begins_with_the_special_tokens_and_spells_its_text():

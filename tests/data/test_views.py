@@ -16,9 +16,9 @@ from safetensors.torch import save_file as save_tensors
 
 from attnorm.cli.errors import exit_code
 from attnorm.data.cache import cached
-from attnorm.data.image_features import Arrays, new_array, padded, write_arrays
+from attnorm.data.image_features import MappedFeatures, new_array, padded, write_features
 from attnorm.data.images import write_pixels
-from attnorm.data.readers.image_features import Files, view_problem
+from attnorm.data.readers.image_features import FeatureFiles, view_problem
 
 WIDTH, MOST = 5, 4
 SIZE = (200.0, 100.0)  # width and height in pixels
@@ -72,16 +72,16 @@ def groups_of(path, images=COUNTS, attributes=False):
 
 def arrays_of(path, images=COUNTS):
     path.mkdir()
-    write_arrays(path, ["v"], [WIDTH], [MOST], list(images), ([boxes_of(image)] for image in images))
+    write_features(path, ["v"], [WIDTH], [MOST], list(images), ([boxes_of(image)] for image in images))
     return path
 
 
 MAKERS = {
-    "arrays": lambda path: Arrays(arrays_of(path)),
-    "npz": lambda path: Files([folder_of(path)], MOST),
-    "safetensors": lambda path: Files([tensors_of(path.with_suffix(".safetensors"))], MOST),
-    "h5": lambda path: Files([groups_of(path.with_suffix(".h5"))], MOST),
-    "hdf5": lambda path: Files([groups_of(path.with_suffix(".hdf5"), attributes=True)], MOST),
+    "arrays": lambda path: MappedFeatures(arrays_of(path)),
+    "npz": lambda path: FeatureFiles([folder_of(path)], MOST),
+    "safetensors": lambda path: FeatureFiles([tensors_of(path.with_suffix(".safetensors"))], MOST),
+    "h5": lambda path: FeatureFiles([groups_of(path.with_suffix(".h5"))], MOST),
+    "hdf5": lambda path: FeatureFiles([groups_of(path.with_suffix(".hdf5"), attributes=True)], MOST),
 }
 
 
@@ -118,15 +118,15 @@ def test_images_without_features_are_named(tmp_path, kind):
 def test_several_views_have_widths_and_names_of_their_own(tmp_path):
     first, second = folder_of(tmp_path / "one"), tmp_path / "two.safetensors"
     save_tensors({image: torch.ones(2, 3, dtype=torch.bfloat16) for image in COUNTS}, second)
-    views = Files([first, second], 6)
+    views = FeatureFiles([first, second], 6)
     assert views.names == ["one", "two.safetensors"] and views.widths == [WIDTH, 3] and views.boxes == [6, 6]
     (_, _, geometry), (features, present, none) = views.read(["7", "12"])
     assert none is None and geometry is not None
     assert features.shape == (2, 6, 3) and present.sum() == 4 and features.dtype == torch.float32
-    write_arrays(
+    write_features(
         tmp_path, ["a", "b"], [5, 3], [4, 2], ["7"], [[boxes_of("7"), (np.full((1, 3), 2.0), np.zeros((1, 4)))]]
     )
-    (features, _, _), (small, present, _) = Arrays(tmp_path).read(["7"])
+    (features, _, _), (small, present, _) = MappedFeatures(tmp_path).read(["7"])
     assert features.shape == (1, 4, 5) and small.tolist() == [[[2.0] * 3, [0.0] * 3]]
     assert present.tolist() == [[True, False]]
 
@@ -136,7 +136,7 @@ def test_files_are_found_by_the_names_that_coco_has(tmp_path):
     npz(tmp_path / "v", "300", "COCO_train2014_000000000300.npz")
     npz(tmp_path / "v", "7", "000000000012.npz")
     npz(tmp_path / "v", "x_y")
-    views = Files([tmp_path / "v"], MOST)
+    views = FeatureFiles([tmp_path / "v"], MOST)
     views.check(["7", "300", "12", "000000000012", "x_y"])
     np.testing.assert_array_equal(views.read(["300"])[0][0][0, :1], boxes_of("300")[0])
     with pytest.raises(ValueError, match="no features of 1 image: y"):
@@ -148,7 +148,7 @@ def test_npz_files_have_several_habits(tmp_path):
 
     def read(**changes):
         npz(tmp_path / "v", "7", **changes)
-        return Files([tmp_path / "v"], MOST).read(["7"])[0]
+        return FeatureFiles([tmp_path / "v"], MOST).read(["7"])[0]
 
     plain = read()
     for changes in (
@@ -199,7 +199,7 @@ def nan(image, row):
 def test_features_that_cannot_be_used_name_image_and_file(tmp_path, changes, message):
     npz(tmp_path / "v", "12")
     npz(tmp_path / "v", "7", **changes)
-    views = Files([tmp_path / "v"], MOST)
+    views = FeatureFiles([tmp_path / "v"], MOST)
     views.read(["12"])
     with pytest.raises(ValueError, match=rf"{tmp_path / 'v' / '7.npz'}: image 7: {message}"):
         views.read(["12", "7"])
@@ -209,7 +209,7 @@ def test_places_that_only_some_images_have_are_refused(tmp_path):
     npz(tmp_path / "v", "12", boxes=None)
     npz(tmp_path / "v", "7")
     with pytest.raises(ValueError, match=r"7.npz: image 7: boxes with places, but image \d+ has none"):
-        Files([tmp_path / "v"], MOST).read(["7"])
+        FeatureFiles([tmp_path / "v"], MOST).read(["7"])
 
 
 def test_other_files_are_checked_as_well(tmp_path):
@@ -217,10 +217,10 @@ def test_other_files_are_checked_as_well(tmp_path):
     features, geometry = boxes_of("7")
     save_file({"12": features, "12.boxes": geometry, "7": nan("7", 0), "7.boxes": geometry}, path)
     with pytest.raises(ValueError, match=rf"{path}: image 7: NaN"):
-        Files([path], MOST).read(["7"])
+        FeatureFiles([path], MOST).read(["7"])
     save_file({"12": features, "12.boxes": geometry * 100}, path)
     with pytest.raises(ValueError, match=r"v.safetensors: image 12: boxes outside the image"):
-        Files([path], MOST)
+        FeatureFiles([path], MOST)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_view_that_cannot_be_opened(tmp_path, name, content, message):
         path.write_bytes(content)
     view = path.parent if path.suffix == ".npz" else path
     with pytest.raises(ValueError, match=message):
-        Files([view], MOST)
+        FeatureFiles([view], MOST)
     if content in (None, b"", b"x", "folder"):
         (problem,) = view_problem(f"data.features[0]={view}", view)
         assert problem.startswith(f"data.features[0]={view}: ")
@@ -254,14 +254,14 @@ def test_a_view_that_cannot_be_opened(tmp_path, name, content, message):
 def test_a_file_without_images_is_refused(tmp_path):
     save_file({"7.boxes": np.zeros((1, 4), "f4")}, tmp_path / "v.safetensors")
     with pytest.raises(ValueError, match=r"v.safetensors: no features of any image"):
-        Files([tmp_path / "v.safetensors"], MOST)
+        FeatureFiles([tmp_path / "v.safetensors"], MOST)
 
 
 def test_h5_says_what_it_needs(tmp_path, monkeypatch):
     (tmp_path / "v.h5").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ValueError, match=r"v.h5: .*h5py is not installed; pip install 'attnorm\[vqa\]'"):
-        Files([tmp_path / "v.h5"], MOST)
+        FeatureFiles([tmp_path / "v.h5"], MOST)
 
 
 def test_h5_may_hold_bare_features_and_is_checked(tmp_path):
@@ -269,7 +269,7 @@ def test_h5_may_hold_bare_features_and_is_checked(tmp_path):
     with h5py.File(tmp_path / "v.h5", "w") as file:
         file["7"] = boxes_of("7")[0]
         file["9"] = np.full((2, WIDTH), np.nan)
-    views = Files([tmp_path / "v.h5"], MOST)
+    views = FeatureFiles([tmp_path / "v.h5"], MOST)
     ((features, present, geometry),) = views.read(["7"])
     assert geometry is None and present.sum() == 3
     np.testing.assert_array_equal(features[0, :3], boxes_of("7")[0])
@@ -277,7 +277,7 @@ def test_h5_may_hold_bare_features_and_is_checked(tmp_path):
         views.read(["9"])
     (tmp_path / "w.h5").write_bytes(b"torn")
     with pytest.raises(ValueError, match=r"w.h5: cannot be read"):
-        Files([tmp_path / "w.h5"], MOST)
+        FeatureFiles([tmp_path / "w.h5"], MOST)
 
 
 def test_padding_keeps_each_image_apart():
@@ -289,8 +289,8 @@ LAZY = """
 import json, resource, struct, sys
 import numpy as np
 from pathlib import Path
-from attnorm.data.readers.image_features import Files
-from attnorm.data.image_features import Arrays
+from attnorm.data.readers.image_features import FeatureFiles
+from attnorm.data.image_features import MappedFeatures
 
 folder, images, boxes, width = Path(sys.argv[1]), 2000, 64, 1024
 size = boxes * width * 4  # 500 MB a file, all of it zeros, so that it costs no disk
@@ -312,7 +312,7 @@ def peak():
 def own():  # without the pages of files, which the system takes back as it needs them
     return int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) / 1024
 
-makers = (lambda: Files([folder / "big.safetensors"], boxes), lambda: Arrays(folder))
+makers = (lambda: FeatureFiles([folder / "big.safetensors"], boxes), lambda: MappedFeatures(folder))
 for measure, number in ((peak, 30), (own, images)):
     for maker in makers:
         before = measure()
@@ -355,7 +355,7 @@ def unused():
     ("write", "file"),
     [
         (lambda folder: write_pixels(folder, 64, ["a"] * 100, unused()), "pixels.npy"),
-        (lambda folder: write_arrays(folder, ["v"], [100], [50], ["a"] * 100, unused()), "view0.features.npy"),
+        (lambda folder: write_features(folder, ["v"], [100], [50], ["a"] * 100, unused()), "view0.features.npy"),
     ],
 )
 def test_a_full_disk_is_noticed_before_the_first_image_and_named(

@@ -9,7 +9,7 @@ from builders import tokenizer_settings
 from datasets import Dataset
 
 from attnorm.data import prepare
-from attnorm.data.image_features import Arrays, VisualSource, write_arrays
+from attnorm.data.image_features import MappedFeatures, VisualSource, write_features
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
@@ -82,8 +82,8 @@ def views_of(folder, images=("i1", "i2", "i3"), geometry=True):
         [(np.full((n + 1, 3), n + 1.0), np.full((n + 1, 4), 0.25)), (np.full((1, 2), 10.0 + n), np.zeros((1, 4)))]
         for n in range(len(images))
     ]
-    write_arrays(folder, ["a", "b"], [3, 2], [3, 2], images, boxes)
-    return Arrays(folder)
+    write_features(folder, ["a", "b"], [3, 2], [3, 2], images, boxes)
+    return MappedFeatures(folder)
 
 
 def test_a_part_becomes_tensors(tmp_path):

@@ -10,7 +10,7 @@ from builders import BOS, PAD, SPECIAL, attention_tables, targets
 from tolerance import tolerance
 from torch.testing import assert_close
 
-from attnorm.models.captioning.eye import Convolution, Eye, EyeConfig
+from attnorm.models.captioning.image_encoder import Convolution, ImageEncoder, ImageEncoderConfig
 from attnorm.models.captioning.lstm import LSTMCaptioner, LSTMCaptionerConfig
 from attnorm.models.captioning.transformer import TransformerCaptioner, TransformerCaptionerConfig
 from attnorm.models.generation import Decoding, search
@@ -66,7 +66,7 @@ def test_a_convolution_equals_that_of_torch(stride, side):
 
 def test_a_cell_is_in_the_middle_of_what_it_sees():
     """With mirrored kernels, the cells of a mirrored image are the mirrored cells."""
-    mirrored, eye = (Eye(EyeConfig(channels=(4, 5, 6)), 8, 24, 0, 0).double() for _ in range(2))
+    mirrored, eye = (ImageEncoder(ImageEncoderConfig(channels=(4, 5, 6)), 8, 24, 0, 0).double() for _ in range(2))
     mirrored.load_state_dict(eye.state_dict())
     with torch.no_grad():
         for part in mirrored.modules():
@@ -78,7 +78,7 @@ def test_a_cell_is_in_the_middle_of_what_it_sees():
 
 @pytest.mark.parametrize("side", [20, 23, 24])
 def test_every_template_is_a_cell_also_of_sides_that_cannot_be_halved(side):
-    eye = Eye(EyeConfig(channels=(4, 5, 6)), 8, side, 0, 0)
+    eye = ImageEncoder(ImageEncoderConfig(channels=(4, 5, 6)), 8, side, 0, 0)
     found, real = eye(torch.zeros(1, 3, side, side, dtype=torch.uint8))
     assert found.shape == (1, 9, 8) and real.shape == (1, 9) and len(eye.cells()) == eye.templates == 9
 
@@ -97,7 +97,7 @@ def test_cells_are_in_place_and_know_the_whole_image():
 
 
 def test_templates_follow_their_formula():
-    eye = Eye(EyeConfig(), 8, 0, 5, 4).double()
+    eye = ImageEncoder(ImageEncoderConfig(), 8, 0, 5, 4).double()
     torch.nn.init.normal_(eye.whole.weight)
     features = torch.randn(2, 4, 5, dtype=torch.float64)
     present = torch.tensor([[True] * 4, [True, True, False, False]])

@@ -25,9 +25,9 @@ SIZES = {
 
 def rough(kind, normalizer="softmax", dropout=0.0):
     """A model in float64 and evaluation mode, with noise on every parameter."""
-    labels = (LABELS,) if kind is Classifier else ()
+    labels = {"labels": LABELS} if kind is Classifier else {}
     shape = TransformerConfig(**{**SIZES, "dropout": dropout})
-    model = kind(shape, {**attention_tables(), "encoder": normalizer}, VOCABULARY, PAD, *labels).double().eval()
+    model = kind(shape, {**attention_tables(), "encoder": normalizer}, VOCABULARY, PAD, **labels).double().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

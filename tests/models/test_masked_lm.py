@@ -21,7 +21,7 @@ AS_BERT = {"norm_first": False, "embedding_norm": True, "type_vocab_size": 2, "n
 
 def masked_lm(normalizer="softmax", seed=0, priors=(), **settings):
     attention = {**attention_tables(priors={"encoder": list(priors)}), "encoder": normalizer}
-    return MaskedLM(TransformerConfig(**{**SIZES, **settings}), attention, VOCABULARY, PAD, seed)
+    return MaskedLM(TransformerConfig(**{**SIZES, **settings}), attention, VOCABULARY, PAD, seed=seed)
 
 
 def rough(model):
@@ -105,7 +105,8 @@ def test_parameters_that_models_and_attentions_share_start_bit_equal_for_one_see
     shape = TransformerConfig(**SIZES, **AS_BERT)
     tables = {**attention_tables(priors={"encoder": ["t5"]}), "encoder": "hnas"}
     span = SpanModel(shape, attention_tables(), VOCABULARY, PAD, seed=5)
-    models = [span, Classifier(shape, tables, VOCABULARY, PAD, 3, seed=5), masked_lm("dnas", 5, ["content"], **AS_BERT)]
+    classifier = Classifier(shape, tables, VOCABULARY, PAD, seed=5, labels=3)
+    models = [span, classifier, masked_lm("dnas", 5, ["content"], **AS_BERT)]
     base = dict(masked_lm(seed=5, **AS_BERT).named_parameters())
     encoder = {name for name in base if name.startswith("encoder.")}
     assert len(encoder) == 5 + 2 * 14  # embeddings and their norm; 5 matrices with biases and 2 norms a layer

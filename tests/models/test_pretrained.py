@@ -80,8 +80,8 @@ def shape_of(folder, **settings):
 def ours(kind, folder, *, normalizer="softmax", tables=None, vocabulary=VOCABULARY, **settings):
     """A new model of the shape that a folder says, in evaluation mode."""
     attention = {**attention_tables(**(tables or {})), "encoder": normalizer}
-    labels = (LABELS,) if kind is Classifier else ()
-    return kind(shape_of(folder, **settings), attention, vocabulary, PAD, *labels).eval()
+    labels = {"labels": LABELS} if kind is Classifier else {}
+    return kind(shape_of(folder, **settings), attention, vocabulary, PAD, **labels).eval()
 
 
 def loaded(kind, folder, **settings):

@@ -53,7 +53,7 @@ def test_the_jobs_are_those_of_hydra(tmp_path, arguments):
     found = [tuple(as_typed(job)) for job in expand(read_sweep(CONF, arguments).overrides)]
     sweeper, launched = jobs_of_hydra(arguments)
     sweeper.config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
-    sweeper.sweep(readable(arguments, multirun=True))
+    sweeper.sweep(readable(arguments, is_sweep=True))
 
     def values(job):
         parsed = OverridesParser.create().parse_overrides(list(job))
@@ -62,13 +62,6 @@ def test_the_jobs_are_those_of_hydra(tmp_path, arguments):
     theirs = [values(job) for job in launched]
     assert [values(job) for job in expand(read_sweep(CONF, arguments).overrides)] == theirs
     assert len(set(found)) == len(theirs) >= 1
-
-
-def test_a_file_of_hparams_search_gives_its_grid_and_typed_values_replace_its_own():
-    jobs = expand(read_sweep(CONF, ["hparams_search=attention"]).overrides)
-    assert len(jobs) == 9 and ("attention=hnas", "seed=3", "hparams_search=attention") in jobs
-    jobs = expand(read_sweep(CONF, ["hparams_search=attention", "seed=5,6"]).overrides)
-    assert {seed for _, seed, _ in jobs} == {"seed=5", "seed=6"} and len(jobs) == 6
 
 
 def test_names_are_readable_and_plain():

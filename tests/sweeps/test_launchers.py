@@ -27,20 +27,20 @@ def job(folder, *overrides):
 
 
 def test_a_run_is_started_or_continued_by_what_its_folder_holds(tmp_path):
-    one = job(tmp_path / "a (1)", "++seed=1", "hparams_search=attention")
+    one = job(tmp_path / "a (1)", "++seed=1", "++tags=[a]")
     quoted = f"'{tmp_path}/a (1)'"
-    assert command_of(one, ("train",)) == ["train", *one.overrides, "hydra.mode=RUN", f"hydra.run.dir={quoted}"]
+    assert command_of(one, ("train",)) == ["train", *one.overrides, f"hydra.run.dir={quoted}"]
     one.folder.mkdir()
     (one.folder / "config.yaml").touch()  # stopped before it had recorded its settings
     (one.folder / "summary.json").write_text('{"state": "interrupted"}')
-    assert command_of(one, ("train",))[1:-2] == [*one.overrides]
+    assert command_of(one, ("train",))[1:-1] == [*one.overrides]
     (one.folder / "config.yaml").write_text("a: 1")
     assert command_of(one, ("train",)) == ["train", f"resume={quoted}"]
 
 
 @pytest.mark.parametrize("typed", ["attention=softmax,my_module:Mine", "attention.encoder=lab.normalizer:Power"])
 def test_code_that_the_command_line_names_is_trusted_when_a_run_continues(tmp_path, typed):
-    one = job(tmp_path, *expand(parse(readable(["seed=1", typed], multirun=True)))[-1])
+    one = job(tmp_path, *expand(parse(readable(["seed=1", typed], is_sweep=True)))[-1])
     (tmp_path / "config.yaml").write_text("a: 1")
     assert names_code(one) and command_of(one, ("train",)) == ["train", f"resume={tmp_path}", "trust_code=true"]
 

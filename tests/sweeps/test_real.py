@@ -74,7 +74,9 @@ def test_the_metric_of_a_search_is_that_of_the_task(task, mode):
 def test_a_sweep_of_real_runs_is_killed_and_continued(tmp_path):
     """Four runs; kill -9 of the sweep, then of a run, then SIGTERM: each job finishes once, with the curves of a run
     that was not interrupted."""
-    shutil.copytree(runs.ROOT / "tests/lab", tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        runs.ROOT / "src/attnorm/skeleton/lab", tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__")
+    )
     typed = ("attention=softmax,lab.normalizer:Tempered", "seed=1,2", "dir=s", "task.max_steps=60", "retries=1")
     typed += ("task.validations=6", "run.save_every_steps=5", "callbacks.attention_stats.every_n_steps=0")
     begin = [*runs.tiny_overrides(), *typed]

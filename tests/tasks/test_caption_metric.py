@@ -7,7 +7,7 @@ import pytest
 
 from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.tasks.captioning.cider import CiderD
-from attnorm.tasks.captioning.metric import Bleu, CaptionMetric
+from attnorm.tasks.captioning.metric import CaptionMetric, UnsmoothedBleu
 
 WORDS = ["a", "the", "red", "blue", "cat", "dog", "sits", "on", "mat", "near", "tree", "house"]
 
@@ -60,7 +60,7 @@ def test_bleu_equals_that_of_all_captions():
     whole = BLEU(tokenize="none", smooth_method="none").corpus_score(given, list(zip(*references, strict=True)))
     assert metric(given)["BLEU-4"] == pytest.approx(whole.score, rel=1e-12) and 5 < whole.score < 95
     sums = metric.sums(given)
-    assert sum(sums["bleu_length"]) == whole.sys_len and sum(sums["bleu_reference_length"]) == whole.ref_len
+    assert sum(sums["bleu_hypothesis"]) == whole.sys_len and sum(sums["bleu_reference"]) == whole.ref_len
 
 
 def test_rouge_compares_the_same_words_as_the_other_scores():
@@ -76,12 +76,12 @@ def test_bleu_of_each_part_of_the_captions():
     metric = CaptionMetric(references)
     columns = np.stack(list(metric.sums(given).values()), -1)
     parts = [slice(0, 3), slice(3, 20), slice(0, 40)]
-    found = Bleu.of(np.stack([columns[part].sum(0) for part in parts]))
+    found = UnsmoothedBleu.of(np.stack([columns[part].sum(0) for part in parts]))
     for value, part in zip(found, parts, strict=True):
         texts = [[*it, *[None] * (5 - len(it))] for it in references[part]]
         expected = metric.bleu.corpus_score(given[part], list(zip(*texts, strict=True)))
         assert value == pytest.approx(expected.score, rel=1e-12)
-    assert Bleu.of(np.zeros(len(Bleu.columns))) == 0
+    assert UnsmoothedBleu.of(np.zeros(len(UnsmoothedBleu.columns))) == 0
 
 
 def test_bleu_equals_that_of_the_coco_evaluation():

@@ -12,12 +12,12 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.generation import Decoding, generate
-from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.headlines.rouge import Rouge, lead
-from attnorm.tasks.module import NonFiniteLoss, spread_non_finite
+from attnorm.tasks.headlines.task import HeadlineModule
+from attnorm.tasks.seq2seq.base import smoothed_cross_entropy
 from attnorm.tasks.seq2seq.features import PairCollator
 from attnorm.tasks.seq2seq.generate import cut, special_tokens, target_logits, write_texts
-from attnorm.tasks.seq2seq.module import smoothed_cross_entropy
+from attnorm.training.module import NonFiniteLoss, TrainingModule, spread_non_finite
 
 pytestmark = pytest.mark.numerical
 
@@ -167,21 +167,23 @@ class Table:
 TABLE = Table([6, 2, 9, 4, 1, 7, 3], [3, 1, 5, 2, 2, 6, 4])
 
 
-def headline_task(model, accumulation=1, ranks=1, label_smoothing=0.0):
-    """The task, told of so many accumulation steps and devices."""
-    task = HeadlineModule(
-        model, TOKENIZER, None, label_smoothing=label_smoothing, rouge_pairs=0, stemmer=False, max_length=5
-    )
-    task.log = lambda *_, **__: None
-    task._trainer = SimpleNamespace(
+def headline_module(model, label_smoothing=0.0):
+    return HeadlineModule(model, TOKENIZER, None, None, label_smoothing=label_smoothing, scored_pairs=0, max_length=5)
+
+
+def training_module(model, accumulation=1, ranks=1, label_smoothing=0.0):
+    """Training with so many accumulation steps and devices."""
+    module = TrainingModule(headline_module(model, label_smoothing), None)
+    module.log = lambda *_, **__: None
+    module._trainer = SimpleNamespace(
         accumulate_grad_batches=accumulation, world_size=ranks, global_step=0, current_epoch=0
     )
-    return task
+    return module
 
 
 def validated(model, batch):
     """The task after a validation of this batch alone."""
-    task = headline_task(model)
+    task = headline_module(model)
     task.begin_validation()
     with torch.no_grad():
         task.validation_step(batch, 0)
@@ -223,13 +225,13 @@ def test_loss_and_gradients_of_an_update_do_not_depend_on_how_it_is_divided(plac
     """Lightning divides each loss by the accumulation and DDP averages the gradients of the ranks."""
     model = rough_model(placement)
     (batch,) = TABLE.updates()
-    whole = headline_task(model, label_smoothing=label_smoothing).training_step(batch, 0)
+    whole = training_module(model, label_smoothing=label_smoothing).training_step(batch, 0)
     logits, labels = target_logits(model, batch)
     assert_close(whole, F.cross_entropy(logits, labels, label_smoothing=label_smoothing), **TIGHT)  # mean over tokens
     all_wanted = gradients_of(whole, model)
 
     for accumulation, ranks in ((2, 1), (7, 1), (1, 3), (2, 2)):
-        task = headline_task(model, accumulation, ranks, label_smoothing)
+        task = training_module(model, accumulation, ranks, label_smoothing)
         batches = TABLE.updates(accumulation, ranks)
         assert len(batches) == accumulation * ranks
         divided = sum(task.training_step(part, 0) for part in batches) / (accumulation * ranks)
@@ -256,7 +258,7 @@ def test_the_smoothed_loss_is_that_of_torch_bit_for_bit(dtype, smoothing, size):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_training_shows_the_loss_without_smoothing_and_logs_the_objective_if_it_differs(smoothing):
     model, (batch,) = rough_model(), TABLE.updates()
-    task, logged = headline_task(model, label_smoothing=smoothing), {}
+    task, logged = training_module(model, label_smoothing=smoothing), {}
     task.log = lambda name, value, prog_bar=False: logged.update({name: (float(value), prog_bar)})
     minimized = task.training_step(batch, 0).item()
     task.log_loss()
@@ -279,7 +281,7 @@ def test_the_logged_loss_of_an_update_does_not_depend_on_how_it_is_divided(accum
         """The metrics of an update. The sums of the ranks are added up, as `all_reduce` does it."""
         found, sums, batches = {}, [], TABLE.updates(accumulation, ranks)
         for rank in range(ranks):
-            task = headline_task(model, accumulation, ranks, label_smoothing)
+            task = training_module(model, accumulation, ranks, label_smoothing)
             for number in range(accumulation):
                 task.training_step(batches[rank * accumulation + number], number)
             task._trainer.strategy = SimpleNamespace(reduce=lambda here, reduce_op: sums.append(here) or sum(sums))
@@ -305,7 +307,7 @@ def test_a_finite_loss_and_its_gradients_are_not_changed():
     found = []
     for change in (lambda loss: loss, spread_non_finite):
         model.zero_grad()
-        loss = change(headline_task(model).loss(batch).objective)
+        loss = change(headline_module(model).loss(batch).objective)
         loss.backward()
         found.append([loss, *(parameter.grad.clone() for parameter in model.parameters())])
     assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))
@@ -316,6 +318,6 @@ def test_a_finite_loss_with_an_infinite_gradient_stops_before_the_update(monkeyp
         loss.backward()
         self.model.output.bias.grad[3] = float("inf")
 
-    monkeypatch.setattr(HeadlineModule, "backward", poison)
+    monkeypatch.setattr(TrainingModule, "backward", poison)
     with pytest.raises(NonFiniteLoss, match="a gradient is not finite at step 1"):
         runs.tiny_run(tmp_path)

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
-from attnorm.tasks.mlm.module import SHOWN_TOKENS
+from attnorm.tasks.mlm.task import SHOWN_TOKENS
 from attnorm.tasks.task import task_of
 
 pytestmark = pytest.mark.numerical
@@ -22,8 +22,8 @@ def made(*overrides):
     """A tiny recipe with what is behind it: (recipe, task in float64 and evaluation mode, validation split)."""
     recipe = task_of(runs.tiny("data.valid_size=4", *overrides, task="mlm"))
     split = recipe.splits()["validation"]
-    task = recipe.module(recipe.model(split.tokenizer).double(), split.tokenizer, split)
-    return recipe, task.eval(), split
+    task = recipe.module(recipe.model(split.tokenizer).double().eval(), split.tokenizer, split)
+    return recipe, task, split
 
 
 @pytest.fixture(scope="module", params=["softmax", "dnas"])

@@ -104,9 +104,9 @@ def test_batches_order_padding_precision_and_devices_change_nothing():
             torch.cat([start[rows, :width], wide], 1).double().requires_grad_(),
             torch.cat([end[rows, :width], wide], 1).double(),
         )
-    parts[0].merge(pickle.loads(pickle.dumps(parts[1].found)))
+    parts[0].merge(pickle.loads(pickle.dumps(parts[1].best)))
     assert parts[0].answers() == whole.answers()
-    assert parts[0].found == whole.found
+    assert parts[0].best == whole.best
 
 
 def test_equal_scores_are_decided_whatever_the_order():
@@ -132,7 +132,7 @@ def test_a_start_without_the_most_context_is_left_to_the_other_window():
     spans = Spans(windows, texts)
     spans.add(range(len(windows)), start, end)
     assert spans.answers()[0]["q0"] == "abcdefghij"
-    assert spans.found[0].score == 5.0
+    assert spans.best[0].score == 5.0
 
 
 def test_the_text_is_cut_from_the_context_as_it_is_written():
@@ -152,7 +152,7 @@ def test_null_is_the_least_over_windows_and_only_classes_count():
     start[:, 0], end[:, 0] = torch.tensor([3.0, 1.0, 2.0, 5.0])[: len(windows)], 10.0
     spans = Spans(windows, texts)
     spans.add(range(len(windows)), start, end)
-    assert len(windows) >= 2 and spans.found[0].null == 11.0
+    assert len(windows) >= 2 and spans.best[0].null == 11.0
 
 
 def test_odds_at_the_threshold_keep_the_answer():

@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnorm.data.sampler import MicroBatch
-from attnorm.tasks.squad.module import SpanModule
+from attnorm.tasks.squad.task import SpanModule
 from attnorm.tasks.squad.windows import SquadCollator, SquadFeaturizer
 
 pytestmark = pytest.mark.numerical

@@ -11,7 +11,6 @@ import pytest
 import runs
 import sacrebleu
 import torch
-from matplotlib.figure import Figure
 
 import attnorm
 from attnorm.analysis.alignment import alignment, draw_alignments
@@ -21,10 +20,11 @@ from attnorm.analysis.statistics.corpus import pseudo_values
 from attnorm.cli import train as front
 from attnorm.config.validate import check
 from attnorm.errors import RunError, UserError
+from attnorm.tasks.bleu import Bleu
 from attnorm.tasks.results import CORPUS_METRICS as KEY
 from attnorm.tasks.results import Predictions
 from attnorm.tasks.task import task_of
-from attnorm.tasks.translation.scores import CORPUS_METRICS, Bleu, ChrF, Scorer, corpus_scores, sentence_chrf
+from attnorm.tasks.translation.scores import CORPUS_METRICS, ChrF, Scorer, corpus_scores, sentence_chrf
 
 REFERENCES = ["the cat sat on the mat .", "there is a dog in the garden today .", "hello", "two old men talk", "no"]
 TRANSLATIONS = ["the cat sat on a mat .", "a dog is in the garden .", "hello", "", "two young men talk about no one"]
@@ -176,13 +176,13 @@ def test_an_alignment_has_a_row_per_target_word_and_a_column_per_source_word(tmp
     assert found.keys == [*text.split(), "[eos]"] and found.queries[-1] == "[eos]"
     assert [*run.generate([text])[0].split(), "[eos]"] == found.queries
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(1, len(found.queries)))
-    [file] = draw_alignments(run, [text], tmp_path)
+    [file] = draw_alignments(run, [text]).save(tmp_path)
     assert file.stat().st_size > 5_000
 
 
 @MODELS
 @pytest.mark.training
-def test_the_coverage_of_a_source_word_counts_every_token_of_the_target(monkeypatch, tmp_path, task):
+def test_the_coverage_of_a_source_word_counts_every_token_of_the_target(task):
     """Summed here token by token, from the attention of each layer and head; the figure shows the same numbers."""
     run, text = attnorm.load_run(runs.finished_run(task)), "mira maprona trustur ."
     sizes = [len(ids) for ids in run.tokenizer.encode(text.split())] + [1]  # tokens of each source word, and the end
@@ -197,10 +197,8 @@ def test_the_coverage_of_a_source_word_counts_every_token_of_the_target(monkeypa
     assert found.coverage.tolist() == pytest.approx(expected, abs=1e-4)
     assert sum(found.coverage.tolist()) == pytest.approx(tokens, abs=1e-4)
 
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    draw_alignments(run, [text], tmp_path)
-    labels = [label.get_text().splitlines()[-1] for label in drawn[0].axes[0].get_xticklabels()]
+    drawn = draw_alignments(run, [text])["alignment_0"]
+    labels = [label.get_text().splitlines()[-1] for label in drawn.axes[0].get_xticklabels()]
     assert labels == [f"{mass:.1f}" for mass in found.coverage.tolist()]
 
 

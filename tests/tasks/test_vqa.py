@@ -165,7 +165,8 @@ def test_views_are_given_in_the_precision_of_the_model(made):
         "present0": torch.ones(1, 3, dtype=torch.bool),
         "geometry0": torch.ones(1, 3, 4),
     }
-    task.to(torch.bfloat16)({**batches[MicroBatch([0], 1)], **view})
+    task.model.to(torch.bfloat16)
+    task({**batches[MicroBatch([0], 1)], **view})
     assert [part.dtype for part in task.model.views[0]] == [torch.bfloat16, torch.bool, torch.bfloat16]
 
 

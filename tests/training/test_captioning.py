@@ -20,8 +20,8 @@ from attnorm.data.synthetic.scenes import scene
 from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
 from attnorm.errors import ConfigError, DataError, UserError
+from attnorm.tasks.captioning.generate import NamedImages
 from attnorm.tasks.captioning.metric import CaptionMetric
-from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.task import task_of
 
 SIDE, CELLS = 32, 16  # 32 x 32 pixels, halved three times
@@ -172,8 +172,8 @@ def test_one_picture_per_word(run, tmp_path):
     assert found.shares.shape == (len(found.words), 4, 4)
     assert found.shares.sum((1, 2)).numpy() == pytest.approx(1, abs=1e-5)
     assert np.array_equal(found.pixels.numpy(), draw(scene("validation", 4), SIDE))
-    target = draw_words(found, tmp_path / "words.png", "title")
-    assert Image.open(target).size[0] > 400
+    draw_words(found, "title").savefig(tmp_path / "words.png")
+    assert Image.open(tmp_path / "words.png").size[0] > 400
     with pytest.raises(ConfigError, match="layer=decoder/3: no such layer; allowed: decoder/cross"):
         looks(run, "validation-4", "decoder/3")
     with pytest.raises(ConfigError, match="a run of task=vqa"):

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
-from attnorm.tasks.classification.module import ClassificationModule
 from attnorm.tasks.task import task_of
+from attnorm.training.module import TrainingModule
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
@@ -96,13 +96,13 @@ def test_the_best_model_is_that_of_the_highest_accuracy(monkeypatch, tmp_path, l
     assert list(accuracy) == [6, 12, 18, 24, 30]
     assert runs.summary_of(learned)["best_step"] == max(accuracy, key=accuracy.get)
     planned = {"val/accuracy": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
-    original = ClassificationModule.log
+    original = TrainingModule.log
 
     def log(self, name, value, *arguments, **options):
         value = planned.get(name, {}).get(self.trainer.global_step, value)
         return original(self, name, value, *arguments, **options)
 
-    monkeypatch.setattr(ClassificationModule, "log", log)
+    monkeypatch.setattr(TrainingModule, "log", log)
     assert runs.tiny_run(tmp_path, task="classify")["best_step"] == 2
 
 

@@ -15,9 +15,9 @@ from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.config.check_compiler import check_compiler
 from attnorm.errors import ConfigError
-from attnorm.tasks.module import TaskModule
 from attnorm.training import compiled
 from attnorm.training.compiled import CompiledModel
+from attnorm.training.module import TrainingModule
 from attnorm.training.train import train
 
 TASKS = ("gigaword", "mlm", "squad", "classify", "vqa")
@@ -77,7 +77,7 @@ def test_a_run_that_fails_records_them_too(tmp_path, monkeypatch):
     def fail(self, *_):
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(TaskModule, "on_before_optimizer_step", fail)
+    monkeypatch.setattr(TrainingModule, "on_before_optimizer_step", fail)
     with pytest.raises(RuntimeError, match="planted"):
         train(tiny("attention=dnas"), tmp_path)
     assert "cpu float32 8" in environment(tmp_path)["attention_kernels"]

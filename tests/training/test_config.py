@@ -41,7 +41,7 @@ from attnorm.tasks.task import DataConfig, StartConfig
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
 NO_COMMAND = {"data/base.yaml", "data/cleaned.yaml", "hydra/default.yaml"}  # not to be chosen by themselves
-NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml", "hparams_search/attention.yaml"}
+NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml"}
 if importlib.util.find_spec("easy_vqa") is None:
     NOT_CHOSEN.add("data/easy_vqa.yaml")  # refused without the package
 VISUAL = [f"{split}_{file}" for split in ("train", "validation") for file in ("questions", "annotations")]
@@ -166,13 +166,6 @@ def test_every_file_composes_alone_and_is_sound(needed, file):
     cfg = OmegaConf.to_container(composed, resolve=True)
     assert config.check(cfg) == []
     assert front.check_composed(composed).settings == resolve.record_of(front.completed(cfg))
-
-
-def test_the_sweep_file_sweeps_over_sound_values():
-    params = runs.composed("hparams_search=attention", hydra=True).hydra.sweeper.params
-    for attention in params.attention.split(","):
-        for seed in params.seed.split(","):
-            assert config.check(runs.plain(f"attention={attention}", f"seed={seed}"), multirun=True) == []
 
 
 def test_a_file_that_is_only_a_base_is_refused_with_a_message():
@@ -489,14 +482,6 @@ def test_a_share_of_the_batches_is_a_share_of_the_updates():
 def test_what_lightning_would_refuse_after_reading_the_data_is_refused_before(change, words):
     [problem] = refused(change)
     assert re.match(words, problem)
-
-
-@pytest.mark.parametrize("change", ["trainer.devices=2", "trainer.devices=auto", "trainer.strategy=ddp"])
-def test_several_devices_with_a_sweep_are_refused(change):
-    cfg = runs.tiny(change)
-    [problem] = config.check(cfg, multirun=True)
-    assert "with -m" in problem
-    assert config.check(runs.tiny(), multirun=True) == []
 
 
 ODD = [None, "x", -1, 2.5, True, [], ["x"], {"x": 1}, float("nan")]

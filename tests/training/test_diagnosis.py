@@ -22,24 +22,18 @@ from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.cli import errors
 from attnorm.data.loader import ResumableLoader
 from attnorm.errors import ConfigError, RunError, UserError
-from attnorm.tasks.classification.module import ClassificationModule
-from attnorm.tasks.headlines.module import HeadlineModule
-from attnorm.tasks.mlm.module import MaskedLMModule
-from attnorm.tasks.module import NonFiniteLoss
+from attnorm.tasks.headlines.task import HeadlineModule
 from attnorm.tasks.seq2seq import generate as headlines
-from attnorm.tasks.squad.module import SpanModule
-from attnorm.tasks.vqa.module import VqaModule
 from attnorm.training import diagnosis
-from attnorm.training.callbacks.loss_spike import LEAST, LossSpike, is_spike
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
+from attnorm.training.callbacks.notices import LEAST, LossSpike, advice, is_spike
 from attnorm.training.callbacks.out_of_memory import NotEnoughMemory
-from attnorm.training.callbacks.stalled_loader import advice
 from attnorm.training.diagnosis import replay
+from attnorm.training.module import NonFiniteLoss, TrainingModule
 
 LONG = ("attention=hnas", "data.train_size=60", "task.max_steps=14", "task.validations=2")
 NAN, INF = float("nan"), float("inf")
 TARGET = "layers.0.cross.normalizer"
-MODULES = {"mlm": MaskedLMModule, "classify": ClassificationModule, "vqa": VqaModule}
 
 
 def poison(monkeypatch, *steps: int, value: float = NAN, pieces: int = 1) -> None:
@@ -63,7 +57,7 @@ def poison(monkeypatch, *steps: int, value: float = NAN, pieces: int = 1) -> Non
     def planted(self, *arguments, **options):
         return attend(self, *arguments, **options) * (value if self in guilty else 1.0)
 
-    runs.before(monkeypatch, HeadlineModule, "training_step", choose)
+    runs.before(monkeypatch, TrainingModule, "training_step", choose)
     monkeypatch.setattr(HeadlineModule, "loss", loss)
     monkeypatch.setattr(Softmax, "attend", planted)
 
@@ -107,8 +101,7 @@ def test_the_examples_of_squad_are_its_questions(monkeypatch, tmp_path):
     def spoil(self, batch, index):
         self.model.encoder.layers[0].attention_residual.norm.weight.data[0] = NAN
 
-    module = SpanModule
-    runs.before(monkeypatch, module, "training_step", spoil)
+    runs.before(monkeypatch, TrainingModule, "training_step", spoil)
     with pytest.raises(
         NonFiniteLoss, match=r"parameters are not finite: encoder\.layers\.0\.att\w+\.norm\.weight; examples q\d+, q\d+"
     ):
@@ -138,7 +131,7 @@ def test_an_infinite_gradient_of_a_finite_loss_is_traced_to_the_module_closest_t
             module = self.model.get_submodule(guilty)
             module.forward = lambda x: InfiniteGradient.apply(nn.Linear.forward(module, x))
 
-    runs.before(monkeypatch, HeadlineModule, "training_step", plant)
+    runs.before(monkeypatch, TrainingModule, "training_step", plant)
     with pytest.raises(NonFiniteLoss, match=r"a gradient is not finite at step 3 .*the first gradient that is not"):
         runs.tiny_run(tmp_path, "task.max_steps=6", "model.dropout=0.0")
     found = report(tmp_path, 3)
@@ -158,7 +151,7 @@ def test_a_failed_update_can_be_replayed(monkeypatch, tmp_path):
             self.model.get_submodule("layers.0.cross.query").weight.data.mul_(1e38)
 
     with monkeypatch.context() as patch, pytest.raises(NonFiniteLoss):
-        runs.before(patch, HeadlineModule, "training_step", overflow)
+        runs.before(patch, TrainingModule, "training_step", overflow)
         runs.tiny_run(tmp_path, *overrides)
     run = attnorm.load_run(tmp_path, checkpoint="last")
     splits = run.task.splits(run.tokenizer)
@@ -209,7 +202,7 @@ def test_no_module_of_a_healthy_model_is_accused(monkeypatch, tmp_path, task):
         parameters[0].grad[0] = INF
 
     names: list[str] = []
-    monkeypatch.setattr(MODULES[task], "backward", plant, raising=False)
+    monkeypatch.setattr(TrainingModule, "backward", plant)
     with pytest.raises(NonFiniteLoss, match=r"a gradient is not finite at step 1 .*gradients that are not finite: "):
         runs.tiny_run(tmp_path, "attention=hnas", task=task)
     found = report(tmp_path, 1)
@@ -286,14 +279,18 @@ def test_a_resumed_run_counts_on_and_equals_the_uninterrupted_one(monkeypatch, t
 
 
 def test_all_ranks_skip_together_if_one_of_them_fails(monkeypatch, tmp_path):
-    original = HeadlineModule.loss
+    original, latest = HeadlineModule.loss, {}
+
+    def note(self, batch, index):
+        latest.update(step=self.trainer.global_step, rank=self.trainer.global_rank, ranks=self.trainer.world_size)
 
     def fail_on_the_last_rank(self, batch):
         found = original(self, batch)
-        if self.trainer.global_step == 2 and self.trainer.global_rank == self.trainer.world_size - 1:
+        if latest.get("step") == 2 and latest["rank"] == latest["ranks"] - 1:
             return found._replace(objective=found.objective + INF)  # its gradients are finite
         return found
 
+    runs.before(monkeypatch, TrainingModule, "training_step", note)
     monkeypatch.setattr(HeadlineModule, "loss", fail_on_the_last_rank)
     typed = (*LONG, "model.dropout=0.0", "trainer.precision=64-true", "run.skip_updates=1")
     runs.tiny_run(tmp_path / "one", *typed)
@@ -331,7 +328,7 @@ def test_with_half_precision_an_overflow_of_the_scaled_gradients_is_the_scalers_
         if self.trainer.global_step == 2:
             self.model.output.bias.grad[3] = INF
 
-    monkeypatch.setattr(HeadlineModule, "backward", backward)
+    monkeypatch.setattr(TrainingModule, "backward", backward)
     summary = runs.tiny_run(tmp_path, "task.max_steps=6", *half_precision)
     assert (summary["state"], summary["skipped_updates"]) == ("finished", 0)
     assert not (tmp_path / "failures").exists()
@@ -355,7 +352,7 @@ def test_a_buffer_that_is_no_longer_finite_cannot_be_skipped(monkeypatch, tmp_pa
     def spoil(self, batch, index):
         self.model.register_buffer("running_mean", torch.full((1,), NAN), persistent=False)
 
-    runs.before(monkeypatch, HeadlineModule, "training_step", spoil)
+    runs.before(monkeypatch, TrainingModule, "training_step", spoil)
     poison(monkeypatch, 2)
     with pytest.raises(NonFiniteLoss, match="The buffer running_mean is no longer finite"):
         runs.tiny_run(tmp_path, "run.skip_updates=5")
@@ -398,19 +395,23 @@ SPIKES = (*LONG, "task.max_steps=40", "trainer.max_epochs=-1", "data.train_size=
 
 def rise(monkeypatch, *steps: int) -> None:
     """Multiplies the loss of these updates by a million, but not its gradient."""
-    original = HeadlineModule.loss
+    original, update = HeadlineModule.loss, [0]
+
+    def note(self, batch, index):
+        update[0] = self.trainer.global_step + 1
 
     def loss(self, batch):
         found = original(self, batch)
-        if torch.is_grad_enabled() and self.trainer.global_step + 1 in steps:
+        if torch.is_grad_enabled() and update[0] in steps:
             return found._replace(plain=found.plain * 1e6)
         return found
 
+    runs.before(monkeypatch, TrainingModule, "training_step", note)
     monkeypatch.setattr(HeadlineModule, "loss", loss)
 
 
 def spikes(caplog) -> list[str]:
-    return [it.getMessage() for it in caplog.records if it.name.endswith("loss_spike")]
+    return [it.getMessage() for it in caplog.records if it.getMessage().startswith("The loss rose to ")]
 
 
 def test_a_spike_is_reported_once_with_its_step_and_examples(monkeypatch, tmp_path, caplog):
@@ -463,7 +464,7 @@ def slow(monkeypatch, seconds: dict[int, float]) -> None:
 
 
 def stalls(caplog) -> list[str]:
-    return [it.getMessage() for it in caplog.records if it.name.endswith("stalled_loader")]
+    return [it.getMessage() for it in caplog.records if " for its data, while training" in it.getMessage()]
 
 
 def test_a_stalled_loader_is_reported_once_per_stall(monkeypatch, tmp_path, caplog):
@@ -479,7 +480,7 @@ def test_a_stalled_loader_is_reported_once_per_stall(monkeypatch, tmp_path, capl
 
 def test_a_wait_that_is_short_beside_the_training_is_no_stall(monkeypatch, tmp_path, caplog):
     slow(monkeypatch, {6: 0.2})
-    runs.before(monkeypatch, HeadlineModule, "training_step", lambda *_: time.sleep(0.05))
+    runs.before(monkeypatch, TrainingModule, "training_step", lambda *_: time.sleep(0.05))
     runs.tiny_run(tmp_path, *LONG, "task.max_steps=8", "callbacks.stalled_loader.seconds=0.1")
     assert stalls(caplog) == []
 
@@ -510,7 +511,7 @@ def raiser(error: BaseException, step: int):
 
 @pytest.mark.parametrize("error", [GPU, CPU, MemoryError()], ids=["gpu", "cpu", "python"])
 def test_memory_that_runs_out_in_training_names_the_batch_and_what_to_change(monkeypatch, tmp_path, capsys, error):
-    runs.before(monkeypatch, HeadlineModule, "backward", raiser(error, 2))
+    runs.before(monkeypatch, TrainingModule, "backward", raiser(error, 2))
     typed = ("attention=sparsemax", "model.attention_dropout=0.1", "trainer.accumulate_grad_batches=2")
     with pytest.raises(NotEnoughMemory) as caught:
         runs.tiny_run(tmp_path, *typed)
@@ -532,14 +533,14 @@ def test_memory_that_runs_out_in_training_names_the_batch_and_what_to_change(mon
 
 
 def test_normalizers_without_a_table_are_not_advised_against(monkeypatch, tmp_path):
-    runs.before(monkeypatch, HeadlineModule, "backward", raiser(CPU, 0))
+    runs.before(monkeypatch, TrainingModule, "backward", raiser(CPU, 0))
     with pytest.raises(NotEnoughMemory) as caught:
         runs.tiny_run(tmp_path, "attention=softmax")
     assert "normalizer" not in str(caught.value) and "attention_dropout" not in str(caught.value)
 
 
 def test_memory_that_runs_out_in_a_validation_says_so(monkeypatch, tmp_path):
-    runs.before(monkeypatch, HeadlineModule, "validation_step", raiser(CPU, 2))
+    runs.before(monkeypatch, TrainingModule, "validation_step", raiser(CPU, 2))
     with pytest.raises(NotEnoughMemory, match=r"during validation at step 2\. The batch has \d+ rows: source \d+ x "):
         runs.tiny_run(tmp_path)
 
@@ -571,14 +572,14 @@ def test_memory_that_runs_out_in_eval_is_a_message_too(monkeypatch, tmp_path, ca
 
 def test_other_errors_are_left_alone(monkeypatch, tmp_path):
     error = RuntimeError("a bug")
-    runs.before(monkeypatch, HeadlineModule, "backward", raiser(error, 0))
+    runs.before(monkeypatch, TrainingModule, "backward", raiser(error, 0))
     with pytest.raises(RuntimeError, match="a bug") as caught:
         runs.tiny_run(tmp_path)
     assert caught.value is error
 
 
 def test_missing_memory_is_a_message_and_exit_code_1(monkeypatch, tmp_path, capsys):
-    runs.before(monkeypatch, HeadlineModule, "backward", raiser(CPU, 0))
+    runs.before(monkeypatch, TrainingModule, "backward", raiser(CPU, 0))
     assert errors.exit_code(lambda: runs.tiny_run(tmp_path) and 0, runs.CONF) == 1
     assert capsys.readouterr().err.startswith("error: out of memory during training at step 1.")
 

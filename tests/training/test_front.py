@@ -53,7 +53,7 @@ def test_help_loads_nothing_heavy(tmp_path, script):
     loaded = set(re.findall(r"\| +([\w.]+)$", ended.stderr, re.M))
     assert "yaml" in loaded or "omegaconf" in loaded  # the list is one
     assert not loaded & set(HEAVY)
-    expected = {"train": "max_steps: ", "eval": "python eval.py run=", "generate": "python generate.py run="}
+    expected = {"train": "max_steps: ", "eval": "attnorm eval run=", "generate": "attnorm generate run="}
     assert expected[script] in ended.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -657,7 +657,9 @@ def test_an_empty_input_gives_an_empty_output(monkeypatch, capsys, tmp_path):
 def test_bytes_that_are_not_utf8_are_refused_with_their_line(monkeypatch, capsys, tmp_path, stdin):
     code, _, err = generated(monkeypatch, capsys, tmp_path, b"fine\nstill fine\nbad \xff\n", stdin=stdin)
     assert code == 1
-    assert re.match(r"error: input=(-|.*articles\.txt):3: not UTF-8 text \(byte 20 is 0xff\)\n", err)
+    assert re.match(
+        r"error: input=(-|.*articles\.txt):3: not UTF-8 text \(character \d+ of the line is the byte 0xff\)\n", err
+    )
 
 
 def test_lines_are_written_before_the_next_are_read(monkeypatch, capsys, tmp_path):

@@ -1,7 +1,6 @@
 """Stopping: every signal at any moment gives its exit code, time limits say so, and a sweep ends with its job."""
 
 import contextlib
-import json
 import multiprocessing
 import os
 import signal
@@ -15,12 +14,10 @@ import runs
 from marks import slow
 
 from attnorm.cli import errors
-from attnorm.cli import train as front
 from attnorm.tasks.task import Task
-from attnorm.training.callbacks import rng_state
+from attnorm.training.callbacks import resuming
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.graceful_stop import SIGNALS, TimeLimit
-from attnorm.training.run_folder import claim_folder
 
 BUSY = ("attention=hnas", "data.train_size=60", "task.max_steps=8", "task.validations=2")
 
@@ -48,7 +45,7 @@ def code_of(folder, *overrides: str) -> int:
 
 MOMENTS = {
     "before the data are read": (Task, "splits"),
-    "when the trainer starts": (rng_state.RandomStreams, "on_fit_start"),
+    "when the trainer starts": (resuming.RandomStreams, "on_fit_start"),
     "before the first update": (callbacks.Throughput, "on_train_batch_start"),
     "while it is scored": (Task, "evaluate"),
 }
@@ -154,66 +151,3 @@ def test_a_signal_to_all_ranks_stops_them_without_a_traceback(tmp_path, number):
     while left := living(process.pid):
         assert time.monotonic() < ends, left  # a rank was left behind
         time.sleep(0.2)
-
-
-# sweeps
-
-
-def sweep(monkeypatch, tmp_path, *typed: str) -> int:
-    return runs.call(monkeypatch, "train", "-m", *typed, *runs.tiny_overrides(), f"paths.log_dir={tmp_path}")
-
-
-def summaries(tmp_path) -> list[dict]:
-    found = [json.loads(path.read_text()) for path in tmp_path.rglob("summary.json")]
-    return sorted(found, key=lambda summary: summary["seed"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT)])
-def test_a_signal_stops_a_whole_sweep(monkeypatch, tmp_path, capsys, number):
-    jobs = []
-
-    def second_job(self, trainer, *_) -> None:
-        jobs.append(trainer.default_root_dir)
-        if len(set(jobs)) == 2 and jobs.count(jobs[-1]) == 1:
-            os.kill(os.getpid(), number)
-
-    runs.before(monkeypatch, callbacks.Throughput, "on_train_batch_end", second_job)
-    assert sweep(monkeypatch, tmp_path, "seed=1,2,3") == 128 + number
-    assert [(it["seed"], it["state"]) for it in summaries(tmp_path)] == [(1, "finished"), (2, "interrupted")]
-    printed = capsys.readouterr().out
-    assert "job 1/3: seed=1" in printed and "job 2/3: seed=2" in printed and "job 3/3" not in printed
-
-
-@pytest.mark.slow
-def test_a_job_that_fails_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
-    assert sweep(monkeypatch, tmp_path, "seed=1,x,3", "task.max_steps=1") == 2
-    assert [summary["seed"] for summary in summaries(tmp_path)] == [1, 3]
-    printed = capsys.readouterr()
-    assert "error: seed=x: allowed: whole numbers" in printed.err
-    assert "failed jobs: 2" in printed.err
-
-
-@pytest.mark.slow
-def test_every_job_records_its_own_overrides_and_returns_what_its_task_monitors(monkeypatch, tmp_path):
-    returned = []
-    original = front.train_in
-    monkeypatch.setattr(front, "train_in", lambda *arguments: returned.append(original(*arguments)) or returned[-1])
-    assert sweep(monkeypatch, tmp_path, "seed=1,2", "attention=softmax,hnas", "task.max_steps=1") == 0
-    found = list(tmp_path.rglob("summary.json"))
-    assert len(found) == 4
-    for path in found:
-        summary, environment = (json.loads(file.read_text()) for file in (path, path.with_name("environment.json")))
-        assert summary["overrides"] == environment["overrides"]
-        assert f"seed={summary['seed']}" in summary["overrides"]
-        assert f"attention={summary['attention']}" in summary["overrides"]
-        assert summary["best_value"] in returned
-    assert claim_folder(tmp_path / "next") == tmp_path / "next"
-
-
-@pytest.mark.slow
-def test_a_sweep_file_counts_its_jobs(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(front, "train_in", lambda *_: None)
-    assert sweep(monkeypatch, tmp_path, "hparams_search=attention", "model.dropout=0,0.1") == 0
-    numbers = [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("job ")]
-    assert numbers == [f"job {number}/{len(numbers)}" for number in range(1, len(numbers) + 1)]
-    assert len(numbers) > 2

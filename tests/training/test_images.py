@@ -12,8 +12,7 @@ from tolerance import rounding
 from attnorm.config.validate import check
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.none import NoText
-from attnorm.tasks.images.features import ImageFeaturizer
-from attnorm.tasks.images.task import ImageTask
+from attnorm.tasks.images.task import ImageFeaturizer, ImageTask
 from attnorm.tasks.task import task_of
 from attnorm.training.run_folder import load_weights
 

@@ -18,7 +18,6 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
 from attnorm.models.load_weights import read_weights
 from attnorm.run import warm_start as init
-from attnorm.run.warm_start import WORDPIECE
 from attnorm.tasks.task import task_of
 from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
@@ -35,6 +34,7 @@ SIZES = {  # none of them the tiny ones
     "layer_norm_eps": 1e-3,
     "hidden_act": "relu",
 }
+WORDPIECE = "attnorm.data.tokenizers.wordpiece.WordPiece"
 STILL = ("task.max_steps=1", "optimizer.lr=1.0e-12", "optimizer.hybrid_lr_factor=1", "model.dropout=0")
 TASKS = ("mlm", "squad", "classify", "gigaword")
 
@@ -218,6 +218,36 @@ def test_a_pretrained_run_goes_on_where_it_was(tmp_path, pretrained):
     assert summary["validation"]["metrics"]["loss"] == pytest.approx(expected, rel=close)
 
 
+@pytest.mark.numerical
+@pytest.mark.parametrize("task", ["gigaword", "translation"])
+def test_an_encoder_decoder_goes_on_where_it_was(tmp_path, task):
+    """From a run with sentencepiece: its tokenizer, every parameter, and the same validation loss."""
+    start = runs.finished_run(task)
+    runs.tiny_run(tmp_path / "again", "attention=hnas", f"model.init={start}", *STILL, task=task)
+    assert (tmp_path / "again/sentencepiece.model").read_bytes() == (start / "sentencepiece.model").read_bytes()
+    assert config_of(tmp_path / "again")["tokenizer"] == {"_target_": runs.SENTENCEPIECE, "file": str(start)}
+    assert_close(runs.parameters(tmp_path / "again"), runs.parameters(start, "best"), rtol=0, atol=1e-9)
+    close = rounding(torch.float32, depth=3, size=300)  # a layer of each stack, and the scores of 300 pieces
+    assert val_losses(tmp_path / "again") == [pytest.approx(min(val_losses(start)), rel=close)]
+    before, after = (runs.summary_of(run)["validation"]["metrics"] for run in (start, tmp_path / "again"))
+    assert after["loss"] == pytest.approx(before["loss"], rel=close)
+
+
+def test_headlines_can_start_from_translations(tmp_path):
+    """The tokenizer and all weights of a run of another task with the same model."""
+    start = runs.finished_run("translation")
+    runs.tiny_run(tmp_path, "attention=hnas", f"model.init={start}", *STILL, task="gigaword")
+    assert_close(runs.parameters(tmp_path), runs.parameters(start, "best"), rtol=0, atol=1e-9)
+
+
+def test_a_run_that_started_from_headlines_resumes_without_them(monkeypatch, tmp_path):
+    start = shutil.copytree(runs.finished_run(), tmp_path / "start")
+    runs.stopped(monkeypatch, tmp_path / "run", 2, f"model.init={start}", "task.max_steps=4")
+    shutil.rmtree(start)
+    assert runs.call(monkeypatch, "train", f"resume={tmp_path}/run") == 0
+    assert runs.summary_of(tmp_path / "run")["state"] == "finished"
+
+
 def test_best_weights_not_the_last_ones(tmp_path, pretrained):
     run = shutil.copytree(pretrained, tmp_path / "run")
     (run / "checkpoints/last.ckpt").unlink()
@@ -382,13 +412,32 @@ def test_folders_without_weights_or_vocabulary_are_said(copy):
     assert problem.startswith(f"model.init={copy}: {copy}/config.json: there is no such file")
 
 
-def test_runs_without_checkpoint_or_wordpiece_are_said(tmp_path, pretrained):
+def test_runs_without_checkpoint_or_tokenizer_are_said(tmp_path, pretrained):
     run = shutil.copytree(pretrained, tmp_path / "run")
     (run / "checkpoints/best.ckpt").unlink()
     assert refused(f"model.init={run}") == [f"model.init={run}: no checkpoint {run}/checkpoints/best.ckpt"]
-    other = runs.finished_run()
-    assert refused(f"model.init={other}") == [
-        f"model.init={other}: the tokenizer of this run is not WordPiece; start from a run with tokenizer=wordpiece"
+    (run / "tokenizer.json").unlink()
+    (run / "checkpoints/best.ckpt").touch()
+    kinds = "tokenizer=sentencepiece or tokenizer=wordpiece"
+    assert refused(f"model.init={run}") == [
+        f"model.init={run}: only the tokenizers of runs with {kinds} can be taken over"
+    ]
+
+
+def test_what_a_task_cannot_do_with_the_tokenizer_of_a_run_is_said(tmp_path, pretrained):
+    """Masked language modelling needs a mask token, which sentencepiece has not; and a file must fit the weights."""
+    headlines = runs.finished_run()
+    assert refused(f"model.init={headlines}") == [
+        f"tokenizer._target_={runs.SENTENCEPIECE}: has no mask token, which this task needs; use tokenizer=wordpiece"
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    file = f"tokenizer.file={tmp_path}/vocab.txt"
+    assert refused(f"model.init={headlines}", file, task="classify") == [
+        f"{file}: for WordPiece, but model.init={headlines} was trained with SentencePiece; leave tokenizer.file out"
+    ]
+    assert refused(f"model.init={headlines}", "model.max_source=65", "model.max_target=33", task="gigaword") == [
+        f"model.max_source=65: model.init={headlines} has 64 positions",
+        f"model.max_target=33: model.init={headlines} has 32 positions",
     ]
 
 

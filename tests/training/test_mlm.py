@@ -13,8 +13,9 @@ from attnorm import load_run
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
-from attnorm.tasks.mlm.module import MaskedLMModule
+from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.task import task_of
+from attnorm.training.module import TrainingModule
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
@@ -30,14 +31,14 @@ def uninterrupted(tmp_path_factory):
     return folder
 
 
-def noting(monkeypatch, method):
-    """A list that fills with a copy of every batch that `MaskedLMModule.<method>` gets, and the epoch it was in."""
+def noting(monkeypatch, owner, method):
+    """A list that fills with a copy of every batch that the method gets, and the epoch it was in if it is known."""
     seen = []
 
     def note(self, batch, *_):
-        seen.append((self.current_epoch, {name: tensor.clone() for name, tensor in batch.items()}))
+        seen.append((getattr(self, "current_epoch", None), {name: tensor.clone() for name, tensor in batch.items()}))
 
-    runs.before(monkeypatch, MaskedLMModule, method, note)
+    runs.before(monkeypatch, owner, method, note)
     return seen
 
 
@@ -182,8 +183,8 @@ def test_the_same_seed_gives_bit_equal_runs_and_another_seed_others(tmp_path):
     ["softmax", "dnas", "hnas attention.prior.encoder=[t5]", "softmax attention.prior.encoder=[learned]"],
 )
 def test_variants_start_equal_and_see_the_same_hidden_tokens(monkeypatch, tmp_path, variant):
-    seen, starts = noting(monkeypatch, "training_step"), []
-    runs.before(monkeypatch, MaskedLMModule, "on_fit_start", lambda task: starts.append(copied(task.model)))
+    seen, starts = noting(monkeypatch, TrainingModule, "training_step"), []
+    runs.before(monkeypatch, TrainingModule, "on_fit_start", lambda task: starts.append(copied(task.model)))
     for folder, typed in (("hnas", ["attention=hnas"]), ("other", f"attention={variant}".split())):
         runs.tiny_run(tmp_path / folder, *typed, task="mlm")
     assert len(seen) == 8
@@ -202,7 +203,8 @@ def copied(model):
 
 def test_each_validation_hides_the_same_tokens_and_each_epoch_others(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
-        validations, training = noting(patch, "validation_step"), noting(patch, "training_step")
+        validations = noting(patch, MaskedLMModule, "validation_step")
+        training = noting(patch, TrainingModule, "training_step")
         runs.tiny_run(tmp_path, *EPOCHS, "task.validations=3", "task.selection=all", task="mlm")
     batches = [batch for _, batch in validations]
     split = len(batches) // 5  # after 3, 6, 9 and 10 updates, and the final evaluation
@@ -223,7 +225,7 @@ def test_each_validation_hides_the_same_tokens_and_each_epoch_others(monkeypatch
 
 @pytest.mark.parametrize("step", [3, 5, 8], ids=["mid-epoch", "validation", "second epoch"])
 def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, uninterrupted, step):
-    seen = noting(monkeypatch, "training_step")
+    seen = noting(monkeypatch, TrainingModule, "training_step")
     runs.stopped(monkeypatch, tmp_path / "first", step, *EPOCHS, task="mlm")
     before = len(seen)
     assert runs.load(tmp_path / "first")["global_step"] == before in (step, step + 1)
@@ -248,7 +250,7 @@ def test_pieces_of_an_update_give_the_gradients_of_the_whole(monkeypatch, tmp_pa
     def note(task, optimizer):
         gradients.append({name: p.grad.clone() for name, p in task.model.named_parameters()})
 
-    runs.before(monkeypatch, MaskedLMModule, "on_before_optimizer_step", note)
+    runs.before(monkeypatch, TrainingModule, "on_before_optimizer_step", note)
     for pieces in (1, 2, 5):
         runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}", task="mlm")
     assert len(gradients) == 12
@@ -297,7 +299,7 @@ def test_packed_or_not_every_document_is_read_once(tmp_path, attention):
 
 
 def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
-    seen = noting(monkeypatch, "training_step")
+    seen = noting(monkeypatch, TrainingModule, "training_step")
     runs.tiny_run(tmp_path, "task.whole_words=true", "task.max_steps=2", task="mlm")
     recipe = task_of(runs.tiny(task="mlm"))
     split = recipe.splits()["train"]

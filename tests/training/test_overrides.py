@@ -104,14 +104,14 @@ def test_a_name_without_a_file_is_text_too(name):
         "a b=c (1)",
     ],
 )
-@pytest.mark.parametrize("multirun", [False, True])
-def test_what_hydra_reads_or_has_to_refuse_stays_as_it_was_typed(monkeypatch, tmp_path, argument, multirun):
+@pytest.mark.parametrize("is_sweep", [False, True])
+def test_what_hydra_reads_or_has_to_refuse_stays_as_it_was_typed(monkeypatch, tmp_path, argument, is_sweep):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "1").touch()  # a number is a number
     key, equals, _ = argument.partition("=")
     prefix = "++" if equals and re.fullmatch(r"[\w.]+", key) else ""  # Hydra then accepts keys that no file sets
-    assert readable([argument], multirun) == [f"{prefix}{argument}"]
-    assert as_typed(readable([argument], multirun)) == [argument]
+    assert readable([argument], is_sweep) == [f"{prefix}{argument}"]
+    assert as_typed(readable([argument], is_sweep)) == [argument]
 
 
 def test_elements_of_lists_are_quoted_one_by_one():
@@ -121,7 +121,7 @@ def test_elements_of_lists_are_quoted_one_by_one():
 
 def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    [argument] = readable(["data.train=a (1).json,b.json"], multirun=True)
+    [argument] = readable(["data.train=a (1).json,b.json"], is_sweep=True)
     parsed = OverridesParser.create().parse_override(argument)
     assert [value.text if hasattr(value, "text") else value for value in parsed.value().list] == [
         "a (1).json",
@@ -129,16 +129,16 @@ def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
     ]
     assert read(["data.train=a (1).json,b.json"]) == {"data.train": "a (1).json,b.json"}
     (tmp_path / "a,b.json").touch()
-    assert readable(["data.train=a,b.json"], multirun=True) == ["++data.train=a,b.json"]
+    assert readable(["data.train=a,b.json"], is_sweep=True) == ["++data.train=a,b.json"]
     assert read(["data.train=a,b.json"]) == {"data.train": "a,b.json"}
 
 
 def test_null_is_no_choice_among_several_files_of_a_group(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert runs.call(monkeypatch, "train", "-m", "scheduler=null,linear") == 2
-    assert "error: scheduler=null: allowed: constant, cosine, linear.\n" in capsys.readouterr().err
+    assert "error: scheduler=null: allowed: constant, cosine, linear. (in " in capsys.readouterr().err
     typed = ["tokenizer.file=null,x", "data.train=null"]
-    assert readable(typed, multirun=True) == [f"++{it}" for it in typed]
+    assert readable(typed, is_sweep=True) == [f"++{it}" for it in typed]
 
 
 def test_interpolations_beside_other_signs_still_resolve(monkeypatch, tmp_path):
@@ -190,17 +190,6 @@ def test_settings_of_a_script_are_text_where_they_name_files():
     command = rerun.read_command(["run=2024", "null_threshold=2", "input=1e5"], defaults)
     assert command.settings == {"run": "2024", "null_threshold": 2, "input": "1e5"}
     assert command.asked == {"run", "null_threshold", "input"}
-
-
-def test_typed_values_replace_those_of_a_sweep_file(tmp_path):
-    typed = ["hparams_search=attention", "seed=1,2", "optimizer.lr=1e-3"]
-    assert readable(typed, multirun=True) == ["hparams_search=attention", "seed=1,2", "++optimizer.lr=1e-3"]
-    (tmp_path / "hparams_search").mkdir()
-    own = {"hydra": {"sweeper": {"params": {"+optimizer.lr": "1e-3,1e-4"}}}}
-    (tmp_path / "hparams_search" / "mine.yaml").write_text(json.dumps(own))
-    for option in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
-        found = readable([*option, "hparams_search=mine", "optimizer.lr=1", "seed=1,2"], multirun=True)
-        assert found == [*option, "hparams_search=mine", "optimizer.lr=1", "++seed=1,2"]
 
 
 def test_an_older_run_keeps_the_corpus_that_it_was_trained_on(tmp_path):

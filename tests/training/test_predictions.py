@@ -65,7 +65,8 @@ def restored(name, run):
     split = recipe.splits()["validation"]
     module = recipe.module(recipe.model(split.tokenizer), split.tokenizer, split)
     load_weights(module.model, run / "checkpoints/best.ckpt")
-    return recipe, module.eval(), split
+    module.model.eval()
+    return recipe, module, split
 
 
 def mean(values):

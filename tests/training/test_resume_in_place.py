@@ -396,7 +396,6 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
         ("attention=softmax", "attention=softmax: cannot be set when a run continues in its folder; allowed: "),
         ("~callbacks.nothing", "~callbacks.nothing: the run being resumed has no such entry to remove"),
         ("~callbacks", "~callbacks: the run being resumed has no such entry to remove"),
-        ("-m", "-m: has no meaning when a run continues in its folder"),
         ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: cannot be set when a run continues in its folder"),
     ],
 )

@@ -19,13 +19,12 @@ from torch.testing import assert_close
 from attnorm.cli import errors
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError, Interrupted
-from attnorm.tasks.headlines.module import HeadlineModule
-from attnorm.tasks.module import NonFiniteLoss
-from attnorm.tasks.seq2seq import module as gigaword
+from attnorm.tasks.seq2seq import base as gigaword
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.csv_table import read_csv
 from attnorm.training.environment import git_state
+from attnorm.training.module import NonFiniteLoss, TrainingModule
 
 EPOCHS = (
     "attention=hnas",
@@ -394,9 +393,9 @@ def test_variants_start_equal_and_see_the_same_batches_in_the_same_order(monkeyp
         if starts is None:
             seen[self.label][1] = {name: value.clone() for name, value in self.model.state_dict().items()}
 
-    runs.before(monkeypatch, HeadlineModule, "training_step", note)
+    runs.before(monkeypatch, TrainingModule, "training_step", note)
     for label, overrides in (("hnas", ("attention=hnas",)), ("other", (variant,)), ("seed", (variant, "seed=2"))):
-        monkeypatch.setattr(HeadlineModule, "label", label, raising=False)
+        monkeypatch.setattr(TrainingModule, "label", label, raising=False)
         runs.tiny_run(tmp_path / label, *overrides, "data.train_size=60", "task.max_steps=8")
     assert seen["hnas"][0] == seen["other"][0] != seen["seed"][0]
     shared = seen["hnas"][1].keys() & seen["other"][1].keys()
@@ -447,7 +446,7 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
             raise RuntimeError("planted")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="planted"):
-        runs.before(patch, HeadlineModule, "training_step", crash)
+        runs.before(patch, TrainingModule, "training_step", crash)
         runs.tiny_run(tmp_path / "first", *overrides)
     assert runs.load(tmp_path / "first")["global_step"] == interval
     assert max(runs.logged(tmp_path / "first", "train/loss")) == interval + 2
@@ -504,13 +503,13 @@ def test_other_accumulation_steps_in_mid_epoch_are_refused_or_change_nothing(mon
 def test_the_best_model_survives_a_resume_into_another_folder(monkeypatch, tmp_path):
     """The best validation lies before the stop: what goes on must not crown a worse one."""
     losses = {4: 1.0, 8: 2.0, 12: 3.0, 14: 4.0}
-    original = HeadlineModule.log
+    original = TrainingModule.log
 
     def log(self, name, value, *arguments, **options):
         value = losses[self.trainer.global_step] if name == "val/loss" else value
         return original(self, name, value, *arguments, **options)
 
-    monkeypatch.setattr(HeadlineModule, "log", log)
+    monkeypatch.setattr(TrainingModule, "log", log)
     stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == 6, *EPOCHS)
     summary = runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     assert summary["best_step"] == 4
@@ -609,7 +608,7 @@ def test_whatever_stops_a_run_is_written_into_its_summary(monkeypatch, tmp_path)
     def crash(*_):
         raise OSError("no space left on device")
 
-    runs.before(monkeypatch, HeadlineModule, "training_step", crash)
+    runs.before(monkeypatch, TrainingModule, "training_step", crash)
     with pytest.raises(OSError, match="no space left"):
         runs.tiny_run(tmp_path)
     summary = summary_of(tmp_path)
@@ -635,11 +634,18 @@ def test_run_folders_go_where_they_are_typed_to_go(monkeypatch, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
-def test_two_runs_of_one_sweep_do_not_overwrite_each_other(monkeypatch, tmp_path):
+@pytest.mark.slow
+def test_several_runs_of_one_command_record_their_own_overrides_and_run_once(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    assert runs.call(monkeypatch, "train", "-m", "seed=1,2", *runs.tiny_overrides(), "task.max_steps=1") == 0
-    seeds = [json.loads(path.read_text())["seed"] for path in tmp_path.rglob("summary.json")]
-    assert sorted(seeds) == [1, 2]
+    ended = []
+    for _ in range(2):
+        assert runs.call(monkeypatch, "train", "-m", "seed=1,2", *runs.tiny_overrides(), "task.max_steps=1") == 0
+        assert "attnorm sweep jobs=1 seed=1,2 " in capsys.readouterr().out.splitlines()[0]
+        ended.append([path.read_text() for path in sorted(tmp_path.rglob("summary.json"))])
+    assert ended[0] == ended[1]
+    summaries = list(map(json.loads, ended[0]))
+    assert sorted(it["seed"] for it in summaries) == [1, 2]
+    assert all(f"seed={it['seed']}" in it["overrides"] for it in summaries)
 
 
 def test_a_dry_run_trains_one_batch_and_keeps_no_checkpoint(tmp_path):

@@ -11,8 +11,7 @@ from torch import nn
 
 from attnorm.data.loader import ResumableLoader
 from attnorm.run.checkpoint import AtomicCheckpointIO
-from attnorm.tasks.headlines.module import HeadlineModule
-from attnorm.tasks.mlm.module import MaskedLMModule
+from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of
 from attnorm.training import flops
@@ -21,6 +20,7 @@ from attnorm.training.callbacks.throughput import TIMING_COLUMNS, Throughput
 from attnorm.training.csv_table import read_csv
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.flops import flops_per_token, known_peak, peak_flops
+from attnorm.training.module import TrainingModule
 
 LONG = ("data.train_size=60", "task.max_steps=14", "task.validations=2", "trainer.log_every_n_steps=5")
 NAMES = ("tokens_per_second", "padding_share", "data_wait_share", "mfu")
@@ -54,8 +54,8 @@ def clock(monkeypatch) -> Clock:
     monkeypatch.setattr(ResumableLoader, "__iter__", load)
     monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", lambda *_, **__: found.passes(100.0))
     monkeypatch.setattr("attnorm.training.callbacks.checkpointing.replace_by_copy", lambda *_: None)
-    runs.before(monkeypatch, HeadlineModule, "backward", lambda *_, **__: found.passes(2.0))
-    runs.before(monkeypatch, HeadlineModule, "on_validation_epoch_start", lambda *_: found.passes(100.0))
+    runs.before(monkeypatch, TrainingModule, "backward", lambda *_, **__: found.passes(2.0))
+    runs.before(monkeypatch, TrainingModule, "on_validation_epoch_start", lambda *_: found.passes(100.0))
     return found
 
 
@@ -63,10 +63,10 @@ def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_las
     """Validation and saving are not counted, and neither are waits that fall into them."""
     tokens, positions = {}, {}
 
-    def count(self, trainer, task, outputs, batch, index):
+    def count(self, trainer, module, outputs, batch, index):
         step = trainer.global_step
         sides = batch["source"], batch["target"][:, 1:]
-        tokens[step] = sum(int((side != task.tokenizer.pad_id).sum()) for side in sides)
+        tokens[step] = sum(int((side != module.task_module.tokenizer.pad_id).sum()) for side in sides)
         positions[step] = sum(side.numel() for side in sides)
 
     def save(self, trainer, *_):
@@ -152,7 +152,7 @@ def test_the_counted_operations_are_those_of_the_formula(monkeypatch, attention)
     runs.before(monkeypatch, MaskedLMModule, "loss", note)
     before = torch.get_rng_state()
     found = flops_per_token(module, loader)
-    assert torch.equal(torch.get_rng_state(), before) and module.training
+    assert torch.equal(torch.get_rng_state(), before) and module.model.training
     assert len(lengths) == 3 and sorted(lengths) == lengths
     matrices = {name: m.weight.numel() for name, m in module.model.named_modules() if isinstance(m, nn.Linear)}
     of_tokens = sum(size for name, size in matrices.items() if name.startswith("encoder."))

@@ -15,10 +15,10 @@ from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch, TokenBatches
-from attnorm.tasks.squad.module import SpanModule
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.csv_table import read_csv
+from attnorm.training.module import TrainingModule
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
@@ -155,24 +155,24 @@ def test_the_loss_is_that_of_the_windows_one_by_one(answering):
 
 def test_the_best_model_is_that_of_the_highest_f1_not_of_the_lowest_loss(monkeypatch, tmp_path):
     planned = {"val/f1": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
-    original = SpanModule.log
+    original = TrainingModule.log
 
     def log(self, name, value, *arguments, **options):
         value = planned.get(name, {}).get(self.trainer.global_step, value)
         return original(self, name, value, *arguments, **options)
 
-    monkeypatch.setattr(SpanModule, "log", log)
+    monkeypatch.setattr(TrainingModule, "log", log)
     assert runs.tiny_run(tmp_path, task="squad")["best_step"] == 2
 
 
 def test_patience_waits_for_f1(monkeypatch, tmp_path):
-    original = SpanModule.log
+    original = TrainingModule.log
 
     def log(self, name, value, *arguments, **options):
         planned = {"val/f1": 10.0 + self.trainer.global_step, "val/loss": 1.0 * self.trainer.global_step}
         return original(self, name, planned.get(name, value), *arguments, **options)
 
-    monkeypatch.setattr(SpanModule, "log", log)
+    monkeypatch.setattr(TrainingModule, "log", log)
     summary = runs.tiny_run(tmp_path, "task.validations=4", "callbacks.early_stopping.patience=1", task="squad")
     assert (summary["steps"], summary["best_step"]) == (4, 4)
 

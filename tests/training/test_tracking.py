@@ -176,7 +176,8 @@ def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, asked,
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
     cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={asked}", "tags=[a]", "seed=3")
-    run_loggers.RunLoggers(cfg, nobody, "hnas", group="sweep").open()
+    monkeypatch.setenv("WANDB_RUN_GROUP", "sweep")
+    run_loggers.RunLoggers(cfg, nobody, "hnas").open()
     assert made["mode"] == made_with
     assert made["name"] == "gigaword hnas seed 3"
     assert (made["tags"], made["group"], made["project"]) == (["a"], "sweep", "attnorm")
@@ -339,7 +340,8 @@ def tracked_run() -> Path:
     folder = runs.scratch("tracked") / "run"
     with pytest.MonkeyPatch.context() as patch:
         offline(patch, folder.parent)
-        train(runs.tiny("attention=hnas", *ENTRIES), folder, draw=draw_run, group="sweep 1")
+        patch.setenv("WANDB_RUN_GROUP", "sweep 1")
+        train(runs.tiny("attention=hnas", *ENTRIES), folder, draw=draw_run)
     return folder
 
 
@@ -556,17 +558,6 @@ def test_a_logger_or_a_figure_that_fails_does_not_hide_why_the_run_failed(tmp_pa
 def test_a_stopped_run_closes_its_loggers_once(tmp_path, monkeypatch):
     stopped_run(monkeypatch, tmp_path, 2, own("Plain", "plain"))
     assert Plain.made[-1].status == ["failed"]
-
-
-@pytest.mark.parametrize(("arguments", "jobs"), [(("-m", "seed=1,2"), 2), (("seed=1",), 1)])
-def test_a_sweep_is_one_group_and_a_single_run_has_none(monkeypatch, tmp_path, arguments, jobs):
-    groups = []
-    monkeypatch.setattr(training, "train", lambda *_, group, **__: groups.append(group))
-    typed = (*arguments, *runs.tiny_overrides(), f"paths.log_dir={tmp_path}")
-    assert runs.call(monkeypatch, "train", *typed) == 0
-    assert len(groups) == jobs
-    assert len(set(groups)) == 1
-    assert groups[0].startswith("sweep ") if jobs > 1 else groups[0] is None
 
 
 def test_metrics_are_a_table_that_any_reader_takes():

@@ -17,9 +17,10 @@ from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.scenes import Scenes
 from attnorm.tasks.task import task_of
-from attnorm.tasks.vqa.module import VqaModule, views_of
+from attnorm.tasks.vqa.module import views_of
 from attnorm.training import console
 from attnorm.training.csv_table import read_csv
+from attnorm.training.module import TrainingModule
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
@@ -170,7 +171,7 @@ def test_arms_share_parameters_and_batches_bit_for_bit(monkeypatch, tmp_path):
         rows, _ = seen.setdefault(arm, ([], {name: value.clone() for name, value in self.model.state_dict().items()}))
         rows.append(batch["rows"].tolist())
 
-    runs.before(monkeypatch, VqaModule, "training_step", note)
+    runs.before(monkeypatch, TrainingModule, "training_step", note)
     attention = ("softmax", "dnas", "hnas")
     arms = {name: (f"attention.fusion={name}",) for name in attention}
     arms |= {name: (f"model.fusion={name}",) for name in ("single", "concat", "none")}
@@ -319,13 +320,13 @@ def test_the_loss_is_that_of_the_questions_one_by_one():
 
 def test_the_best_model_is_that_of_the_highest_accuracy(monkeypatch, tmp_path):
     planned = {"val/accuracy": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
-    original = VqaModule.log
+    original = TrainingModule.log
 
     def log(self, name, value, *arguments, **options):
         value = planned.get(name, {}).get(self.trainer.global_step, value)
         return original(self, name, value, *arguments, **options)
 
-    monkeypatch.setattr(VqaModule, "log", log)
+    monkeypatch.setattr(TrainingModule, "log", log)
     assert runs.tiny_run(tmp_path, task="vqa_v2")["best_step"] == 2
 
 

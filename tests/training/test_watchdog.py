@@ -14,12 +14,12 @@ import runs
 import torch
 
 from attnorm.errors import Interrupted
-from attnorm.tasks.headlines.module import HeadlineModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.seq2seq.features import PairCollator
 from attnorm.training import summary
 from attnorm.training.callbacks import watchdog
 from attnorm.training.callbacks.throughput import Throughput
+from attnorm.training.module import TrainingModule
 from attnorm.training.peers import Peers
 
 LIMIT = "run.hang_timeout=1.5"
@@ -28,7 +28,7 @@ LONG = ("task.max_steps=60", "task.validations=1", "callbacks.attention_stats.ev
 
 def at_update(step: int, action):
     """A replacement of `training_step` that calls `action` before this update."""
-    original = HeadlineModule.training_step
+    original = TrainingModule.training_step
 
     def training_step(self, batch, index):
         if self.trainer.global_step == step:
@@ -48,7 +48,7 @@ def holds_the_interpreter_for_ever():
 
 
 def test_a_run_that_hangs_is_ended_with_its_stack_on_disk(monkeypatch, tmp_path):
-    monkeypatch.setattr(HeadlineModule, "training_step", at_update(20, sleeps_for_ever))
+    monkeypatch.setattr(TrainingModule, "training_step", at_update(20, sleeps_for_ever))
     started = time.monotonic()
     assert processes.forked(lambda: runs.tiny_run(tmp_path, *LONG, LIMIT)) == 1
     assert time.monotonic() - started < 10
@@ -60,7 +60,7 @@ def test_a_run_that_hangs_is_ended_with_its_stack_on_disk(monkeypatch, tmp_path)
 
 @pytest.mark.slow
 def test_a_run_that_hangs_in_c_code_is_ended_by_faulthandler(monkeypatch, tmp_path):
-    monkeypatch.setattr(HeadlineModule, "training_step", at_update(20, holds_the_interpreter_for_ever))
+    monkeypatch.setattr(TrainingModule, "training_step", at_update(20, holds_the_interpreter_for_ever))
     monkeypatch.setattr(watchdog, "GRACE", 0.5)
     assert processes.forked(lambda: runs.tiny_run(tmp_path, *LONG, LIMIT)) == 1
     stack = (tmp_path / "stacks/rank_0.txt").read_text()
@@ -88,14 +88,14 @@ def test_a_hanging_data_worker_is_ended_with_its_run(monkeypatch, tmp_path):
 
 
 def test_slow_validations_and_first_batches_are_not_ended(monkeypatch, tmp_path):
-    original = HeadlineModule.on_validation_epoch_end
+    original = TrainingModule.on_validation_epoch_end
 
     def slow(self):
         time.sleep(1.0)
         original(self)
 
-    monkeypatch.setattr(HeadlineModule, "on_validation_epoch_end", slow)
-    monkeypatch.setattr(HeadlineModule, "training_step", at_update(0, lambda: time.sleep(1.0)))
+    monkeypatch.setattr(TrainingModule, "on_validation_epoch_end", slow)
+    monkeypatch.setattr(TrainingModule, "training_step", at_update(0, lambda: time.sleep(1.0)))
     typed = ("run.hang_timeout=0.5", "task.max_steps=2", "task.validations=1")
     assert processes.forked(lambda: runs.tiny_run(tmp_path, *typed)) == 0
     assert runs.summary_of(tmp_path)["state"] == "finished"
@@ -170,7 +170,7 @@ def test_an_exception_is_recorded_with_its_traceback(monkeypatch, tmp_path):
     def crash():
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(HeadlineModule, "training_step", at_update(2, crash))
+    monkeypatch.setattr(TrainingModule, "training_step", at_update(2, crash))
     with pytest.raises(OSError, match="no space left"):
         runs.tiny_run(tmp_path)
     stack = (tmp_path / "stacks/rank_0.txt").read_text()
@@ -178,7 +178,7 @@ def test_an_exception_is_recorded_with_its_traceback(monkeypatch, tmp_path):
 
 
 def test_null_means_no_limit(monkeypatch, tmp_path):
-    monkeypatch.setattr(HeadlineModule, "training_step", at_update(1, lambda: time.sleep(1.0)))
+    monkeypatch.setattr(TrainingModule, "training_step", at_update(1, lambda: time.sleep(1.0)))
     monkeypatch.setattr(watchdog, "FIRST_BATCHES", 0)
     assert processes.forked(lambda: runs.tiny_run(tmp_path, "run.hang_timeout=null")) == 0
 

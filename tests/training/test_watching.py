@@ -14,7 +14,7 @@ from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.seq2seq import Seq2Seq
-from attnorm.tasks.mlm.module import MaskedLMModule
+from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks.attention_stats import AttentionStats, layer_label

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from attnorm.analysis.attention.reading import LayerAttention, read
 from attnorm.analysis.run import Run
 from attnorm.errors import ConfigError, Problem
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
+
+if TYPE_CHECKING:
+    from attnorm.analysis.notebook import FigureSet
 
 
 @dataclass(frozen=True)
@@ -79,21 +82,15 @@ def words(run: Run, ids: Sequence[int], numbers: Tensor) -> list[str]:
     return [run.tokenizer.token(end) if group == [end] else run.tokenizer.decode(group) for group in groups]
 
 
-def draw_alignments(
-    run: Run, texts: Sequence[str], folder: str | Path | None = None, formats: Sequence[str] = ("png",)
-) -> list[Path]:
-    """Draws the alignment of each text with its translation, and returns the files: alignment_0.png, ...
+def draw_alignments(run: Run, texts: Sequence[str]) -> "FigureSet":
+    """Draws the alignment of each text with its translation: figures "alignment_0", ...
 
     Rows are target words and columns are source words. Colours show the square root of the weights. The numbers below
     are the coverage: the attention that each source word receives in total, over all target tokens.
-
-    folder: where the figures are written; by default figures/alignments/ in the run folder. formats: as in `savefig`.
     """
-    from matplotlib.figure import Figure
+    from attnorm.analysis.notebook import Figure, FigureSet
 
-    folder = Path(folder or run.folder / "figures" / "alignments")
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    drawn = FigureSet()
     for number, text in enumerate(texts):
         found = alignment(run, text)
         width, height = panel_size([found])
@@ -107,7 +104,5 @@ def draw_alignments(
             rotation=0 if len(found.keys) <= 8 else 90,
         )
         axes.set(xlabel="source word, and its coverage", ylabel="target word")
-        for suffix in formats:
-            written.append(folder / f"alignment_{number}.{suffix}")
-            figure.savefig(written[-1], dpi=130)
-    return written
+        drawn[f"alignment_{number}"] = figure
+    return drawn

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnorm.analysis.figures import save
 from attnorm.data.sampler import MicroBatch
 from attnorm.run.opening import open_run, read_run
 from attnorm.tasks.task import task_of
@@ -21,18 +20,22 @@ from attnorm.tasks.vqa.module import views_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from attnorm.analysis.notebook import Figure, FigureSet
+
 NUMBERED = 5  # boxes per view whose share is written out
 SPOTS = (0.5, 0.25, 0.75, 0.1, 0.9)  # for a number in its box, in fractions of the box, the preferred one first
 ROOMY = 0.2  # distance between two numbers at which they do not touch, in fractions of the image
 
 
-def draw_boxes(run: Path, rows: list[int], folder: Path | None = None, trust_code: bool = False) -> list[Path]:
-    """Draws a figure for each of these validation questions into a folder, by default the run's figures/.
+def draw_boxes(run: Path, rows: list[int], trust_code: bool = False) -> "FigureSet":
+    """Draws a figure for each of these validation questions: "boxes_0", ...
 
     There is one panel per view, with each box coloured by the share of the question's attention that reaches it
     (`view_shares`). Raises ValueError for a run of another task or of a model without boxes, for views without box
     positions, and for questions that do not exist.
     """
+    from attnorm.analysis.notebook import FigureSet
+
     cfg = read_run(run, trust_code)
     if task_of(cfg).interface != "vqa":
         raise ValueError(f"{run}: a run of task={cfg['task']['name']}; boxes are those of task=vqa")
@@ -53,7 +56,7 @@ def draw_boxes(run: Path, rows: list[int], folder: Path | None = None, trust_cod
     names = task.views(split.name).names
     with torch.no_grad():
         answers = [task.answers().texts[number] for number in model(ids, views).argmax(-1).tolist()]
-    drawn = []
+    drawn = FigureSet()
     for place, row in enumerate(rows):
         text = split.texts[row]
         panels = [
@@ -61,7 +64,7 @@ def draw_boxes(run: Path, rows: list[int], folder: Path | None = None, trust_cod
             for name, (_, present, _), geometry, share in zip(names, views, places, shares, strict=False)
         ]
         title = f"{text['question']}\ngiven: {answers[place]}; annotators: {tally(json.loads(text['answers']))}"
-        drawn.append(draw_panels(title, panels, (folder or run / "figures") / f"boxes_{row}.png"))
+        drawn[f"boxes_{row}"] = draw_panels(title, panels)
     return drawn
 
 
@@ -80,7 +83,7 @@ def view_shares(over_boxes: Tensor, fusion: Tensor | None, sizes: list[int]) -> 
     return [over_boxes, *passed_on.split(sizes[1:], dim=1)]
 
 
-def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Path) -> Path:
+def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]]) -> "Figure":
     """One panel per view, with the boxes coloured by their shares of the attention.
 
     Boxes are painted opaquely in ascending order of their shares, so that a place has the colour of the largest share
@@ -91,8 +94,9 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Pa
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    from attnorm.analysis.notebook import Figure
 
     figure = Figure(figsize=(max(6.0, 4.2 * len(panels)), 5.7), layout="constrained")
     for axes, (name, boxes, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -105,7 +109,7 @@ def draw_panels(title: str, panels: list[tuple[str, Tensor, Tensor]], target: Pa
         bar.set_label("share of the attention", fontsize=8)
         bar.ax.tick_params(labelsize=8)
     figure.suptitle(title, fontsize=10)
-    return save(figure, target)
+    return figure
 
 
 def draw_boxes_of_view(axes: "Axes", boxes: Tensor, shares: Tensor, colours: Any) -> None:
@@ -154,8 +158,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, nargs="+", default=[0, 1, 2], help="numbers in the validation split")
     args = parser.parse_args()
     try:
-        for path in draw_boxes(args.run, args.questions):
-            print(path)
+        print(*draw_boxes(args.run, args.questions).save(args.run / "figures", dpi=150), sep="\n")
     except ValueError as error:
         parser.error(str(error))
 

@@ -3,20 +3,20 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnorm.analysis.figures import save
 from attnorm.analysis.run import Run
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from attnorm.analysis.notebook import Figure
 
 COLUMNS = 8  # panels per row
 SIDE = 1.5  # inches of a panel
@@ -99,15 +99,16 @@ def joined(tokens: Sequence[str]) -> tuple[list[str], list[list[int]]]:
     return words, places
 
 
-def draw_words(found: Looks, target: Path, title: str = "") -> Path:
-    """Draws the image once per word, with the share of each cell on one scale, and returns the file.
+def draw_words(found: Looks, title: str = "") -> "Figure":
+    """Draws the image once per word, with the share of each cell on one scale.
 
     The first panel shows the image alone.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
+
+    from attnorm.analysis.notebook import Figure
 
     panels = 1 + len(found.words)
     columns = min(COLUMNS, panels)
@@ -130,7 +131,7 @@ def draw_words(found: Looks, target: Path, title: str = "") -> Path:
     bar.ax.tick_params(labelsize=7)
     if title:
         figure.suptitle(title, fontsize=9)
-    return save(figure, target)
+    return figure
 
 
 def show_image(axes: "Axes", pixels: Tensor, faded: bool = False) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnorm.analysis.arms import TrainedRun
 from attnorm.analysis.statistics.shape import distances, outlying_seeds, skewed_examples
+from attnorm.wording import counted
 
 WORSE = 1.5  # times the median loss of the other runs: a run whose loss rose to this has diverged
 EFFECT = "so the interval may miss the true difference more often than it says"
@@ -45,9 +46,7 @@ def about_runs(runs: Sequence[tuple[str, TrainedRun]]) -> list[str]:
             found.append(f"{name} has diverged{clause}")
         skipped = run.summary.get("skipped_updates")
         if isinstance(skipped, int) and skipped > 0:
-            found.append(
-                f"{name} skipped {skipped:,} update{'s' * (skipped != 1)} whose loss or gradient was not finite"
-            )
+            found.append(f"{name} skipped {counted(skipped, 'update')} whose loss or gradient was not finite")
     return found
 
 

@@ -22,11 +22,12 @@ from attnorm.analysis.scores import (
 from attnorm.analysis.seeds import SharedSeeds, shared_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
 from attnorm.analysis.statistics.multiple import holm
-from attnorm.analysis.verdict import ArmScores, Verdict, count
+from attnorm.analysis.verdict import ArmScores, Verdict
 from attnorm.analysis.withheld import collapsed, identical, numbers_of, simple_methods, unbeaten
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.run.state import RunState
+from attnorm.wording import counted
 
 Places = str | Path | Sequence[str | Path]
 SOURCES = {
@@ -159,7 +160,7 @@ def compare_arms(
         equal = identical((arm.label, baseline.label), shared.pairs(arm), metric, ids)
         of_pair = [*of_arm.get(baseline.label, []), *of_arm.get(arm.label, []), *([equal] if equal else [])]
         if waiting:
-            unfinished = count(len(waiting), "planned run") + (" is" if len(waiting) == 1 else " are")
+            unfinished = counted(len(waiting), "planned run") + (" is" if len(waiting) == 1 else " are")
             verdict = silenced(verdict, f"{unfinished} not finished yet")
         elif reasons := [*of_all, *of_pair]:
             verdict = silenced(verdict, reasons[0])
@@ -243,7 +244,7 @@ def shared_examples(found: Sequence[ExampleTable], metric: str) -> tuple[list[st
     ids = [name for name in ids if name in common]
     known = np.isfinite(np.stack([table.values(metric, ids) for table in found])).all(0) if ids else np.zeros(0, bool)
     if not known.all():
-        notes.append(f"Left out for want of a score in some run: {count(int((~known).sum()), 'example')}.")
+        notes.append(f"Left out for want of a score in some run: {counted(int((~known).sum()), 'example')}.")
     if not known.any():
         raise RunError("the runs have no example in common that all of them were scored on")
     return [name for name, is_known in zip(ids, known, strict=True) if is_known], notes

@@ -17,7 +17,8 @@ from attnorm.training.csv_table import read_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+
+    from attnorm.analysis.notebook import Figure, FigureSet
 
 DECADES = 12  # maximum range of a logarithmic axis; underflow would extend it to 1e-45 and below
 
@@ -29,19 +30,27 @@ Stack = dict[str, dict[str, Curve]]  # layer number ("" in a stack of one unnumb
 
 
 def draw_run(run: Path) -> list[Path]:
-    """Draws all figures for which the run folder has data. Returns the files written."""
-    scalars, attention, folder = recorded_scalars(run), run / ATTENTION_FILE, run / "figures"
+    """Draws all figures for which the run folder has data, into figures/ there. Returns the files written."""
+    return figures_of(run).save(run / "figures", dpi=150)
+
+
+def figures_of(run: Path) -> "FigureSet":
+    """All figures for which the run folder has data: one per learned scalar, such as "hybrid_weights", then "mix" and
+    "attention"."""
+    from attnorm.analysis.notebook import FigureSet
+
+    scalars, attention = recorded_scalars(run), run / ATTENTION_FILE
     cfg = read_config(run) if scalars or attention.exists() else {}
     shares = {name.removeprefix(MIX): scalars.pop(name) for name in [*scalars] if name.startswith(MIX)}
-    drawn = [draw_learned_scalar(name, rows, cfg, folder / f"{name}.png") for name, rows in scalars.items()]
+    drawn = FigureSet({name: draw_learned_scalar(name, rows, cfg) for name, rows in scalars.items()})
     if shares:
-        drawn.append(draw_shares(shares, cfg, folder / "mix.png"))
+        drawn["mix"] = draw_shares(shares, cfg)
     if attention.exists():
-        drawn.append(draw_attention(read_csv(attention), cfg, folder / "attention.png"))
+        drawn["attention"] = draw_attention(read_csv(attention), cfg)
     return drawn
 
 
-def draw_learned_scalar(name: str, rows: Rows, cfg: dict, target: Path) -> Path:
+def draw_learned_scalar(name: str, rows: Rows, cfg: dict) -> "Figure":
     """Draws a learned scalar, such as the hybrid weights, against the update number.
 
     rows: of ``<name>.csv``. There is one panel per stack, one colour per layer and one line per head.
@@ -52,10 +61,10 @@ def draw_learned_scalar(name: str, rows: Rows, cfg: dict, target: Path) -> Path:
     if all(0 <= float(row["value"]) <= 1 for row in rows):  # shares: a small change should look small
         for axes in panels[0]:
             axes.set_ylim(-0.02, 1.02)
-    return save(figure, target)
+    return figure
 
 
-def draw_shares(members: dict[str, Rows], cfg: dict, target: Path) -> Path:
+def draw_shares(members: dict[str, Rows], cfg: dict) -> "Figure":
     """Draws the shares of the members of a mix against the update number, with one row of panels per member.
 
     members: the rows of ``mix_<member>.csv`` by member.
@@ -64,7 +73,7 @@ def draw_shares(members: dict[str, Rows], cfg: dict, target: Path) -> Path:
     figure, panels = draw_stacks(quantities, f"shares of the members\n{rates_of(cfg)}\n{NO_EVIDENCE}", cfg)
     for axes in panels.flat:
         axes.set_ylim(-0.02, 1.02)
-    return save(figure, target)
+    return figure
 
 
 def rates_of(cfg: dict) -> str:
@@ -74,7 +83,7 @@ def rates_of(cfg: dict) -> str:
     return f"learning rate {optimizer['lr']:g}, times {factor:g} for fast parameters (hybrid_lr_factor={factor:g})"
 
 
-def draw_attention(rows: Rows, cfg: dict, target: Path) -> Path:
+def draw_attention(rows: Rows, cfg: dict) -> "Figure":
     """Draws the entropy and the smallest column mass of every head against the update number.
 
     rows: of ``attention.csv``. There is one column of panels per stack, one colour per layer and one line per head.
@@ -84,17 +93,17 @@ def draw_attention(rows: Rows, cfg: dict, target: Path) -> Path:
         Quantity("smallest column mass,\nmean over examples", stacks_of(rows, "column_mass"), log=True),
     ]
     figure, _ = draw_stacks(quantities, "attention on the first validation batch", cfg)
-    return save(figure, target)
+    return figure
 
 
-def compare_column_mass(runs: dict[str, Path], target: Path, site: str | None = None) -> Path:
+def compare_column_mass(runs: dict[str, Path], site: str | None = None) -> "Figure":
     """Draws the smallest column mass of several runs against the update number, on a logarithmic scale.
 
     The value of a run is the minimum over its heads and layers, or over those of one site, on the recorded batch
     ("Doubly-Normalized Attention", Figure 1). runs: name to show -> folder. Raises ValueError for a run without
     recorded values of such a layer.
     """
-    from matplotlib.figure import Figure
+    from attnorm.analysis.notebook import Figure
 
     curves = {name: least_mass(run, site) for name, run in runs.items()}
     figure = Figure(figsize=(7, 4.2 + 0.2 * len(curves)), layout="constrained")
@@ -105,7 +114,7 @@ def compare_column_mass(runs: dict[str, Path], target: Path, site: str | None = 
     axes.set(xlabel="update", ylabel="smallest attention mass of a key" + (f", {site}" if site else ""))
     log_axis(axes, floor, (value for curve in curves.values() for value in curve.values()))
     figure.legend(loc="outside lower left", fontsize=8, frameon=False)
-    return save(figure, target)
+    return figure
 
 
 # ------------------------------------------------------------------------------------------------------------- panels
@@ -150,9 +159,10 @@ def normalizer_of(stack: str, attention: dict) -> str:
 def draw_stacks(quantities: list[Quantity], title: str, cfg: dict) -> tuple["Figure", np.ndarray]:
     """A figure with one row of panels per quantity and one column per stack, and its axes (rows x columns)."""
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
+
+    from attnorm.analysis.notebook import Figure
 
     stacks = list(quantities[0].stacks)
     numbers = sorted({number for stack in quantities[0].stacks.values() for number in stack if number}, key=int)
@@ -215,13 +225,6 @@ def log_axis(axes: "Axes", floor: float, values: Iterable[float]) -> None:
     axes.set_ylim(low, high * (high / low) ** 0.03)  # the margin is that of the extended axis
     if any(value < floor for value in values):
         axes.set_ylabel(f"{axes.get_ylabel()}\n(below {floor:.0e}: at the bottom)")
-
-
-def save(figure: "Figure", target: Path) -> Path:
-    """Writes a figure and returns its path."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150)
-    return target
 
 
 # --------------------------------------------------------------------------------------------------------------- data

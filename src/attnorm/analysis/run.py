@@ -9,17 +9,22 @@ from torch import Tensor, nn
 
 from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading, read
+from attnorm.analysis.figures import figures_of
 from attnorm.config.resolve import run_label
+from attnorm.config.validate import check_parts
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.run.checkpoint import BEST
 from attnorm.run.opening import open_run, read_run
+from attnorm.tasks.results import Results
 from attnorm.tasks.task import Task, Tokens, task_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from attnorm.analysis.notebook import FigureSet
 
 
 class Measures(NamedTuple):
@@ -44,6 +49,16 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The content of summary.json: final scores, number of updates, whether the run finished."""
         return read_json(self.folder / "summary.json")
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The metrics of the best model on the validation split, in the final evaluation."""
+        return self.summary["validation"]["metrics"]
+
+    @property
+    def best_value(self) -> float | None:
+        """The best value of the monitored metric, `summary["monitor"]`, during training."""
+        return self.summary["best_value"]
 
     @cached_property
     def metrics(self) -> "pd.DataFrame":
@@ -87,6 +102,18 @@ class Run:
     def _opened(self) -> tuple[Tokenizer, nn.Module, int]:
         return open_run(self.folder, self.config, self.checkpoint)
 
+    def evaluate(self, split: str = "validation") -> Results:
+        """Scores the model on a split, "validation" or "test". Nothing is written.
+
+        Raises ConfigError for a split that the data source of the run does not provide.
+        """
+        if split not in ("validation", "test"):
+            raise ConfigError([Problem("split", "allowed: validation, test", split)])
+        if problems := check_parts(self.config, (split,)):
+            raise ConfigError(problems)
+        data = self.task.splits(self.tokenizer, (split,))[split]
+        return self.task.score(self.task.module(self.model, self.tokenizer, data), data)
+
     def generate(self, texts: Sequence[str]) -> list[str]:
         """Generates an output, such as a headline, for each text.
 
@@ -113,20 +140,23 @@ class Run:
     def draw_attention(
         self,
         text: str | None = None,
-        folder: str | Path | None = None,
         *,
         example: str | None = None,
         layers: Collection[str] | None = None,
         heads: Collection[int] | None = None,
-        formats: Sequence[str] = ("png",),
-    ) -> list[Path]:
-        """Draws the attention weights of some layers and heads, or of all, as heat maps, and returns the files.
+    ) -> "FigureSet":
+        """Draws the attention weights of some layers and heads, or of all, as heat maps: an "overview", and one figure
+        per layer, such as "encoder_0".
 
-        folder:  where the figures are written; by default figures/attention/ in the run folder.
-        formats: some of "png" and "svg". The other arguments are those of `attention` and `Reading.select`.
+        The arguments are those of `attention` and `Reading.select`. A notebook shows the figures; `save(folder)` writes
+        them.
         """
-        found = self.reading(text, example=example).select(layers, heads)
-        return draw_reading([found], Path(folder or self.folder / "figures" / "attention"), formats)
+        return draw_reading([self.reading(text, example=example).select(layers, heads)])
+
+    def draw_curves(self) -> "FigureSet":
+        """The figures of the run folder: the course of every learned scalar, such as the "hybrid_weights", and that of
+        entropy and smallest column mass, "attention"."""
+        return figures_of(self.folder)
 
     def attended(self, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """What the model reads when it is given a text: its inputs, of one example, and the tokens of each layer's

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnorm.analysis.statistics.crossed import Difference
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
+from attnorm.wording import counted
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ class Verdict:
         it, digits = self.difference, decimals(self.metric)
         name = NAMES.get(self.metric, self.metric)
         start = f"{self.label} minus {self.baseline}: {it.estimate:+.{digits}f} {name}"
-        sizes = f"{count(it.seeds, 'seed')}, {count(it.examples, 'example')}"
+        sizes = f"{counted(it.seeds, 'seed')}, {counted(it.examples, 'example')}"
         if it.clusters != it.examples:
-            sizes += f" in {count(it.clusters, 'group')}"
+            sizes += f" in {counted(it.clusters, 'group')}"
         if self.is_silent:
             return f"{self.label} minus {self.baseline}: no verdict, because {self.no_verdict}."
         more = "".join(f" {it}" for it in (self.left_out, *self.cautions) if it)
@@ -110,11 +111,6 @@ def p_is(p: float) -> str:
     """A p-value as the end of a sentence: "= 0.012", or "< 0.001"."""
     text = p_text(p)
     return text if text.startswith("<") else f"= {text}"
-
-
-def count(number: int, unit: str) -> str:
-    """A number with its unit: "1 seed", "1,000 examples"."""
-    return f"{number:,} {unit}" + "s" * (number != 1)
 
 
 def listed_seeds(seeds: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from attnorm.attention.banks import bank_problems
 from attnorm.attention.build import NORMALIZERS, build_part, normalizers_of, problem_of_part, short_name
 from attnorm.attention.placement import placement_problems
 from attnorm.imports import nearest
+from attnorm.wording import counted
 
 DEFAULT = "_default_"
 TABLES = ("prior", "scorer", "bank", "options")
@@ -265,11 +266,6 @@ def layer_problems(attention: dict, sites: dict[str, bool], layers: Mapping[str,
 def as_typed(value: str | list[str]) -> str:
     """The normalizers of a site in the syntax of a command-line argument: 'dnas' or '[dnas,softmax]'."""
     return value if isinstance(value, str) else f"[{','.join(value)}]"
-
-
-def counted(number: int, what: str) -> str:
-    """'1 layer', '2 layers'."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def unused_tables(attention: dict, sites: dict[str, bool], typed: Collection[str] | None) -> Iterator[str]:

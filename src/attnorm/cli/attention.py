@@ -14,6 +14,7 @@ from attnorm.analysis.attention.heatmaps import FORMATS, draw_reading
 from attnorm.analysis.attention.reading import Reading
 from attnorm.analysis.boxes import draw_boxes
 from attnorm.analysis.captions import draw_words, has_pixels, looks
+from attnorm.analysis.notebook import FigureSet
 from attnorm.analysis.run import Run
 from attnorm.cli.evaluate import check, configurations
 from attnorm.config.arguments import quoted
@@ -68,7 +69,7 @@ def show_attention(arguments: list[str], defaults: dict, conf: Path) -> None:
     target = Path(settings["folder"] or folders[0] / "figures" / "attention")
     if len({reading.run for reading in readings}) < len(readings):
         readings = [replace(it, run=f"{it.run} ({folder})") for it, folder in zip(readings, folders, strict=True)]
-    written = draw_reading(readings, target, settings["formats"])
+    written = draw_reading(readings).save(target, settings["formats"])
     for number, run in enumerate(runs, start=1):
         written += pictures_of_task(run, settings, target / f"run_{number}" if len(runs) > 1 else target)
     written += write_tables(readings, target)
@@ -129,13 +130,15 @@ def pictures_of_task(run: Run, settings: dict[str, Any], folder: Path) -> list[P
     """
     if settings["text"] is not None:
         aligned = isinstance(run.task, Seq2SeqTask) and settings["layers"] is None
-        return draw_alignments(run, [settings["text"]], folder, settings["formats"]) if aligned else []
+        return draw_alignments(run, [settings["text"]]).save(folder, settings["formats"]) if aligned else []
     if getattr(run.model, "fusion", None) is not None:
-        return draw_boxes(run.folder, [run.row_of(settings["example"])], folder, settings["trust_code"])
+        row = run.row_of(settings["example"])
+        return draw_boxes(run.folder, [row], settings["trust_code"]).save(folder, settings["formats"], dpi=150)
     if run.task.interface == "captioning" and has_pixels(run):
         found = looks(run, settings["example"])
-        target, title = f"words_{Path(settings['example']).stem}", f"{run.name}: {found.caption}"
-        return [draw_words(found, folder / f"{target}.{suffix}", title) for suffix in settings["formats"]]
+        drawn = draw_words(found, f"{run.name}: {found.caption}")
+        names = FigureSet({f"words_{Path(settings['example']).stem}": drawn})
+        return names.save(folder, settings["formats"], dpi=150)
     return []
 
 

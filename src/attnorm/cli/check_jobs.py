@@ -105,8 +105,10 @@ def main(folders: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the sweep, and thereby the input of this process
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries and parts print must not mix with the answers
+    from attnorm.run.trust import find_own_parts
     from attnorm.training.console import quiet_libraries
 
+    find_own_parts("sweep", ())
     start_hydra(list(map(Path, folders)))
     quiet_libraries()
     for line in sys.stdin:

@@ -11,7 +11,7 @@ from attnorm.analysis.comparison import SOURCES, Comparison, compare
 from attnorm.analysis.costs import COSTS
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
-from attnorm.analysis.verdict import ArmScores, Verdict, count, decimals
+from attnorm.analysis.verdict import ArmScores, Verdict, decimals
 from attnorm.analysis.withheld import simple_label, withheld_lines
 from attnorm.config.overrides import read_command
 from attnorm.errors import RunError
@@ -19,6 +19,7 @@ from attnorm.progress import console
 from attnorm.schema import Positive, Text, build
 from attnorm.tasks.results import NAMES
 from attnorm.training.console import print_table, show_lines, show_warnings
+from attnorm.wording import counted
 
 Places = Text | tuple[Text, ...]
 
@@ -63,7 +64,7 @@ def show_arms(found: Comparison) -> None:
         [simple_label(name), f"{value:,.{digits}f}", *[""] * (len(rows[0]) - 2)] for name, value in found.simple.items()
     ]
     kind = "" if found.is_primary else "; not the primary metric of the task"
-    title = f"{found.task}: {name} on {count(found.examples, 'example')} of {SOURCES[found.source]}{kind}"
+    title = f"{found.task}: {name} on {counted(found.examples, 'example')} of {SOURCES[found.source]}{kind}"
     print_table(title, [list(column) for column in zip(*rows, strict=True)])
     show_lines(*(f"left out: {line}" for it in found.scores for line in it.left_out))
     differing = f"The arms differ in more than their attention: {', '.join(found.differing)}."
@@ -101,7 +102,7 @@ def show_plan(found: Comparison, verdict: Verdict, difference: float) -> None:
         seeds = "no number is enough" if row.seeds is None else f"{row.seeds:,}"
         cost = "" if row.hours is None else f"{row.hours:,.1f}"
         table.append([f"{row.examples:,}", seeds, f"{row.detectable:.{digits}f}", cost])
-    sizes = f"{count(verdict.difference.seeds, 'seed')} and {count(verdict.difference.examples, 'example')}"
+    sizes = f"{counted(verdict.difference.seeds, 'seed')} and {counted(verdict.difference.examples, 'example')}"
     name = NAMES.get(found.metric, found.metric)
     title = f"{verdict.label} minus {verdict.baseline}: to detect {difference:g} {name} with 80 % power, from {sizes}"
     console.print()

@@ -1,6 +1,7 @@
 """The command `attnorm <verb> ...`, which is also `python -m attnorm <verb> ...`."""
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -20,7 +21,9 @@ VERBS = {
     "generate": "write a text for each input, such as headlines for articles, with the model of a run folder",
     "attention": "draw and measure what the model of a run folder attends to",
     "figures": "draw the figures of the papers",
+    "new": "write a folder with parts of your own, ready to train",
 }
+MULTIRUN = {"-m", "--multirun"}  # what starts several runs in other Hydra programs
 
 
 def main() -> int:
@@ -84,13 +87,21 @@ def dispatch(verb: str, arguments: list[str]) -> int:
 
             print(train_help(CONF, arguments))
             return 0
-        from attnorm.cli.train import run_train
+        if not MULTIRUN & set(arguments):
+            from attnorm.cli.train import run_train
 
-        return run_train(CONF, arguments)
+            return run_train(CONF, arguments)
+        verb, arguments = "sweep", ["jobs=1", *(argument for argument in arguments if argument not in MULTIRUN)]
+        print(f"-m is attnorm sweep with one job at a time: {shlex.join(['attnorm', verb, *arguments])}", flush=True)
     if verb == "sweep":
         from attnorm.cli.sweep import run_sweep
 
         return run_sweep(CONF, arguments)
+    if verb == "new":
+        from attnorm.cli.errors import exit_code
+        from attnorm.cli.new import run_new
+
+        return exit_code(lambda: run_new(arguments), CONF)
     if verb == "report":
         from attnorm.cli.report import run_report
 

@@ -8,6 +8,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
+from attnorm.choices import own_folder
 from attnorm.config.arguments import as_typed, readable, register_attention, wrong_choices
 from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
@@ -22,6 +23,7 @@ REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
     "ckpt_path": "a sweep resumes its runs by itself; repeat its command",
     "hydra.run.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
+    "hydra.sweep.dir": "the run folders are in the sweep folder; use dir=<sweep folder>",
     "hydra.mode": "each job of a sweep is a single run",
 }
 
@@ -32,7 +34,7 @@ class SweepCommand:
 
     arguments: as they were typed.
     settings:  the keys of the sweep itself.
-    overrides: all other overrides, also those of the file of `hparams_search`.
+    overrides: all other overrides.
     options:   `--config-dir` and its values, which every run gets.
     folders:   the configuration folder, and those of `--config-dir`.
     """
@@ -66,7 +68,7 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
         elif "." not in key and (suggestion := nearest(key, OWN, cutoff=0.7)) and not is_of_runs(key, folders):
             problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
-    problems += [*renamed(theirs), *wrong_choices(readable(theirs, multirun=True))]
+    problems += [*renamed(theirs), *wrong_choices(readable(theirs, is_sweep=True))]
     if problems:
         raise ConfigError(problems)
     settings = SweepSettings(**values)
@@ -109,6 +111,8 @@ def split_options(conf: Path, arguments: Sequence[str]) -> tuple[tuple[str, ...]
             problems.append(f"{argument}: no such option; allowed: --config-dir, --help, and key=value")
         else:
             rest.append(argument)
+    if not options and (own := own_folder()):
+        options, folders = ["--config-dir", str(own)], [conf, own]
     return tuple(options), folders, rest, problems
 
 
@@ -131,21 +135,15 @@ def read_own(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_overrides(folders: Sequence[Path], arguments: Sequence[str]) -> list[Override]:
-    """The overrides of the runs, in Hydra's grammar, after those of the file of `hparams_search`."""
-    from hydra import compose
+    """The overrides of the runs, in Hydra's grammar."""
     from hydra.core.global_hydra import GlobalHydra
 
     from attnorm.cli.check_jobs import start_hydra
 
     start_hydra(folders)
-    rewritten = readable(arguments, multirun=True)
+    rewritten = readable(arguments, is_sweep=True)
     register_attention(rewritten)
-    chosen = [argument for argument in rewritten if argument.startswith("hparams_search=")]
-    params: list[str] = []
     try:
-        if chosen:
-            cfg = compose("train", chosen, return_hydra_config=True)
-            params = [f"{key}={value}" for key, value in (cfg.hydra.sweeper.get("params") or {}).items()]
-        return parse([*params, *rewritten], GlobalHydra.instance().config_loader())
+        return parse(rewritten, GlobalHydra.instance().config_loader())
     finally:
         GlobalHydra.instance().clear()

@@ -35,7 +35,7 @@ def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
         return 0
     settings["ckpt_path"] = checkpoint or None
     overrides = [*(read_json(folder / "environment.json").get("overrides") or []), *changes]
-    start(check_settings(settings, overrides=changes), folder, overrides)
+    start(check_settings(settings, changes), folder, overrides)
     return 0
 
 

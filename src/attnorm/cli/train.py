@@ -1,23 +1,19 @@
-"""`train.py`: composes a configuration, checks it and trains, once or once per job of a sweep."""
+"""`train.py`: composes a configuration, checks it and trains."""
 
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import get_args_parser
-from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from attnorm.cli.errors import completing, dashed, exit_code, explain, to_the_end
+from attnorm.choices import own_folder
+from attnorm.cli.errors import completing, dashed, exit_code, to_the_end
 from attnorm.cli.resume import continued, resume_in
 from attnorm.config.arguments import AUTO, as_typed, readable, register_attention, run_to_resume, wrong_choices
 from attnorm.config.renamed import renamed
@@ -47,41 +43,34 @@ def register_resolvers() -> None:
 def run_train(conf: Path, arguments: Sequence[str]) -> int:
     """`train.py`: composes the configuration from its arguments, checks it and trains. Returns the exit code.
 
-    With -m, a job that fails does not stop the others, and a signal stops them all. With `resume=<run folder>`, the
-    configuration is the one that the folder has recorded.
+    With `resume=<run folder>`, the configuration is the one that the folder has recorded.
     """
-    arguments = readable(arguments, multirun=not {"-m", "--multirun"}.isdisjoint(arguments))
+    arguments = readable(arguments)
     if folder := run_to_resume(arguments):
         return exit_code(partial(resume_in, folder, conf, list(arguments)), conf)
+    if (own := own_folder()) and not any(it.startswith(("--config-dir", "-cd")) for it in arguments):
+        arguments = ["--config-dir", str(own), *arguments]
     register_resolvers()
     errors: list[Exception] = []
-    failed: dict[int, int] = {}  # exit codes by job
-    began = False
-    typed, started = sys.argv, f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    began, typed = False, sys.argv
     register_attention(arguments)
 
     @hydra.main(version_base="1.3", config_path=str(conf), config_name="train")
-    def job(cfg: DictConfig) -> float | None:
+    def job(cfg: DictConfig) -> None:
         nonlocal began
         began = True
         sys.argv = typed  # what the run records, and what Lightning starts the processes of other devices with
         hydra_cfg = HydraConfig.get()
         runtime: Any = OmegaConf.to_container(hydra_cfg.runtime)  # unresolved: a folder may be called ${x}
         run, overrides = Path(runtime["output_dir"]), as_typed(hydra_cfg.overrides.task)
-        multirun = hydra_cfg.mode == RunMode.MULTIRUN
-        if multirun:
-            number = int(hydra_cfg.job.num) + 1
-            print(f"job {number}/{count_jobs(hydra_cfg, arguments)}: {' '.join(overrides)}", flush=True)
         try:
-            return train_in(run, cfg, multirun, overrides, f"sweep {started}" if multirun else None)
+            if hydra_cfg.mode == RunMode.MULTIRUN:
+                raise ConfigError([Problem("hydra.mode", "-m or attnorm sweep starts several runs", "MULTIRUN")])
+            train_in(run, cfg, overrides)
         except Exception as error:
-            if multirun:
-                failed[number] = explain(error, conf)  # raises a bug again, which Hydra reports after the last job
-            else:
-                errors.append(error)  # raised here, it would make Hydra print a line of its own
-            return None
+            errors.append(error)  # raised here, it would make Hydra print a line of its own
 
-    def all_jobs() -> int:
+    def one_run() -> int:
         early = [dashed(arguments, conf), renamed(arguments), completing(arguments), wrong_choices(arguments)]
         if problems := [problem for found in early for problem in found]:
             raise ConfigError(problems)
@@ -97,44 +86,28 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
             sys.argv = typed
         if errors:
             raise errors[0]
-        if failed:
-            print(f"failed jobs: {', '.join(map(str, failed))}", file=sys.stderr)
-        return max(failed.values(), default=0)
+        return 0
 
-    return exit_code(all_jobs, conf)
-
-
-def count_jobs(hydra_cfg: HydraConf, arguments: Sequence[str]) -> int:
-    """The number of jobs of a sweep, by its command line and by the file in conf/hparams_search that was chosen."""
-    params = [f"{key}={value}" for key, value in (hydra_cfg.sweeper.get("params") or {}).items()]
-    typed = get_args_parser().parse_args(arguments).overrides
-    parsed = OverridesParser.create().parse_overrides([*params, *typed])
-    [jobs] = BasicSweeper.split_arguments(parsed, None)
-    return len(jobs)
+    return exit_code(one_run, conf)
 
 
 @to_the_end()
-def train_in(
-    run: Path, cfg: DictConfig, multirun: bool, overrides: Sequence[str], group: str | None = None
-) -> float | None:
-    """Checks the configuration and trains. group: the sweep that the run belongs to.
-
-    Returns the best value of the metric that the task monitors.
-    """
+def train_in(run: Path, cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Checks the configuration and trains."""
     from attnorm.training.console import quiet_libraries
 
     quiet_libraries()
     try:
         settings = plain_settings(cfg)
-        checked = check_settings(settings, multirun, overrides)
+        checked = check_settings(settings, overrides)
         if checked["resume"] == AUTO and (changes := continued(checked)):
-            checked = check_settings({**settings, **changes}, multirun, overrides)
-        return start(checked, run, overrides, group)
+            checked = check_settings({**settings, **changes}, overrides)
+        start(checked, run, overrides)
     finally:
         remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
 
-def start(checked: ResolvedConfig, run: Path, overrides: Sequence[str], group: str | None = None) -> float | None:
+def start(checked: ResolvedConfig, run: Path, overrides: Sequence[str]) -> None:
     """Trains in the folder `run`, or in the folder of the run that continues."""
     from attnorm.analysis.figures import draw_run
     from attnorm.training.run_folder import claim_folder
@@ -142,12 +115,12 @@ def start(checked: ResolvedConfig, run: Path, overrides: Sequence[str], group: s
 
     continues = checked["resume"] not in (None, AUTO)
     folder = Path(checked["resume"]) if continues else claim_folder(run, checked["ckpt_path"])
-    return train(checked, folder, overrides, draw=draw_run, group=group)
+    train(checked, folder, overrides, draw=draw_run)
 
 
-def check_composed(cfg: DictConfig, multirun: bool = False, overrides: Sequence[str] = ()) -> ResolvedConfig:
+def check_composed(cfg: DictConfig, overrides: Sequence[str] = ()) -> ResolvedConfig:
     """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
-    return check_settings(plain_settings(cfg), multirun, overrides)
+    return check_settings(plain_settings(cfg), overrides)
 
 
 def plain_settings(cfg: DictConfig) -> dict[str, Any]:
@@ -159,14 +132,14 @@ def plain_settings(cfg: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def check_settings(settings: dict[str, Any], multirun: bool = False, overrides: Sequence[str] = ()) -> ResolvedConfig:
+def check_settings(settings: dict[str, Any], overrides: Sequence[str] = ()) -> ResolvedConfig:
     """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
     from attnorm.config.resolve import resolve, with_defaults
     from attnorm.config.validate import check
     from attnorm.run.warm_start import resolve_init
 
     plain = resolve_init(completed(with_defaults(settings)))
-    if problems := check(plain, multirun, overrides):
+    if problems := check(plain, overrides):
         raise ConfigError(problems)
     return resolve(plain)
 

@@ -15,12 +15,10 @@ Three more things are rewritten:
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString
@@ -45,12 +43,11 @@ _ARGUMENT = re.compile(r"(\+{0,2}[\w$][\w$./@:-]*)=(.*)", re.DOTALL)
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
-def readable(arguments: Sequence[str], multirun: bool = False) -> list[str]:
-    """The arguments with values that Hydra parses as they were typed; `multirun` says that commas separate runs."""
+def readable(arguments: Sequence[str], is_sweep: bool = False) -> list[str]:
+    """The arguments with values that Hydra parses as they were typed; in a sweep, commas separate values."""
     if not COMPLETION.isdisjoint(arguments):
         return list(arguments)  # `install=bash` is not a setting
-    swept = swept_keys(arguments)
-    return [_readable(argument, multirun, swept) for argument in arguments]
+    return [_readable(argument, is_sweep) for argument in arguments]
 
 
 def run_to_resume(arguments: Sequence[str]) -> Path | None:
@@ -61,32 +58,21 @@ def run_to_resume(arguments: Sequence[str]) -> Path | None:
     return Path(chosen) if isinstance(chosen, str) and chosen not in ("", AUTO) else None
 
 
-def swept_keys(arguments: Sequence[str]) -> set[str]:
-    """The keys that the file of `hparams_search=` sweeps over. A typed value replaces the sweep only if Hydra sees the
-    same key, so `++` must not be added."""
-    chosen = [argument.partition("=")[2] for argument in arguments if argument.startswith("hparams_search=")]
-    folders = [CONF, *(Path(it.partition("=")[2]) for it in arguments if it.startswith("--config-dir="))]
-    folders += [Path(after) for option, after in pairwise(arguments) if option in ("--config-dir", "-cd")]
-    files = [folder / "hparams_search" / f"{name}.yaml" for folder in folders for name in chosen]
-    contents = [yaml.safe_load(file.read_text()) or {} for file in files if file.is_file()]
-    return {key.lstrip("+") for it in contents for key in it.get("hydra", {}).get("sweeper", {}).get("params", {})}
-
-
-def _readable(argument: str, multirun: bool, swept: Collection[str] = ()) -> str:
+def _readable(argument: str, is_sweep: bool) -> str:
     if not (found := _ARGUMENT.fullmatch(argument)):
         return argument
     key, value = found.groups()
     override, name = _parsed(argument), key.lstrip("+")
     if value == "null" and (CONF / name).is_dir():
         return f"~{name}"
-    if multirun and (CONF / name).is_dir():  # of several values, null would be one that Hydra cannot have
+    if is_sweep and (CONF / name).is_dir():  # of several values, null would be one that Hydra cannot have
         value = re.sub(r"(?<![^,])null(?![^,])", "'null'", value)
-    if override is None or _misread(override, name, value, multirun):
-        value = _rewritten(value, multirun)
+    if override is None or _misread(override, name, value, is_sweep):
+        value = _rewritten(value, is_sweep)
     if name == "attention":
         return f"{key}={_choices_quoted(value)}"
     is_group = "." not in name and (argument.startswith("+") or (CONF / name).is_dir())
-    is_key = not is_group and "/" not in name and not name.startswith("hydra.") and name not in swept
+    is_key = not is_group and "/" not in name and not name.startswith("hydra.")
     return f"++{name}={value}" if is_key else f"{key}={value}"
 
 
@@ -156,10 +142,10 @@ def _elements(override: Override) -> Iterator[object]:
         yield value
 
 
-def _misread(override: Override, key: str, value: str, multirun: bool) -> bool:
+def _misread(override: Override, key: str, value: str, is_sweep: bool) -> bool:
     """Whether Hydra parses the value, but as something else than the text or the path that it is."""
     if override.is_sweep_override():
-        return not multirun and os.path.exists(value)
+        return not is_sweep and os.path.exists(value)
     read = override.value()
     if isinstance(read, (bool, int, float)):
         return key in PATH_KEYS
@@ -167,13 +153,13 @@ def _misread(override: Override, key: str, value: str, multirun: bool) -> bool:
     return not unchanged and os.path.exists(value)
 
 
-def _rewritten(value: str, multirun: bool) -> str:
-    """The value as quoted text. A list, and a sweep under -m, keeps its commas: only its elements are quoted."""
+def _rewritten(value: str, is_sweep: bool) -> str:
+    """The value as quoted text. A list, and a sweep, keeps its commas: only its elements are quoted."""
     if os.path.exists(value):
         return quoted(value)
     if value.startswith("[") and value.endswith("]"):
         return f"[{','.join(map(_element, value[1:-1].split(',')))}]"
-    return ",".join(map(_element, value.split(","))) if multirun else _text(value)
+    return ",".join(map(_element, value.split(","))) if is_sweep else _text(value)
 
 
 def _element(text: str) -> str:

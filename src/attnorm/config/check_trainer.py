@@ -42,20 +42,13 @@ PER_CORE = 4  # processes on the CPU: a small test may have more of them than th
 NOT_ZERO = ("limit_train_batches", "limit_val_batches", "val_check_interval")  # a run could never end with 0
 
 
-def check_trainer(trainer: Mapping[str, Any], multirun: bool = False) -> list[str]:
+def check_trainer(trainer: Mapping[str, Any]) -> list[str]:
     """Keys that Lightning's trainer does not have or that are not a user's to set, values that it refuses, and
     intervals that would end in the middle of an update."""
     problems = [*check_keys(trainer), *check_strategy(trainer)]
     problems += [] if problems else check_values(trainer)
     problems += [] if problems else check_intervals(trainer)
     problems += [] if problems else check_machines(trainer)
-    single = trainer.get("devices") in (1, "1") and trainer.get("strategy", "auto") in ("auto", "single_device")
-    if multirun and not single:
-        message = (
-            "with -m, the process of every device would start a sweep of its own; sweep with one device, or start one "
-            "process per run"
-        )
-        problems.append(Problem("trainer.devices", message, trainer.get("devices")))
     return problems
 
 

@@ -89,7 +89,7 @@ class Problems(list[str]):
             return None
 
 
-def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[str] = ()) -> list[str]:
+def check(cfg: Mapping[str, Any], overrides: Sequence[str] = ()) -> list[str]:
     """Every problem of a composed configuration; empty if it can be trained.
 
     overrides: the overrides of the command line, "key=value".
@@ -105,7 +105,7 @@ def check(cfg: Mapping[str, Any], multirun: bool = False, overrides: Sequence[st
     found += option_problems("run", RunSettings, cfg["run"])
     found += check_compiler(cfg["run"])
     found += component_problems(cfg)
-    found += check_trainer(cfg["trainer"], multirun)
+    found += check_trainer(cfg["trainer"])
     if found.is_valid("trainer", "data"):
         found += check_update_size(cfg)
     found += check_resume(cfg, found)

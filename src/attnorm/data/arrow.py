@@ -103,8 +103,8 @@ def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featuri
         total = json.loads((rows / COUNTS).read_text())["kept"]
         with progress((), what, total) as bar:
             for batch in reader:
-                ids, found = layout.encode(batch.to_pydict(), first, tokenizer)
-                counts.update(found)
+                ids, added = layout.encode(batch.to_pydict(), first, tokenizer)
+                counts.update(added)
                 columns = [_column(ids[field.name], field.type) for field in schema]
                 writer.write_batch(pa.record_batch(columns, schema=schema))
                 first += batch.num_rows

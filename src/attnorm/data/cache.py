@@ -66,11 +66,11 @@ def damage(folder: Path) -> str | None:
 
 
 def _checksum(path: Path) -> int:
-    found = 0
+    checksum = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
-            found = zlib.crc32(chunk, found)
-    return found
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
 
 
 def _build(folder: Path, build: Callable[[Path], None]) -> None:

@@ -32,7 +32,7 @@ def plain(caption: str) -> str:
     but it splits "dog's" into "dog" and "'s".
     """
     text = unicodedata.normalize("NFC", caption.lower())
-    return " ".join(_WORD.findall("".join(it if _is_part_of_word(it) else " " for it in text)))
+    return " ".join(_WORD.findall("".join(letter if _is_part_of_word(letter) else " " for letter in text)))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -40,13 +40,16 @@ class Featurizer(ABC):
         first: the row number of the first text in the split.
         """
 
-    @abstractmethod
     def lengths(self, ids: Table) -> np.ndarray:
-        """int32 (rows, k): the number of tokens of each of a row's k sequences, including special tokens."""
+        """int32 (rows, k): the number of tokens of each of a row's k sequences, including special tokens.
 
-    @abstractmethod
+        By default, there is one sequence, in the column `ids`.
+        """
+        return list_lengths(ids, "ids").astype(np.int32)[:, None]
+
     def weights(self, ids: Table) -> np.ndarray:
-        """int64 (rows,): the contribution of each row to the divisor of the loss of an update."""
+        """int64 (rows,): the contribution of each row to the divisor of the loss of an update; by default 1."""
+        return np.ones(len(ids), np.int64)
 
     @abstractmethod
     def describe(self, counts: dict[str, int]) -> str:

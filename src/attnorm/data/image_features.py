@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 import torch
@@ -33,8 +33,8 @@ Boxes = tuple[np.ndarray, np.ndarray | None]  # features (n, width) and geometry
 
 def coco_id(name: str) -> str | None:
     """The id of an image of COCO, such as "42" for COCO_val2014_000000000042.jpg. None for any other name."""
-    found = COCO.fullmatch(name)
-    return str(int(found[1])) if found else None
+    match = COCO.fullmatch(name)
+    return str(int(match[1])) if match else None
 
 
 class ImageFeatures(ABC):
@@ -99,51 +99,75 @@ def padded(images: Sequence[Boxes], boxes: int, width: int) -> View:
     features = np.zeros((len(images), boxes, width), np.float32)
     present = np.zeros((len(images), boxes), bool)
     geometry = np.zeros((len(images), boxes, 4), np.float32)
-    for row, (found, places) in enumerate(images):
-        features[row, : len(found)], present[row, : len(found)] = found, True
-        if places is not None:
-            geometry[row, : len(found)] = places
-    known = any(places is not None for _, places in images)
+    for row, (vectors, corners) in enumerate(images):
+        features[row, : len(vectors)], present[row, : len(vectors)] = vectors, True
+        if corners is not None:
+            geometry[row, : len(vectors)] = corners
+    known = any(corners is not None for _, corners in images)
     return torch.from_numpy(features), torch.from_numpy(present), torch.from_numpy(geometry) if known else None
 
 
-class Arrays(ImageFeatures):
-    """Views in a folder written by `write_arrays`: arrays over all images. Only the requested rows are read."""
+class MappedRows:
+    """Arrays in a folder, each with one row per image. They are memory-mapped, and only the requested rows are read.
+
+    index: a JSON file with the names of the images and whatever else a subclass needs.
+    what:  what the arrays hold, for messages.
+    """
+
+    index: ClassVar[str]
+    what: ClassVar[str]
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
-        about = json.loads((self.folder / "views.json").read_text())
-        self.names, self.boxes, self.widths = about["names"], about["boxes"], about["widths"]
-        self.geometry = [True] * len(self.names)
-        self.rows = {image: row for row, image in enumerate(about["images"])}
+        self.about = json.loads((self.folder / self.index).read_text())
+        self.rows = {image: row for row, image in enumerate(self.about["images"])}
 
-    def has(self, image: str) -> bool:
-        return image in self.rows
+    @abstractmethod
+    def files(self) -> list[str]:
+        """The names of the files with the arrays."""
 
     def check(self, images: Iterable[str]) -> None:
-        refuse_missing(self.folder, [image for image in images if not self.has(image)])
+        """Raises ValueError that names the images that are missing."""
+        refuse_missing(self.folder, [image for image in images if image not in self.rows], self.what)
 
-    def read(self, images: Sequence[str]) -> list[View]:
+    def tensors(self, images: Sequence[str]) -> list[Tensor]:
+        """The rows of some images, of each array."""
         self.check(images)
         rows = [self.rows[image] for image in images]
-        views: list[View] = []
-        for arrays in self.arrays:
-            features, present, geometry = (torch.from_numpy(array[rows]) for array in arrays)
-            views.append((features.float(), present, geometry))
-        return views
+        return [torch.from_numpy(array[rows]) for array in self.arrays]
 
     @cached_property
-    def arrays(self) -> list[list[np.ndarray]]:
-        """Features, presence and geometry of all images, for each view, memory-mapped on first use."""
-        views = range(len(self.names))
-        return [[np.load(self.folder / file, mmap_mode="r") for file in _files(view)] for view in views]
+    def arrays(self) -> list[np.ndarray]:
+        """The arrays, mapped on first use."""
+        return [np.load(self.folder / file, mmap_mode="r") for file in self.files()]
 
     def __getstate__(self) -> dict:
         """The state without the arrays. A process that receives it maps them itself, instead of receiving a copy."""
         return {name: value for name, value in self.__dict__.items() if name != "arrays"}
 
 
-def write_arrays(
+class MappedFeatures(MappedRows, ImageFeatures):
+    """Views in a folder written by `write_features`."""
+
+    index, what = "views.json", "features"
+
+    def __init__(self, folder: str | Path):
+        super().__init__(folder)
+        self.names, self.boxes, self.widths = (self.about[name] for name in ("names", "boxes", "widths"))
+        self.geometry = [True] * len(self.names)
+
+    def files(self) -> list[str]:
+        return [file for view in range(len(self.names)) for file in _files(view)]
+
+    def has(self, image: str) -> bool:
+        return image in self.rows
+
+    def read(self, images: Sequence[str]) -> list[View]:
+        views = zip(*[iter(self.tensors(images))] * 3, strict=True)
+        return [(features.float(), present, geometry) for features, present, geometry in views]
+
+
+def write_features(
     folder: Path,
     names: Sequence[str],
     widths: Sequence[int],
@@ -151,7 +175,7 @@ def write_arrays(
     images: Sequence[str],
     views: Iterable[Sequence[Boxes]],
 ) -> None:
-    """Writes the files that `Arrays` reads.
+    """Writes the files that `MappedFeatures` reads.
 
     views: for each image, the boxes of each view with their geometry. Features are stored in half precision.
     """
@@ -163,10 +187,10 @@ def write_arrays(
         ]
         for view, (most, width) in enumerate(zip(boxes, widths, strict=True))
     ]
-    for row, (_, found) in enumerate(zip(images, views, strict=True)):
-        for (features, present, geometry), (boxes_found, places) in zip(arrays, found, strict=True):
-            here = (row, slice(len(boxes_found)))
-            features[here], present[here], geometry[here] = boxes_found, True, places
+    for row, (_, image_views) in enumerate(zip(images, views, strict=True)):
+        for (features, present, geometry), (vectors, corners) in zip(arrays, image_views, strict=True):
+            here = (row, slice(len(vectors)))
+            features[here], present[here], geometry[here] = vectors, True, corners
     (folder / "views.json").write_text(json.dumps(about))
 
 

@@ -113,8 +113,7 @@ def cut_by_tokens(lengths: np.ndarray, batch_tokens: int, at_least: int = 1) -> 
     """Bounds [0, ..., rows] of consecutive batches with rows * (sum of the longest of each sequence) <= batch_tokens.
 
     lengths: int (rows, k), in the order of the rows. A batch has at least `at_least` rows, even above the budget. A
-             last
-    batch with fewer rows is merged with the previous one.
+             last batch with fewer rows is merged with the previous one.
     """
     cuts, total = [0], len(lengths)
     window = max(at_least, batch_tokens // max(1, int(lengths.sum(1).min()))) + 1  # no batch can hold more rows

@@ -40,11 +40,11 @@ def split_sentences(text: str) -> list[str]:
     """
     words, has_capitals = text.split(), text != text.lower()
     sentences, begun = [], 0
-    for place, word in enumerate(words, start=1):
-        following = words[place].lstrip(_OPENING) if place < len(words) else ""
+    for number, word in enumerate(words, start=1):
+        following = words[number].lstrip(_OPENING) if number < len(words) else ""
         if ends_sentence(word) and not (has_capitals and following[:1].islower()):
-            sentences.append(" ".join(words[begun:place]))
-            begun = place
+            sentences.append(" ".join(words[begun:number]))
+            begun = number
     return sentences + [" ".join(words[begun:])] * (begun < len(words))
 
 

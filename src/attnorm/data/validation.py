@@ -20,25 +20,15 @@ def whole_number(key: str, value: object, least: int = 1) -> list[str]:
     return [Problem(key, f"must be a whole number of at least {least}", value)]
 
 
-def non_empty_text(key: str, value: object) -> list[str]:
-    """A problem if `value` is not a nonempty string."""
-    return [] if isinstance(value, str) and value else [Problem(key, "must be a name, not empty", value)]
-
-
-def flag(key: str, value: object) -> list[str]:
-    """A problem if `value` is not a bool."""
-    return [] if isinstance(value, bool) else [Problem(key, "must be true or false", value)]
-
-
 def split_files(
-    paths: Mapping[str, object], splits: Iterable[str], problem: Callable[[str, Path], list[str]]
+    paths: Mapping[str, str | None], splits: Iterable[str], problem: Callable[[str, Path], list[str]]
 ) -> list[str]:
     """Problems with the files of these splits: a missing path, or the problems returned by `problem(key, path)`."""
     problems = []
     for split in splits:
         key = f"data.{split}={'null' if paths[split] is None else paths[split]}"
         path = paths[split]
-        if not isinstance(path, str) or not path:
+        if not path:
             problems.append(f"{key}: the {split} split is asked for; name its file")
         else:
             problems += problem(key, Path(path))

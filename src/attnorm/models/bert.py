@@ -4,8 +4,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.priors import needs_of
 from attnorm.models.config import EncoderConfig
-from attnorm.models.encoder import Encoder
-from attnorm.models.initialize import initialize
+from attnorm.models.heads import EncoderModel
 from attnorm.models.layers import ACTIVATIONS
 
 
@@ -23,35 +22,20 @@ class Head(nn.Module):
         return self.output(self.norm(self.activation(self.transform(states))))
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(EncoderModel):
     """An encoder with a head that predicts the token at each position.
 
     With `shape.tie_embeddings`, the output matrix is the token embedding, with a bias of its own.
-
-    attention: the tables of conf/attention/*.yaml.
-    seed:      seed of the initial parameters, see `initialize`. All models with an encoder have bit-equal initial
-               encoder parameters.
-    encoder:   the class of the encoder.
     """
 
-    sites = Encoder.sites
     provides = ("masked_positions",)  # facts for priors, see attnorm.attention.priors
 
-    def __init__(
-        self,
-        shape: EncoderConfig,
-        attention: dict,
-        vocab_size: int,
-        pad_id: int,
-        seed: int = 0,
-        encoder: type[Encoder] = Encoder,
-    ):
-        super().__init__()
-        self.shape, self.pad_id = shape, pad_id
-        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.d_model))
+    def build(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
         self.head = Head(shape, vocab_size)
-        initialize(self, seed)
-        if shape.tie_embeddings:
+
+    def start(self, seed: int) -> None:
+        super().start(seed)
+        if self.shape.tie_embeddings:
             self.head.output.weight = self.encoder.embeddings.tokens.weight
 
     def forward(self, ids: Tensor, segments: Tensor | None = None, masked_positions: Tensor | None = None) -> Tensor:

@@ -53,8 +53,8 @@ class Recurrent(nn.Module):
         """states (B, N, D), real bool (B, N). A sequence may consist of padding alone."""
         lengths = real.sum(1).clamp(min=1).cpu()  # the GRU takes no empty sequence
         packed = pack_padded_sequence(states, lengths, batch_first=True, enforce_sorted=False)
-        found, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=states.shape[1])
-        return found.masked_fill(~real[..., None], 0.0)
+        outputs, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=states.shape[1])
+        return outputs.masked_fill(~real[..., None], 0.0)
 
 
 class Pooled(SitePooling):
@@ -162,10 +162,10 @@ class Hierarchical(DocumentClassifier):
 
     def encode_words(self, words: Tensor, real: Tensor, sentences: Tensor) -> Tensor:
         """The states (B, N, W) of words (B, N, D) among the words of their sentence."""
-        places = positions_in(sentences.masked_fill(~real, -1), real)  # within the sentence
-        count, longest = int(sentences.max()) + 1, int(places.max()) + 1
+        positions = positions_in(sentences.masked_fill(~real, -1), real)  # within the sentence
+        count, longest = int(sentences.max()) + 1, int(positions.max()) + 1
         row = torch.arange(len(words), device=words.device)[:, None] * count + sentences  # of the sentence, (B, N)
-        rows, columns = row[real], places[real]
+        rows, columns = row[real], positions[real]
         table = words.new_zeros(len(words) * count, longest, words.shape[-1])
         present = torch.zeros(table.shape[:2], dtype=torch.bool, device=words.device)
         table[rows, columns], present[rows, columns] = words[real], True

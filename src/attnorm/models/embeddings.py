@@ -58,8 +58,8 @@ class Embeddings(nn.Module):
         else:  # the values can only be too large if the row is longer than the table
             last = length if length <= self.max_positions else int(positions.max()) + 1
         assert last <= self.max_positions, f"got {last} positions, but the model has {self.max_positions}"
-        places = table[offset:last] if positions is None else F.embedding(positions, table)
-        x = self.tokens(ids) * self.scale + places
+        of_positions = table[offset:last] if positions is None else F.embedding(positions, table)
+        x = self.tokens(ids) * self.scale + of_positions
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types))
         elif types is not None:

@@ -96,8 +96,8 @@ class GridLayer(nn.Module):
                 keys = residual.norm(states) if residual.pre else states
             return self.attention(queries, keys, log_prior=log_prior)
 
-        found = self.feed_forward_residual(residual(unfold(start), attend), self.feed_forward)
-        return fold(found, start.shape[1:-1])
+        x = self.feed_forward_residual(residual(unfold(start), attend), self.feed_forward)
+        return fold(x, start.shape[1:-1])
 
 
 def means(x: Tensor, grid: Grid) -> Tensor:

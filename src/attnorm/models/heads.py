@@ -7,12 +7,14 @@ from attnorm.models.encoder import Encoder
 from attnorm.models.initialize import initialize
 
 
-class SpanModel(nn.Module):
-    """Predicts where an answer starts and ends, with two scores per token ("BERT", Sec. 4.2).
+class EncoderModel(nn.Module):
+    """An encoder with a head. A subclass implements `build` and `forward`.
 
     attention: the tables of conf/attention/*.yaml.
-    seed:      seed of the initial parameters, see `initialize`.
+    seed:      seed of the initial parameters, see `initialize`. All models with an encoder have bit-equal initial
+               encoder parameters.
     encoder:   the class of the encoder.
+    labels:    the number of labels, if the head predicts labels.
     """
 
     sites = Encoder.sites
@@ -23,14 +25,31 @@ class SpanModel(nn.Module):
         attention: dict,
         vocab_size: int,
         pad_id: int,
+        *,
         seed: int = 0,
         encoder: type[Encoder] = Encoder,
+        labels: int = 1,
     ):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
         self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.d_model))
-        self.spans = nn.Linear(shape.d_model, 2)
+        self.build(shape, vocab_size, labels)
+        self.start(seed)
+
+    def build(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
+        """Creates the modules of the head. The arguments are those of the class."""
+        raise NotImplementedError
+
+    def start(self, seed: int) -> None:
+        """Initializes the parameters."""
         initialize(self, seed)
+
+
+class SpanModel(EncoderModel):
+    """Predicts where an answer starts and ends, with two scores per token ("BERT", Sec. 4.2)."""
+
+    def build(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
+        self.spans = nn.Linear(shape.d_model, 2)
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         """ids, int (B, N), padded; types, int (B, N), None: all 0 -> scores (B, N, 2) of start and end.
@@ -40,30 +59,15 @@ class SpanModel(nn.Module):
         return self.spans(self.encoder(ids, ids != self.pad_id, types=types))
 
 
-class Classifier(nn.Module):
+class Classifier(EncoderModel):
     """A label for a text or a pair of texts: Linear and tanh on the first state (BERT's pooler), dropout, Linear.
 
-    labels: the number of labels; 1 for a number (regression). The other arguments are those of `SpanModel`.
+    labels: the number of labels; 1 for a number (regression).
     """
 
-    sites = Encoder.sites
-
-    def __init__(
-        self,
-        shape: EncoderConfig,
-        attention: dict,
-        vocab_size: int,
-        pad_id: int,
-        labels: int,
-        seed: int = 0,
-        encoder: type[Encoder] = Encoder,
-    ):
-        super().__init__()
-        self.shape, self.pad_id = shape, pad_id
-        self.encoder = encoder(shape, attention, nn.Embedding(vocab_size, shape.d_model))
+    def build(self, shape: EncoderConfig, vocab_size: int, labels: int) -> None:
         self.pooler, self.dropout = nn.Linear(shape.d_model, shape.d_model), nn.Dropout(shape.dropout)
         self.classifier = nn.Linear(shape.d_model, labels)
-        initialize(self, seed)
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         """ids, int (B, N), padded; types, int (B, N), None: all 0 -> scores (B, labels)."""

@@ -40,23 +40,23 @@ def load_into(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
     match, and so must those of the head if the weights have one. Otherwise, ValueError lists every mismatch, and the
     model is unchanged.
     """
-    places = {k: v for k, v in model.state_dict(keep_vars=True).items() if not k.startswith(TASK_HEADS)}
-    sources = {name: source for name in places if (source := source_of(name, model, tensors))}
-    problems = [problem for name in sources if (problem := misfit(name, places[name], tensors[sources[name]]))]
+    parameters = {k: v for k, v in model.state_dict(keep_vars=True).items() if not k.startswith(TASK_HEADS)}
+    sources = {name: source for name in parameters if (source := source_of(name, model, tensors))}
+    problems = [problem for name in sources if (problem := misfit(name, parameters[name], tensors[sources[name]]))]
 
     first: dict[int, str] = {}  # the source of each parameter; a tied parameter has several names
     for name, source in sources.items():
-        other = first.setdefault(id(places[name]), source)
+        other = first.setdefault(id(parameters[name]), source)
         if not torch.equal(tensors[source], tensors[other]):
             problems.append(
                 f"{source} and {other}: two tensors in the weights, one in the model (model.tie_embeddings=true)"
             )
-    missing = [name for name, place in places.items() if id(place) not in first]
+    missing = [name for name, parameter in parameters.items() if id(parameter) not in first]
     unused = [name for name in tensors if name not in sources.values()]
     has_head = any(name.startswith("head.") for name in tensors)
     for name in missing:
         if not (MAY_DIFFER.search(name) or MAY_BE_NEW.search(name) or (name.startswith("head.") and not has_head)):
-            problems.append(f"{name}: missing from the weights, {tuple(places[name].shape)} in the model")
+            problems.append(f"{name}: missing from the weights, {tuple(parameters[name].shape)} in the model")
     for name in unused:
         if name.startswith("encoder.") and not MAY_DIFFER.search(name):
             problems.append(f"{name}: {tuple(tensors[name].shape)} in the weights, missing from the model")
@@ -65,7 +65,8 @@ def load_into(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
         raise DataError("\n  ".join(["the weights do not fit the model:", *problems]) + f"\n{advice}")
 
     for name, source in sources.items():
-        places[name].copy_(tensors[source][tuple(map(slice, places[name].shape))])  # a longer table is truncated
+        used = tuple(map(slice, parameters[name].shape))  # a longer table is truncated
+        parameters[name].copy_(tensors[source][used])
     anew = [name for name in model.state_dict() if name.startswith(TASK_HEADS)]
     return LoadReport(list(sources), missing + anew, unused)
 
@@ -81,14 +82,14 @@ def source_of(name: str, model: nn.Module, tensors: dict[str, Tensor]) -> str | 
     return None
 
 
-def misfit(name: str, place: Tensor, tensor: Tensor) -> str | None:
+def misfit(name: str, parameter: Tensor, tensor: Tensor) -> str | None:
     """Describes the mismatch of a tensor's shape. None if the shape fits."""
-    there, here = tuple(tensor.shape), tuple(place.shape)
-    problem = f"{name}: {there} in the weights, {here} in the model"
-    if there == here:
+    read, own = tuple(tensor.shape), tuple(parameter.shape)
+    problem = f"{name}: {read} in the weights, {own} in the model"
+    if read == own:
         return None
     axis = 1 if name.endswith("log_u") else 0
-    if POSITIONS.search(name) and there[:axis] == here[:axis] and there[axis + 1 :] == here[axis + 1 :]:
+    if POSITIONS.search(name) and read[:axis] == own[:axis] and read[axis + 1 :] == own[axis + 1 :]:
         key = "model.max_target" if name.startswith(("embeddings.", "prior.")) else "model.max_source"
-        return None if there[axis] > here[axis] else f"{problem}; {key} must be at most {there[axis]}"
+        return None if read[axis] > own[axis] else f"{problem}; {key} must be at most {read[axis]}"
     return problem

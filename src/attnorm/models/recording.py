@@ -70,26 +70,26 @@ class LayerRecord:
         """
         seen = self.seen
         given: dict[str, Any] = {"allowed": seen.allowed, "log_prior": seen.log_prior}
-        found = head_measures(seen.weights, seen.allowed)
-        found["objective"] = transport_objective(seen.weights, seen.scores, **given)
-        found["objective_rows"] = row_optimum(seen.scores, **given)
-        found["objective_both"] = transport_optimum(seen.scores, **given)
+        measures = head_measures(seen.weights, seen.allowed)
+        measures["objective"] = transport_objective(seen.weights, seen.scores, **given)
+        measures["objective_rows"] = row_optimum(seen.scores, **given)
+        measures["objective_both"] = transport_optimum(seen.scores, **given)
         if seen.scale is None:
-            return found
-        found["query_likelihood"] = mean_of_known(query_log_likelihood(seen.q, seen.k, seen.allowed, seen.scale))
-        found["key_likelihood"] = mean_of_known(key_log_likelihood(seen.q, seen.k, seen.allowed, seen.scale))
+            return measures
+        measures["query_likelihood"] = mean_of_known(query_log_likelihood(seen.q, seen.k, seen.allowed, seen.scale))
+        measures["key_likelihood"] = mean_of_known(key_log_likelihood(seen.q, seen.k, seen.allowed, seen.scale))
         of_keys = self.module.key_value.weight[: self.module.key_value.in_features]  # (W, W)
         evidence = seen.q.double() @ of_keys.double().unflatten(0, (self.module.heads, -1))  # W_k' q, (B, H, N, W)
         templates = (seen.scale * self.memory)[:, None].expand(-1, self.module.heads, -1, -1)
         if self.module.scorer.keeps_keys:  # otherwise, the scores are not products with these templates
-            found["deviation"] = mean_of_known(fenchel_deviation(evidence, templates, **given))
-        found["deviation_keys"] = mean_of_known(fenchel_deviation(seen.q, seen.k, **given, alpha=seen.scale))
-        return found
+            measures["deviation"] = mean_of_known(fenchel_deviation(evidence, templates, **given))
+        measures["deviation_keys"] = mean_of_known(fenchel_deviation(seen.q, seen.k, **given, alpha=seen.scale))
+        return measures
 
     def of_states(self) -> dict[str, dict[str, Tensor]]:
         """`state_measures` of the output of the attention, and of that of the residual connection if there is one."""
         states = {"output": self.output} | ({} if self.residual is None else {"residual": self.residual})
-        return {place: state_measures(x, self.live) for place, x in states.items()}
+        return {name: state_measures(x, self.live) for name, x in states.items()}
 
 
 def mean_of_known(values: Tensor) -> Tensor:

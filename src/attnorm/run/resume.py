@@ -73,7 +73,7 @@ def explained(problems: list[str], checkpoint: Path) -> list[str]:
     """The problems, and what to do about them."""
     advice = (
         f"ckpt_path={checkpoint}: resuming repeats the settings of the run; to start a new run from its weights, use "
-        f"model.init={checkpoint.parent.parent} (for runs with tokenizer=wordpiece; see docs/pretrained.md)"
+        f"model.init={checkpoint.parent.parent} (see docs/pretrained.md)"
     )
     return [*problems, advice]
 

@@ -4,20 +4,21 @@ from pathlib import Path
 
 import torch
 
-from attnorm.data.tokenizers.base import check_tokenizer
+from attnorm.data.tokenizers.base import Tokenizer, check_tokenizer, tokenizer_class
+from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.models.bert_checkpoint import weight_files
 from attnorm.models.config import TransformerConfig
 from attnorm.models.load_weights import LoadReport, load_into, read_shape, read_weights
-from attnorm.parts import TARGET
+from attnorm.parts import TARGET, options_of
 from attnorm.run.checkpoint import BEST, read_checkpoint
 from attnorm.run.config_file import FILE, read_config
 from attnorm.run.integrity import listed, not_finite, parameters_of
 from attnorm.schema import parameters, value_problems
 
 FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
-WORDPIECE = f"{WordPiece.__module__}.{WordPiece.__qualname__}"
+TOKENIZERS = (WordPiece, SentencePiece)  # those that a new run can take over
 SHAPE = (  # what the weights decide
     *("d_model", "n_heads", "ffn_dim", "encoder_layers", "positions", "norm_first", "embedding_norm", "norm_eps"),
     *("residual", "type_vocab_size", "activation", "tie_embeddings"),
@@ -29,7 +30,7 @@ def resolve_init(cfg: dict) -> dict:
 
     A tokenizer.file that was typed is kept. For a resumed run, both are read from its folder, because the weights that
     it started from may no longer be there. Raises ConfigError, with all problems, if the folder does not have weights,
-    if the model asks for more positions than the weights have, or if the vocabulary is another one.
+    if the model asks for more positions than the weights have, or if the tokenizer is another one.
     """
     model, tokenizer = cfg["model"], cfg["tokenizer"]
     if not isinstance(model.get("init"), str):
@@ -42,22 +43,28 @@ def resolve_init(cfg: dict) -> dict:
         if folder is None:
             folder = folder_of(model["init"])
             check_weights(folder)
-        there = shape_of(folder)
+        there, kind = shape_of(folder), tokenizer_there(folder)
     except ValueError as error:
         raise ConfigError([f"{key}: {error}"]) from error
-    if tokenizer.get(TARGET) != WORDPIECE or tokenizer.get("file") is None:
-        tokenizer = {TARGET: WORDPIECE, "file": str(folder), "lowercase": tokenizer.get("lowercase")}
+    if tokenizer.get("file") is None or (resumed(cfg) and not Path(str(tokenizer["file"])).exists()):
+        kept = {"lowercase": tokenizer.get("lowercase")} if kind is WordPiece else {}
+        tokenizer = {TARGET: f"{kind.__module__}.{kind.__qualname__}", "file": str(folder), **kept}
     problems = []
     for name in ("max_source", "max_target"):
         most, asked = there["positions_there"], model.get(name)
+        if most is not None:
+            most = there.get(name, most)  # a run with a decoder has two tables
         if isinstance(asked, int) and most is not None and asked > most:
             problems.append(f"model.{name}={asked}: {key} has {most} positions")
     try:
-        pieces = pieces_of(tokenizer)
+        cls, pieces = tokenizer_class(tokenizer), pieces_of(tokenizer)
     except ValueError as error:
         problems += str(error).splitlines()
     else:
-        if pieces != there["vocab_size"]:
+        if not issubclass(cls, kind):
+            trained = f"{key} was trained with {kind.__name__}; leave tokenizer.file out"
+            problems.append(f"tokenizer.file={tokenizer['file']}: for {cls.__name__}, but {trained}")
+        elif pieces != there["vocab_size"]:
             trained = f"{key} was trained with {there['vocab_size']:,}"
             problems.append(f"tokenizer.file={tokenizer['file']}: {pieces:,} pieces, but {trained}")
     if problems:
@@ -80,7 +87,7 @@ def pieces_of(tokenizer: dict) -> int:
     """The vocabulary size of a tokenizer that is read from a file. Raises DataError if it is not a tokenizer."""
     if problems := check_tokenizer(tokenizer):
         raise ConfigError(problems)
-    return WordPiece.from_settings(file=tokenizer["file"], lowercase=tokenizer.get("lowercase")).vocab_size
+    return tokenizer_class(tokenizer).from_settings(None, **options_of(tokenizer)).vocab_size
 
 
 def folder_of(init: str) -> Path:
@@ -115,12 +122,20 @@ def shape_of(folder: Path) -> dict:
     for name in model.keys() & known.keys():
         for problem in value_problems(f"config.yaml: model.{name}", model[name], known[name].annotation):
             raise DataError(problem)
-    if not (folder / WordPiece.FILE).is_file():
-        raise DataError("the tokenizer of this run is not WordPiece; start from a run with tokenizer=wordpiece")
     positions = model["max_source"] if model["positions"] == "learned" else None
-    pieces = WordPiece.from_settings(file=str(folder / WordPiece.FILE)).vocab_size
+    pieces = tokenizer_there(folder).load(folder).vocab_size
     defaults = {"norm_eps": 1e-5, "type_vocab_size": 0, "residual": True}  # of runs whose model had no such key
     return {**defaults, **model, "positions_there": positions, "vocab_size": pieces}
+
+
+def tokenizer_there(folder: Path) -> type[Tokenizer]:
+    """The class of the tokenizer in a folder with weights. Raises DataError for a run with one of another kind."""
+    if not is_run(folder):
+        return WordPiece
+    for kind in TOKENIZERS:
+        if (folder / kind.FILE).is_file():
+            return kind
+    raise DataError("only the tokenizers of runs with tokenizer=sentencepiece or tokenizer=wordpiece can be taken over")
 
 
 def check_weights(folder: Path) -> None:

@@ -34,8 +34,7 @@ def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
     if state_of(job.folder).is_unfinished:
         trusted = ["trust_code=true"] if names_code(job) else []
         return [*program, f"resume={_text(job.folder)}", *trusted]
-    single = ["hydra.mode=RUN"] if any(it.startswith("hparams_search=") for it in job.overrides) else []
-    return [*program, *job.overrides, *single, f"hydra.run.dir={_text(job.folder)}"]
+    return [*program, *job.overrides, f"hydra.run.dir={_text(job.folder)}"]
 
 
 def names_code(job: Job) -> bool:

@@ -1,1 +1,1 @@
-"""The tasks. Each subpackage contains the features, the LightningModule, the metric and the task class of one task."""
+"""The tasks, one per subpackage: `task.py` has the task and its module; larger parts have files of their own."""

@@ -1,17 +1,20 @@
-"""What the tasks that predict one label per example share: cross-entropy, accuracy, predictions and the baseline."""
+"""What the tasks that predict one label per example share: features, loss, accuracy, predictions and the baseline."""
 
 import json
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnorm.data.featurizer import Table
+from attnorm.data import validation as checks
+from attnorm.data.featurizer import Featurizer, Table
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
 from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.results import Predictions, Results
@@ -19,6 +22,40 @@ from attnorm.tasks.task import Task
 
 SHOWN = 5  # samples
 FILE = "labels.json"
+
+
+class LabelFeaturizer(Featurizer):
+    """One row per example, with the number of its label in the column `label`.
+
+    A subclass implements `settings`, `columns`, `inputs` and `describe`.
+
+    labels:  the names of the labels, whose order defines their numbers.
+    unknown: the message about another label.
+    """
+
+    unknown = "data: label {!r} is not one that the model was trained on"
+
+    def __init__(self, labels: Sequence[str]):
+        self.labels = list(labels)
+
+    @abstractmethod
+    def inputs(self, texts: dict[str, list[str]], tokenizer: Tokenizer) -> tuple[dict[str, list], dict[str, int]]:
+        """The other columns of the rows, and counts that are summed over the split."""
+
+    def encode(
+        self, texts: dict[str, list[str]], first: int, tokenizer: Tokenizer
+    ) -> tuple[Mapping[str, Sequence], dict[str, int]]:
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        if unknown := sorted(set(texts["label"]) - numbers.keys()):
+            raise DataError(checks.unknown(self.unknown.format(unknown[0]), unknown[0], self.labels))
+        columns, counts = self.inputs(texts, tokenizer)
+        examples = Counter(texts["label"])
+        counts |= {f"label {name}": examples[name] for name in self.labels}
+        return {**columns, "label": [numbers[name] for name in texts["label"]]}, counts
+
+    def shares(self, counts: dict[str, int]) -> str:
+        """The share of each label in a split: "yes 50.0%, no 50.0%"."""
+        return ", ".join(f"{name} {counts[f'label {name}'] / counts['kept']:.1%}" for name in self.labels)
 
 
 class LabelModule(TaskModule):

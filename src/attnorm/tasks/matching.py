@@ -1,14 +1,12 @@
 """Matches predictions to reference questions by id, and counts missing and extra predictions."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from attnorm.errors import DataError
+from attnorm.wording import counted, listed
 
 log = logging.getLogger(__name__)
-
-NAMED = 10  # maximum number of ids in a message
-LONGEST = 60  # maximum number of characters of an id in a message
 
 
 def matched(predictions: Mapping[str, str], gold: Collection[str]) -> tuple[dict[str, str], dict[str, int]]:
@@ -31,14 +29,3 @@ def matched(predictions: Mapping[str, str], gold: Collection[str]) -> tuple[dict
         log.warning("%s without a prediction, scored 0: %s", counted(len(missing), "question"), listed(missing))
     kept = {name: given for name, given in predictions.items() if name in gold}
     return kept, {"missing": len(missing), "extra": len(extra)}
-
-
-def counted(count: int, what: str) -> str:
-    """'1 question', '1,200 questions'."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few names, separated by commas."""
-    shown = (name if len(name) <= LONGEST else f"{name[:LONGEST]}..." for name in names[:NAMED])
-    return ", ".join(shown) + (", ..." if len(names) > NAMED else "")

@@ -33,7 +33,7 @@ Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the
 
 
 class Task(ABC):
-    """A task builds the data, the model and the LightningModule of a run from a configuration.
+    """A task builds the data and the model of a run, with its loss and its metrics, from a configuration.
 
     To add a task, write a subclass and name it with `_target_` in a YAML file of the group `task`.
 
@@ -78,7 +78,7 @@ class Task(ABC):
 
     @abstractmethod
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TaskModule:
-        """Builds the LightningModule of a model."""
+        """The model with its loss and its metrics."""
 
     @classmethod
     def provides(cls, model: type) -> tuple[str, ...]:
@@ -249,9 +249,9 @@ class Task(ABC):
         If several processes train together, each of them evaluates its share of the batches, and all have the result.
         The values of single examples are stored in `module.examples`, in the order of the rows.
         """
-        module.eval()
+        module.model.eval()
         module.begin_validation(keep_examples=True)
-        batches, device, ranks = self.collator(split), next(module.parameters()).device, Ranks.present()
+        batches, device, ranks = self.collator(split), next(module.model.parameters()).device, Ranks.present()
         parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
         samples: dict[int, list[dict[str, str]]] = {}
         for number, part in tracked(ranks.share(list(parts)), split.name):

@@ -18,7 +18,7 @@ from torch import nn
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.errors import ConfigError, Problem
-from attnorm.tasks.module import TaskModule
+from attnorm.training.module import TrainingModule
 
 log = getLogger(__name__)
 
@@ -48,15 +48,15 @@ class CompiledModel(pl.Callback):
             "seconds": round(self.seconds, 1),
         }
 
-    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        assert isinstance(task, TaskModule)
-        try_compiler(task.device)
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
+        try_compiler(module.device)
         torch.compiler.reset()  # what an earlier run of this process compiled does not count
-        self.model = task.model
+        self.model = module.model
         self.start = counts()
         self.limit = torch._dynamo.config.recompile_limit
         torch._dynamo.config.recompile_limit = GRAPHS  # ours is reached first
-        task.model.forward = self.guarded(task.model)
+        module.model.forward = self.guarded(module.model)
         if trainer.is_global_zero:
             log.info("run.compile=true: the model is compiled; the first batches take longer")
 
@@ -92,7 +92,7 @@ class CompiledModel(pl.Callback):
                 self.graphs,
             )
 
-    def teardown(self, trainer: pl.Trainer, task: pl.LightningModule, stage: str) -> None:
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         self.release()
 
     def on_exception(self, *_: object) -> None:

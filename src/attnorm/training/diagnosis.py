@@ -2,7 +2,7 @@
 every gradient is checked."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.errors import RunError
-from attnorm.tasks.module import Microbatch, TaskModule, random_state
+from attnorm.tasks.module import TaskModule
+from attnorm.tasks.ranks import whole
+from attnorm.training.module import Microbatch, random_state, set_random_state
 
 
 class Finding(NamedTuple):
@@ -29,8 +31,12 @@ class Finding(NamedTuple):
     gradient: str | None = None
 
 
-def examine(task: TaskModule, part: Microbatch, backward: bool) -> Finding:
+def examine(
+    task: TaskModule, part: Microbatch, backward: bool, precision: AbstractContextManager | None = None
+) -> Finding:
     """Repeats the forward pass of a microbatch with the same random state and, if wanted, the backward pass.
+
+    precision: the context in which the passes are made, if it is not the present one.
 
     The model, its gradients and the random generators are left as they were. Parameters that are sharded over devices
     take part in the forward pass only.
@@ -41,7 +47,7 @@ def examine(task: TaskModule, part: Microbatch, backward: bool) -> Finding:
         _random_state(part.random_state, part.batch["rows"].device),
         torch.compiler.set_stance("force_eager"),  # compiled code would not call the hooks
         torch.set_grad_enabled(not sharded),
-        _precision(task),
+        precision or nullcontext(),
         _watched(task.model) as seen,
     ):
         objective = task.loss(part.batch).objective
@@ -72,7 +78,7 @@ def replay(file: Path | str, task: TaskModule) -> list[Finding]:
         raise RunError(f"{file}: not a file of a failed update")
     if content.get("parameters") is not None:
         task.model.load_state_dict(content["parameters"])
-    task.train()
+    task.model.train()
     autocast: Any = nullcontext()
     if content["precision"].endswith("-mixed"):
         dtype = torch.bfloat16 if content["precision"].startswith("bf16") else torch.float16
@@ -95,11 +101,7 @@ def saved(part: Microbatch) -> dict[str, Any]:
 
 def saved_parameters(model: nn.Module) -> dict[str, Tensor]:
     """The whole parameters and buffers of a model, on the CPU. If they are sharded, every rank has to call this."""
-    return {name: _whole(tensor.detach()).cpu() for name, tensor in model.state_dict().items()}
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return {name: whole(tensor.detach()).cpu() for name, tensor in model.state_dict().items()}
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -111,22 +113,10 @@ def _random_state(state: dict[str, Tensor], device: torch.device) -> Iterator[No
     """Puts the random generators into a state, and back afterwards."""
     before = random_state(device)
     try:
-        _set_random_state(state, device)
+        set_random_state(state, device)
         yield
     finally:
-        _set_random_state(before, device)
-
-
-def _set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def _precision(task: TaskModule) -> Any:
-    """The precision in which the task is being trained; outside of training, the one that is set already."""
-    trainer = task._trainer
-    return nullcontext() if trainer is None else trainer.precision_plugin.train_step_context()
+        set_random_state(before, device)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnorm.attention.multihead import observe
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.sampler import MicroBatch
-from attnorm.tasks.module import TaskModule, random_state
+from attnorm.tasks.module import TaskModule
+from attnorm.training.module import random_state, set_random_state
 
 QUANTILES = (0.1, 0.5, 0.9)  # of the lengths of the training examples that are counted
 FORWARD_AND_BACKWARD = 3  # the backward pass has two products for each one of the forward pass
@@ -49,20 +50,18 @@ def flops_per_token(task: TaskModule, loader: ResumableLoader) -> float | None:
     """
     order = np.argsort(loader.sampler.lengths.sum(1), kind="stable")
     rows = [int(order[int(quantile * len(order))]) for quantile in QUANTILES]
-    device, was_training = task.device, task.training
+    device, was_training = next(task.model.parameters()).device, task.model.training
     state = random_state(device)
     tokens = 0
-    task.eval()
+    task.model.eval()
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), observe(task.model, lambda *_: None), counter:
         for row in rows:
             batch = {name: it.to(device) for name, it in loader.dataset[MicroBatch([row], 1)].items()}
             task.loss(batch)
             tokens += int(task.tokens(batch))
-    task.train(was_training)
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    task.model.train(was_training)
+    set_random_state(state, device)
     found = FORWARD_AND_BACKWARD * counter.get_total_flops()
     return found / tokens if tokens and found else None
 

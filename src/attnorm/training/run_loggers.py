@@ -1,6 +1,7 @@
 """The loggers of a run: started before training, closed once everything has been sent to them."""
 
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -38,10 +39,9 @@ class RunLoggers(pl.Callback):
         cfg: dict[str, Any],
         run_folder: Path,
         label: str,
-        group: str | None = None,
         draw: Callable[[Path], list[Path]] | None = None,
     ):
-        self.cfg, self.run_folder, self.label, self.group, self.draw = cfg, run_folder, label, group, draw
+        self.cfg, self.run_folder, self.label, self.draw = cfg, run_folder, label, draw
         self.metrics_file = MetricsFile(run_folder / "metrics.csv")
         self.others: list[Logger] = []
 
@@ -55,7 +55,7 @@ class RunLoggers(pl.Callback):
             "run_name": f"{self.cfg['task']['name']} {self.label} seed {self.cfg['seed']}",
             "tags": self.cfg["tags"],
             "config": self.cfg,
-            "group": self.group,
+            "group": os.environ.get("WANDB_RUN_GROUP"),  # which a sweep sets for its jobs
         }
         self.others = build_components(self.cfg, "logger", **facts, **self._resumed())
         for logger in self.others:
@@ -72,10 +72,10 @@ class RunLoggers(pl.Callback):
             "first_step": read_checkpoint(checkpoint)["global_step"] + 1,
         }
 
-    def teardown(self, trainer: pl.Trainer, task: pl.LightningModule, stage: str) -> None:
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         self._detach(trainer)
 
-    def on_exception(self, trainer: pl.Trainer, task: pl.LightningModule, error: BaseException) -> None:
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, error: BaseException) -> None:
         self._detach(trainer)
 
     def _detach(self, trainer: pl.Trainer) -> None:

@@ -21,7 +21,6 @@ from attnorm.run.config_file import FILE
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.resume import deciding
 from attnorm.run.state import locked
-from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
@@ -30,12 +29,13 @@ from attnorm.training.callbacks.graceful_stop import GracefulStop
 from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.out_of_memory import OutOfMemory
-from attnorm.training.callbacks.progress_file import ProgressFile
-from attnorm.training.callbacks.run_record import RunRecord
+from attnorm.training.callbacks.resuming import RunRecord
+from attnorm.training.callbacks.run_files import ProgressFile
 from attnorm.training.callbacks.throughput import Throughput
 from attnorm.training.callbacks.watchdog import Watchdog
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.environment import is_first_rank
+from attnorm.training.module import TrainingModule
 from attnorm.training.profiler import profiled
 from attnorm.training.run_folder import load_weights, resume_history, start_record
 from attnorm.training.run_log import RunLog
@@ -54,7 +54,6 @@ def train(
     overrides: Sequence[str] = (),
     *,
     draw: Draw | None = None,
-    group: str | None = None,
 ) -> float | None:
     """Trains, keeps the best model by the task's metric, and scores it.
 
@@ -62,7 +61,6 @@ def train(
     run_folder: made here; everything that the run leaves behind is in it. It is locked until the run ends.
     overrides:  the overrides of this run, which are recorded.
     draw:       draws the figures of a run folder; they are sent to the loggers, also of a run that was stopped.
-    group:      the sweep that the run belongs to, for loggers.
 
     Returns the best value of the metric that the task monitors. Whatever stops the run (an exception, a signal) is
     written into summary.json before it is raised again. Raises RunError if another process is training in the folder.
@@ -80,7 +78,7 @@ def train(
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
         GracefulStop(run_folder / "checkpoints") as stop,
         Watchdog(run_folder, cfg["run"]["hang_timeout"], summary.fail) as watchdog,
-        RunLoggers(cfg, run_folder, label, group, draw) as loggers,
+        RunLoggers(cfg, run_folder, label, draw) as loggers,
         OutOfMemory(cfg) as memory,
     ):
         if is_first:
@@ -92,11 +90,11 @@ def train(
         if is_first:
             keep_data_facts(task, splits, run_folder)
         model = build_model(task, splits["train"].tokenizer, show=is_first)
-        module = task.module(model, splits["train"].tokenizer, splits["validation"])
-        module.optimization = task.optimization()
-        progress = ProgressFile(run_folder, module.monitor, module.mode, summary.wall_seconds)
+        task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
+        module = TrainingModule(task_module, task.optimization())
+        progress = ProgressFile(run_folder, task_module.monitor, task_module.mode, summary.wall_seconds)
         watching = [throughput, finite, memory, progress, watchdog, loggers]
-        trainer = build_trainer(cfg, run_folder, module, loggers.open(), watching, stop)
+        trainer = build_trainer(cfg, run_folder, task_module, loggers.open(), watching, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates, run_folder)
@@ -119,7 +117,7 @@ def train(
     return summary.get("best_value")
 
 
-def fit(trainer: pl.Trainer, module: TaskModule, data: TaskDataModule, checkpoint: str | None) -> None:
+def fit(trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, checkpoint: str | None) -> None:
     """Trains. Raises CheckpointError if Lightning cannot restore the state that is in the checkpoint."""
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
@@ -149,7 +147,7 @@ def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module
 
 
 def keep_run_record(
-    task: Task, trainer: pl.Trainer, module: TaskModule, data: TaskDataModule, updates: int, run_folder: Path
+    task: Task, trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, updates: int, run_folder: Path
 ) -> None:
     """Stores in every checkpoint what a resumed run must agree with. If this run is resumed, compares it with
     its checkpoint, and takes over the history of the run."""
@@ -157,7 +155,6 @@ def keep_run_record(
     record = RunRecord(deciding(cfg), task.data_fingerprints(data.splits), tokenizer, updates)
     trainer.callbacks.insert(0, record)  # type: ignore[attr-defined]  # set by Lightning
     if cfg["ckpt_path"]:
-        assert module.optimization is not None
         record.check(Path(cfg["ckpt_path"]), module.optimization)
         if is_first_rank():
             resume_history(Path(cfg["ckpt_path"]), run_folder, module.model, cfg["trainer"].get("precision"))
@@ -200,7 +197,7 @@ def describe_length(trainer: pl.Trainer, data: TaskDataModule, updates: int, run
 def evaluate_best(
     task: Task,
     trainer: pl.Trainer,
-    module: TaskModule,
+    module: TrainingModule,
     data: TaskDataModule,
     steps: int,
     updates: int,
@@ -213,11 +210,13 @@ def evaluate_best(
     results; what summary.json says of them."""
     split = data.splits["validation"]
     trainer.strategy.barrier()  # until the first rank has written the best checkpoint
+    task_module = module.task_module
     if is_sharded(module.model):
-        module = task.module(task.model(split.tokenizer), split.tokenizer, split)
+        task_module = task.module(task.model(split.tokenizer), split.tokenizer, split)
     best_file = run_folder / "checkpoints" / f"{BEST}.ckpt"
-    best_step = load_weights(module.model, best_file)
-    scores = task.score(module.to(trainer.strategy.root_device), split)
+    best_step = load_weights(task_module.model, best_file)
+    task_module.model.to(trainer.strategy.root_device)
+    scores = task.score(task_module, split)
     if scores.predictions is not None:
         scores.predictions.selecting = task.selecting(split)
     watchdog.finish(trainer)
@@ -235,5 +234,5 @@ def evaluate_best(
     for name, rows in recorded_scalars(run_folder).items():
         console.show_learned_scalar(name, rows, task.cfg["optimizer"].get("hybrid_lr_factor", 1))
     console.show_warnings(warnings)
-    best = {"monitor": module.monitor, "best_value": best_value(trainer), "best_step": best_step}
+    best = {"monitor": task_module.monitor, "best_value": best_value(trainer), "best_step": best_step}
     return {**best, "validation": scores.record(), "warnings": warnings}

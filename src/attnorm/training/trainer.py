@@ -15,11 +15,9 @@ from attnorm.run.checkpoint import AtomicCheckpointIO
 from attnorm.run.state import RunState
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints
-from attnorm.training.callbacks.early_stopping import EarlyStopping
-from attnorm.training.callbacks.environment_record import EnvironmentRecord
-from attnorm.training.callbacks.graceful_stop import GracefulStop, TimeLimit
-from attnorm.training.callbacks.plateau import PlateauSteps
-from attnorm.training.callbacks.rng_state import RandomStreams
+from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop, TimeLimit
+from attnorm.training.callbacks.resuming import PlateauSteps, RandomStreams
+from attnorm.training.callbacks.run_files import EnvironmentRecord
 from attnorm.training.callbacks.watchdog import SLOW
 from attnorm.training.compiled import compiled
 from attnorm.training.datamodule import TaskDataModule
@@ -32,7 +30,7 @@ FOREVER = 365 * 86400.0
 def build_trainer(
     cfg: dict[str, Any],
     run_folder: Path,
-    module: TaskModule,
+    task_module: TaskModule,
     loggers: list[Logger],
     required: list[pl.Callback],
     stop: GracefulStop,
@@ -45,7 +43,7 @@ def build_trainer(
     settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
     settings["profiler"] = profiler_of(settings.get("profiler"), run_folder)
     settings["strategy"] = build_strategy(settings) or "auto"
-    facts = {"run_folder": run_folder, "monitor": module.monitor, "mode": module.mode}
+    facts = {"run_folder": run_folder, "monitor": task_module.monitor, "mode": task_module.mode}
     callbacks = [RandomStreams(cfg["seed"]), PlateauSteps(), *build_components(cfg, "callbacks", **facts)]
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
@@ -53,7 +51,7 @@ def build_trainer(
     callbacks += [*compiled(cfg), EnvironmentRecord(run_folder)]
     if not settings.get("fast_dev_run"):
         folder, saving = run_folder / "checkpoints", RunSettings(**cfg["run"])
-        callbacks.append(Checkpoints(folder, module.monitor, module.mode, saving, stop))
+        callbacks.append(Checkpoints(folder, task_module.monitor, task_module.mode, saving, stop))
     plugins: list[Any] = [AtomicCheckpointIO()]
     if SLURMEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # `GracefulStop` requeues
@@ -84,7 +82,7 @@ def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
     """Tells the trainer how many updates to make and when to validate; returns the number of updates.
 
     Both depend on how many devices the trainer has found. Lightning must not compute them itself: it would build the
-    loaders too early (see `TaskModule.configure_optimizers`).
+    loaders too early (see `TrainingModule.configure_optimizers`).
     """
     data.trainer = trainer
     updates = data.num_training_steps()

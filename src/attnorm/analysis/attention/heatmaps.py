@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +12,8 @@ from attnorm.analysis.attention.reading import LayerAttention, Reading
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
+
+    from attnorm.analysis.notebook import Figure, FigureSet
 
 FORMATS = ("png", "svg")
 CELL, LARGEST, SMALLEST = 0.17, 11.0, 1.3  # inches: a cell, and the longest and shortest side of a heat map
@@ -22,27 +22,23 @@ WIDEST = 25.0  # inches of a figure with several columns
 LONGEST = 16  # characters of a token that are written
 
 
-def draw_reading(readings: Sequence[Reading], folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Draws one reading, or several ones next to each other, into a folder. Returns the files written.
+def draw_reading(readings: Sequence[Reading]) -> "FigureSet":
+    """Draws one reading, or several ones next to each other.
 
-    There is an overview of all layers and heads, and one figure per layer. Colours show the square root of the weights,
-    so that small weights are visible, on one scale per figure.
+    There is an overview of all layers and heads, "overview", and one figure per layer, such as "decoder_0_cross".
+    Colours show the square root of the weights, so that small weights are visible, on one scale per figure.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    from attnorm.analysis.notebook import FigureSet
+
     labels = list(dict.fromkeys(label for reading in readings for label in reading.layers))
-    figures: dict[str, Figure] = {"overview": overview(readings, labels)}
+    figures = FigureSet(overview=overview(readings, labels))
     figures |= {label.replace("/", "_"): draw_layer(readings, label) for label in labels}
-    written = []
-    for name, figure in figures.items():
-        for suffix in formats:
-            written.append(folder / f"{name}.{suffix}")
-            figure.savefig(written[-1], dpi=130)
-    return written
+    return figures
 
 
 def draw_layer(readings: Sequence[Reading], label: str) -> "Figure":
     """The heat maps of one layer: with one reading, its heads row by row; with several, one column per reading."""
-    from matplotlib.figure import Figure
+    from attnorm.analysis.notebook import Figure
 
     having = [reading for reading in readings if label in reading.layers]
     heads = list(dict.fromkeys(head for reading in having for head in reading.numbers[label]))
@@ -101,7 +97,7 @@ def written(token: str) -> str:
 
 def overview(readings: Sequence[Reading], labels: Sequence[str]) -> "Figure":
     """One small heat map per layer (row) and head (column), without tokens; several readings next to each other."""
-    from matplotlib.figure import Figure
+    from attnorm.analysis.notebook import Figure
 
     columns = [
         (reading, head) for reading in readings for head in sorted({it for of in reading.numbers.values() for it in of})

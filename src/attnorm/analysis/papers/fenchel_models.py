@@ -17,7 +17,7 @@ from attnorm.analysis.papers.fenchel_problems import LayerProblem, problems_of_o
 from attnorm.analysis.papers.registry import Settings
 from attnorm.analysis.run import load_run
 from attnorm.data.readers.text import read_lines
-from attnorm.data.sources.newswire_text import NewswireText
+from attnorm.data.sources.newswire import NewswireText
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.models.bert_checkpoint import read_json, read_shape, read_weights

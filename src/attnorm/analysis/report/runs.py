@@ -7,12 +7,12 @@ from pathlib import Path
 
 from attnorm.analysis.arms import Arm, TrainedRun, as_number, read_folder, run_folders, waiting_jobs
 from attnorm.analysis.report.tables import Cell, Column, Table, number
-from attnorm.analysis.verdict import count
 from attnorm.errors import RunError
 from attnorm.run.config_file import FILE
 from attnorm.run.state import PROGRESS, FolderLock, RunState, read_json
 from attnorm.sweeps.results import last_line
 from attnorm.sweeps.state import CONSOLE, EVENTS, SWEEP_LOCK
+from attnorm.wording import counted
 
 Places = Sequence[str | Path]
 LONGEST_REASON = 600  # characters
@@ -154,4 +154,4 @@ def runs_table(name: str, arms: Sequence[Arm]) -> Table:
                     Cell(str(run.folder)),
                 ]
             )
-    return Table(name, f"All {count(len(rows), 'run')}", columns, rows)
+    return Table(name, f"All {counted(len(rows), 'run')}", columns, rows)

@@ -14,12 +14,15 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pydantic import ValidationError
 
 from attnorm.data.captions import plain
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
+from attnorm.data.readers.records import Id, Record, Text, explained
 from attnorm.errors import DataError
 
 HEADERS = (["image", "caption"], ["image_name", "comment_number", "comment"])
@@ -108,31 +111,39 @@ def _numbered(text: str, where: str) -> tuple[str, str]:
     return image, caption
 
 
+class Image(Record):
+    """An image of a COCO file."""
+
+    id: Id
+    file_name: Text
+
+
+class Caption(Record):
+    """A caption of a COCO file."""
+
+    image_id: Id
+    caption: Text
+
+
+class Coco(Record):
+    """A COCO file."""
+
+    images: list[Image]
+    annotations: list[Caption]
+
+
 def _coco(path: Path) -> Iterator[tuple[str, str]]:
-    document = files.read_json(path)
-    if not isinstance(document, dict) or not all(
-        isinstance(document.get(it), list) for it in ("images", "annotations")
-    ):
-        raise DataError(f'{path}: expected COCO\'s object {{"images": [...], "annotations": [...]}}')
-    names: dict[object, str] = {}
-    for number, record in enumerate(document["images"]):
-        key, name = _fields(record, ("id", "file_name"), f"{path}: images[{number}]")
-        if key in names:
-            raise DataError(f"{path}: images[{number}]: the id {key} is repeated")
-        names[key] = str(name)
-    for number, record in enumerate(document["annotations"]):
-        where = f"{path}: annotations[{number}]"
-        key, caption = _fields(record, ("image_id", "caption"), where)
-        if key not in names:
-            raise DataError(f"{where}: there is no image with the id {key}")
-        yield names[key], caption
-
-
-def _fields(record: object, fields: tuple[str, str], where: str) -> tuple[Any, str]:
-    """An id and a text of a record."""
-    if not isinstance(record, dict) or not all(name in record for name in fields):
-        raise DataError(f"{where}: expected an object with {' and '.join(fields)}, got {json.dumps(record)[:60]}")
-    key, text = (record[name] for name in fields)
-    if isinstance(key, bool) or not isinstance(key, (int, str)) or not isinstance(text, str):
-        raise DataError(f"{where}: expected a number and a text, got {json.dumps([key, text])[:60]}")
-    return key, text
+    try:
+        document = Coco.model_validate(files.read_json(path))
+    except ValidationError as error:
+        expected = 'COCO\'s object {"images": [...], "annotations": [...]}'
+        raise DataError(f"{path}: {explained(error, '')}; expected {expected}") from error
+    names: dict[str, str] = {}
+    for number, image in enumerate(document.images):
+        if image.id in names:
+            raise DataError(f"{path}: images[{number}]: the id {image.id} is repeated")
+        names[image.id] = image.file_name
+    for number, caption in enumerate(document.annotations):
+        if caption.image_id not in names:
+            raise DataError(f"{path}: annotations[{number}]: there is no image with the id {caption.image_id}")
+        yield names[caption.image_id], caption.caption

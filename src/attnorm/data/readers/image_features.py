@@ -32,7 +32,7 @@ _NAMES = {
 }
 
 
-class Files(ImageFeatures):
+class FeatureFiles(ImageFeatures):
     """One view from each of `paths`, the primary one first. More than `max_boxes` boxes of an image raise an error.
 
     The first image of a view determines its width and whether it has a geometry. Only the requested features are read.
@@ -40,11 +40,11 @@ class Files(ImageFeatures):
     """
 
     def __init__(self, paths: Sequence[str | Path], max_boxes: int):
-        self.stores = [store(Path(path)) for path in paths]
-        self.names = [each.path.name for each in self.stores]
-        self.boxes = [max_boxes] * len(self.stores)
+        self.readers = [reader_of(Path(path)) for path in paths]
+        self.names = [each.path.name for each in self.readers]
+        self.boxes = [max_boxes] * len(self.readers)
         self.widths, self.geometry = [], []
-        for each in self.stores:
+        for each in self.readers:
             if each.first is None:
                 raise DataError(f"{each.path}: no features of any image in it")
             features, geometry = each.boxes(each.first)
@@ -66,11 +66,11 @@ class Files(ImageFeatures):
             for view in range(len(self._used()))
         ]
 
-    def _used(self) -> list["Store"]:
-        return self.stores[: len(self.names)]
+    def _used(self) -> list["FeatureReader"]:
+        return self.readers[: len(self.names)]
 
     def _boxes(self, view: int, image: str) -> Boxes:
-        each, width, most = self.stores[view], self.widths[view], self.boxes[view]
+        each, width, most = self.readers[view], self.widths[view], self.boxes[view]
         refuse_missing(each.path, [image] if image not in each.images() else [])
         features, geometry = each.boxes(image)
         if features.shape[1] != width:
@@ -97,14 +97,14 @@ def view_problem(key: str, path: Path) -> list[str]:
     return files.file_problem(key, path)
 
 
-def store(path: Path) -> "Store":
+def reader_of(path: Path) -> "FeatureReader":
     """The reader of the features of one view. Raises ValueError for an invalid path."""
     if problems := view_problem(f"features {path}", path):
         raise DataError(problems[0])
-    return (Folder if path.is_dir() else Tensors if path.suffix == ".safetensors" else Groups)(path)
+    return (NpzFolder if path.is_dir() else SafetensorsFile if path.suffix == ".safetensors" else Hdf5File)(path)
 
 
-class Store(ABC):
+class FeatureReader(ABC):
     """Features of images at one path."""
 
     def __init__(self, path: Path):
@@ -160,7 +160,7 @@ class Store(ABC):
             raise DataError(f"{self.where(image)}: image {image}: {said}") from error
 
 
-class Folder(Store):
+class NpzFolder(FeatureReader):
     """.npz files."""
 
     def open(self) -> dict[str, str]:
@@ -179,11 +179,11 @@ class Folder(Store):
         return self.path / self.opened()[image]
 
     def arrays(self, image: str) -> dict[str, np.ndarray]:
-        with np.load(self.where(image), allow_pickle=False) as found:
-            return _renamed(found)
+        with np.load(self.where(image), allow_pickle=False) as arrays:
+            return _renamed(arrays)
 
 
-class Groups(Store):
+class Hdf5File(FeatureReader):
     """HDF5."""
 
     def open(self) -> Any:
@@ -197,13 +197,13 @@ class Groups(Store):
         return self.opened()
 
     def arrays(self, image: str) -> dict[str, np.ndarray]:
-        found = self.opened()[image]
-        if not hasattr(found, "keys"):
-            return _renamed({"features": found} | dict(found.attrs))
-        return _renamed(dict(found.attrs) | dict(found.items()))
+        entry = self.opened()[image]
+        if not hasattr(entry, "keys"):
+            return _renamed({"features": entry} | dict(entry.attrs))
+        return _renamed(dict(entry.attrs) | dict(entry.items()))
 
 
-class Tensors(Store):
+class SafetensorsFile(FeatureReader):
     """Safetensors."""
 
     def open(self) -> Any:
@@ -229,8 +229,8 @@ class _Wrong(Exception):
     """A problem with the features of an image."""
 
 
-def _renamed(found: Mapping) -> dict[str, np.ndarray]:
-    return {ours: np.asarray(found[name]) for ours, names in _NAMES.items() for name in names if name in found}
+def _renamed(arrays: Mapping) -> dict[str, np.ndarray]:
+    return {ours: np.asarray(arrays[name]) for ours, names in _NAMES.items() for name in names if name in arrays}
 
 
 def _boxes(arrays: Mapping[str, np.ndarray]) -> Boxes:

@@ -15,7 +15,9 @@ from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import DataError
+from attnorm.schema import Text, WholeNumber
 
+Column = Text | WholeNumber
 Columns = Sequence[tuple[str, str | int]]  # (config key, name or number of the column)
 Cells = tuple[str, tuple[object, ...]]  # ("file:line", cells)
 Rows = Iterator[Cells | BadRow]
@@ -41,13 +43,11 @@ def problem(key: str, path: Path, encoding: str = files.UTF8, skip_bad: bool = F
 
 
 def column_problems(columns: Columns, paths: Sequence[Path]) -> list[str]:
-    """Problems with the columns: neither names nor numbers, names and numbers mixed, or numbers for named columns."""
+    """Problems with the columns: names and numbers mixed, or numbers for named columns."""
     problems, numbered = [], [is_number(column) for _, column in columns]
     named = next((path for path in paths if suffix(path) in READERS and suffix(path) not in (".csv", ".tsv")), None)
     for (key, column), number in zip(columns, numbered, strict=True):
-        if not number and not (isinstance(column, str) and column):
-            problems.append(f"{key}={column}: must be a column's name, or its number from 0 in .csv and .tsv files")
-        elif number and not all(numbered):
+        if number and not all(numbered):
             problems.append(f"{key}={column}: a number is for files without a header; give all columns by number")
         elif number and named is not None:
             problems.append(f"{key}={column}: a number is for .csv and .tsv files; name the column of {named}")
@@ -74,8 +74,8 @@ def suffix(path: Path) -> str:
 
 
 def _reader(path: Path) -> Any:
-    found = suffix(path)
-    return None if found == ".parquet" and path.suffix == ".gz" else READERS.get(found)
+    ending = suffix(path)
+    return None if ending == ".parquet" and path.suffix == ".gz" else READERS.get(ending)
 
 
 def text_cell(where: str, column: str | int, cell: object) -> str:
@@ -114,12 +114,12 @@ def _json_rows(path: Path, columns: Columns, encoding: str) -> Rows:
         elif line.strip():
             try:
                 row = _json_object(line, str(path), number)
-                found: Cells | BadRow = f"{path}:{number}", tuple(row[name] for name in names)
+                cells: Cells | BadRow = f"{path}:{number}", tuple(row[name] for name in names)
             except BadRow as error:
-                found = error
+                cells = error
             except KeyError:
-                found = BadRow(no_column(f"{path}:{number}", columns, list(row)))
-            yield found
+                cells = BadRow(no_column(f"{path}:{number}", columns, list(row)))
+            yield cells
 
 
 def _json_object(line: str, name: str, number: int) -> dict:
@@ -156,7 +156,7 @@ class _Lines:
 
 def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> Rows:
     lines = _Lines(path, encoding)
-    reader, width, places = csv.reader(lines, **dialect), None, []
+    reader, width, columns_read = csv.reader(lines, **dialect), None, []
     while True:
         first = lines.number + 1
         try:
@@ -175,14 +175,14 @@ def _table_rows(path: Path, columns: Columns, encoding: str, **dialect: Any) -> 
         where = f"{path}:{lines.number}"
         if width is None:
             width = len(row)
-            places = _places(where, columns, row)
+            columns_read = _places(where, columns, row)
             if not is_number(columns[0][1]):
                 continue  # the header
         if len(row) != width:  # also if there are too many: an unquoted comma would silently shift the columns
             there = "the first row" if is_number(columns[0][1]) else "the header"
             yield BadRow(f"{where}: {len(row)} fields, but {there} has {width}")
         else:
-            yield where, tuple(row[place] for place in places)
+            yield where, tuple(row[number] for number in columns_read)
 
 
 def _places(where: str, columns: Columns, first: list[str]) -> list[int]:

@@ -9,9 +9,8 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from attnorm.errors import DataError
 from attnorm.imports import nearest
 
 UTF8 = "utf-8"
-_CHUNK = 1 << 20
 _HEAD = 8192  # bytes of a file that are checked in advance
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)  # what reading damaged gzip data raises
-_BAD = re.compile("\udcff(\\d+),(..)\udcff")  # replaces bytes that cannot be decoded
+_BYTES = re.compile("[\udc00-\udcff]")  # replace bytes that cannot be decoded
 _WIDE = (  # the byte order marks, the longer ones first
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -32,30 +30,29 @@ _WIDE = (  # the byte order marks, the longer ones first
 )
 
 
-def _mark(error: UnicodeError) -> tuple[str, int]:
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """As the error handler "surrogateescape" of Python, but also for bytes below 128, which UTF-16 may contain."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
-    return f"\udcff{error.start},{error.object[error.start]:02x}\udcff", error.end
+    return "".join(chr(0xDC00 + byte) for byte in error.object[error.start : error.end]), error.end
 
 
-codecs.register_error("attnorm.mark", _mark)
+codecs.register_error("attnorm.escape", _escape)
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
+def open_bytes(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
     """Opens a file for reading. Gzipped content is decompressed, regardless of the file's name."""
     with path.open("rb") as file:
         yield unpacked(file)
 
 
-def unpacked(file: io.BufferedReader) -> io.BufferedIOBase:
+def unpacked(file: io.BufferedReader) -> io.BufferedReader | gzip.GzipFile:
     """An open file, decompressed if its content is gzipped."""
     return gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
 
 
-def lines(
-    file: io.BufferedIOBase, name: str, encoding: str | None = None, whole: bool = True
-) -> Iterator[str | BadRow]:
+def lines(file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str | None = None) -> Iterator[str | BadRow]:
     """Yields the lines of an open file, each with its '\\n', as soon as they are available.
 
     A byte order mark is dropped. A line with bytes that are not text is yielded as a BadRow. str.splitlines would also
@@ -63,90 +60,75 @@ def lines(
 
     name:     the file's name, for messages.
     encoding: None means UTF-8 that the user cannot change.
-    whole:    False for the beginning of a file, which may end inside a character.
 
     Raises ValueError for a file that is not text in lines: UTF-16 if another encoding is expected, lines that end in
     '\\r' only, and damaged gzip data.
     """
-    number, begun = 0, []  # the parts of a line whose end has not been read yet
+    with _decoded(file, name, encoding) as text:
+        yield from _checked(text, name, encoding)
+
+
+@contextmanager
+def _decoded(file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str | None) -> Iterator[io.TextIOWrapper]:
+    """The text of an open file, with undecodable bytes escaped."""
     try:
-        for text in _decoded(file, name, encoding, whole):
-            if "\n" not in text:
-                begun.append(text)
-                continue
-            text = "".join((*begun, text))
-            *ended, last = text.split("\n")
-            doubtful = "\0" in text or "\udcff" in text
-            for line in ended:
-                number += 1
-                yield _checked(f"{line}\n", f"{name}:{number}", encoding) if doubtful else f"{line}\n"
-            begun = [last]
+        _refuse_wide(file.peek(_HEAD), name, encoding)
+    except _DAMAGE as error:
+        raise DataError(f"{name}:1: damaged gzip file: {error}") from error
+    text = io.TextIOWrapper(file, encoding or UTF8, "attnorm.escape", newline="\n")
+    try:
+        yield text
+    finally:
+        text.detach()  # so that the file is not closed with `text`
+
+
+def _checked(text: Iterable[str], name: str, encoding: str | None = None, whole: bool = True) -> Iterator[str | BadRow]:
+    """The lines of a text whose undecodable bytes are escaped. whole: False for the beginning of a text."""
+    number = 0
+    try:
+        for number, line in enumerate(text, start=1):
+            if number == 1:
+                line = line.removeprefix("\ufeff")
+                if whole and not line.endswith("\n") and "\r" in line.rstrip("\r"):
+                    ends = "its lines end in a carriage return alone (\\r); convert the line ends to \\n"
+                    raise DataError(f"{name}: {ends}")
+            if not line.isascii() and (byte := _BYTES.search(line)):
+                said = "UTF-8" if encoding is None or is_utf8(encoding) else encoding
+                other = "" if encoding is None else "; if it is in another encoding, set data.encoding"
+                place = f"character {byte.start() + 1} of the line is the byte 0x{ord(byte[0]) - 0xDC00:02x}"
+                yield BadRow(f"{name}:{number}: not {said} text ({place}){other}")
+            elif "\0" in line:
+                place = f"character {line.index(chr(0)) + 1} of the line"
+                yield BadRow(f"{name}:{number}: a NUL byte ({place}), so this is not text")
+            elif line:
+                yield line
     except _DAMAGE as error:
         raise DataError(f"{name}:{number + 1}: damaged gzip file: {error}") from error
-    rest = "".join(begun)
-    if number == 0 and whole and "\r" in rest.rstrip("\r"):
-        raise DataError(f"{name}: its lines end in a carriage return alone (\\r); convert the line ends to \\n")
-    if rest:
-        yield _checked(rest, f"{name}:{number + 1}", encoding)
-
-
-def _decoded(file: io.BufferedIOBase, name: str, encoding: str | None, whole: bool) -> Iterator[str]:
-    """The text, in chunks. Bytes that cannot be decoded are replaced by `_BAD` with their position in the file."""
-    decoder = codecs.getincrementaldecoder(encoding or UTF8)("attnorm.mark")
-    read, more, begun = 0, True, False
-    while more:
-        chunk = file.read1(_CHUNK)  # returns available data, so that lines from a pipe are not delayed
-        more = bool(chunk)
-        if not read:
-            _refuse_wide(chunk, name, encoding)
-        pending = read - len(decoder.getstate()[0])
-        text = decoder.decode(chunk, not more and whole)
-        if "\udcff" in text:
-            text = _BAD.sub(partial(_shifted, pending), text)
-        if text:
-            yield text if begun else text.removeprefix("\ufeff")
-            begun = True
-        read += len(chunk)
-
-
-def _checked(line: str, where: str, encoding: str | None) -> str | BadRow:
-    if "\udcff" in line and (found := _BAD.search(line)):
-        said = "UTF-8" if encoding is None or is_utf8(encoding) else encoding
-        other = "" if encoding is None else "; if it is in another encoding, set data.encoding"
-        return BadRow(f"{where}: not {said} text (byte {found[1]} is 0x{found[2]}){other}")
-    if "\0" in line:
-        return BadRow(f"{where}: a NUL byte (character {line.index(chr(0)) + 1} of the line), so this is not text")
-    return line
 
 
 def _refuse_wide(head: bytes, name: str, encoding: str | None) -> None:
     """Raises ValueError if a file starts like UTF-16 or UTF-32, unless that is the encoding."""
     if codecs.lookup(encoding or UTF8).name.startswith(("utf-16", "utf-32")):
         return
-    found = next((wide for mark, wide in _WIDE if head.startswith(mark)), None)
+    other = next((wide for mark, wide in _WIDE if head.startswith(mark)), None)
     evens, odds = (head[start:_HEAD:2] for start in (0, 1))
     fewer, more = sorted((evens.count(0), odds.count(0)))
-    if found is None and fewer <= len(odds) / 8 < len(odds) / 2 < more:  # every other byte is 0: two bytes per letter
-        found = "UTF-16-LE" if odds.count(0) == more else "UTF-16-BE"
-    if found:
-        advice = "convert it to UTF-8" if encoding is None else f"set data.encoding={found.lower()}"
-        raise DataError(f"{name}: this file is {found}, not {encoding or 'UTF-8'}; {advice}")
+    if other is None and fewer <= len(odds) / 8 < len(odds) / 2 < more:  # every other byte is 0: two bytes per letter
+        other = "UTF-16-LE" if odds.count(0) == more else "UTF-16-BE"
+    if other:
+        advice = "convert it to UTF-8" if encoding is None else f"set data.encoding={other.lower()}"
+        raise DataError(f"{name}: this file is {other}, not {encoding or 'UTF-8'}; {advice}")
 
 
 def is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name == UTF8
 
 
-def _shifted(by: int, found: re.Match[str]) -> str:
-    """A `_BAD` whose place counts from `by` bytes further back."""
-    return f"\udcff{by + int(found[1])},{found[2]}\udcff"
-
-
 def encoding_problem(encoding: object) -> list[str]:
     """A problem if `encoding` is not the name of a text encoding of Python."""
     try:
         if isinstance(encoding, str):
-            decoder = codecs.getincrementaldecoder(encoding)("attnorm.mark")
+            decoder = codecs.getincrementaldecoder(encoding)("attnorm.escape")
             if decoder.decode("a\n".encode(encoding), True) == "a\n":
                 return []
     except (LookupError, TypeError, ValueError, AssertionError):  # AssertionError: some codecs know "strict" alone
@@ -174,15 +156,14 @@ def path_lines(path: Path, encoding: str | None = None) -> Iterator[str | BadRow
 
 def count_lines(path: Path, encoding: str | None = None) -> int:
     """The number of lines of `path_lines`. Raises ValueError for damaged gzip data and for unexpected UTF-16."""
-    number, last = 0, ""
-    try:
-        with open_bytes(path) as file:
-            for text in _decoded(file, str(path), encoding, True):
-                number += text.count("\n")
-                last = text[-1]
-    except _DAMAGE as error:
-        raise DataError(f"{path}:{number + 1}: damaged gzip file: {error}") from error
-    return number + (last not in ("", "\n"))
+    with open_bytes(path) as file, _decoded(file, str(path), encoding) as text:
+        number = 0
+        try:
+            for _ in text:
+                number += 1
+        except _DAMAGE as error:
+            raise DataError(f"{path}:{number + 1}: damaged gzip file: {error}") from error
+        return number
 
 
 def read_json(path: Path, unique_keys: bool = False) -> Any:
@@ -216,8 +197,8 @@ def parse_json(text: str, name: str, number: int | None = None, unique_keys: boo
     try:
         return json.loads(text, object_pairs_hook=_unique if unique_keys else None)
     except json.JSONDecodeError as error:
-        place = f"{name}:{number or error.lineno}"
-        raise BadRow(f"{place}: not JSON ({error.msg} at column {error.colno})") from error
+        line = f"{name}:{number or error.lineno}"
+        raise BadRow(f"{line}: not JSON ({error.msg} at column {error.colno})") from error
     except RecursionError:
         raise BadRow(f"{where}: JSON nested too deeply") from None
     except ValueError as error:  # a number of more than 4,300 digits, or a key twice
@@ -255,7 +236,10 @@ def text_problem(key: str, path: Path, encoding: str, skip_bad: bool) -> list[st
     try:
         with open_bytes(path) as file:
             head = file.read(_HEAD)
-        for line in lines(io.BytesIO(head), str(path), encoding, whole=len(head) < _HEAD):
+        _refuse_wide(head, str(path), encoding)
+        whole = len(head) < _HEAD  # or it may end inside a character
+        text = io.StringIO(codecs.getincrementaldecoder(encoding)("attnorm.escape").decode(head, whole), newline="\n")
+        for line in _checked(text, str(path), encoding, whole):
             if isinstance(line, BadRow) and not skip_bad:
                 raise line
     except _DAMAGE as error:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from attnorm.errors import ConfigError
+from attnorm.schema import EMPTY, is_checked, parameters, value_problems
+
 SPLITS = ("train", "validation", "test")
 # The name of each split in config keys such as data.valid_size and data.max_valid.
 SHORT = {"train": "train", "validation": "valid", "test": "test"}
@@ -66,14 +69,31 @@ class Source(ABC):
 
     schema: ClassVar[RowSchema] = PAIRS
 
+    def __new__(cls, *arguments: object, **options: object) -> "Source":
+        """Raises ConfigError for options that are not what their annotations allow."""
+        known = parameters(cls) if is_checked(cls) else {}
+        annotations = {name: known[name].annotation for name in options if name in known}
+        problems = [
+            problem
+            for name, annotation in annotations.items()
+            if annotation is not EMPTY
+            for problem in value_problems(f"data.{name}", options[name], annotation)
+        ]
+        if problems:
+            raise ConfigError(problems)
+        return super().__new__(cls)
+
     @property
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
         """The available splits, out of "train", "validation" and "test"."""
 
-    @abstractmethod
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """All problems with these splits that are found without reading the data. Each starts with its config key."""
+        """All problems with these splits that are found without reading the data. Each starts with its config key.
+
+        The options have the values that their annotations allow.
+        """
+        return []
 
     @abstractmethod
     def fingerprint(self, split: str) -> str:

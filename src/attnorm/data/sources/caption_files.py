@@ -7,14 +7,13 @@ from attnorm.data import validation as checks
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.captions import CaptionSource
-from attnorm.data.images import Features, Images, Pixels, read_image, write_pixels
+from attnorm.data.images import Images, MappedPixels, RegionFeatures, Side, read_image, write_pixels
 from attnorm.data.readers import text as files
 from attnorm.data.readers.captions import read_captions, read_list
-from attnorm.data.readers.image_features import Files, view_problem
+from attnorm.data.readers.image_features import FeatureFiles, view_problem
 from attnorm.data.sources.base import path_of
 from attnorm.errors import DataError, Problem
-
-LEAST_SIDE = 16  # pixels
+from attnorm.schema import Count
 
 
 class CaptionFiles(CaptionSource):
@@ -45,8 +44,8 @@ class CaptionFiles(CaptionSource):
         validation_images: str | None = None,
         test_images: str | None = None,
         features: str | None = None,
-        side: int = 128,
-        max_boxes: int = 100,
+        side: Side = 128,
+        max_boxes: Count = 100,
     ):
         self.captions = {"train": train, "validation": validation, "test": test}
         self.lists = {"train": train_list, "validation": validation_list, "test": test_list}
@@ -61,9 +60,7 @@ class CaptionFiles(CaptionSource):
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Missing files and folders, neither or both of images and features, and splits that share their images."""
-        problems = checks.whole_number("data.side", self.side, least=LEAST_SIDE)
-        problems += checks.whole_number("data.max_boxes", self.max_boxes)
-        problems += checks.split_files(self.captions, splits, files.file_problem)
+        problems = checks.split_files(self.captions, splits, files.file_problem)
         for split in splits:
             if self.lists[split] is not None:
                 key = f"data.{split}_list={self.lists[split]}"
@@ -110,7 +107,7 @@ class CaptionFiles(CaptionSource):
     def images(self, split: str, cache_dir: str | Path) -> Images:
         """The images of a split: scaled once and kept in the cache, or ready-made features, which are read in place."""
         if self.features is not None:
-            return Features(Files([self.features], self.max_boxes))
+            return RegionFeatures(FeatureFiles([self.features], self.max_boxes))
         folder, names = Path(str(self.folders[split])), list(self._captions(split))
         paths = [folder / name for name in names]
         if missing := [path.name for path in paths if not path.is_file()]:
@@ -123,16 +120,16 @@ class CaptionFiles(CaptionSource):
 
         stamps = [[path.name, (about := path.stat()).st_size, about.st_mtime_ns] for path in paths]
         key = files.digest(["caption_files", 2, str(folder.resolve()), self.side, stamps])
-        return Pixels(cached(Path(cache_dir) / f"pixels-{key}", build))
+        return MappedPixels(cached(Path(cache_dir) / f"pixels-{key}", build))
 
     def _captions(self, split: str) -> Mapping[str, list[str]]:
         """The captions of the images of a split."""
         path, listed = path_of(self.captions, split), self.lists[split]
-        found = read_captions(path)
+        captions = read_captions(path)
         if listed is None:
-            return found
+            return captions
         names = read_list(Path(listed))
         for name, line in names.items():
-            if name not in found:
+            if name not in captions:
                 raise DataError(f"{listed}:{line}: {name} has no caption in {path}")
-        return {name: found[name] for name in names}
+        return {name: captions[name] for name in names}

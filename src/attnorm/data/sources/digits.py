@@ -59,23 +59,23 @@ class Digits(ImageSource):
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Streams (number in the dataset, digit)."""
         _, labels = self.images
-        for number in self.places(split):
+        for number in self.numbers(split):
             yield str(number), self.labels[labels[number]]
 
     def read(self, split: str) -> np.ndarray:
         pixels, _ = self.images
-        return np.rint(pixels[self.places(split)] * (255 / BRIGHTEST)).astype(np.uint8)[..., None]
+        return np.rint(pixels[self.numbers(split)] * (255 / BRIGHTEST)).astype(np.uint8)[..., None]
 
     @cached_property
     def images(self) -> tuple[np.ndarray, np.ndarray]:
         """float (1797, 8, 8) from 0 to 16, and int (1797,)."""
         from sklearn.datasets import load_digits
 
-        found = load_digits()
-        return found.images, found.target
+        digits = load_digits()
+        return digits.images, digits.target
 
-    def places(self, split: str) -> range:
-        """The places of a split's images in the dataset."""
+    def numbers(self, split: str) -> range:
+        """The numbers of a split's images in the dataset."""
         count = len(self.images[1])
         sizes = {name: round(share * count) for name, share in self.shares.items()}
         starts = {"train": 0, "validation": count - sizes["validation"] - sizes["test"], "test": count - sizes["test"]}

@@ -18,7 +18,7 @@ import numpy as np
 
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
-from attnorm.data.image_features import Arrays, VisualSource, write_arrays
+from attnorm.data.image_features import MappedFeatures, VisualSource, write_features
 from attnorm.data.readers import text as files
 from attnorm.errors import DataError
 
@@ -55,7 +55,7 @@ class EasyVqa(VisualSource):
             kind = "yes/no" if answer in ("yes", "no") else "other"
             yield f"{_PART[split]}-{number}", f"{_PART[split]}-{image}", question, json.dumps([answer]), kind
 
-    def views(self, split: str, cache_dir: str | Path) -> Arrays:
+    def views(self, split: str, cache_dir: str | Path) -> MappedFeatures:
         """The three views of a split's images."""
         numbers = sorted({image for _, _, image in _questions(split)})
         paths = [_folder(split) / "images" / f"{number}.png" for number in numbers]
@@ -68,9 +68,11 @@ class EasyVqa(VisualSource):
                 for pixels in map(_pixels, progress(paths, f"looking at {split}"))
             )
             widths = (COLOURS**3, DIRECTIONS * QUARTERS**2, PATCHES**2)
-            write_arrays(folder, list(VIEWS), widths, [GRID**2] * len(VIEWS), images, views)
+            write_features(folder, list(VIEWS), widths, [GRID**2] * len(VIEWS), images, views)
 
-        return Arrays(cached(Path(cache_dir) / f"views-{files.digest(['easy_vqa', 2, numbers], *paths)}", build))
+        return MappedFeatures(
+            cached(Path(cache_dir) / f"views-{files.digest(['easy_vqa', 2, numbers], *paths)}", build)
+        )
 
 
 def _folder(split: str) -> Path:
@@ -130,8 +132,8 @@ def edges(pixels: np.ndarray) -> np.ndarray:
     turn = np.arctan2(down, right) % np.pi * DIRECTIONS / np.pi
     bins = np.minimum(turn.astype(int), DIRECTIONS - 1)
     strength = np.hypot(down, right)[..., None] * np.eye(DIRECTIONS)[bins]
-    found = _by_cell(_blocks(strength, GRID * QUARTERS), QUARTERS)
-    return found / np.sqrt(np.square(found).sum(1, keepdims=True) + FLAT**2)
+    histograms = _by_cell(_blocks(strength, GRID * QUARTERS), QUARTERS)
+    return histograms / np.sqrt(np.square(histograms).sum(1, keepdims=True) + FLAT**2)
 
 
 def patches(pixels: np.ndarray) -> np.ndarray:

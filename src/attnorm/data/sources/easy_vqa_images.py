@@ -84,8 +84,8 @@ def _labels(split: str, kind: str) -> dict[int, str]:
     questions: dict[int, list[tuple[str, str]]] = {}
     for question, answer, image in records:
         questions.setdefault(image, []).append((question, answer))
-    found = ((image, label_of(asked, LABELS[kind])) for image, asked in sorted(questions.items()))
-    return {image: label for image, label in found if label is not None}
+    labels = ((image, label_of(asked, LABELS[kind])) for image, asked in sorted(questions.items()))
+    return {image: label for image, label in labels if label is not None}
 
 
 def label_of(questions: Iterable[tuple[str, str]], labels: Sequence[str]) -> str | None:

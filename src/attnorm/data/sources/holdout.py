@@ -3,24 +3,17 @@
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from attnorm.errors import DataError
+from attnorm.errors import DataError, Problem
 
 Row = TypeVar("Row")
 
 
-def problems(share: object, needed: bool, files: str) -> list[str]:
-    """Problems with `data.holdout`.
-
-    needed: whether the validation split is needed and has no file of its own. files: what the message suggests to set
-    instead.
-    """
-    if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 <= share < 1:
-        return [f"data.holdout={share}: must be a share, at least 0 and below 1"]
-    if needed and not share:
-        return [
-            f"data.validation=null: the validation split is asked for; name its {files}, or set data.holdout above 0"
-        ]
-    return []
+def problems(share: float, needed: bool, files: str) -> list[str]:
+    """A problem if a validation split is `needed` that has neither `files` of its own nor a share of train."""
+    if share or not needed:
+        return []
+    message = f"the validation split is asked for; name its {files}, or set data.holdout above 0"
+    return [Problem("data.validation", message, None)]
 
 
 def part(rows: Iterable[Row], split: str, share: float, key: str) -> Iterator[Row]:
@@ -28,14 +21,14 @@ def part(rows: Iterable[Row], split: str, share: float, key: str) -> Iterator[Ro
 
     key: the config key of the files, for messages. Raises ValueError if there are rows, but none in this split.
     """
-    number = found = 0
+    number = kept = 0
     for number, row in enumerate(rows, start=1):
         # the running sum of the shares passes k + 1/2: with a share of 1/20 these are rows 10, 30, 50, ...
         held_out = int(number * share + 0.5) > int((number - 1) * share + 0.5)
         if held_out == (split == "validation"):
-            found += 1
+            kept += 1
             yield row
-    if number and not found:
+    if number and not kept:
         raise DataError(
             f"data.holdout={share}: no row is left for the {split} split, because {key} has {number}; "
             "change the share or name the file of data.validation"

@@ -1,16 +1,16 @@
-"""Datasets on the Hugging Face hub, or local folders of parquet files with the same layout; pairs from two columns."""
+"""Datasets on the Hugging Face hub, or local folders of parquet files with the same layout: pairs or documents."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import usable
 from attnorm.data.readers.tables import Cells, Columns, missing_columns, text_cell
-from attnorm.data.sources.base import SHORT, Source
+from attnorm.data.sources.base import DOCUMENTS, SHORT, Source
 from attnorm.data.sources.table_source import reading_settings
-from attnorm.errors import DataError
+from attnorm.errors import DataError, Problem
+from attnorm.schema import Text
 
 
 class HubSource(Source):
@@ -41,15 +41,12 @@ class HubSource(Source):
         return tuple(split for split, name in self.names.items() if name is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Invalid names, and a folder that does not exist or does not contain a parquet file."""
-        problems = checks.non_empty_text("data.path", self.path)
-        for key, name in self.columns:
-            problems += checks.non_empty_text(key, name)
-        for split in splits:
-            problems += checks.non_empty_text(f"data.{SHORT[split]}_split", self.names[split])
-        problems += checks.flag("data.skip_bad", self.skip_bad)
-        if not isinstance(self.path, str) or not self.path:
-            return problems
+        """Splits without a name, and a folder that does not exist or does not contain a parquet file."""
+        problems: list[str] = [
+            Problem(f"data.{SHORT[split]}_split", f"the {split} split is asked for; name it", None)
+            for split in splits
+            if self.names[split] is None
+        ]
         folder = Path(self.path)
         if folder.is_dir():
             if not self._files():
@@ -124,14 +121,34 @@ class HubPairs(HubSource):
     def __init__(
         self,
         *,
-        path: str,
+        path: Text,
         config_name: str | None = None,
-        article: str = "article",
-        title: str = "title",
-        train_split: str | None = "train",
-        valid_split: str | None = "validation",
-        test_split: str | None = "test",
+        article: Text = "article",
+        title: Text = "title",
+        train_split: Text | None = "train",
+        valid_split: Text | None = "validation",
+        test_split: Text | None = "test",
         skip_bad: bool = False,
     ):
         names = {"train": train_split, "validation": valid_split, "test": test_split}
         super().__init__(path, config_name, names, (("data.article", article), ("data.title", title)), skip_bad)
+
+
+class TextHub(HubSource):
+    """One document per row, in the column `column`. `train_split`, `valid_split` and `test_split` name the splits."""
+
+    schema = DOCUMENTS
+
+    def __init__(
+        self,
+        *,
+        path: Text,
+        config_name: str | None = None,
+        column: Text = "text",
+        train_split: Text | None = "train",
+        valid_split: Text | None = "validation",
+        test_split: Text | None = "test",
+        skip_bad: bool = False,
+    ):
+        names = {"train": train_split, "validation": valid_split, "test": test_split}
+        super().__init__(path, config_name, names, (("data.column", column),), skip_bad)

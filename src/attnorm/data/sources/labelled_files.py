@@ -4,13 +4,21 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from attnorm.data import validation as checks
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
+from attnorm.data.readers.tables import Column
 from attnorm.data.sources.base import LABELLED
 from attnorm.data.sources.table_source import TableSource
+from attnorm.schema import Share, Text
+
+NAMES = "the list of the labels' names, [negative,positive]; write numbers in quotes"
+Labels = Annotated[Sequence[Text], Field(description=NAMES)]
 
 
 class LabelledFiles(TableSource):
@@ -28,14 +36,14 @@ class LabelledFiles(TableSource):
     def __init__(
         self,
         *,
-        train: str | None,
-        labels: Sequence[str],
-        validation: str | None = None,
-        test: str | None = None,
-        holdout: float = 0,
-        text: str | int = "text",
-        second: str | int | None = None,
-        label: str | int = "label",
+        train: Text | None,
+        labels: Labels,
+        validation: Text | None = None,
+        test: Text | None = None,
+        holdout: Share = 0,
+        text: Column = "text",
+        second: Column | None = None,
+        label: Column = "label",
         encoding: str = files.UTF8,
         skip_bad: bool = False,
     ):
@@ -57,11 +65,11 @@ class LabelledFiles(TableSource):
         """(text, second, label), with second "" for single texts. Raises BadRow if the label is not one of `labels`."""
         *words, label = cells
         texts = self.texts(where, tuple(words))
-        found = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
-        if found is None:
+        name = self.known.get(str(label)) if isinstance(label, (str, int)) and not isinstance(label, bool) else None
+        if name is None:
             column, numbered = self.columns[-1][1], len(self.known) > len(self.labels)
             raise BadRow(f"{where}: {column} is {_unknown(label, self.labels, numbered)}")
-        return texts[0], texts[1] if len(texts) > 1 else "", found
+        return texts[0], texts[1] if len(texts) > 1 else "", name
 
     @cached_property
     def known(self) -> dict[str, str]:
@@ -70,13 +78,8 @@ class LabelledFiles(TableSource):
         return numbers | {name: name for name in self.labels}
 
 
-def label_problems(labels: object) -> list[str]:
-    """Problems with the names of the labels: not texts, fewer than two, or repeated."""
-    if isinstance(labels, (str, bytes)) or not isinstance(labels, Sequence):
-        return [f"data.labels={labels}: must be the list of the labels' names, [negative,positive]"]
-    if not all(isinstance(name, str) and name for name in labels):
-        wrong = next(name for name in labels if not isinstance(name, str) or not name)
-        return [f"data.labels: {json.dumps(wrong, default=str)} is not a name; write numbers in quotes"]
+def label_problems(labels: Sequence[str]) -> list[str]:
+    """Problems with the names of the labels: fewer than two, or repeated."""
     if len(set(labels)) < len(labels):
         twice = sorted({name for name in labels if list(labels).count(name) > 1})
         return [f"data.labels: repeated names: {', '.join(twice)}"]

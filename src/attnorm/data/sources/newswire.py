@@ -1,16 +1,19 @@
-"""The built-in corpus `newswire` as a source. It is generated, so that everything can run without other data."""
+"""The built-in corpus `newswire`, as pairs and as documents. It is generated, so that no other data is needed."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
-from attnorm.data import validation as checks
 from attnorm.data.cleaning import read_unknown
-from attnorm.data.sources.base import SHORT, SPLITS, Source
+from attnorm.data.readers import text as files
+from attnorm.data.sources.base import DOCUMENTS, SPLITS, Source
 from attnorm.data.synthetic import newswire
+from attnorm.schema import Count, WholeNumber
 
 Level = Literal["easy", "hard"]
+STORIES = 3  # stories per document
+_WINDOW = 20  # number of documents whose stories are sorted by event, so that a document has similar stories
 
 
 class Newswire(Source):
@@ -25,21 +28,14 @@ class Newswire(Source):
     def __init__(
         self,
         *,
-        train_size: int = 40_000,
-        valid_size: int = 1_000,
-        test_size: int = 1_000,
-        corpus_seed: int = 0,
+        train_size: Count = 40_000,
+        valid_size: Count = 1_000,
+        test_size: Count = 1_000,
+        corpus_seed: WholeNumber = 0,
         difficulty: Level = "hard",
     ):
         self.sizes = {"train": train_size, "validation": valid_size, "test": test_size}
         self.corpus_seed, self.difficulty = corpus_seed, difficulty
-
-    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Sizes and a seed that are not whole numbers."""
-        problems = checks.whole_number("data.corpus_seed", self.corpus_seed, least=0)
-        for split, size in self.sizes.items():
-            problems += checks.whole_number(f"data.{SHORT[split]}_size", size)
-        return problems
 
     def clean(self, text: str, column: str) -> str:
         """Replaces the word UNK by <unk>. It only occurs in published headlines, which a run may read."""
@@ -59,3 +55,49 @@ class Newswire(Source):
     def pair(self, split: str, index: int) -> tuple[str, str]:
         """The article and the headline with this number."""
         return newswire.pair(split, index, self.corpus_seed, self.difficulty)
+
+
+class NewswireText(Newswire):
+    """`train_size`, `valid_size` and `test_size` documents of a few stories each, with headline and lead sentence.
+
+    `corpus_seed` selects another corpus of the same kind. The stories are those of `newswire` of the same difficulty,
+    split by split.
+    """
+
+    schema = DOCUMENTS
+    clean = Source.clean  # UNK only occurs in headline files
+
+    def __init__(
+        self,
+        *,
+        train_size: Count = 20_000,
+        valid_size: Count = 500,
+        test_size: Count = 500,
+        corpus_seed: WholeNumber = 0,
+        difficulty: Level = "easy",
+    ):
+        super().__init__(
+            train_size=train_size,
+            valid_size=valid_size,
+            test_size=test_size,
+            corpus_seed=corpus_seed,
+            difficulty=difficulty,
+        )
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of the parameters and of the first stories, which change if the generator changes."""
+        return files.digest(["newswire_text", 1, STORIES, _WINDOW, super().fingerprint(split)])
+
+    def rows(self, split: str) -> Iterator[tuple[str]]:
+        """Generates the documents one by one."""
+        for index in range(self.sizes[split]):
+            if index % _WINDOW == 0:
+                first = index * STORIES
+                drawn = [self.story(split, first + i) for i in range(_WINDOW * STORIES)]
+                drawn.sort(key=lambda story: story.event)
+            start = index % _WINDOW * STORIES
+            yield (" ".join(f"{story.headline} . {story.article}" for story in drawn[start : start + STORIES]),)
+
+    def story(self, split: str, index: int) -> newswire.Story:
+        """The story with this number."""
+        return newswire.story(split, index, self.corpus_seed, self.difficulty)

@@ -4,26 +4,28 @@ from pathlib import Path
 
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
+from attnorm.data.readers.tables import Column
 from attnorm.data.sources.table_source import TableSource
+from attnorm.schema import Share, Text
 
 
 class PairFiles(TableSource):
-    """`train`, `validation` and `test` are paths or None. `article` and `title` name the columns.
+    """`train`, `validation` and `test` are paths or None, in the formats of `readers.tables`.
 
-    holdout: the share of the rows of train that becomes the validation split if `validation` is None. The formats are
-             those
-    of `readers.tables`; encoding and skip_bad are as in `TableSource`. A null cell counts as empty text.
+    article, title: the names of the columns. A null cell counts as empty text.
+    holdout:        the share of the rows of train that becomes the validation split if `validation` is None.
+    encoding, skip_bad: as in `TableSource`.
     """
 
     def __init__(
         self,
         *,
-        train: str | None,
-        validation: str | None = None,
-        test: str | None = None,
-        holdout: float = 0,
-        article: str | int = "article",
-        title: str | int = "title",
+        train: Text | None,
+        validation: Text | None = None,
+        test: Text | None = None,
+        holdout: Share = 0,
+        article: Column = "article",
+        title: Column = "title",
         encoding: str = files.UTF8,
         skip_bad: bool = False,
     ):

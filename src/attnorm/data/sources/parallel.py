@@ -1,20 +1,23 @@
 """Sentences with their translations: the structure of the rows, and files in Moses format."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from attnorm.data import validation as checks
+from pydantic import Field
+
 from attnorm.data.readers import text as files
-from attnorm.data.readers.bad_rows import BadRow, usable
-from attnorm.data.sources.base import RowSchema, Source
+from attnorm.data.sources.aligned_files import AlignedFiles
+from attnorm.data.sources.base import RowSchema
 from attnorm.data.sources.table_source import reading_settings
-from attnorm.errors import DataError
+from attnorm.schema import Text
 
 PARALLEL = RowSchema("parallel", "pair", *[("source", "target")] * 4)
+FileName = Annotated[str, Field(pattern="^[^/]+$", description="part of a file's name, such as de or train")]
 AUTO, NAMES = "auto", ("valid", "val", "dev", "validation")  # of validation files
 
 
-class ParallelFiles(Source):
+class ParallelFiles(AlignedFiles):
     """Pairs from a folder with two files per split, one per language, as the Moses tools use them.
 
     dir:  the folder. Line i of `train.de` belongs to line i of `train.en`. Each file may be plain or .gz; if both
@@ -31,16 +34,16 @@ class ParallelFiles(Source):
     def __init__(
         self,
         *,
-        dir: str,
-        source_language: str,
-        target_language: str,
-        train: str = "train",
-        validation: str | None = AUTO,
-        test: str | None = None,
+        dir: Text,
+        source_language: FileName,
+        target_language: FileName,
+        train: FileName = "train",
+        validation: FileName | None = AUTO,
+        test: FileName | None = None,
         encoding: str = files.UTF8,
         skip_bad: bool = False,
     ):
-        self.dir, self.encoding, self.skip_bad = dir, encoding, skip_bad
+        super().__init__(dir, encoding, skip_bad)
         self.languages = {"source_language": source_language, "target_language": target_language}
         self.stems = {"train": train, "validation": validation, "test": test}
 
@@ -49,86 +52,33 @@ class ParallelFiles(Source):
         return tuple(split for split, stem in self.stems.items() if stem is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Missing or empty files, a missing folder, and equal languages."""
-        problems = [
-            *files.encoding_problem(self.encoding),
-            *checks.flag("data.skip_bad", self.skip_bad),
-            *(problem for name, value in self._names().items() for problem in _name_problem(name, value)),
-            *(f"data.{split}=null: must be the name of its files" for split in splits if self.stems[split] is None),
-        ]
+        """Missing or empty files, a missing folder, equal languages, and several names of validation files."""
         source, target = self.languages.values()
+        problems = [
+            f"data.{split}=null: must be the name of its files" for split in splits if self.stems[split] is None
+        ]
         if source == target:
             problems.append(f"data.target_language={target}: must differ from data.source_language")
-        return problems or self._folder_problems(splits)
-
-    def _names(self) -> dict[str, str]:
-        return {**self.languages, **{split: stem for split, stem in self.stems.items() if stem is not None}}
-
-    def _folder_problems(self, splits: Sequence[str]) -> list[str]:
-        key = f"data.dir={self.dir}"
-        if not isinstance(self.dir, str) or not self.dir:
-            return [f"{key}: must be the folder of the files"]
-        if not Path(self.dir).is_dir():
-            return [f"{key}: no such folder"]
         there = self._names_there()
-        if "validation" in splits and self.stems["validation"] == AUTO and len(there) != 1:
+        if "validation" in splits and self.stems["validation"] == AUTO and len(there) != 1 and Path(self.dir).is_dir():
             several = f"{' and '.join(there)} all name validation files there; type data.validation=<one of them>"
             none = f"no validation files; expected {', '.join(NAMES)} with the endings of the languages"
-            return [f"{key}: {several if there else f'{none}, or another name as data.validation=<name>'}"]
-        return [
-            problem
-            for split in splits
-            for path in self._paths(split)
-            for problem in files.text_problem(key, path, self.encoding, self.skip_bad)
-        ]
+            none += ", or another name as data.validation=<name>"
+            problems.append(f"data.dir={self.dir}: {several if there else none}")
+        return problems or super().check(splits)
 
     def fingerprint(self, split: str) -> str:
         """A hash of the two files as stored on disk, and of all settings that determine their rows."""
-        return files.digest(["moses", 1, *reading_settings(self.encoding, self.skip_bad)], *self._paths(split))
+        return files.digest(["moses", 1, *reading_settings(self.encoding, self.skip_bad)], *self.paths(split))
 
-    def rows(self, split: str) -> Iterator[tuple[str, str]]:
-        """Streams the pairs. Raises DataError before the first one if the two files differ in length."""
-        paths = self._paths(split)
-        counts = [files.count_lines(path, self.encoding) for path in paths]
-        names = [path.name for path in paths]
-        if counts[0] != counts[1]:
-            raise DataError(
-                f"data.dir={self.dir}: {names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,}: "
-                "line i of one must be the translation of line i of the other"
-            )
-        if counts[0] == 0:
-            raise DataError(f"data.dir={self.dir}: {names[0]} and {names[1]} are empty")
-        lines = zip(*(files.path_lines(path, self.encoding) for path in paths), strict=True)
-        yield from usable(lines, _pair, self.skip_bad)
-
-    def _paths(self, split: str) -> tuple[Path, Path]:
-        """The two files of a split."""
+    def names(self, split: str) -> tuple[str, str]:
         stem = self.stems[split]
-        return self._files([*self._names_there(), NAMES[0]][0] if split == "validation" and stem == AUTO else stem)
+        return self._named([*self._names_there(), NAMES[0]][0] if split == "validation" and stem == AUTO else stem)
 
     def _names_there(self) -> list[str]:
         """Those of NAMES of which there is a file."""
-        return [name for name in NAMES if any(path.exists() for path in self._files(name))]
+        return [name for name in NAMES if any(path.exists() for path in self.existing(self._named(name)))]
 
-    def _files(self, stem: str | None) -> tuple[Path, Path]:
-        """The two files of this name: the plain one, or its .gz if only that exists."""
-        plain = [Path(self.dir) / f"{stem}.{language}" for language in self.languages.values()]
-        packed = [path.with_name(f"{path.name}.gz") for path in plain]
-        source, target = (p if p.exists() or not z.exists() else z for p, z in zip(plain, packed, strict=True))
-        return source, target
-
-
-def _name_problem(name: str, value: object) -> list[str]:
-    """A problem if a part of a file's name is no text, or contains a folder."""
-    if isinstance(value, str) and value and Path(value).name == value:
-        return []
-    return [f"data.{name}={value}: must be part of a file's name, such as {'de' if 'language' in name else 'train'}"]
-
-
-def _pair(lines: tuple[str | BadRow, str | BadRow]) -> tuple[str, str]:
-    """The two lines without their ends. Raises BadRow if one of them is bad."""
-    for line in lines:
-        if isinstance(line, BadRow):
-            raise line
-    source, target = map(str, lines)
-    return source.rstrip("\r\n"), target.rstrip("\r\n")
+    def _named(self, stem: str | None) -> tuple[str, str]:
+        source, target = self.languages.values()
+        return f"{stem}.{source}", f"{stem}.{target}"

@@ -104,9 +104,9 @@ class Passages(Source):
         """
         rest = [self.rows_of(path, label, split) for path, label in zip(self.paths, self.labels, strict=True)]
         while rest:
-            found = [(rows, next(rows, None)) for rows in rest]
-            yield from (row for _, row in found if row is not None)
-            rest = [rows for rows, row in found if row is not None]
+            heads = [(rows, next(rows, None)) for rows in rest]
+            yield from (row for _, row in heads if row is not None)
+            rest = [rows for rows, row in heads if row is not None]
 
     def rows_of(self, path: Path, label: str, split: str) -> Iterator[tuple[str, str, str, str]]:
         """The rows of one file, in order."""
@@ -157,7 +157,7 @@ class Passages(Source):
         passage: list[str] = []
         for sentence in sentences:
             passage.append(masked(sentence) if self.mask_names else sentence)
-            if sum(len(it.split()) for it in passage) >= self.words:
+            if sum(len(words.split()) for words in passage) >= self.words:
                 yield " ".join(passage)
                 passage = []
 
@@ -165,9 +165,9 @@ class Passages(Source):
 def after(sentences: list[str], words: int) -> list[str]:
     """The sentences that follow the first `words` words."""
     read = 0
-    for place, sentence in enumerate(sentences):
+    for number, sentence in enumerate(sentences):
         if read >= words:
-            return sentences[place:]
+            return sentences[number:]
         read += len(sentence.split())
     return []
 

@@ -1,12 +1,12 @@
 """The built-in parallel corpus `phrases` as a source. It is generated, so that everything runs without other data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
-from attnorm.data.sources.base import SHORT, SPLITS, Source
+from attnorm.data.sources.base import SPLITS, Source
 from attnorm.data.sources.parallel import PARALLEL
 from attnorm.data.synthetic import phrases
+from attnorm.schema import Count, WholeNumber
 
 
 class Phrases(Source):
@@ -18,20 +18,13 @@ class Phrases(Source):
     def __init__(
         self,
         *,
-        train_size: int = 40_000,
-        valid_size: int = 1_000,
-        test_size: int = 1_000,
-        corpus_seed: int = 0,
+        train_size: Count = 40_000,
+        valid_size: Count = 1_000,
+        test_size: Count = 1_000,
+        corpus_seed: WholeNumber = 0,
     ):
         self.sizes = {"train": train_size, "validation": valid_size, "test": test_size}
         self.corpus_seed = corpus_seed
-
-    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Sizes and a seed that are not whole numbers."""
-        problems = checks.whole_number("data.corpus_seed", self.corpus_seed, least=0)
-        for split, size in self.sizes.items():
-            problems += checks.whole_number(f"data.{SHORT[split]}_size", size)
-        return problems
 
     def fingerprint(self, split: str) -> str:
         """A hash of the parameters and of the first pairs, which change if the generator changes."""

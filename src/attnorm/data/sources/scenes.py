@@ -2,17 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from attnorm.data import validation as checks
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
-from attnorm.data.image_features import Arrays, VisualSource, write_arrays
+from attnorm.data.image_features import MappedFeatures, VisualSource, write_features
 from attnorm.data.readers import text as files
-from attnorm.data.sources.base import SHORT, SPLITS
+from attnorm.data.sources.base import SPLITS
 from attnorm.data.synthetic.scenes.detectors import BOXES, DETECTORS, detect
 from attnorm.data.synthetic.scenes.questions import PER_SCENE, questions
+from attnorm.schema import Count, WholeNumber
 
 
 class Scenes(VisualSource):
@@ -24,17 +24,15 @@ class Scenes(VisualSource):
     splits = SPLITS
 
     def __init__(
-        self, *, train_size: int = 80_000, valid_size: int = 2_000, test_size: int = 2_000, corpus_seed: int = 0
+        self,
+        *,
+        train_size: Count = 80_000,
+        valid_size: Count = 2_000,
+        test_size: Count = 2_000,
+        corpus_seed: WholeNumber = 0,
     ):
         self.sizes = {"train": train_size, "validation": valid_size, "test": test_size}
         self.corpus_seed = corpus_seed
-
-    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Sizes and a seed that are not whole numbers."""
-        problems = checks.whole_number("data.corpus_seed", self.corpus_seed, least=0)
-        for split, size in self.sizes.items():
-            problems += checks.whole_number(f"data.{SHORT[split]}_size", size)
-        return problems
 
     def scenes(self, split: str) -> int:
         """The number of scenes for the questions of a split."""
@@ -48,29 +46,31 @@ class Scenes(VisualSource):
     def rows(self, split: str) -> Iterator[tuple[str, str, str, str, str]]:
         """Generates (id, image, question, answers, kind) one by one."""
         for number in range(self.sizes[split]):
-            index, place = divmod(number, PER_SCENE)
-            if place == 0:
+            index, position = divmod(number, PER_SCENE)
+            if position == 0:
                 asked = questions(split, index, self.corpus_seed)
-            it = asked[place]
-            yield f"{split}-{number}", _image(split, index), it.text, json.dumps([it.answer]), it.kind
+            question = asked[position]
+            yield f"{split}-{number}", _image(split, index), question.text, json.dumps([question.answer]), question.kind
 
-    def views(self, split: str, cache_dir: str | Path) -> Arrays:
+    def views(self, split: str, cache_dir: str | Path) -> MappedFeatures:
         """The outputs of the detectors for the scenes of a split."""
         scenes = self.scenes(split)
 
         def build(folder: Path) -> None:
-            names, widths = zip(*((it.name, it.width) for it in DETECTORS), strict=True)
-            found = (detect(split, index, self.corpus_seed) for index in progress(range(scenes), f"looking at {split}"))
+            names, widths = zip(*((detector.name, detector.width) for detector in DETECTORS), strict=True)
+            scene_views = (
+                detect(split, index, self.corpus_seed) for index in progress(range(scenes), f"looking at {split}")
+            )
             images = [_image(split, index) for index in range(scenes)]
-            boxes = ([(it.features, it.places) for it in views] for views in found)
-            write_arrays(folder, names, widths, [BOXES] * len(names), images, boxes)
+            boxes = ([(view.features, view.places) for view in views] for views in scene_views)
+            write_features(folder, names, widths, [BOXES] * len(names), images, boxes)
 
         first = hashlib.blake2b()
         for index in range(min(10, scenes)):
-            for it in detect(split, index, self.corpus_seed):
-                first.update(it.features.astype("f2").tobytes() + it.places.astype("f4").tobytes())
+            for view in detect(split, index, self.corpus_seed):
+                first.update(view.features.astype("f2").tobytes() + view.places.astype("f4").tobytes())
         settings = ["scenes", 1, split, scenes, self.corpus_seed, first.hexdigest()]
-        return Arrays(cached(Path(cache_dir) / f"views-{files.digest(settings)}", build))
+        return MappedFeatures(cached(Path(cache_dir) / f"views-{files.digest(settings)}", build))
 
 
 def _image(split: str, index: int) -> str:

@@ -1,23 +1,21 @@
 """The built-in corpus `scenes_captions`: rendered scenes with several captions each, generated without download."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from attnorm.data import validation as checks
 from attnorm.data.arrow import progress
 from attnorm.data.cache import cached
 from attnorm.data.captions import CaptionSource
-from attnorm.data.images import Pixels, write_pixels
+from attnorm.data.images import MappedPixels, Side, write_pixels
 from attnorm.data.readers import text as files
-from attnorm.data.sources.base import SHORT, SPLITS
+from attnorm.data.sources.base import SPLITS
 from attnorm.data.synthetic.scenes.captions import captions
 from attnorm.data.synthetic.scenes.drawing import draw
 from attnorm.data.synthetic.scenes.generate import scene
-
-LEAST_SIDE = 16  # pixels, of which the smallest things then have 1.3
+from attnorm.schema import Count, WholeNumber
 
 
 class ScenesCaptions(CaptionSource):
@@ -31,22 +29,14 @@ class ScenesCaptions(CaptionSource):
     def __init__(
         self,
         *,
-        train_size: int = 8_000,
-        valid_size: int = 1_000,
-        test_size: int = 1_000,
-        side: int = 64,
-        corpus_seed: int = 0,
+        train_size: Count = 8_000,
+        valid_size: Count = 1_000,
+        test_size: Count = 1_000,
+        side: Side = 64,
+        corpus_seed: WholeNumber = 0,
     ):
         self.sizes = {"train": train_size, "validation": valid_size, "test": test_size}
         self.side, self.corpus_seed = side, corpus_seed
-
-    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Sizes and a seed that are not whole numbers."""
-        problems = checks.whole_number("data.corpus_seed", self.corpus_seed, least=0)
-        problems += checks.whole_number("data.side", self.side, least=LEAST_SIDE)
-        for split, size in self.sizes.items():
-            problems += checks.whole_number(f"data.{SHORT[split]}_size", size)
-        return problems
 
     def fingerprint(self, split: str) -> str:
         """A hash of the parameters, and of the first captions, which change if the generator changes."""
@@ -56,9 +46,9 @@ class ScenesCaptions(CaptionSource):
     def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Generates (id, captions) one by one."""
         for index in range(self.sizes[split]):
-            yield _image(split, index), "\n".join(it.text for it in captions(split, index, self.corpus_seed))
+            yield _image(split, index), "\n".join(caption.text for caption in captions(split, index, self.corpus_seed))
 
-    def images(self, split: str, cache_dir: str | Path) -> Pixels:
+    def images(self, split: str, cache_dir: str | Path) -> MappedPixels:
         """The rendered scenes of a split."""
 
         def build(folder: Path) -> None:
@@ -70,7 +60,7 @@ class ScenesCaptions(CaptionSource):
         for index in range(min(10, self.sizes[split])):
             first.update(self.draw(split, index).tobytes())
         settings = ["scenes_captions", 1, split, self.sizes[split], self.side, self.corpus_seed, first.hexdigest()]
-        return Pixels(cached(Path(cache_dir) / f"pixels-{files.digest(settings)}", build))
+        return MappedPixels(cached(Path(cache_dir) / f"pixels-{files.digest(settings)}", build))
 
     def draw(self, split: str, index: int) -> np.ndarray:
         """Scene number `index` of a split as an image, uint8 (side, side, 3)."""

@@ -5,47 +5,106 @@
 """
 
 import json
-import logging
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field, model_validator
 
 from attnorm.data import validation as checks
 from attnorm.data.readers import text as files
-from attnorm.data.readers.bad_rows import summary
+from attnorm.data.readers.records import Identified, Record, Records, Text, Words, shortened, shown
 from attnorm.data.sources.base import QUESTIONS, Source, path_of
 from attnorm.errors import DataError
 
-log = logging.getLogger(__name__)
-
+UNANSWERED = "no answers, and is_impossible is not true"
 EXPECTED = 'a SQuAD file is one JSON object {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}'
 
 
-@dataclass(frozen=True)
-class Question:
-    """A record of the file.
-
-    starts: the character positions of the answers in the context (empty if only the texts were requested). texts: empty
-            for
-    the impossible questions of SQuAD 2.0.
-    """
-
-    id: str
-    context: str
-    question: str
-    texts: list[str]
-    starts: list[int]
+Asked = TypeVar("Asked", bound="ScoredQuestion")
 
 
-@dataclass(frozen=True)
-class Bad:
-    """An unusable record: its id (or its path in the JSON if it has no id), and the reason."""
+class Article(Record):
+    """An article of the file."""
 
-    name: str
-    reason: str
+    paragraphs: list[object]
 
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
+
+class Paragraph(Record):
+    """A paragraph of an article, with the questions about it."""
+
+    context: Text
+    qas: list[object]
+
+
+class Answer(Record):
+    """An answer to a question."""
+
+    text: Text
+
+
+class Span(Answer):
+    """An answer that begins at the character `answer_start` of the context."""
+
+    text: Words
+    answer_start: int
+
+
+class ScoredQuestion(Identified):
+    """A question as the official scorers read it. They do not look for the answers in the context."""
+
+    context: Text
+    question: Words
+    answers: list[Answer] = Field(default_factory=list)
+    is_impossible: object = False
+
+    @property
+    def texts(self) -> list[str]:
+        """The answers; none for the impossible questions of SQuAD 2.0."""
+        return [answer.text for answer in self.answers]
+
+    @model_validator(mode="after")
+    def _has_answers(self) -> "ScoredQuestion":
+        if not self.is_impossible and "answers" not in self.model_fields_set:
+            raise ValueError(UNANSWERED)
+        return self
+
+
+class Question(ScoredQuestion):
+    """A question whose answers occur in the context, and whose `is_impossible` agrees with them."""
+
+    answers: list[Span] = Field(default_factory=list)  # type: ignore[assignment]
+    is_impossible: bool = False
+
+    @property
+    def starts(self) -> list[int]:
+        """The character positions of the answers in the context."""
+        return [answer.answer_start for answer in self.answers]
+
+    @model_validator(mode="after")
+    def _fits_context(self) -> "Question":
+        if self.is_impossible and self.answers:
+            raise ValueError("is_impossible is true, but it has answers")
+        if not self.is_impossible and not self.answers:
+            raise ValueError(UNANSWERED)
+        for answer in self.answers:
+            _check_place(answer, self.context)
+        return self
+
+
+def _check_place(answer: Span, context: str) -> None:
+    """Raises ValueError, with the places of its text, for an answer that is not in the context where it says."""
+    text, start = answer.text, answer.answer_start
+    if start >= 0 and context.startswith(text, start):
+        return
+    there = context[start : start + len(text)] if start >= 0 else ""
+    elsewhere = [match.start() for match in islice(re.finditer(f"(?={re.escape(text)})", context), 3)]
+    raise ValueError(
+        f"the answer {shortened(text)} is not at character {start} of the context, which has {shortened(there)} there; "
+        + (f"it occurs at {', '.join(map(str, elsewhere))}" if elsewhere else "it does not occur in it")
+    )
 
 
 class Squad(Source):
@@ -74,9 +133,8 @@ class Squad(Source):
         return tuple(split for split, path in self.paths.items() if path is not None)
 
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
-        """Missing or empty files; a skip_bad that is not true or false."""
-        problems = checks.split_files(self.paths, splits, files.file_problem)
-        return problems + checks.flag("data.skip_bad", self.skip_bad)
+        """Missing or empty files."""
+        return checks.split_files(self.paths, splits, files.file_problem)
 
     def fingerprint(self, split: str) -> str:
         """A hash of the file and of skip_bad."""
@@ -88,147 +146,29 @@ class Squad(Source):
         Raises ValueError that names the bad records before the first row, unless they are skipped.
         """
         path = path_of(self.paths, split)
-        questions, bad = read_questions(path)
-        if bad and not self.skip_bad:
-            raise DataError(f"{path}: {_bad_records(bad, len(questions), 'data.skip_bad=true skips them')}")
-        if bad:
-            log.warning("%s: %s", path, _bad_records(bad, len(questions), "skipped"))
-        for it in questions:
-            answers = json.dumps({"texts": it.texts, "starts": it.starts}, ensure_ascii=False)
-            yield it.id, it.context, it.question, answers
+        for question in read_questions(path, Question).settle(path, self.skip_bad):
+            answers = json.dumps({"texts": question.texts, "starts": question.starts}, ensure_ascii=False)
+            yield question.id, question.context, question.question, answers
 
 
-def _bad_records(bad: list[Bad], good: int, remark: str) -> str:
-    return summary("record", len(bad), good, remark, list(map(str, bad)))
+def read_questions(path: Path, model: type[Asked]) -> Records[Asked]:
+    """The records of a file. A bad article or paragraph counts as one bad record.
 
-
-def read_questions(path: Path, answers_in_context: bool = True) -> tuple[list[Question], list[Bad]]:
-    """Returns the good and the bad records of a file, in order. A bad article or paragraph counts as one record.
-
-    answers_in_context: whether an answer must occur in the context at its start, and is_impossible must agree with the
-    answers. Scoring requires neither. Raises ValueError if the file is not a SQuAD file at all.
+    model: `Question`, or `ScoredQuestion` for scoring. Raises ValueError if the file is not a SQuAD file at all.
     """
     try:
         document = files.read_json(path)
     except ValueError as error:
         raise DataError(f"{error}; {EXPECTED}") from error
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise DataError(f"{path}: not a SQuAD file, it contains {_shape(document)}; {EXPECTED}")
-    good, bad = [], []
-    places: dict[str, str] = {}
-    for place, context, record in _records(document):
-        try:
-            if context is None:
-                raise _Wrong(place, record)
-            question = _question(place, context, record, answers_in_context)
-            if question.id in places:
-                raise _Wrong(question.id, f"{place} has the id of {places[question.id]}")
-        except _Wrong as wrong:
-            bad.append(Bad(*wrong.args))
-        else:
-            places[question.id] = place
-            good.append(question)
-    return good, bad
-
-
-class _Wrong(Exception):
-    """The arguments are the name of a record and the problem with it."""
-
-
-def _records(document: dict) -> Iterator[tuple[str, str | None, object]]:
-    """Yields (path in the JSON, context, record) for each question, and (path, None, reason) for malformed parts."""
-    for a, article in enumerate(document["data"]):
-        place = f"data[{a}]"
-        if not isinstance(article, dict) or not isinstance(article.get("paragraphs"), list):
-            yield place, None, f'expected an object with a list "paragraphs", got {_shape(article)}'
-            continue
-        for p, paragraph in enumerate(article["paragraphs"]):
-            inner = f"{place}.paragraphs[{p}]"
-            if not isinstance(paragraph, dict) or not isinstance(paragraph.get("qas"), list):
-                yield inner, None, f'expected an object with a list "qas", got {_shape(paragraph)}'
+        raise DataError(f"{path}: not a SQuAD file, it contains {shown(document)}; {EXPECTED}")
+    questions = Records(model)
+    for a, record in enumerate(document["data"]):
+        article = questions.part(Article, record, f"data[{a}]")
+        for p, record in enumerate(article.paragraphs if article else ()):
+            if (paragraph := questions.part(Paragraph, record, f"data[{a}].paragraphs[{p}]")) is None:
                 continue
-            try:
-                context = _text(inner, paragraph, "context", inner)
-            except _Wrong as wrong:
-                yield inner, None, wrong.args[1]
-                continue
-            for q, record in enumerate(paragraph["qas"]):
-                yield f"{inner}.qas[{q}]", context, record
-
-
-def _question(place: str, context: str, record: object, in_context: bool) -> Question:
-    if not isinstance(record, dict):
-        raise _Wrong(place, f"expected an object, got {_shape(record)}")
-    name = _text(place, record, "id", place)
-    question = _text(name, record, "question", place)
-    if not question.strip():
-        raise _Wrong(name, "the question is empty")
-    answers, impossible = record.get("answers", []), record.get("is_impossible", False)
-    if in_context and not isinstance(impossible, bool):  # the official scorers only use the answers
-        raise _Wrong(name, f"{place}.is_impossible is {_shape(impossible)}, not true or false")
-    if not isinstance(answers, list):
-        raise _Wrong(name, f"{place}.answers is {_shape(answers)}, not a list")
-    if in_context and impossible and answers:
-        raise _Wrong(name, "is_impossible is true, but it has answers")
-    if not impossible and not answers and (in_context or "answers" not in record):
-        raise _Wrong(name, "no answers, and is_impossible is not true")
-    texts, starts = [], []
-    for number, answer in enumerate(answers):
-        inner = f"{place}.answers[{number}]"
-        if not isinstance(answer, dict):
-            raise _Wrong(name, f"{inner} is {_shape(answer)}, not an object")
-        texts.append(_text(name, answer, "text", inner))
-        if in_context:
-            starts.append(_start(name, answer, inner, context))
-    return Question(name, context, question, texts, starts)
-
-
-def _start(name: str, answer: dict, place: str, context: str) -> int:
-    """The start of the answer. Raises _Wrong if its text does not occur there."""
-    text, start = answer["text"], answer.get("answer_start")
-    if not isinstance(start, int) or isinstance(start, bool):
-        raise _Wrong(name, f"{place}.answer_start is {_shape(start)}, not a whole number")
-    if not text.strip():
-        raise _Wrong(name, f"{place}.text is empty")
-    if start < 0 or not context.startswith(text, start):
-        there = context[start : start + len(text)] if start >= 0 else ""
-        elsewhere = _occurrences(text, context)
-        raise _Wrong(
-            name,
-            f"the answer {_short(text)} is not at character {start} of the context, which has {_short(there)} there; "
-            + (f"it occurs at {', '.join(map(str, elsewhere))}" if elsewhere else "it does not occur in it"),
-        )
-    return start
-
-
-def _occurrences(text: str, context: str) -> list[int]:
-    places = [context.find(text)]
-    while places[-1] >= 0 and len(places) < 4:
-        places.append(context.find(text, places[-1] + 1))
-    return [place for place in places if place >= 0][:3]
-
-
-def _text(name: str, record: dict, key: str, place: str) -> str:
-    """A text of a record. Raises _Wrong if it is missing or is not text."""
-    value = record.get(key)
-    if not isinstance(value, str):
-        raise _Wrong(name, f"{place}.{key} is {_shape(value) if key in record else 'missing'}, not text")
-    if not value.isascii():
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
-            raise _Wrong(name, f"{place}.{key} holds half of a surrogate pair, which is not text") from None
-    return value
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
-
-
-def _shape(value: object) -> str:
-    """A description of a JSON value, for messages."""
-    if isinstance(value, dict):
-        return f"an object with {', '.join(map(repr, list(value)[:5])) or 'nothing in it'}"
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    return "null" if value is None else _short(value) if isinstance(value, str) else json.dumps(value)
+            for q, record in enumerate(paragraph.qas):
+                with_context = {**record, "context": paragraph.context} if isinstance(record, dict) else record
+                questions.add(with_context, f"data[{a}].paragraphs[{p}].qas[{q}]")
+    return questions

@@ -58,7 +58,6 @@ class TableSource(Source):
             *table_files.column_problems(self.columns, paths),
             *holdout.problems(self.share, held_out and "validation" in splits, "file"),
             *table_files.encoding_problems(self.encoding, paths),
-            *checks.flag("data.skip_bad", self.skip_bad),
             *checks.split_files(self.paths, own, self._file_problem),
         ]
 

@@ -3,17 +3,18 @@
 import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from attnorm.data import validation as checks
 from attnorm.data.readers import tables as table_files
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow, usable
 from attnorm.data.sources import holdout
 from attnorm.data.sources.base import DOCUMENTS, Source
 from attnorm.data.sources.table_source import reading_settings
+from attnorm.errors import Problem
+from attnorm.schema import Share, Text
 
-UNITS = ("line", "paragraph", "file")
+Entries = Text | Sequence[Text]  # a file, a folder or a glob, or a list of them
 OPTIONS = {"train": "files", "validation": "validation", "test": "test"}  # the option with the files of a split
 _NAMED = 10  # maximum number of listed problems per entry; the others are only counted
 
@@ -36,12 +37,12 @@ class TextFiles(Source):
     def __init__(
         self,
         *,
-        files: str | Sequence[str],
-        validation: str | Sequence[str] | None = None,
-        test: str | Sequence[str] | None = None,
-        holdout: float = 0.05,
-        document: str = "line",
-        column: str | int = "text",
+        files: Entries,
+        validation: Entries | None = None,
+        test: Entries | None = None,
+        holdout: Share = 0.05,
+        document: Literal["line", "paragraph", "file"] = "line",
+        column: table_files.Column = "text",
         encoding: str = "utf-8",
         skip_bad: bool = False,
     ):
@@ -58,19 +59,15 @@ class TextFiles(Source):
     def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
         """Problems with the options and the files.
 
-        These are invalid options; files that are missing, empty or not text; entries that match nothing; splits without
+        These are files that are missing, empty or not text; entries that match nothing; splits without
         files; and files of other splits that are also in train.
         """
-        problems: list[str] = []
-        if self.document not in UNITS:
-            what = f"data.document={self.document}: no such kind of document"
-            problems.append(checks.unknown(what, self.document, UNITS))
-        paths = [path for split in splits if _usable(self._entries(split)) for path in self._paths(split)]
+        paths = [path for split in splits for path in self._paths(split)]
         tables = [path for path in paths if _format(path) != "text"]
-        problems += table_files.column_problems([("data.column", self.column)], tables)
+        problems: list[str] = table_files.column_problems([("data.column", self.column)], tables)
         needed = "validation" in splits and self._held_out("validation")
         problems += holdout.problems(self.holdout, needed, "files")
-        problems += table_files.encoding_problems(self.encoding, paths) + checks.flag("data.skip_bad", self.skip_bad)
+        problems += table_files.encoding_problems(self.encoding, paths)
         own = [split for split in splits if split != "validation" or not self._held_out(split)]
         if len(own) < len(splits) and "train" not in own:
             own.append("train")  # its files contain the validation split
@@ -122,10 +119,10 @@ class TextFiles(Source):
         if document:
             yield "".join(document)
 
-    def _entries(self, split: str) -> list:
+    def _entries(self, split: str) -> list[str]:
         """The entries of the option that names the files of the split."""
         entries = self.entries["train" if self._held_out(split) else split]
-        return list(entries) if isinstance(entries, (list, tuple)) else [entries]
+        return [entries] if isinstance(entries, str) else list(entries or ())
 
     def _paths(self, split: str) -> list[Path]:
         """The distinct files of the split, in the order in which they are named."""
@@ -137,39 +134,32 @@ class TextFiles(Source):
 
     def _file_problems(self, split: str) -> list[str]:
         option, entries = f"data.{OPTIONS[split]}", self._entries(split)
-        if entries in ([], [None]):
-            return [f"{option}={'[]' if entries == [] else 'null'}: the {split} split is asked for; name its files"]
-        problems = []
+        if not entries:
+            return [Problem(option, f"the {split} split is asked for; name its files", self.entries[split])]
+        problems: list[str] = []
         for entry in entries:
-            if not isinstance(entry, str) or not entry:
-                problems.append(f"{option}={entry}: must be a file, a folder or a glob, or a list of them")
-                continue
             key, paths = f"{option}={entry}", _matching(entry)
-            found = [problem for path in paths for problem in self._problem(key, path)]
-            if split != "train" and _usable(self._entries("train")):
+            wrong = [problem for path in paths for problem in self._problem(key, path)]
+            if split != "train":
                 train = {path.resolve() for path in self._paths("train")}
-                found += [f"{key}: also in data.files: {path}" for path in paths if path.resolve() in train]
+                wrong += [f"{key}: also in data.files: {path}" for path in paths if path.resolve() in train]
             if not paths:
-                found.append(f"{key}: {_nothing(entry)}")
-            problems += found[:_NAMED]
-            if len(found) > _NAMED:
-                problems.append(f"{key}: {len(found) - _NAMED:,} more files with problems")
+                wrong.append(f"{key}: {_nothing(entry)}")
+            problems += wrong[:_NAMED]
+            if len(wrong) > _NAMED:
+                problems.append(f"{key}: {len(wrong) - _NAMED:,} more files with problems")
         return problems
-
-
-def _usable(entries: list) -> bool:
-    return all(isinstance(entry, str) and entry for entry in entries)
 
 
 def _matching(entry: str) -> list[Path]:
     """The files that match an entry, sorted."""
     path = Path(entry)
     if path.is_dir():
-        inside = (found.relative_to(path) for found in path.rglob("*") if found.is_file())
-        return sorted(path / found for found in inside if not any(part.startswith(".") for part in found.parts))
+        inside = (file.relative_to(path) for file in path.rglob("*") if file.is_file())
+        return sorted(path / file for file in inside if not any(part.startswith(".") for part in file.parts))
     if path.exists():
         return [path]
-    return sorted(found for found in map(Path, glob.glob(entry, recursive=True)) if found.is_file())
+    return sorted(file for file in map(Path, glob.glob(entry, recursive=True)) if file.is_file())
 
 
 def _nothing(entry: str) -> str:

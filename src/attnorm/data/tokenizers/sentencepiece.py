@@ -4,10 +4,12 @@ import io
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from attnorm.data.readers.text import file_problem
 from attnorm.data.tokenizers.base import UNK, Tokenizer
 from attnorm.errors import DataError
 from attnorm.schema import Count
@@ -91,18 +93,42 @@ class SentencePiece(Tokenizer):
     @classmethod
     def from_settings(  # type: ignore[override]  # names its options
         cls,
-        draw: Callable[[int | None], Iterable[str]],
+        draw: Callable[[int | None], Iterable[str]] | None = None,
         *,
+        file: str | None = None,
         model_type: Literal["unigram", "bpe"] = "bpe",
         vocab_size: Count = 4000,
         sample: Count | None = 500_000,
     ) -> "SentencePiece":
-        """Trains on `sample` sentences (None: on all). Raises the same errors as `train`."""
-        return cls.train(draw(sample), model_type=model_type, vocab_size=vocab_size)
+        """Reads `file`, a model of sentencepiece or a folder with sentencepiece.model; without a file, trains on
+        `sample` sentences (None: on all).
+
+        Raises DataError for a file that is not such a model, or whose special tokens have other ids than those of
+        this class, and the errors of `train`.
+        """
+        if file is None:
+            assert draw is not None  # only a tokenizer from a file does without sentences
+            return cls.train(draw(sample), model_type=model_type, vocab_size=vocab_size)
+        name = f"tokenizer.file={file}"
+        tokenizer = cls.from_bytes(_resolve(file).read_bytes(), name)
+        read = tokenizer._processor
+        ids, needed = (read.pad_id(), read.bos_id(), read.eos_id(), read.unk_id()), (_PAD, _BOS, _EOS, _UNK)
+        if ids != needed:
+            raise DataError(f"{name}: the ids of pad, bos, eos and unk must be {needed}, not {ids}")
+        return tokenizer
 
     @classmethod
     def needs_training(cls, options: dict) -> bool:
-        return True
+        return options.get("file") is None
+
+    @classmethod
+    def check(cls, options: dict) -> list[str]:
+        """A file that is missing or empty."""
+        if (file := options.get("file")) is None:
+            return []
+        if _resolve(file).is_dir():
+            return [f"tokenizer.file={file}: no {cls.FILE} in this folder"]
+        return file_problem(f"tokenizer.file={file}", _resolve(file))
 
     @classmethod
     def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "SentencePiece":
@@ -128,6 +154,12 @@ class SentencePiece(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join("".join([self._pieces[int(id_)] for id_ in ids]).split())
+
+
+def _resolve(file: str) -> Path:
+    """The file itself, or the one in the folder. Returns the folder if it contains none."""
+    path = Path(file) / SentencePiece.FILE
+    return path if path.is_file() else Path(file)
 
 
 def _without_unknown(sentences: Iterable[str], characters: set[str]) -> Iterator[str]:

@@ -1,21 +1,21 @@
-"""The base class of models that write captions: an eye, and a decoder that attends to what it sees."""
+"""The base class of models that write captions: an image encoder, and a decoder that attends to its templates."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from attnorm.models.captioning.eye import Eye
+from attnorm.models.captioning.image_encoder import ImageEncoder
 from attnorm.models.initialize import initialize
 
 
 class Captioner(nn.Module, ABC):
-    """An `Eye` that gives the templates, and a decoder that attends to them at the site `cross`.
+    """An `ImageEncoder` that gives the templates, and a decoder that attends to them at the site `cross`.
 
-    Config:    the configuration: an `EyeConfig` with `d_model`, `max_target` and `tie_embeddings`.
+    Config:    the configuration: an `ImageEncoderConfig` with `d_model`, `max_target` and `tie_embeddings`.
     sites:     the attention sites. Under teacher forcing, all of them are autoregressive.
     attention: resolved tables (`attnorm.attention.tables`).
-    side, width, regions: as in `Eye`.
+    side, width, regions: as in `ImageEncoder`.
     seed:      seed of the initial parameters, see `initialize`.
     """
 
@@ -37,7 +37,8 @@ class Captioner(nn.Module, ABC):
         super().__init__()
         self.shape, self.pad_id = shape, pad_id
         self.tokens = nn.Embedding(vocab_size, shape.d_model)
-        self.eye = Eye(shape, shape.d_model, side, width, regions)
+        # Initial values are drawn by the names of parameters, so this name is part of every result.
+        self.eye = ImageEncoder(shape, shape.d_model, side, width, regions)
         self.decoder = self.build_decoder(attention)
         initialize(self, seed)
         if shape.tie_embeddings:
@@ -50,8 +51,9 @@ class Captioner(nn.Module, ABC):
     def forward(self, image: Tensor, present: Tensor | None, target: Tensor, owner: Tensor | None = None) -> Tensor:
         """Returns the decoder's states (C, T, W) of C captions.
 
-        image, present: as in `Eye.forward`. target: int (C, T), the tokens so far. owner: int (C,), the row of the
-        image of each caption; None: there is one caption per image.
+        image, present: as in `ImageEncoder.forward`.
+        target: int (C, T), the tokens so far.
+        owner:  int (C,), the row of the image of each caption; None: there is one caption per image.
         """
         memory, real = self.encode(image, present)
         return self.decode(target, *((memory, real) if owner is None else (memory[owner], real[owner])))

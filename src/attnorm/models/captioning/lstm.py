@@ -6,14 +6,14 @@ from typing import Any
 from torch import Tensor
 
 from attnorm.models.captioning.base import Captioner
-from attnorm.models.captioning.eye import EyeConfig
+from attnorm.models.captioning.image_encoder import ImageEncoderConfig
 from attnorm.models.recurrent.config import DecoderConfig
 from attnorm.models.recurrent.decoder import LSTMCache, LSTMDecoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class LSTMCaptionerConfig(DecoderConfig, EyeConfig):
-    """The configuration of `LSTMCaptioner`: that of its decoder and that of its eye."""
+class LSTMCaptionerConfig(DecoderConfig, ImageEncoderConfig):
+    """The configuration of `LSTMCaptioner`: that of its decoder and that of its image encoder."""
 
 
 class LSTMCaptioner(Captioner):

@@ -6,15 +6,15 @@ from typing import Any, Literal
 from torch import Tensor
 
 from attnorm.models.captioning.base import Captioner
-from attnorm.models.captioning.eye import EyeConfig
+from attnorm.models.captioning.image_encoder import ImageEncoderConfig
 from attnorm.models.config import Positions, Skip, TransformerConfig
 from attnorm.models.decoder import DecoderCache, TransformerDecoder
 from attnorm.schema import Count, Share
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerCaptionerConfig(EyeConfig):
-    """The configuration of `TransformerCaptioner`: that of its eye, and the following of `TransformerConfig`."""
+class TransformerCaptionerConfig(ImageEncoderConfig):
+    """The configuration of `TransformerCaptioner`: its image encoder, and the following of `TransformerConfig`."""
 
     d_model: Count
     n_heads: Count

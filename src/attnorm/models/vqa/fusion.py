@@ -138,8 +138,8 @@ class Fusion(nn.Module):
             x = x + self.dropout(attend(self.attention, self.prior, x, here, others, there))
         elif self.layers:
             each = zip(self.layers, states[1:], present[1:], strict=True)
-            found = [layer(x, here, others, there) for layer, others, there in each]
-            x = x + self.dropout(torch.stack(found).sum(0))
+            outputs = [layer(x, here, others, there) for layer, others, there in each]
+            x = x + self.dropout(torch.stack(outputs).sum(0))
         return self.norm(x), here
 
     def attentions(self) -> list[MultiHeadAttention]:
@@ -167,12 +167,12 @@ class Fusion(nn.Module):
 def attend(
     attention: MultiHeadAttention, prior: Sum | None, x: Tensor, here: Tensor, others: Tensor, there: Tensor
 ) -> Tensor:
-    """What the boxes x (B, M, W) find among `others` (B, M', W): (B, M, W), exactly 0 if no other box is present.
+    """The attention of the boxes x (B, M, W) to `others` (B, M', W): (B, M, W), exactly 0 if no other box is present.
 
     here: bool (B, M), the present boxes; there: bool (B, M'), the present ones among the others.
     """
     mask = Mask(queries=here, keys=there)
     log_prior = site_log_prior(prior, x.shape[1], 0, others, mask)
-    found = attention(x, others, mask, log_prior=log_prior)
+    output = attention(x, others, mask, log_prior=log_prior)
     fused = here & there.any(1, keepdim=True)
-    return found.masked_fill(~fused.unsqueeze(-1), 0.0)
+    return output.masked_fill(~fused.unsqueeze(-1), 0.0)

@@ -60,7 +60,7 @@ class CiderD:
         """
         vectors = (self._vectors(ngrams(caption)) for caption in captions)
         return [
-            100.0 * sum(similarity(caption, it) for it in texts) / len(texts)
+            100.0 * sum(similarity(caption, reference) for reference in texts) / len(texts)
             for caption, texts in zip(vectors, self.references, strict=True)
         ]
 
@@ -75,10 +75,11 @@ class CiderD:
 def similarity(caption: Vectors, reference: Vectors) -> float:
     """The mean over n of CIDEr-D_n for one reference."""
     total = 0.0
-    for mine, theirs, norm, other in zip(caption.of, reference.of, caption.norms, reference.norms, strict=True):
-        if norm and other:
-            shared = sum(min(value, theirs.get(ngram, 0.0)) * theirs.get(ngram, 0.0) for ngram, value in mine.items())
-            total += shared / (norm * other)
+    norms = zip(caption.norms, reference.norms, strict=True)
+    for g, s, (g_norm, s_norm) in zip(caption.of, reference.of, norms, strict=True):
+        if g_norm and s_norm:
+            shared = sum(min(value, s.get(ngram, 0.0)) * s.get(ngram, 0.0) for ngram, value in g.items())
+            total += shared / (g_norm * s_norm)
     penalty = math.exp(-((caption.words - reference.words) ** 2) / (2 * SIGMA**2))
     return 10.0 * penalty * total / LONGEST
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from attnorm.data.captions import CAPTIONS
 from attnorm.data.featurizer import Featurizer, Table, cut, pad
 from attnorm.data.images import Images
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.tasks.collator import Collator
 
 
 class CaptionFeaturizer(Featurizer):
@@ -61,27 +61,28 @@ class CaptionFeaturizer(Featurizer):
         )
 
 
-class CaptionCollator(Dataset):
-    """`MicroBatch` -> tensors, with the captions padded to the longest one of the batch.
+class CaptionCollator(Collator):
+    """Rows of `CaptionFeaturizer` -> tensors, with the captions padded to the longest one of the batch.
 
-    rows:   a table of `CaptionFeaturizer`. texts: the split's texts, row by row, with the ids of the images.
+    texts:  the texts of the split, row by row, with the ids of the images.
     images: the images. Raises ValueError that names those that are missing.
     """
 
     def __init__(self, rows: Table, texts: Table, images: Images, pad_id: int, bos_id: int, eos_id: int):
-        self.rows, self.images = rows, images
+        super().__init__(rows)
+        self.images = images
         self.names = texts.select_columns(["id"])
         self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
         images.check(self.names["id"])
 
-    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """Returns the tensors of a batch of B images with C captions.
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """Returns the tensors of a batch of B images with C captions:
 
-        image: uint8 (B, 3, side, side), or float32 (B, M, width) features. present: bool (B, M), for features only.
-        target: int64 (C, T + 1), with the begin and end tokens. owner: (C,), the row of the image of each caption.
-        rows: (B,), row numbers. divisor: (), the number of target tokens of the whole update.
+        image:   uint8 (B, 3, side, side), or float32 (B, M, width) features.
+        present: bool (B, M), for features only.
+        target:  int64 (C, T + 1), with the begin and end tokens.
+        owner:   int64 (C,), the row of the image of each caption.
         """
-        table = self.rows[part.rows]
         captions, owner = [], []
         for row, (ids, sizes) in enumerate(zip(table["ids"], table["sizes"], strict=True)):
             start = 0
@@ -93,6 +94,4 @@ class CaptionCollator(Dataset):
             **self.images.read(self.names[part.rows]["id"]),
             "target": pad(captions, self.pad_id),
             "owner": torch.tensor(owner),
-            "rows": torch.tensor(part.rows),
-            "divisor": torch.tensor(part.divisor),
         }

@@ -11,39 +11,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from attnorm.data.captions import plain
-from attnorm.tasks.bleu import sacrebleu
-from attnorm.tasks.captioning.cider import LONGEST, CiderD
+from attnorm.tasks.bleu import Bleu, sacrebleu
+from attnorm.tasks.captioning.cider import CiderD
 from attnorm.tasks.results import CorpusMetric
-
-
-class Bleu(CorpusMetric):
-    """BLEU-4 in percent ("BLEU: a Method for Automatic Evaluation of Machine Translation", Papineni et al., 2002):
-
-        100 min(1, exp(1 - r / c)) (p_1 p_2 p_3 p_4)^(1/4)
-
-    where p_n is the share of n-grams that match a reference, c the length of all captions, and r that of the references
-    that are closest in length. It is 0 if no 4-gram matches.
-    """
-
-    columns = (
-        *(f"bleu_correct_{n}" for n in range(1, LONGEST + 1)),
-        *(f"bleu_total_{n}" for n in range(1, LONGEST + 1)),
-        "bleu_length",
-        "bleu_reference_length",
-    )
-
-    @staticmethod
-    def of(totals: np.ndarray) -> np.ndarray:
-        correct, total = totals[..., :LONGEST], totals[..., LONGEST : 2 * LONGEST]
-        length, closest = totals[..., -2], totals[..., -1]
-        with np.errstate(divide="ignore"):  # log 0
-            log_p = np.log(correct / np.maximum(total, 1)).mean(-1)
-        return 100 * np.exp(log_p + np.minimum(0, 1 - closest / np.maximum(length, 1)))
-
 
 EXTRA = "captioning"  # the extra of this package with what scoring needs
 
-CORPUS_METRICS: dict[str, type[CorpusMetric]] = {"BLEU-4": Bleu}
+
+class UnsmoothedBleu(Bleu):
+    """Corpus BLEU in percent. It is 0 if no 4-gram matches."""
+
+    smoothing, extra = "none", EXTRA
+
+
+CORPUS_METRICS: dict[str, type[CorpusMetric]] = {"BLEU-4": UnsmoothedBleu}
 
 
 class Words:
@@ -77,12 +58,11 @@ class CaptionMetric:
         return {"CIDEr-D": self.cider.each(captions), "rougeL": rouge}
 
     def sums(self, captions: Sequence[str]) -> dict[str, list[int]]:
-        """The columns of `Bleu`, with one number for each caption."""
+        """The columns of `UnsmoothedBleu`, with one number for each caption."""
         rows = []
         for texts, caption in zip(self.references, captions, strict=True):
-            found = self.bleu.corpus_score([plain(caption)], [[text] for text in texts])
-            rows.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
-        return {name: [row[place] for row in rows] for place, name in enumerate(Bleu.columns)}
+            rows.append(Bleu.counts(self.bleu.corpus_score([plain(caption)], [[text] for text in texts])))
+        return {name: [row[column] for row in rows] for column, name in enumerate(Bleu.columns)}
 
     def __call__(self, captions: Sequence[str]) -> dict[str, float]:
         """CIDEr-D, BLEU-4 and rougeL of all captions, in percent."""
@@ -99,4 +79,4 @@ def overall(each: Mapping[str, Sequence[float]], sums: Mapping[str, Sequence[int
     """CIDEr-D, BLEU-4 and rougeL of all captions, from what `CaptionMetric.each` and `CaptionMetric.sums` return."""
     means = {name: sum(values) / len(values) for name, values in each.items()}
     totals = np.array([sum(sums[name]) for name in Bleu.columns], np.float64)
-    return {"CIDEr-D": means["CIDEr-D"], "BLEU-4": float(Bleu.of(totals)), "rougeL": means["rougeL"]}
+    return {"CIDEr-D": means["CIDEr-D"], "BLEU-4": float(UnsmoothedBleu.of(totals)), "rougeL": means["rougeL"]}

@@ -15,7 +15,7 @@ from attnorm.tasks.bleu import sacrebleu
 from attnorm.tasks.captioning.generate import write
 from attnorm.tasks.captioning.metric import EXTRA, CaptionMetric
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
-from attnorm.tasks.seq2seq.module import smoothed_cross_entropy
+from attnorm.tasks.seq2seq.base import smoothed_cross_entropy
 
 
 def sample(image: str, references: Sequence[str], caption: str) -> dict[str, str]:
@@ -95,14 +95,14 @@ class CaptioningModule(TaskModule):
     def metrics(self) -> dict[str, float]:
         """loss (nats per target token), perplexity, and the scores of greedy captions if there are any."""
         loss = self.sums["loss"] / self.sums["tokens"]
-        found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
         if self.outputs:
             rows, captions = zip(*sorted(self.outputs), strict=True)
             table = self.validation[list(rows)]
             gold = references(table)
             self.samples = list(map(sample, table["id"], gold, captions))
-            found |= CaptionMetric(gold)(captions)
-        return found
+            metrics |= CaptionMetric(gold)(captions)
+        return metrics
 
     def format_line(self, metrics: dict[str, float]) -> str:
         names = [name for name in ("CIDEr-D", "BLEU-4") if name in metrics]

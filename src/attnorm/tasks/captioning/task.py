@@ -23,10 +23,9 @@ from attnorm.models.generation import Decoding
 from attnorm.progress import tracked
 from attnorm.schema import Share
 from attnorm.tasks.captioning.features import CaptionCollator, CaptionFeaturizer
-from attnorm.tasks.captioning.generate import write, write_captions
+from attnorm.tasks.captioning.generate import NamedImages, write, write_captions
 from attnorm.tasks.captioning.metric import CORPUS_METRICS, CaptionMetric, overall
 from attnorm.tasks.captioning.module import CaptioningModule, references, sample
-from attnorm.tasks.captioning.named import NamedImages
 from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.seq2seq.base import length_problems
@@ -105,8 +104,8 @@ class CaptioningTask(Task):
     def collator(self, split: Split) -> CaptionCollator:
         images, tokenizer = self.images(split.name), split.tokenizer
         if (images.shape.side, images.shape.width) != (self.shape().side, self.shape().width):
-            found, made = asdict(images.shape), asdict(self.shape())
-            raise DataError(f"data: the images have another shape ({found}) than those of the model ({made})")
+            own, trained = asdict(images.shape), asdict(self.shape())
+            raise DataError(f"data: the images have another shape ({own}) than those of the model ({trained})")
         return CaptionCollator(split.rows, split.texts, images, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
     def example_ids(self, split: Split, rows: Any) -> list[str]:
@@ -141,7 +140,7 @@ class CaptioningTask(Task):
         """The model looks at an image and writes a caption. Each query is named by the word that it predicts; those of
         self-attention by the word before."""
         device = next(model.parameters()).device
-        batch = {name: it.to(device) for name, it in self.collator(split)[MicroBatch([row], 1)].items()}
+        batch = {name: tensor.to(device) for name, tensor in self.collator(split)[MicroBatch([row], 1)].items()}
         tokenizer, image, present = split.tokenizer, batch["image"], batch.get("present")
         [written] = write(model, tokenizer, image, present, self.decoding())
         words = [tokenizer.token(number) for number in (tokenizer.bos_id, *written, tokenizer.eos_id)]

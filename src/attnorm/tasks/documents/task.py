@@ -1,19 +1,96 @@
 """Classification of documents of several sentences. The baseline always predicts the most frequent label."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from attnorm.data.featurizer import Table, pad
 from attnorm.data.preprocess import Split
+from attnorm.data.sampler import MicroBatch
+from attnorm.data.sentences import split_sentences
 from attnorm.data.sources.passages import PASSAGES
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.tasks.documents.features import DocumentCollator, DocumentFeaturizer, encode_sentences
-from attnorm.tasks.documents.module import DocumentModule
-from attnorm.tasks.labels import LabelTask
+from attnorm.tasks.collator import Collator
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask
 from attnorm.tasks.task import Tokens
+
+
+class DocumentFeaturizer(LabelFeaturizer):
+    """One row per document: the tokens of its sentences, truncated to `max_tokens` tokens in all."""
+
+    schema = PASSAGES
+
+    def __init__(self, max_tokens: int, labels: Sequence[str]):
+        super().__init__(labels)
+        self.max_tokens = max_tokens
+
+    def settings(self) -> list:
+        return ["documents", 1, self.max_tokens, self.labels]
+
+    def columns(self) -> dict:
+        """ids; sentences, the number of the sentence of each token, from 0; label, its number."""
+        import pyarrow as pa
+
+        return {"ids": pa.list_(pa.int32()), "sentences": pa.list_(pa.int32()), "label": pa.int32()}
+
+    def inputs(self, texts: dict[str, list[str]], tokenizer: Tokenizer) -> tuple[dict[str, list], dict[str, int]]:
+        documents = [encode_sentences(text, tokenizer) for text in texts["text"]]
+        table: dict[str, list] = {
+            "ids": [ids[: self.max_tokens] for ids, _ in documents],
+            "sentences": [sentences[: self.max_tokens] for _, sentences in documents],
+        }
+        truncated = sum(len(ids) > self.max_tokens for ids, _ in documents)
+        return table, {"truncated": truncated, "sentences": sum(row[-1] + 1 for row in table["sentences"])}
+
+    def describe(self, counts: dict[str, int]) -> str:
+        sentences = f"{counts['sentences'] / counts['kept']:.1f} sentences on average"
+        return f"{counts['kept']:,} documents ({sentences}, {counts['truncated']:,} truncated; {self.shares(counts)})"
+
+
+def encode_sentences(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The tokens of a text, and the number of the sentence of each.
+
+    Sentences without tokens are not counted. A text without tokens is a single unknown one.
+    """
+    sentences = [ids for ids in tokenizer.encode(split_sentences(text)) if ids] or [[tokenizer.unk_id]]
+    numbers = [[number] * len(ids) for number, ids in enumerate(sentences)]
+    return list(chain.from_iterable(sentences)), list(chain.from_iterable(numbers))
+
+
+class DocumentCollator(Collator):
+    """Rows of `DocumentFeaturizer` -> tensors, padded to the longest document of the batch."""
+
+    def __init__(self, rows: Table, pad_id: int):
+        super().__init__(rows)
+        self.pad_id = pad_id
+
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """Returns int64 tensors:
+
+        ids:       (B, N).
+        sentences: (B, N), the number of the sentence of each token, 0 at padding.
+        labels:    (B,).
+        """
+        return {
+            "ids": pad(table["ids"], self.pad_id),
+            "sentences": pad(table["sentences"], 0),
+            "labels": torch.tensor(table["label"]),
+        }
+
+
+class DocumentModule(LabelModule):
+    """Cross-entropy over the labels of documents; accuracy."""
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Scores (B, labels)."""
+        return self.model(batch["ids"], batch["sentences"]).float()
+
+    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
+        return (batch["ids"] != self.tokenizer.pad_id).sum()
 
 
 class DocumentTask(LabelTask):

@@ -8,11 +8,7 @@ from attnorm.errors import DataError
 
 METRICS = ("rouge1", "rouge2", "rougeL")
 NAMES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
-PARTS = {
-    "": "fmeasure",
-    "_recall": "recall",
-    "_precision": "precision",
-}  # ending of a metric's name -> attribute
+PARTS = {"": "fmeasure", "_recall": "recall", "_precision": "precision"}  # ending of a metric's name -> attribute
 
 
 class Rouge:
@@ -49,10 +45,10 @@ class Rouge:
 
     def _each(self, texts: Iterable[str], references: Iterable[Sequence[str]]) -> Iterator[dict[str, float]]:
         for text, golds in zip(texts, references, strict=True):
-            found = self.scorer.score_multi(golds, text)
+            scores = self.scorer.score_multi(golds, text)
             yield {
                 f"{metric}{ending}": 100.0 * getattr(score, part)
-                for metric, score in found.items()
+                for metric, score in scores.items()
                 for ending, part in PARTS.items()
             }
 

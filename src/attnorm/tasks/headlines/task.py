@@ -8,10 +8,27 @@ from pydantic import Field
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import PAIRS
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.tasks.headlines.module import HeadlineModule, sample
-from attnorm.tasks.headlines.rouge import Rouge, lead, means
-from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.seq2seq.base import Seq2SeqTask, Seq2SeqTaskConfig
+from attnorm.tasks.headlines.rouge import METRICS, Rouge, lead, means, rouge_line
+from attnorm.tasks.seq2seq.base import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
+
+
+class HeadlineModule(Seq2SeqModule):
+    """Loss, validation loss, and ROUGE of greedy headlines. scorer: a `Rouge`."""
+
+    counters = ("loss", "tokens", "pairs", *METRICS)
+    shown = ("article", "title", "headline")
+
+    def add_scores(self, texts: list[str], targets: list[str]) -> None:
+        self.add(**self.scorer.sums(texts, targets), pairs=len(texts))
+
+    def metrics(self) -> dict[str, float]:
+        """loss (nats per target token), perplexity, and ROUGE if headlines were generated."""
+        rouge = {metric: self.sums[metric] / self.sums["pairs"] for metric in METRICS if self.sums["pairs"]}
+        return {**super().metrics(), **rouge}
+
+    def format_line(self, metrics: dict[str, float]) -> str:
+        rouge = f"  {rouge_line(metrics)} (greedy)" if "rouge1" in metrics else ""
+        return f"perplexity {metrics['perplexity']:,.1f}{rouge}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,35 +47,12 @@ class HeadlineTask(Seq2SeqTask):
     scoring, monitoring = ("task.stemmer", "decoding"), ("task.rouge_pairs",)
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> HeadlineModule:
-        return HeadlineModule(
-            model,
-            tokenizer,
-            validation.texts,
-            label_smoothing=self.config.label_smoothing,
-            rouge_pairs=self.config.rouge_pairs,
-            stemmer=self.config.stemmer,
-            max_length=self.cfg["decoding"]["max_length"],
-        )
+        rouge, pairs = Rouge(self.config.stemmer), self.config.rouge_pairs
+        return HeadlineModule(model, tokenizer, validation.texts, rouge, **self.module_options(pairs))
 
-    def score(self, module: HeadlineModule, split: Split) -> Results:
-        """Loss and ROUGE of beam-searched headlines on the whole split, and the lead-8 baseline."""
-        module.rouge_pairs = 0  # greedy headlines are for monitoring only
-        loss = self.evaluate(module, split)["loss"]
-        losses, n_tokens = module.examples["loss_sum"], module.examples["n_tokens"]
-        rouge = Rouge(self.config.stemmer)
-        headlines, seconds = self.write_split(module.model, split)
-        articles, titles = list(split.texts["article"]), list(split.texts["title"])
-        scores = rouge.each(headlines, titles)
-        return Results(
-            split.name,
-            self.unit,
-            len(titles),
-            {**means(scores), "loss": loss},
-            baselines={"lead-8": rouge([lead(article) for article in articles], titles)},
-            note=rouge.describe(),
-            settings=vars(self.decoding()),
-            files={".txt": "\n".join(headlines) + "\n"},
-            predictions=Predictions(range(len(titles)), titles, headlines, scores, losses, n_tokens, inputs=articles),
-            samples=list(map(sample, articles, titles, headlines)),
-            extra={"headlines_per_second": round(len(titles) / seconds, 1), "seconds": round(seconds, 1)},
-        )
+    def text_scores(self, module: HeadlineModule, split: Split, texts: list[str]) -> TextScores:
+        """ROUGE, and that of the lead-8 baseline."""
+        articles, titles, rouge = split.texts["article"], list(split.texts["title"]), module.scorer
+        examples = rouge.each(texts, titles)
+        baselines = {"lead-8": rouge([lead(article) for article in articles], titles)}
+        return TextScores(means(examples), examples, baselines, rouge.describe())

@@ -1,23 +1,91 @@
 """Image classification. The baseline always predicts the most frequent label."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from attnorm.data.featurizer import Table
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.images import IMAGES, ImageSource
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem
-from attnorm.tasks.images.features import ImageCollator, ImageFeaturizer
-from attnorm.tasks.images.module import ImageModule
+from attnorm.tasks.collator import Collator
 from attnorm.tasks.input_hashes import hash_of, hash_of_image
-from attnorm.tasks.labels import LabelTask
+from attnorm.tasks.labels import LabelFeaturizer, LabelModule, LabelTask
 from attnorm.tasks.task import Tokens
+
+BRIGHTEST = 255
+
+
+class ImageFeaturizer(LabelFeaturizer):
+    """One row per image.
+
+    cells: the number of patches of an image, which are what a batch is measured in.
+    """
+
+    schema = IMAGES
+
+    def __init__(self, labels: Sequence[str], cells: int):
+        super().__init__(labels)
+        self.cells = cells
+
+    def settings(self) -> list:
+        return ["images", 1, self.labels]
+
+    def columns(self) -> dict:
+        """label, its number."""
+        import pyarrow as pa
+
+        return {"label": pa.int32()}
+
+    def inputs(self, texts: dict[str, list[str]], tokenizer: Tokenizer) -> tuple[dict[str, list], dict[str, int]]:
+        return {}, {}  # the pixels are read when a batch is made
+
+    def lengths(self, ids: Table) -> np.ndarray:
+        return np.full((len(ids), 1), self.cells, np.int32)
+
+    def describe(self, counts: dict[str, int]) -> str:
+        return f"{counts['kept']:,} images of {self.cells:,} patches ({self.shares(counts)})"
+
+
+class ImageCollator(Collator):
+    """Rows of `ImageFeaturizer` -> tensors.
+
+    pixels: uint8 (images, height, width, channels), of which the first ones are those of the rows.
+    """
+
+    def __init__(self, rows: Table, pixels: np.ndarray):
+        super().__init__(rows)
+        self.pixels = pixels
+
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """Returns the tensors:
+
+        pixels: float32 (B, height, width, channels) in [0, 1].
+        labels: int64 (B,).
+        """
+        return {
+            "pixels": torch.from_numpy(self.pixels[part.rows].astype(np.float32) / BRIGHTEST),
+            "labels": torch.tensor(table["label"]),
+        }
+
+
+class ImageModule(LabelModule):
+    """Cross-entropy over the labels of images; accuracy. cells: the number of patches of an image."""
+
+    cells: int
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Scores (B, labels)."""
+        return self.model(batch["pixels"].to(next(self.model.parameters()).dtype)).float()
+
+    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
+        return torch.tensor(self.cells * len(batch["rows"]))
 
 
 class ImageTask(LabelTask):

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from attnorm.data.featurizer import Table, pad
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, Problem
+from attnorm.tasks.collator import Collator
 
 _TRIES = 16  # random positions tried for a span before all remaining positions are listed
 
@@ -78,9 +78,10 @@ class Masking:
     def draw(self, maskable: np.ndarray, starts_word: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draws the masked tokens, bool (N,), in spans that neither overlap nor contain tokens that are not `maskable`.
 
-        maskable, starts_word: bool (N,). Exactly masked_count(number of maskable tokens) tokens are masked. With whole
-                               words,
-        the number is smaller if all remaining words are too long (0 if the row has only longer words).
+        Exactly masked_count(number of maskable tokens) tokens are masked. With whole words, the number is smaller if
+        all remaining words are too long (0 if the row has only longer words).
+
+        maskable, starts_word: bool (N,).
         """
         budget = int(masked_count(maskable.sum(), self.mask_prob)) if maskable.any() else 0
         if not self.whole_words:
@@ -104,10 +105,10 @@ class Masking:
 
         cumulative = np.cumsum(self.span_weights)
         sizes = np.searchsorted(cumulative, rng.random(budget) * cumulative[-1], side="right") + 1
-        places = iter((rng.random(3 * budget) * len(maskable)).astype(np.int64).tolist())
+        starts = iter((rng.random(3 * budget) * len(maskable)).astype(np.int64).tolist())
         for size in sizes.tolist():
             size = min(size, budget)
-            for start in islice(places, _TRIES):
+            for start in islice(starts, _TRIES):
                 if fits(start, size):
                     break
             else:  # few positions are left: list all of them, for shorter spans if necessary
@@ -139,14 +140,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-class MaskedLMCollator(Dataset):
-    """`MicroBatch` -> tensors with masked tokens, padded to the longest row.
+class MaskedLMCollator(Collator):
+    """Rows of `PackedFeaturizer` -> tensors with masked tokens, padded to the longest row of the batch.
 
-    The masks depend only on `seed`, the epoch and the row number.
-
-    rows: a table with the columns `ids`, special tokens included, and `documents`, the lengths of the documents in a
-          row.
-    Raises ValueError for a tokenizer without a mask token.
+    The masks depend only on `seed`, the epoch and the row number. Raises ValueError for a tokenizer without a mask
+    token.
     """
 
     def __init__(self, rows: Table, tokenizer: Tokenizer, masking: Masking, seed: int):
@@ -155,43 +153,38 @@ class MaskedLMCollator(Dataset):
                 "tokenizer: it has no [MASK], which masked language modelling needs; use tokenizer=wordpiece, either "
                 "trained or with the vocabulary of a BERT model"
             )
-        self.mask_id = tokenizer.mask_id
-        self.rows, self.tokenizer, self.masking, self.seed = rows, tokenizer, masking, seed
+        super().__init__(rows)
+        self.mask_id, self.tokenizer, self.masking, self.seed = tokenizer.mask_id, tokenizer, masking, seed
         everything = np.arange(tokenizer.vocab_size)
         self.starts_word = tokenizer.starts_word(everything)
         outer = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id]
         self.maskable = ~np.isin(everything, outer)
         self.ordinary = np.setdiff1d(everything, [*outer, tokenizer.unk_id, tokenizer.mask_id])
 
-    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """Returns a batch:
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """Returns the tensors:
 
         ids:              int64 (B, N), with masked tokens replaced.
         labels:           int64 (K,), the original tokens at the masked positions, row by row.
         masked_positions: bool (B, N).
         segments:         int64 (B, N), the index of the document in its row, plus one more index for padding.
-        rows:             (B,), row numbers.
-        divisor:          (), the divisor of the update.
         """
-        table = self.rows[part.rows]
         ids = pad(table["ids"], self.tokenizer.pad_id)
         shown = ids.numpy()
         maskable, starts_word = self.maskable[shown], self.starts_word[shown]
-        places, fates = np.zeros(shown.shape, bool), []
+        masked, fates = np.zeros(shown.shape, bool), []
         for i, (row, tokens) in enumerate(zip(part.rows, table["ids"], strict=True)):
             rng = np.random.Generator(np.random.PCG64([self.seed, part.epoch, row]))
             end = len(tokens)
-            places[i, :end] = self.masking.draw(maskable[i, :end], starts_word[i, :end], rng)
-            fates.append(rng.random(np.count_nonzero(places[i])))
-        labels = shown[places]
-        shown[places] = self.masking.replace(labels, self.mask_id, self.ordinary, np.concatenate(fates))
+            masked[i, :end] = self.masking.draw(maskable[i, :end], starts_word[i, :end], rng)
+            fates.append(rng.random(np.count_nonzero(masked[i])))
+        labels = shown[masked]
+        shown[masked] = self.masking.replace(labels, self.mask_id, self.ordinary, np.concatenate(fates))
         return {
             "ids": ids,
             "labels": torch.from_numpy(labels),
-            "masked_positions": torch.from_numpy(places),
+            "masked_positions": torch.from_numpy(masked),
             "segments": segments(table["documents"], shown.shape),
-            "rows": torch.tensor(part.rows),
-            "divisor": torch.tensor(part.divisor),
         }
 
 

@@ -65,9 +65,6 @@ class PackedFeaturizer(Featurizer):
         }
         return columns, counts
 
-    def lengths(self, ids: Table) -> np.ndarray:
-        return list_lengths(ids, "ids").astype(np.int32)[:, None]
-
     def weights(self, ids: Table) -> np.ndarray:
         return masked_count(list_lengths(ids, "ids") - 2 * list_lengths(ids, "documents"), self.mask_prob)
 
@@ -89,19 +86,19 @@ def best_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
     by_space: dict[int, list[int]] = {}  # free space -> bins
     spaces: list[int] = []  # the keys of by_space, in order
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        place = bisect_left(spaces, lengths[number])
-        if place == len(spaces):
-            left, found = room, len(bins)
+        fullest = bisect_left(spaces, lengths[number])
+        if fullest == len(spaces):
+            left, chosen = room, len(bins)
             bins.append([])
         else:
-            left = spaces[place]
-            found = by_space[left].pop()
+            left = spaces[fullest]
+            chosen = by_space[left].pop()
             if not by_space[left]:
-                del by_space[left], spaces[place]
-        bins[found].append(number)
+                del by_space[left], spaces[fullest]
+        bins[chosen].append(number)
         left -= lengths[number]
         if left not in by_space:
             by_space[left] = []
             spaces.insert(bisect_left(spaces, left), left)
-        by_space[left].append(found)
+        by_space[left].append(chosen)
     return sorted(sorted(numbers) for numbers in bins)

@@ -1,13 +1,16 @@
-"""The base class of the tasks that map a text to a text with an encoder-decoder."""
+"""The base classes of the tasks that map a text to a text: an encoder-decoder, trained with teacher forcing."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from attnorm.data.featurizer import Table
 from attnorm.data.preprocess import Split
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
@@ -15,9 +18,105 @@ from attnorm.models.config import TransformerConfig
 from attnorm.models.generation import Decoding, generate
 from attnorm.progress import tracked
 from attnorm.schema import Share
+from attnorm.tasks.module import Loss, TaskModule, sums_per_row
+from attnorm.tasks.results import CorpusMetric, Predictions, Results
 from attnorm.tasks.seq2seq.features import PairCollator, PairFeaturizer
-from attnorm.tasks.seq2seq.generate import cut, special_tokens, write_texts
+from attnorm.tasks.seq2seq.generate import cut, real_targets, special_tokens, target_logits, write_texts
 from attnorm.tasks.task import Task, TaskConfig, Tokens
+
+
+class Seq2SeqModule(TaskModule):
+    """The loss of target tokens given the source and the earlier target tokens.
+
+    A subclass implements `add_scores` and `format_line`, and extends `metrics`.
+
+    shown:        what source, target and text are called where examples are displayed.
+    validation:   the texts of the validation split. Row i corresponds to row i of the validation batches.
+    scorer:       what scores the generated texts.
+    scored_pairs: the number of validation pairs, from the first, whose greedy texts are scored in a validation.
+    max_length:   maximum number of tokens of a greedy text.
+    """
+
+    counters: tuple[str, ...] = ("loss", "tokens")
+    shown: tuple[str, str, str]
+
+    model: Any  # a model with the interface "seq2seq"
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        validation: Table,
+        scorer: Any,
+        *,
+        label_smoothing: float,
+        scored_pairs: int,
+        max_length: int,
+    ):
+        super().__init__(model, tokenizer)
+        self.validation, self.scorer, self.scored_pairs = validation, scorer, scored_pairs
+        self.label_smoothing = label_smoothing
+        self.special = special_tokens(tokenizer)
+        self.greedy = Decoding(max_length=max_length)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """The decoder's states (B, T, W) under teacher forcing."""
+        return self.model(batch["source"], batch["target"][:, :-1])
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        """Cross-entropy summed over target tokens. The objective includes label smoothing."""
+        logits, labels = target_logits(self.model, batch)
+        plain, smoothed = smoothed_cross_entropy(logits, labels, self.label_smoothing)
+        return Loss(smoothed, len(labels), plain if self.label_smoothing else None)
+
+    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
+        """Number of source tokens and predicted target tokens."""
+        pad = self.special.pad
+        return (batch["source"] != pad).sum() + (batch["target"][:, 1:] != pad).sum()
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        logits, labels = target_logits(self.model, batch)
+        logits = logits.float()
+        self.add(loss=F.cross_entropy(logits, labels, reduction="sum").item(), tokens=len(labels))
+        if self.keep_examples:
+            losses, real = F.cross_entropy(logits, labels, reduction="none"), real_targets(self.model, batch)
+            self.record(batch["rows"], loss_sum=sums_per_row(losses, real), n_tokens=real.sum(1))
+        scored = batch["rows"] < self.scored_pairs
+        if scored.any():
+            written = generate(self.model, batch["source"][scored], self.special, self.greedy)
+            sources, targets = self.validation[batch["rows"][scored].tolist()].values()
+            texts = list(map(self.tokenizer.decode, written))
+            self.add_scores(texts, targets)
+            self.samples += map(self.sample, sources, targets, texts)
+
+    def add_scores(self, texts: list[str], targets: list[str]) -> None:
+        """Adds the scores of greedy texts to `sums` or `outputs`."""
+        raise NotImplementedError
+
+    def sample(self, source: str, target: str, text: str) -> dict[str, str]:
+        """An example for display."""
+        return dict(zip(self.shown, (source, target, text), strict=True))
+
+    def metrics(self) -> dict[str, float]:
+        """loss (nats per target token) and perplexity."""
+        loss = self.sums["loss"] / self.sums["tokens"]
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+
+
+def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The cross-entropy summed over tokens, and the same with label smoothing (Szegedy et al., 2016, Sec. 7):
+
+        (1 - smoothing) * sum_i -log p_i(y_i) + smoothing * sum_i mean_v -log p_i(v)
+
+    Both are computed from the same log-probabilities. The second one equals
+    `F.cross_entropy(..., label_smoothing=smoothing)` bit for bit, because it uses the same operations.
+    logits: (tokens, V). labels: int64 (tokens,).
+    """
+    log_p = logits.log_softmax(-1)
+    plain = F.nll_loss(log_p, labels, reduction="sum")
+    if not smoothing:
+        return plain, plain
+    return plain, (1.0 - smoothing) * plain + -log_p.sum(-1).sum() * (smoothing / logits.shape[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +129,27 @@ class Seq2SeqTaskConfig(TaskConfig):
     label_smoothing: Share = 0.0
 
 
+@dataclass
+class TextScores:
+    """The scores of the texts that a model has written for a split.
+
+    metrics:    of the whole split.
+    examples:   of each text, by name, in percent.
+    baselines, note: as in `Results`. statistics, corpus_metrics: as in `Predictions`.
+    extra:      further entries of the JSON file of the results.
+    """
+
+    metrics: dict[str, float]
+    examples: dict[str, list[float]]
+    baselines: dict[str, dict[str, float]]
+    note: str
+    statistics: dict[str, list[int]] = field(default_factory=dict)
+    corpus_metrics: dict[str, type[CorpusMetric]] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
 class Seq2SeqTask(Task):
-    """Pairs of texts and an encoder-decoder. A subclass implements `module` and `score`.
+    """Pairs of texts and an encoder-decoder. A subclass implements `module` and `text_scores`.
 
     names: what the two texts of a pair are called, in the plural.
     """
@@ -48,6 +166,11 @@ class Seq2SeqTask(Task):
 
     def model(self, tokenizer: Tokenizer) -> Any:
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
+
+    def module_options(self, scored_pairs: int) -> dict[str, Any]:
+        """The keyword arguments of the module."""
+        lengths = {"scored_pairs": scored_pairs, "max_length": self.cfg["decoding"]["max_length"]}
+        return {"label_smoothing": self.config.label_smoothing, **lengths}
 
     def collator(self, split: Split) -> PairCollator:
         tokenizer = split.tokenizer
@@ -67,12 +190,47 @@ class Seq2SeqTask(Task):
         with self.while_decoding(model):
             return write_texts(model, tokenizer, sources, self.decoding(), self.cfg["data"]["batch_tokens"], progress)
 
-    def write_split(self, model: Any, split: Split) -> tuple[list[str], float]:
-        """The texts for all sources of a split, with a progress bar, and the seconds that this took."""
+    def text_scores(self, module: Any, split: Split, texts: list[str]) -> TextScores:
+        """The scores of the texts that a model has written for all sources of a split."""
+        raise NotImplementedError
+
+    def score(self, module: Seq2SeqModule, split: Split) -> Results:
+        """Loss, and the scores of the texts that the model writes for the whole split, with the options `decoding`."""
+        module.scored_pairs = 0  # greedy texts are for monitoring only
+        loss, what = self.evaluate(module, split)["loss"], self.names[1]
         started = time.perf_counter()
-        what = f"{split.name} {self.names[1]}"
-        texts = self.write(model, split.tokenizer, split.rows["source"], lambda items: tracked(items, what))
-        return texts, time.perf_counter() - started
+        sources = split.rows["source"]
+        texts = self.write(module.model, split.tokenizer, sources, lambda items: tracked(items, f"{split.name} {what}"))
+        seconds = time.perf_counter() - started
+        scores = self.text_scores(module, split, texts)
+        sources, targets = (list(split.texts[column]) for column in self.schema.columns)
+        return Results(
+            split.name,
+            self.unit,
+            len(texts),
+            {**scores.metrics, "loss": loss},
+            baselines=scores.baselines,
+            note=scores.note,
+            settings={name: value for name, value in vars(self.decoding()).items() if value is not None},
+            files={".txt": "\n".join(texts) + "\n"},
+            predictions=Predictions(
+                range(len(texts)),
+                targets,
+                texts,
+                scores.examples,
+                module.examples["loss_sum"],
+                module.examples["n_tokens"],
+                statistics=scores.statistics,
+                corpus_metrics=scores.corpus_metrics,
+                inputs=sources,
+            ),
+            samples=list(map(module.sample, sources, targets, texts)),
+            extra={
+                **scores.extra,
+                f"{what}_per_second": round(len(texts) / seconds, 1),
+                "seconds": round(seconds, 1),
+            },
+        )
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads the source and the target that it has generated."""

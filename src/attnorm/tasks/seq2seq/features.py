@@ -3,38 +3,31 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from attnorm.data.featurizer import Featurizer, Table, cut, list_lengths, pad
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import RowSchema
 from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.tasks.collator import Collator
 
 
-class PairCollator(Dataset):
-    """`MicroBatch` -> tensors, padded to the longest sequence of the batch.
-
-    rows: a table with the columns source and target, lists of token ids without special tokens.
-    """
+class PairCollator(Collator):
+    """Rows of `PairFeaturizer` -> tensors, padded to the longest sequence of the batch."""
 
     def __init__(self, rows: Table, pad_id: int, bos_id: int, eos_id: int):
-        self.rows, self.pad_id, self.bos_id, self.eos_id = rows, pad_id, bos_id, eos_id
+        super().__init__(rows)
+        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
 
-    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """Returns the tensors of a batch.
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """Returns int64 tensors:
 
-        source: int64 (B, N), with the end token. target: (B, T + 1), with the begin and end tokens. rows: (B,), row
-                numbers.
-        divisor: (), the number of target tokens of the whole update.
+        source: (B, N), with the end token.
+        target: (B, T + 1), with the begin and end tokens.
         """
-        table = self.rows[part.rows]
         return {
             "source": pad([[*ids, self.eos_id] for ids in table["source"]], self.pad_id),
             "target": pad([[self.bos_id, *ids, self.eos_id] for ids in table["target"]], self.pad_id),
-            "rows": torch.tensor(part.rows),
-            "divisor": torch.tensor(part.divisor),
         }
 
 

@@ -26,12 +26,14 @@ from pathlib import Path
 
 from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
-from attnorm.data.sources.squad import read_questions
+from attnorm.data.sources.squad import ScoredQuestion, read_questions
 from attnorm.errors import DataError
-from attnorm.tasks.matching import NAMED, counted, listed, matched
+from attnorm.tasks.matching import matched
+from attnorm.wording import counted, listed
 
 Reference = tuple[str, Sequence[str]]  # (id, gold answers); without answers the question is impossible
 
+SHOWN = 10  # maximum number of bad records in a message
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -48,11 +50,11 @@ def exact_match(prediction: str, gold: str) -> float:
 
 def token_f1(prediction: str, gold: str) -> float:
     """F1 of the tokens of the normalized answers, in [0, 1]."""
-    predicted, wanted = normalize(prediction).split(), normalize(gold).split()
-    if not predicted or not wanted:
-        return float(predicted == wanted)
-    common = (Counter(predicted) & Counter(wanted)).total()
-    return 2.0 * common / (len(predicted) + len(wanted))
+    predicted, expected = normalize(prediction).split(), normalize(gold).split()
+    if not predicted or not expected:
+        return float(predicted == expected)
+    common = (Counter(predicted) & Counter(expected)).total()
+    return 2.0 * common / (len(predicted) + len(expected))
 
 
 def score(
@@ -184,10 +186,7 @@ def references(texts: Table) -> list[tuple[str, list[str]]]:
 
 def read_references(path: str | Path) -> list[tuple[str, list[str]]]:
     """(id, gold answers) of each question of an official file. Raises ValueError that names the bad records."""
-    questions, bad = read_questions(Path(path), answers_in_context=False)
-    if bad:
-        listed = "; ".join(map(str, bad[:NAMED]))
-        raise DataError(f"{path}: {len(bad):,} bad records: {listed}{'; ...' * (len(bad) > NAMED)}")
+    questions = read_questions(Path(path), ScoredQuestion).settle(Path(path), None)
     return [(question.id, question.texts) for question in questions]
 
 

@@ -19,7 +19,7 @@ from attnorm.data.featurizer import Table
 from attnorm.errors import DataError
 
 
-class Found(NamedTuple):
+class Answer(NamedTuple):
     """The best answer to a question so far.
 
     score: -inf if no window has a valid answer. start, end: the characters of the answer.
@@ -44,13 +44,13 @@ class Spans:
             raise DataError("\n".join(problems))
         self.windows = windows.select_columns(["question", "example", "starts", "ends", "context_best"])
         self.texts, self.n_best, self.max_answer = texts, n_best, max_answer
-        self.found: dict[int, Found] = {}  # row of the texts -> answer
+        self.best: dict[int, Answer] = {}  # row of the texts -> answer
 
     def add(self, rows: Sequence[int], start: Tensor, end: Tensor) -> None:
         """Adds the scores (B, N) of the windows in these rows. Raises ValueError if they are not finite."""
         table = self.windows[list(rows)]
         start, end = start.detach().float().cpu(), end.detach().float().cpu()
-        may_start, may_end = _places(table, start.shape[1])
+        may_start, may_end = _ends(table, start.shape[1])
         used = may_end | (torch.arange(start.shape[1]) == 0)
         if not (torch.isfinite(start) & torch.isfinite(end) | ~used).all():
             raise DataError(f"the scores of windows {', '.join(map(str, list(rows)[:8]))} ... are not all finite")
@@ -61,17 +61,17 @@ class Spans:
             if score > -torch.inf:
                 begin = table["starts"][at][first - table["question"][at]]
                 stop = table["ends"][at][last - table["question"][at]]
-            self._keep(table["example"][at], Found(score, nulls[at], int(rows[at]), begin, stop))
+            self._keep(table["example"][at], Answer(score, nulls[at], int(rows[at]), begin, stop))
 
-    def merge(self, found: Mapping[int, Found]) -> None:
-        """Adds the answers that another instance, for example on another device, has `found` in other windows."""
-        for example, other in found.items():
-            self._keep(example, Found(*other))
+    def merge(self, best: Mapping[int, Answer]) -> None:
+        """Adds the answers that are `best` in another instance, for example on another device, in other windows."""
+        for example, answer in best.items():
+            self._keep(example, Answer(*answer))
 
-    def _keep(self, example: int, new: Found) -> None:
-        old = self.found.get(example, new)
+    def _keep(self, example: int, new: Answer) -> None:
+        old = self.best.get(example, new)
         better = max(old, new, key=lambda one: (one.score, -one.window))  # independent of the order
-        self.found[example] = better._replace(null=min(old.null, new.null))
+        self.best[example] = better._replace(null=min(old.null, new.null))
 
     def answers(self, null_threshold: float | None = None) -> tuple[dict[str, str], dict[str, float]]:
         """Returns id -> answer, and id -> null odds, the score of no answer minus the score of the answer.
@@ -79,11 +79,11 @@ class Spans:
         The answer is an exact substring of the context. It is empty if the odds exceed `null_threshold` (None: never),
         or if no window has a valid answer (odds inf).
         """
-        examples = sorted(self.found)
+        examples = sorted(self.best)
         rows = self.texts.select_columns(["id", "context"])[examples]
         answers, odds = {}, {}
         for name, context, example in zip(rows["id"], rows["context"], examples, strict=True):
-            best = self.found[example]
+            best = self.best[example]
             odds[name] = best.null - best.score
             none = null_threshold is not None and odds[name] > null_threshold
             answers[name] = "" if none else context[best.start : best.end]
@@ -104,17 +104,17 @@ def best_spans(
     length = last[:, None, :] - first[:, :, None] + 1  # (B, K, K)
     scores = starts[:, :, None] + ends[:, None, :]
     scores = scores.masked_fill((length < 1) | (length > max_answer), -torch.inf).flatten(1)
-    score, place = scores.max(1)
-    return score, first.gather(1, place[:, None] // kept)[:, 0], last.gather(1, place[:, None] % kept)[:, 0]
+    score, pair = scores.max(1)
+    return score, first.gather(1, pair[:, None] // kept)[:, 0], last.gather(1, pair[:, None] % kept)[:, 0]
 
 
 def _best(scores: Tensor, allowed: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     """The best scores and their indices, (B, kept) each. It sorts, because the order of ties in topk is not defined."""
-    values, places = scores.masked_fill(~allowed, -torch.inf).sort(dim=1, descending=True, stable=True)
-    return values[:, :kept], places[:, :kept]
+    values, indices = scores.masked_fill(~allowed, -torch.inf).sort(dim=1, descending=True, stable=True)
+    return values[:, :kept], indices[:, :kept]
 
 
-def _places(table: Mapping[str, list], width: int) -> tuple[Tensor, Tensor]:
+def _ends(table: Mapping[str, list], width: int) -> tuple[Tensor, Tensor]:
     """Where answers may start and end, bool (B, width) each."""
     may_start, may_end = torch.zeros(2, len(table["question"]), width, dtype=torch.bool)
     for at, (question, best) in enumerate(zip(table["question"], table["context_best"], strict=True)):

@@ -4,7 +4,13 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnorm.data.featurizer import Table
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest
 from attnorm.data.sources.base import QUESTIONS
@@ -14,11 +20,96 @@ from attnorm.models.heads import SpanModel
 from attnorm.parts import TARGET
 from attnorm.schema import Count, Number
 from attnorm.tasks.bert import EncoderTask
+from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.squad import metric as squad_metric
-from attnorm.tasks.squad.module import SpanModule
+from attnorm.tasks.squad.metric import question_scores, references, score
+from attnorm.tasks.squad.spans import Spans
 from attnorm.tasks.squad.windows import SquadCollator, SquadFeaturizer
 from attnorm.tasks.task import TaskConfig
+
+SHOWN = 5  # samples
+
+
+class SpanModule(TaskModule):
+    """The mean of the cross-entropies of start and end over windows; exact match and F1 of the answers.
+
+    rows, texts: the validation windows, and the questions from which they were made.
+    null_threshold: an answer is empty if the score of no answer exceeds its score by more than this. None: never.
+    """
+
+    monitor, mode = "val/f1", "max"
+    counters = ("loss", "windows")
+
+    def __init__(
+        self,
+        model: SpanModel,
+        tokenizer: Tokenizer,
+        rows: Table,
+        texts: Table,
+        *,
+        n_best: int,
+        max_answer: int,
+        null_threshold: float | None,
+    ):
+        super().__init__(model, tokenizer)
+        self.rows, self.texts, self.null_threshold = rows, texts, null_threshold
+        self.search = {"n_best": n_best, "max_answer": max_answer}
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Scores (B, N, 2) of start and end, -inf at padding."""
+        padding = batch["ids"] == self.tokenizer.pad_id
+        return self.model(batch["ids"], batch["types"]).float().masked_fill(padding[..., None], -torch.inf)
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        return Loss(self._loss(self(batch), batch), len(batch["rows"]))
+
+    def _loss(self, scores: Tensor, batch: dict[str, Tensor], reduction: str = "sum") -> Tensor:
+        targets = torch.stack([batch["starts"], batch["ends"]], dim=1)  # (B, 2); 0, that is [CLS], without an answer
+        return F.cross_entropy(scores, targets, reduction=reduction) / 2
+
+    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
+        return (batch["ids"] != self.tokenizer.pad_id).sum()
+
+    def begin_validation(self, keep_examples: bool = False) -> None:
+        super().begin_validation(keep_examples)
+        self.spans = Spans(self.rows, self.texts, **self.search)
+        self.outputs = [self.spans.best]
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        scores = self(batch)
+        self.spans.add(batch["rows"].tolist(), *scores.unbind(-1))
+        self.add(loss=self._loss(scores, batch).item(), windows=len(batch["rows"]))
+        if self.keep_examples:
+            self.record(batch["rows"], loss_sum=self._loss(scores, batch, "none").cpu().double().sum(1))
+
+    def metrics(self) -> dict[str, float]:
+        """loss (nats), exact and f1 in percent, over the questions with at least one evaluated window."""
+        everywhere = Spans(self.rows, self.texts, **self.search)
+        for spans in self.outputs:  # one per rank; several ranks may have evaluated windows of the same question
+            everywhere.merge(spans)
+        self.spans = everywhere
+        answers, odds = everywhere.answers()
+        gold = [reference for reference in references(self.texts) if reference[0] in answers]
+        with_null = () if self.null_threshold is None else (odds, self.null_threshold)
+        official = score(answers, gold, *with_null)
+        self._show(gold)
+        kept = {name: value for name, value in official.items() if not name.endswith(("total", "missing", "extra"))}
+        return {"loss": self.sums["loss"] / self.sums["windows"], **kept}
+
+    def _show(self, gold: list[tuple[str, list[str]]]) -> None:
+        answers, _ = self.spans.answers(self.null_threshold)
+        questions = dict(zip(self.texts["id"], self.texts["question"], strict=True))
+        self.samples = [
+            {
+                "question": questions[name],
+                "gold": " | ".join(dict.fromkeys(texts)) or "(none)",
+                "answer": answers[name] or "(none)",
+            }
+            for name, texts in islice(gold, SHOWN)
+        ]
+
+    def format_line(self, metrics: dict[str, float]) -> str:
+        return f"exact match {metrics['exact']:.1f}  F1 {metrics['f1']:.1f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +185,8 @@ class SquadTask(EncoderTask):
             scores.files[".null_odds.json"] = json.dumps(finite, indent=1) + "\n"
             spans, _ = module.spans.answers()
             scores.files[".spans.json"] = json.dumps(spans, ensure_ascii=False, indent=1) + "\n"
-            gold = squad_metric.references(split.texts)
-            silent = squad_metric.score({name: "" for name, _ in gold}, gold)
+            gold = references(split.texts)
+            silent = score({name: "" for name, _ in gold}, gold)
             scores.baselines = {"never an answer": {name: silent[name] for name in ("f1", "exact")}}
             scores.settings = {"null_threshold": module.null_threshold}
         scores.predictions = self.predictions(module, split)
@@ -108,7 +199,7 @@ class SquadTask(EncoderTask):
         With task.no_answer=true, the table also contains the values from which the best thresholds can be computed: the
         odds of no answer, the best span, and its scores.
         """
-        gold = squad_metric.references(split.texts)
+        gold = references(split.texts)
         spans, odds = task.spans.answers()
         answers, _ = task.spans.answers(task.null_threshold)
         losses, windows = [0.0] * len(gold), [0] * len(gold)
@@ -117,10 +208,10 @@ class SquadTask(EncoderTask):
             losses[question] += loss
             windows[question] += 1
         if task.null_threshold is None:
-            scores = squad_metric.question_scores(spans, gold)
+            scores = question_scores(spans, gold)
         else:
-            scores = squad_metric.question_scores(spans, gold, odds, task.null_threshold)
-            of_spans = squad_metric.question_scores(spans, gold, odds, threshold=math.inf)
+            scores = question_scores(spans, gold, odds, task.null_threshold)
+            of_spans = question_scores(spans, gold, odds, threshold=math.inf)
             statistics = {
                 "has_answer": [bool(texts) for _, texts in gold],
                 "null_odds": list(odds.values()),

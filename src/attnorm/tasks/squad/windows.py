@@ -12,14 +12,14 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, Table, cut, list_lengths, pad, second_part
+from attnorm.data.featurizer import Featurizer, Table, cut, pad, second_part
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import QUESTIONS
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem
+from attnorm.tasks.collator import Collator
 
 NAMED = 10  # maximum number of impossible questions in a message
 
@@ -127,12 +127,6 @@ class SquadFeaturizer(Featurizer):
                 "use task.no_answer=true"
             )
 
-    def lengths(self, ids: Table) -> np.ndarray:
-        return list_lengths(ids, "ids").astype(np.int32)[:, None]
-
-    def weights(self, ids: Table) -> np.ndarray:
-        return np.ones(len(ids), np.int64)
-
     def describe(self, counts: dict[str, int]) -> str:
         parts = [f"{counts['windows']:,} windows", f"{counts['truncated']:,} questions truncated"]
         if self.no_answer:
@@ -183,21 +177,21 @@ def _inside(answer: tuple[int, int] | None, window: slice, question: int) -> tup
     return answer[0] - window.start + question, answer[1] - window.start + question
 
 
-class SquadCollator(Dataset):
-    """`MicroBatch` -> tensors, padded to the longest row of the batch. rows: a table of `SquadFeaturizer`."""
+class SquadCollator(Collator):
+    """Rows of `SquadFeaturizer` -> tensors, padded to the longest row of the batch."""
 
     def __init__(self, rows: Table, pad_id: int):
-        self.rows, self.pad_id = rows.select_columns(["ids", "question", "start", "end"]), pad_id
+        super().__init__(rows.select_columns(["ids", "question", "start", "end"]))
+        self.pad_id = pad_id
 
-    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """Returns the tensors of a batch.
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """Returns the tensors:
 
-        ids: int64 (B, N). types: (B, N), 1 in the second part. real_context: bool (B, N), True at the context tokens.
-        starts, ends: (B,), the answer's first and last token, 0 for [CLS]. rows: (B,). divisor: (), the number of rows
-                      of the
-        update.
+        ids:          int64 (B, N).
+        types:        int64 (B, N), 1 in the second part.
+        real_context: bool (B, N), True at the context tokens.
+        starts, ends: int64 (B,), the first and last token of the answer, 0 for [CLS].
         """
-        table = self.rows[part.rows]
         ids, types = pad(table["ids"], self.pad_id), second_part(table["question"], table["ids"])
         last = torch.tensor([len(row) - 1 for row in table["ids"]])[:, None]  # the closing [SEP]
         return {
@@ -206,6 +200,4 @@ class SquadCollator(Dataset):
             "real_context": types & (torch.arange(ids.shape[1]) < last),
             "starts": torch.tensor(table["start"]),
             "ends": torch.tensor(table["end"]),
-            "rows": torch.tensor(part.rows),
-            "divisor": torch.tensor(part.divisor),
         }

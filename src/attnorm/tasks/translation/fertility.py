@@ -70,14 +70,14 @@ def coverage(
     special tokens. The end of the source is not included.
     """
     model.eval()
-    found, device = [], model.tokens.weight.device
+    masses, device = [], model.tokens.weight.device
     for start in range(0, len(sources), ROWS):
         rows = slice(start, start + ROWS)
         source = pad([[*ids, special.eos] for ids in sources[rows]], special.pad).to(device)
         target = pad([[special.bos, *ids] for ids in targets[rows]], special.pad).to(device)
         mass = source_mass(model, source, target)
-        found += [row[: len(ids)] for row, ids in zip(mass, sources[rows], strict=True)]
-    return found
+        masses += [row[: len(ids)] for row, ids in zip(mass, sources[rows], strict=True)]
+    return masses
 
 
 def source_mass(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
@@ -103,9 +103,9 @@ def summary(masses: Sequence[Tensor]) -> dict[str, float]:
     }
 
 
-def describe(found: dict[str, float]) -> str:
-    """The summary in words."""
+def describe(masses: dict[str, float]) -> str:
+    """The `summary` of masses in words."""
     return (
-        f"coverage: over all target tokens, a source token receives {found['mean']:.2f} of attention on average and at "
-        f"most {found['largest']:.2f}; {found['little']:.1f} % receive less than {LITTLE}"
+        f"coverage: over all target tokens, a source token receives {masses['mean']:.2f} of attention on average "
+        f"and at most {masses['largest']:.2f}; {masses['little']:.1f} % receive less than {LITTLE}"
     )

@@ -11,36 +11,12 @@ from typing import Any
 import numpy as np
 
 from attnorm.errors import UserError
-from attnorm.tasks.bleu import sacrebleu
+from attnorm.tasks.bleu import Bleu, sacrebleu
 from attnorm.tasks.results import CorpusMetric
 
-NGRAMS = 4  # of BLEU, in words
 CHARACTERS = 6  # of chrF, in characters
 BETA = 2  # of chrF: recall counts BETA times as much as precision
 EXTRA = "translation"  # the extra of this package with what scoring needs
-
-
-class Bleu(CorpusMetric):
-    """Corpus BLEU in percent, as sacrebleu computes it by default: 13a tokens, exponential smoothing, mixed case."""
-
-    columns = (
-        "bleu_hypothesis",
-        "bleu_reference",
-        *(f"bleu_correct_{n}" for n in range(1, NGRAMS + 1)),
-        *(f"bleu_total_{n}" for n in range(1, NGRAMS + 1)),
-    )
-
-    @staticmethod
-    def of(totals: np.ndarray) -> np.ndarray:
-        return np.apply_along_axis(_bleu, -1, totals)
-
-
-def _bleu(totals: np.ndarray) -> float:
-    hypothesis, reference, *counts = totals.round().astype(int).tolist()
-    found = sacrebleu(EXTRA).metrics.BLEU.compute_bleu(
-        counts[:NGRAMS], counts[NGRAMS:], hypothesis, reference, smooth_method="exp"
-    )
-    return found.score
 
 
 class ChrF(CorpusMetric):
@@ -88,13 +64,12 @@ class Scorer:
 
     def statistics(self, translations: Sequence[str], references: Sequence[str]) -> dict[str, list[int]]:
         """The counts of each sentence, by column, of detokenized texts."""
-        rows = [[*self._bleu_counts(*pair), *chrf_counts(*pair)] for pair in zip(translations, references, strict=True)]
-        columns = [*Bleu.columns, *ChrF.columns]
-        return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
-
-    def _bleu_counts(self, translation: str, reference: str) -> list[int]:
-        found = self.bleu.corpus_score([translation], [[reference]])
-        return [found.sys_len, found.ref_len, *found.counts, *found.totals]
+        rows = []
+        for translation, reference in zip(translations, references, strict=True):
+            bleu = self.bleu.corpus_score([translation], [[reference]])
+            rows.append([*Bleu.counts(bleu), *chrf_counts(translation, reference)])
+        names = [*Bleu.columns, *ChrF.columns]
+        return {name: [row[column] for row in rows] for column, name in enumerate(names)}
 
     def __call__(self, translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """BLEU and chrF of texts as the tokenizer writes them, in percent."""
@@ -142,8 +117,8 @@ def chrf_counts(translation: str, reference: str) -> list[int]:
     """
     counts = []
     for n in range(1, CHARACTERS + 1):
-        written, wanted = (_ngrams("".join(text.split()), n) for text in (translation, reference))
-        counts += [written.total() if wanted else 0, wanted.total(), (written & wanted).total()]
+        written, expected = (_ngrams("".join(text.split()), n) for text in (translation, reference))
+        counts += [written.total() if expected else 0, expected.total(), (written & expected).total()]
     return counts
 
 

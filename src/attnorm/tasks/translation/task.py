@@ -1,6 +1,6 @@
 """Translation: pairs of sentences, an encoder-decoder, BLEU and chrF."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,8 +13,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sources.parallel import PARALLEL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.seq2seq.base import Seq2SeqTask, Seq2SeqTaskConfig
+from attnorm.tasks.seq2seq.base import Seq2SeqModule, Seq2SeqTask, Seq2SeqTaskConfig, TextScores
 from attnorm.tasks.seq2seq.generate import special_tokens
 from attnorm.tasks.translation.fertility import (
     WITH_FERTILITY,
@@ -24,8 +23,30 @@ from attnorm.tasks.translation.fertility import (
     limited,
     summary,
 )
-from attnorm.tasks.translation.module import TranslationModule, sample
 from attnorm.tasks.translation.scores import CORPUS_METRICS, Scorer, corpus_scores, sentence_chrf
+
+
+class TranslationModule(Seq2SeqModule):
+    """Loss, validation loss, and BLEU and chrF of greedy translations. scorer: a `Scorer`."""
+
+    shown = ("source", "reference", "translation")
+
+    def add_scores(self, texts: list[str], targets: list[str]) -> None:
+        self.outputs.append(self.scorer.statistics(self.scorer.plain(texts), self.scorer.plain(targets)))
+
+    def metrics(self) -> dict[str, float]:
+        """loss (nats per target token), perplexity, and BLEU and chrF if translations were generated."""
+        return {**super().metrics(), **(corpus_scores(joined(self.outputs)) if self.outputs else {})}
+
+    def format_line(self, metrics: dict[str, float]) -> str:
+        scores = f"  BLEU {metrics['BLEU']:.1f} chrF {metrics['chrF']:.1f} (greedy)" if "BLEU" in metrics else ""
+        return f"perplexity {metrics['perplexity']:,.1f}{scores}"
+
+
+def joined(tables: Sequence[dict[str, list[int]]]) -> dict[str, list[int]]:
+    """Tables with the same columns, one below the other."""
+    return {name: [value for table in tables for value in table[name]] for name in tables[0]}
+
 
 AUTO = "auto"
 # sacremoses applies its general rules to any other text, without a word
@@ -64,15 +85,8 @@ class TranslationTask(Seq2SeqTask):
         return Scorer(language_of(self.cfg))
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TranslationModule:
-        return TranslationModule(
-            model,
-            tokenizer,
-            validation.texts,
-            self.scorer(),
-            label_smoothing=self.config.label_smoothing,
-            scored_pairs=self.config.scored_pairs,
-            max_length=self.cfg["decoding"]["max_length"],
-        )
+        options = self.module_options(self.config.scored_pairs)
+        return TranslationModule(model, tokenizer, validation.texts, self.scorer(), **options)
 
     def decoding(self) -> TranslationDecoding:
         return self.group("decoding")
@@ -100,39 +114,17 @@ class TranslationTask(Seq2SeqTask):
         with self.while_decoding(model):
             return summary(coverage(model, list(split.rows["source"]), written, special_tokens(tokenizer)))
 
-    def score(self, module: TranslationModule, split: Split) -> Results:
-        """Loss, and BLEU and chrF of beam-searched translations of the whole split, compared to copying the source."""
-        module.scored_pairs = 0  # greedy translations are for monitoring only
-        loss = self.evaluate(module, split)["loss"]
-        losses, n_tokens = module.examples["loss_sum"], module.examples["n_tokens"]
-        translations, seconds = self.write_split(module.model, split)
+    def text_scores(self, module: TranslationModule, split: Split, texts: list[str]) -> TextScores:
+        """BLEU and chrF, those of copying the source, and the coverage of the source."""
         sources, targets = list(split.texts["source"]), list(split.texts["target"])
-        scorer, covered = module.scorer, self.coverage_of(module.model, split, translations)
-        statistics = scorer.statistics(scorer.plain(translations), scorer.plain(targets))
-        return Results(
-            split.name,
-            self.unit,
-            len(targets),
-            {**corpus_scores(statistics), "loss": loss},
-            baselines={"copy": scorer(sources, targets)},
-            note=f"{scorer.describe(targets)}\n{describe(covered)}",
-            settings={name: value for name, value in vars(self.decoding()).items() if value is not None},
-            files={".txt": "\n".join(translations) + "\n"},
-            predictions=Predictions(
-                range(len(targets)),
-                targets,
-                translations,
-                {"sentence_chrF": sentence_chrf(statistics)},
-                losses,
-                n_tokens,
-                statistics=statistics,
-                corpus_metrics=CORPUS_METRICS,
-                inputs=sources,
-            ),
-            samples=list(map(sample, sources, targets, translations)),
-            extra={
-                "coverage": covered,
-                "sentences_per_second": round(len(targets) / seconds, 1),
-                "seconds": round(seconds, 1),
-            },
+        scorer, covered = module.scorer, self.coverage_of(module.model, split, texts)
+        statistics = scorer.statistics(scorer.plain(texts), scorer.plain(targets))
+        return TextScores(
+            corpus_scores(statistics),
+            {"sentence_chrF": sentence_chrf(statistics)},
+            {"copy": scorer(sources, targets)},
+            f"{scorer.describe(targets)}\n{describe(covered)}",
+            statistics,
+            CORPUS_METRICS,
+            {"coverage": covered},
         )

@@ -43,9 +43,9 @@ _CONTRACTIONS = """
 RESTORED = (
     {"somebody'd": "somebodyd"}
     | {  # the first entry follows the official list
-        word[:place] + word[place + 1 :]: word
+        word[:index] + word[index + 1 :]: word
         for word in _CONTRACTIONS.split()
-        for place, mark in enumerate(word)
+        for index, mark in enumerate(word)
         if mark == "'"
     }
 )

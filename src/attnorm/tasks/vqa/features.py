@@ -3,18 +3,17 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from attnorm.data import validation as checks
-from attnorm.data.featurizer import Featurizer, Table, cut, list_lengths, pad
+from attnorm.data.featurizer import Featurizer, Table, cut, pad
 from attnorm.data.image_features import ImageFeatures
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError
+from attnorm.tasks.collator import Collator
 from attnorm.tasks.vqa.answers import AnswerList
 
 TENTHS = 10  # accuracies are multiples of 1/10, so counts in tenths are whole numbers
@@ -61,12 +60,6 @@ class VqaFeaturizer(Featurizer):
         }
         return table, counts
 
-    def lengths(self, ids: Table) -> np.ndarray:
-        return list_lengths(ids, "ids").astype(np.int32)[:, None]
-
-    def weights(self, ids: Table) -> np.ndarray:
-        return np.ones(len(ids), np.int64)
-
     def describe(self, counts: dict[str, int]) -> str:
         head = f"{counts['kept']:,} questions ({counts['empty']:,} empty skipped, {counts['truncated']:,} truncated"
         if not counts["answered"]:
@@ -75,29 +68,30 @@ class VqaFeaturizer(Featurizer):
         return f"{head}; {known:.1%} have an answer in the list of {len(self.answers):,}, best {best / TENTHS:.1%})"
 
 
-class VqaCollator(Dataset):
-    """`MicroBatch` -> tensors, padded to the longest question of the batch.
+class VqaCollator(Collator):
+    """Rows of `VqaFeaturizer` -> tensors, padded to the longest question of the batch.
 
-    rows: a table of `VqaFeaturizer`. texts: the split's texts, row by row. views: the views of their images, or None
-          for
-    the questions alone. Raises ValueError that names the images that the views do not contain.
+    texts: the texts of the split, row by row.
+    views: the views of their images, or None for the questions alone. Raises ValueError that names the images that the
+           views do not contain.
     """
 
     def __init__(self, rows: Table, texts: Table, views: ImageFeatures | None, pad_id: int, n_answers: int):
-        self.rows, self.views, self.pad_id, self.n_answers = rows, views, pad_id, n_answers
+        super().__init__(rows)
+        self.views, self.pad_id, self.n_answers = views, pad_id, n_answers
         self.images = texts.select_columns(["image"])
         if views is not None:
             views.check(_unique(self.images))
 
-    def __getitem__(self, part: MicroBatch) -> dict[str, Tensor]:
-        """Returns the tensors of a batch.
+    def tensors(self, table: dict[str, list], part: MicroBatch) -> dict[str, Tensor]:
+        """Returns the tensors, with one view{i}, present{i} and geometry{i} for each view i:
 
-        ids: int64 (B, T). targets: float (B, n_answers), the accuracy of each answer. rows: (B,). divisor: (), the
-             number of
-        rows of the update. For view i: view{i} (B, M, width), present{i}, bool (B, M), and geometry{i} (B, M, 4) if the
-        view has geometry.
+        ids:         int64 (B, T).
+        targets:     float32 (B, n_answers), the accuracy of each answer.
+        view{i}:     float32 (B, M, width), the features of the boxes.
+        present{i}:  bool (B, M), False at padding.
+        geometry{i}: float32 (B, M, 4), if the view has it.
         """
-        table = self.rows[part.rows]
         targets = torch.zeros(len(part.rows), self.n_answers)
         for row, numbers, scores in zip(targets, table["answers"], table["scores"], strict=True):
             row[numbers] = torch.tensor(scores)
@@ -107,7 +101,7 @@ class VqaCollator(Dataset):
                 batch |= {f"view{number}": features, f"present{number}": present}
                 if geometry is not None:
                     batch[f"geometry{number}"] = geometry
-        return batch | {"rows": torch.tensor(part.rows), "divisor": torch.tensor(part.divisor)}
+        return batch
 
 
 def _unique(images: Table) -> Iterable[str]:

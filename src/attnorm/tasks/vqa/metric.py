@@ -8,7 +8,7 @@ format of the official evaluation: [{"question_id": 1, "answer": "yes"}, ...].
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +17,9 @@ from attnorm.data.featurizer import Table
 from attnorm.data.readers.text import read_json
 from attnorm.data.sources.vqa_v2 import read_annotations
 from attnorm.errors import DataError
-from attnorm.tasks.matching import counted, listed, matched
+from attnorm.tasks.matching import matched
 from attnorm.tasks.vqa.answers import accuracy
+from attnorm.wording import counted, listed
 
 DIGITS = 2
 FORM = '[{"question_id": 1, "answer": "yes"}, ...]'
@@ -39,27 +40,32 @@ def score(predictions: Mapping[str, str], references: Sequence[Reference]) -> di
     `missing` is the number of questions without a prediction, which score 0. `extra` is the number of predictions for
     other questions, which are ignored. The official evaluation rejects results with missing or extra predictions.
 
-    predictions: id -> answer. Raises ValueError, naming the ids, for repeated ids in the references, for references
-                 without
-    an annotator's answer, for a prediction that is not text, and if no prediction is for a question of the references.
+    predictions: id -> answer.
+
+    Raises ValueError, naming the ids, for repeated ids in the references, for references without an annotator's answer,
+    for a prediction that is not text, and if no prediction is for a question of the references.
     """
-    gold = {it.id: it for it in references}
+    gold = {reference.id: reference for reference in references}
     if not gold:
         raise DataError("there are no questions to score")
     if len(gold) < len(references):
-        ids = [it.id for it in references]
-        raise DataError(f"the references repeat questions: {listed(sorted({i for i in ids if ids.count(i) > 1}))}")
-    if without := [it.id for it in references if not it.answers]:
+        repeated = Counter(reference.id for reference in references)
+        twice = sorted(name for name, count in repeated.items() if count > 1)
+        raise DataError(f"the references repeat questions: {listed(twice)}")
+    if without := [name for name, reference in gold.items() if not reference.answers]:
         raise DataError(f"{counted(len(without), 'question')} without an annotator's answer: {listed(without)}")
     for name, given in predictions.items():
         if not isinstance(given, str):
             raise DataError(f"the answer to question {name} is {_shown(given)}, not text")
     predictions, counts = matched(predictions, gold)
-    scores = {it.id: accuracy(predictions[it.id], it.answers) if it.id in predictions else 0.0 for it in references}
+    scores = {
+        name: accuracy(predictions[name], reference.answers) if name in predictions else 0.0
+        for name, reference in gold.items()
+    }
     return {
         "accuracy": _percent(scores.values()),
-        "answer_types": _by_type(scores, {it.id: it.answer_type for it in references}),
-        "question_types": _by_type(scores, {it.id: it.question_type for it in references}),
+        "answer_types": _by_type(scores, {name: reference.answer_type for name, reference in gold.items()}),
+        "question_types": _by_type(scores, {name: reference.question_type for name, reference in gold.items()}),
         "total": len(gold),
         **counts,
     }
@@ -85,7 +91,8 @@ def references(texts: Table) -> list[Reference]:
 
 def read_references(path: str | Path) -> list[Reference]:
     """Reads the references from an official annotation file. Raises ValueError that names the bad records."""
-    return [Reference(it.id, it.answers, it.answer_type, it.question_type) for it in read_annotations(Path(path))]
+    records = read_annotations(Path(path))
+    return [Reference(record.id, record.texts, record.answer_type, record.question_type) for record in records]
 
 
 def read_predictions(path: str | Path) -> dict[str, str]:

@@ -81,7 +81,7 @@ class VqaTask(Task):
         try:
             kept = read_json(path)
             self._answers, self._sizes = AnswerList(kept["answers"], str(path)), (kept["widths"], kept["boxes"])
-            sizes = [size for found in self._sizes for size in found]
+            sizes = [size for of_views in self._sizes for size in of_views]
             if len(self._sizes[0]) != len(self._sizes[1]) or not all(type(size) is int and size > 0 for size in sizes):
                 raise DataError(f"{path}: expected as many widths as boxes, positive whole numbers")
         except (KeyError, TypeError) as error:
@@ -199,9 +199,11 @@ class VqaTask(Task):
     def collator(self, split: Split) -> VqaCollator:
         views, tokenizer = self.views(split.name), split.tokenizer
         if views is not None and views.widths != self.sizes()[0]:
-            found = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
-            made = ", ".join(map(str, self.sizes()[0]))
-            raise DataError(f"data: the views have other numbers of features per box ({found}) than the model ({made})")
+            own = ", ".join(f"{name}: {width}" for name, width in zip(views.names, views.widths, strict=True))
+            trained = ", ".join(map(str, self.sizes()[0]))
+            raise DataError(
+                f"data: the views have other numbers of features per box ({own}) than the model ({trained})"
+            )
         return VqaCollator(split.rows, split.texts, views, tokenizer.pad_id, len(self.answers()))
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
@@ -211,7 +213,7 @@ class VqaTask(Task):
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads a question and the views of its image. Boxes are named by their view and number."""
         batch = self.collator(split)[MicroBatch([row], 1)]
-        views, found = self.views(split.name), views_of(batch)
+        views = self.views(split.name)
         words = [split.tokenizer.token(number) for number in batch["ids"][0].tolist()]
         boxes = []  # of each view, padded to its maximum as in `Fusion.read`
         if views is not None:
@@ -227,7 +229,7 @@ class VqaTask(Task):
                 return fused, words if layer.endswith("cross") else fused
             return words, words
 
-        return (batch["ids"], found), tokens
+        return (batch["ids"], views_of(batch)), tokens
 
     def score(self, module: VqaModule, split: Split) -> Results:
         """The official accuracy, overall and by answer type, if the questions have annotations.
@@ -239,16 +241,13 @@ class VqaTask(Task):
         scores.files = {".results.json": results(predictions) + "\n"}
         annotated = any(reference.answers for reference in gold)
         if not annotated:
-            scores.metrics, scores.note = (
-                {},
-                "the questions have no annotations: answers are written but not scored",
-            )
+            scores.metrics, scores.note = {}, "the questions have no annotations: answers are written but not scored"
             scores.predictions = self.table(predictions, [None] * len(gold), [None] * len(gold), split)
             return scores
-        found = score(predictions, gold)
+        official = score(predictions, gold)
         accuracies = [100.0 * accuracy(predictions[reference.id], reference.answers) for reference in gold]
         scores.predictions = self.table(predictions, accuracies, module.examples["loss_sum"], split)
-        scores.metrics = {"accuracy": found["accuracy"], **found["answer_types"], "loss": scores.metrics["loss"]}
+        scores.metrics = {"accuracy": official["accuracy"], **official["answer_types"], "loss": scores.metrics["loss"]}
         common = AnswerList.build((reference.answers for reference in gold), min_count=1).texts[0]
         always = score(dict.fromkeys(predictions, common), gold)
         scores.baselines = {f"always {common}": {"accuracy": always["accuracy"], **always["answer_types"]}}

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from attnorm.models.recording import record
 from attnorm.schema import Count
-from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.attention_stats import (
     EveryNSteps,
     first_batch,
@@ -18,6 +17,7 @@ from attnorm.training.callbacks.attention_stats import (
     stacks_of,
 )
 from attnorm.training.csv_table import CsvTable
+from attnorm.training.module import TrainingModule
 
 MEASURE_FILES = ("head_measures.csv", "state_measures.csv")
 
@@ -41,22 +41,22 @@ class AttentionMeasures(EveryNSteps):
     def __init__(self, run_folder: Path, every_n_steps: Count = 500, examples: Count = 8):
         super().__init__(every_n_steps)
         self.files, self.examples = [Path(run_folder) / name for name in MEASURE_FILES], examples
-        self.batch: dict[str, Tensor] | None = None
+        self.batch: dict[str, Tensor] = {}  # on the first rank
 
-    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.heads, self.states = map(CsvTable, self.files)
         if trainer.is_global_zero:
-            self.batch = first_batch(trainer, task)
-        self.start(trainer, task, [self.heads, self.states])
+            self.batch = first_batch(trainer, module)
+        self.start(trainer, module, [self.heads, self.states])
 
     @torch.no_grad()
-    def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        assert isinstance(task, TaskModule)
+    def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
         metrics: dict[str, float] = {}
-        with in_evaluation(task.model), record(task.model) as layers:
-            task(self.batch)
+        with in_evaluation(module.model), record(module.model) as layers:
+            module.task_module(self.batch)
         for name, layer in layers.items():
-            label, few = layer_label(name, stacks_of(task.model)), layer.first(self.examples)
+            label, few = layer_label(name, stacks_of(module.model)), layer.first(self.examples)
             row = {"step": trainer.global_step, "layer": label}
             of_heads = {measure: values.nanmean(0) for measure, values in few.of_heads().items()}  # (H,) each
             for head in range(layer.module.heads):

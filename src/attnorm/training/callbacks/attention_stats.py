@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
 from attnorm.schema import WholeNumber
-from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import gathered
 from attnorm.training.csv_table import CsvTable, read_csv
+from attnorm.training.module import TrainingModule
 
 ATTENTION_FILE = "attention.csv"
 
@@ -45,33 +45,33 @@ class EveryNSteps(pl.Callback):
         self.every_n_steps = every_n_steps
         self.last_step: int | None = None
 
-    def start(self, trainer: pl.Trainer, task: pl.LightningModule, tables: Iterable[CsvTable]) -> None:
+    def start(self, trainer: pl.Trainer, module: pl.LightningModule, tables: Iterable[CsvTable]) -> None:
         """Records step 0 of a new run; continues after the last recorded step of a resumed one."""
         recorded = [int(row["step"]) for table in tables if table.path.exists() for row in read_csv(table.path)]
         self.last_step = trainer.strategy.broadcast(max(recorded, default=None))
         if trainer.ckpt_path is None:
-            self._record(trainer, task)
+            self._record(trainer, module)
 
-    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.started_at = trainer.global_step  # the first batch of a resumed run may not complete an update
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         step = trainer.global_step
         if self.every_n_steps and step % self.every_n_steps == 0 and step != self.started_at:
-            self._record(trainer, task)
+            self._record(trainer, module)
 
-    def on_train_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        self._record(trainer, task)
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._record(trainer, module)
 
-    def _record(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        assert isinstance(task, TaskModule)
+    def _record(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
         if self.every_n_steps and trainer.global_step != self.last_step:
             self.last_step = trainer.global_step
-            with gathered(task.model):
+            with gathered(module.model):
                 if trainer.is_global_zero:
-                    self.on_step(trainer, task)
+                    self.on_step(trainer, module)
 
-    def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Records the model at the current step; called on the first rank only, which has all parameters then."""
         raise NotImplementedError
 
@@ -92,21 +92,21 @@ class AttentionStats(EveryNSteps):
     def __init__(self, run_folder: Path, every_n_steps: WholeNumber = 50):
         super().__init__(every_n_steps)
         self.file = Path(run_folder) / ATTENTION_FILE
-        self.batch: dict[str, Tensor] | None = None
+        self.batch: dict[str, Tensor] = {}  # on the first rank
 
-    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.table = CsvTable(self.file)
         if self.every_n_steps and trainer.is_global_zero:
-            self.batch = first_batch(trainer, task)
-        self.start(trainer, task, [self.table])
+            self.batch = first_batch(trainer, module)
+        self.start(trainer, module, [self.table])
 
     @torch.no_grad()
-    def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        assert isinstance(task, TaskModule)
+    def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
         metrics: dict[str, float] = {}
 
         def record(name: str, weights: Tensor, allowed: Tensor | None) -> None:
-            label, weights = layer_label(name, stacks_of(task.model)), weights.float()
+            label, weights = layer_label(name, stacks_of(module.model)), weights.float()
             mass = smallest_column_mass(weights, allowed)  # (B, H)
             known = ~mass.isinf().any(-1)  # leaves out examples without keys
             mass = mass[known] if known.any() else mass
@@ -119,15 +119,15 @@ class AttentionStats(EveryNSteps):
             metrics[f"column_mass/{label}/mean"] = mass.mean().item()
             metrics[f"column_mass/{label}/min"] = mass.min().item()
 
-        with in_evaluation(task.model), observe(task.model, record):
-            task(self.batch)
+        with in_evaluation(module.model), observe(module.model, record):
+            module.task_module(self.batch)
         log_now(trainer, metrics)
 
 
-def first_batch(trainer: pl.Trainer, task: pl.LightningModule) -> dict[str, Tensor]:
+def first_batch(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Tensor]:
     """The first validation batch, on the device of the model."""
     batch = trainer.datamodule.probe_batch()  # type: ignore[attr-defined]  # set by Lightning
-    return {name: tensor.to(task.device) for name, tensor in batch.items()}
+    return {name: tensor.to(module.device) for name, tensor in batch.items()}
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Checkpoints(Checkpoint):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best = [list(entry) for entry in state["best"]]
 
-    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.has_started = True
         self.step, self.saved_step, self.saved_at = trainer.global_step, trainer.global_step, time.monotonic()
         if trainer.ckpt_path is None:
@@ -59,23 +59,23 @@ class Checkpoints(Checkpoint):
         # before its first update, this count is one too high.
         trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
 
-    def on_fit_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.ckpt_path is not None and not self.has_started:  # without an update left, training does not start
             self._restore_best(trainer)
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         if trainer.global_step == self.step:
             return  # gradients of the update in progress would be lost
         self.step = trainer.global_step
         if trainer.global_step == trainer.max_steps:
             trainer.should_stop = True  # makes Lightning validate, and so save, before it leaves the loop
             trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None  # would keep it from stopping
-        signal, is_due = self._agreed(trainer, task)
+        signal, is_due = self._agreed(trainer, module)
         if (signal or is_due) and not validates_now(trainer):  # otherwise the validation saves
             self._save(trainer)
         self.stop.saved_for = self.stop.saved_for or signal
 
-    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
             return
         metrics = trainer.callback_metrics
@@ -89,7 +89,7 @@ class Checkpoints(Checkpoint):
                     better.replace(best_file(self.folder, number))
             replace_by_copy(self.last, best_file(self.folder, place))
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, task: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         # Lightning logs the metrics of an update after the hook in which it is saved. A run that is killed between the
         # two would otherwise never log them.
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
@@ -97,14 +97,14 @@ class Checkpoints(Checkpoint):
             found = {name: it.item() for name, it in trainer.callback_metrics.items() if name.startswith("train/")}
             checkpoint[LOGGED] = {"step": trainer.global_step, **found}
 
-    def _agreed(self, trainer: pl.Trainer, task: pl.LightningModule) -> tuple[int, bool]:
+    def _agreed(self, trainer: pl.Trainer, module: pl.LightningModule) -> tuple[int, bool]:
         """The signal that some rank received, or 0, and whether a checkpoint is due. All ranks agree on both."""
         settings, since = self.settings, time.monotonic() - self.saved_at
         is_due = settings.save_every_steps is not None and (self.step - self.saved_step) >= settings.save_every_steps
         is_due |= settings.save_every_minutes is not None and since >= 60 * settings.save_every_minutes
         values = [self.stop.received, int(is_due)]
         if trainer.world_size > 1:
-            reduced = trainer.strategy.reduce(torch.tensor(values, device=task.device), reduce_op="max")
+            reduced = trainer.strategy.reduce(torch.tensor(values, device=module.device), reduce_op="max")
             values = [int(value) for value in reduced]
         return values[0], bool(values[1])
 

@@ -1,7 +1,9 @@
-"""Stopping a run in good order: by a signal, or because its time is up."""
+"""Stopping a run in good order: by a signal, because its time is up, or because it no longer improves."""
 
 import os
 import signal
+import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -11,6 +13,7 @@ from pytorch_lightning.callbacks import Timer
 
 from attnorm.errors import Interrupted
 from attnorm.run.checkpoint import LAST
+from attnorm.schema import Count
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # NCCL catches SIGUSR1
 
@@ -21,7 +24,8 @@ class GracefulStop(pl.Callback):
     It is used both as a context manager around the whole run and as a callback of its trainer. Before and after
     training, when there is nothing to save, a signal raises at once. During training the update in progress is
     finished and saved by `Checkpoints`, on which all ranks agree. A second SIGINT raises at once in any case. Processes
-    forked from this one, such as data workers, ignore the signals.
+    forked from this one, such as data workers, ignore the signals. Outside the main thread, where Python allows no
+    handlers, signals are left alone.
 
     checkpoints: the folder of last.ckpt.
     """
@@ -34,7 +38,8 @@ class GracefulStop(pl.Callback):
         self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> "GracefulStop":
-        self.previous = {number: signal.getsignal(number) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            self.previous = {number: signal.getsignal(number) for number in SIGNALS}
         self._install()
         return self
 
@@ -43,7 +48,7 @@ class GracefulStop(pl.Callback):
             signal.signal(number, handler)
 
     def _install(self) -> None:
-        for number in SIGNALS:
+        for number in self.previous:
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -58,7 +63,7 @@ class GracefulStop(pl.Callback):
         last = self.checkpoints / f"{LAST}.ckpt"
         return Interrupted(number, signal.Signals(number).name, last if last.exists() else None)
 
-    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.owner = os.getpid()  # a rank that was forked from the process that made this object
         self._install()  # Lightning has wrapped the handler of SIGTERM in one that does not save
         self.training = True
@@ -86,7 +91,17 @@ class TimeLimit(Timer):
         super().__init__(duration=duration, interval="step", verbose=False)
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, task: pl.LightningModule, outputs: object, batch: object, index: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: object, index: int
     ) -> None:
         if (index + 1) % trainer.accumulate_grad_batches == 0:
-            super().on_train_batch_end(trainer, task, outputs, batch, index)
+            super().on_train_batch_end(trainer, module, outputs, batch, index)
+
+
+class EarlyStopping(pl.callbacks.EarlyStopping):
+    """Lightning's early stopping on the metric that the task monitors.
+
+    patience: validations without an improvement; None never stops.
+    """
+
+    def __init__(self, monitor: str, mode: str, patience: Count | None = None):
+        super().__init__(monitor, mode=mode, patience=sys.maxsize if patience is None else patience)

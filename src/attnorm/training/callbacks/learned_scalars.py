@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.schema import Count
-from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
 from attnorm.training.csv_table import CsvTable, read_csv
 from attnorm.training.loggers import send_charts
+from attnorm.training.module import TrainingModule
 
 COLUMNS = ("step", "layer", "head", "value")
 NO_EVIDENCE = "A weight near one half is no evidence that a layer uses both: it may not have moved yet."
@@ -39,17 +39,17 @@ class LearnedScalars(EveryNSteps):
         super().__init__(every_n_steps)
         self.run_folder = Path(run_folder)
 
-    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        assert isinstance(task, TaskModule)
-        names = learned_scalars(task.model)
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
+        names = learned_scalars(module.model)
         self.tables = {name: CsvTable(file_of(self.run_folder, name)) for name in names}
         send_charts(trainer.loggers, list(names))
-        self.start(trainer, task, self.tables.values())
+        self.start(trainer, module, self.tables.values())
 
-    def on_step(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        assert isinstance(task, TaskModule)
+    def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
         metrics = {}
-        for name, layers in learned_scalars(task.model).items():
+        for name, layers in learned_scalars(module.model).items():
             for layer, scalar in layers.items():
                 values = scalar.tolist()
                 for head, value in enumerate(values):

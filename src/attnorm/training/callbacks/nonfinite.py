@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import MutableMapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from attnorm.tasks.module import REMEDY, Microbatch, NonFiniteLoss, TaskModule, scales_gradients
+from attnorm.tasks.ranks import Ranks
 from attnorm.training.callbacks.attention_stats import log_now
 from attnorm.training.diagnosis import Finding, examine, not_finite, saved, saved_parameters
 from attnorm.training.environment import write_json
+from attnorm.training.module import REMEDY, Microbatch, NonFiniteLoss, TrainingModule, scales_gradients
 
 log = logging.getLogger(__name__)
 
@@ -48,61 +50,63 @@ class NonFiniteUpdates(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.skipped = self.logged = self.summary["skipped_updates"] = int(state_dict["skipped"])
 
-    def on_fit_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        assert isinstance(task, TaskModule)
-        task.on_non_finite = lambda optimizer: self.handle(trainer, task, optimizer)
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
+        module.on_non_finite = lambda optimizer: self.handle(trainer, module, optimizer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if self.skipped > self.logged:  # not earlier, so that the row has the number of this update
             self.logged = self.skipped
             log_now(trainer, {METRIC: float(self.skipped)})
 
-    def handle(self, trainer: pl.Trainer, task: TaskModule, optimizer: torch.optim.Optimizer) -> None:
+    def handle(self, trainer: pl.Trainer, module: TrainingModule, optimizer: torch.optim.Optimizer) -> None:
         """Reports the update that is being made, and then deletes its gradients or raises NonFiniteLoss.
 
         All ranks call this together, because they have the same gradients.
         """
-        bad = torch.stack([~part.objective.isfinite() for part in task.update]).sum().float()
+        bad = torch.stack([~part.objective.isfinite() for part in module.update]).sum().float()
         bad_losses = int(trainer.strategy.reduce(bad, reduce_op="sum"))
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None and bad_losses == 0 and scaler.get_scale() > 1.0:
             return  # the scaler skips this update and lowers its factor
-        buffers = not_finite(task.model.named_buffers())  # a forward pass may have changed them
+        buffers = not_finite(module.model.named_buffers())  # a forward pass may have changed them
         skips = self.skipped < self.limit and not buffers
-        message = self.report(trainer, task, bad_losses > 0, skips)
+        message = self.report(trainer, module, bad_losses > 0, skips)
         if not skips:
             full = f" run.skip_updates={self.limit} updates have been skipped." if self.skipped else ""
             changed = f" The buffer {buffers[0]} is no longer finite." if buffers else ""
             advice = "" if self.limit else " To skip such updates instead, use run.skip_updates=<number>."
             raise NonFiniteLoss(f"{message} {REMEDY}{full}{changed}{advice}")
         if not scales_gradients(optimizer, trainer):  # otherwise the scaler needs the gradients to skip the update
-            for parameter in task.parameters():
+            for parameter in module.parameters():
                 parameter.grad = None  # optimizers leave such parameters and their state alone
         self.skipped += 1
         self.summary["skipped_updates"] = self.skipped
         if trainer.is_global_zero:
             log.warning("%s Skipped this update, %d of at most %d.", message, self.skipped, self.limit)
 
-    def report(self, trainer: pl.Trainer, task: TaskModule, bad_loss: bool, skips: bool) -> str:
+    def report(self, trainer: pl.Trainer, module: TrainingModule, bad_loss: bool, skips: bool) -> str:
         """Writes the two files and returns the message."""
         step, name = trainer.global_step + 1, f"step_{trainer.global_step + 1:06d}"
-        names = {id(parameter): name for name, parameter in task.model.named_parameters()}
-        gradients = not_finite((names[id(it)], it.grad) for it in task.model.parameters())
-        parameters = not_finite(task.model.named_parameters())
-        findings = [examine(task, part, backward=not bad_loss) for part in task.update]
-        parts = [self.describe(trainer, part, found) for part, found in zip(task.update, findings, strict=True)]
-        whole = None if skips else saved_parameters(task.model)
+        names = {id(parameter): name for name, parameter in module.model.named_parameters()}
+        gradients = not_finite((names[id(it)], it.grad) for it in module.model.parameters())
+        parameters = not_finite(module.model.named_parameters())
+        precision = trainer.precision_plugin.train_step_context
+        findings = [examine(module.task_module, part, not bad_loss, precision()) for part in module.update]
+        parts = [self.describe(trainer, part, found) for part, found in zip(module.update, findings, strict=True)]
+        whole = None if skips else saved_parameters(module.model)
         content = {
             "step": step,
             "epoch": trainer.current_epoch,
             "precision": str(trainer.precision),
-            "microbatches": [saved(part) for part in task.update],
+            "microbatches": [saved(part) for part in module.update],
             "parameters": whole if trainer.is_global_zero else None,
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         of_rank = f"_rank_{trainer.global_rank}" if trainer.global_rank else ""
         torch.save(content, self.folder / f"{name}{of_rank}.pt")
-        parts, gradients, parameters = gathered(trainer, parts, gradients, parameters)
+        every = zip(*Ranks.present().gather((parts, gradients, parameters)), strict=True)
+        parts, gradients, parameters = (list(chain.from_iterable(of_ranks)) for of_ranks in every)
         guilty = [part for part in parts if part["objective"] in ("nan", "inf", "-inf")] or parts
         first = guilty[0]
         record = {
@@ -111,8 +115,8 @@ class NonFiniteUpdates(pl.Callback):
             "what": f"the loss is {first['objective']}" if bad_loss else "a gradient is not finite",
             "output": next((part["output"] for part in guilty if part["output"]), None),
             "gradient": next((part["gradient"] for part in guilty if part["gradient"]), None),
-            "parameters": parameters,
-            "gradients": gradients,
+            "parameters": list(dict.fromkeys(parameters)),
+            "gradients": list(dict.fromkeys(gradients)),
             "skipped": skips,
             "microbatches": parts,
         }
@@ -138,21 +142,6 @@ class NonFiniteUpdates(pl.Callback):
             "rows": rows,
             "examples": data.task.example_ids(data.splits["train"], rows),
         }
-
-
-def gathered(
-    trainer: pl.Trainer, parts: list[dict], gradients: list[str], parameters: list[str]
-) -> tuple[list[dict], list[str], list[str]]:
-    """The three lists of all ranks; names occur once."""
-    every: list[Any] = [(parts, gradients, parameters)]
-    if trainer.world_size > 1:
-        every = [None] * trainer.world_size
-        torch.distributed.all_gather_object(every, (parts, gradients, parameters))
-
-    def union(place: int) -> list[str]:
-        return list(dict.fromkeys(name for rank in every for name in rank[place]))
-
-    return [part for rank in every for part in rank[0]], union(1), union(2)
 
 
 def cause(record: dict[str, Any]) -> str:

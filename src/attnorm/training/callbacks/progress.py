@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from attnorm.progress import bar, console
 from attnorm.schema import WholeNumber
-from attnorm.tasks.module import TaskModule
 from attnorm.training.loggers import Samples, samples_text, send_samples
+from attnorm.training.module import TrainingModule
 
 log = logging.getLogger(__name__)
 
@@ -27,26 +27,31 @@ class Progress(pl.Callback):
         self.folder, self.samples, self.show = run_folder / "samples", samples, bar
         self.bar: rich.progress.Progress | None = None
 
-    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.show and trainer.is_global_zero:
             self.bar = bar("training")
             self.bar.start()
             total = trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
             self.line = self.bar.add_task("", total=total, completed=trainer.global_step, note="")
 
-    def on_train_batch_end(self, trainer: pl.Trainer, task: pl.LightningModule, *_: object) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
         if self.bar is not None:
             loss = trainer.progress_bar_metrics.get("train/loss")
             self.bar.update(self.line, completed=trainer.global_step, note="" if loss is None else f"loss {loss:.3f}")
 
-    def on_validation_end(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
-        assert isinstance(task, TaskModule)
+        assert isinstance(module, TrainingModule)
         found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        log.info("step %6s  val loss %.3f  %s", f"{trainer.global_step:,}", found["loss"], task.format_line(found))
-        self._show_samples(trainer.global_step, task.samples[: self.samples])
-        send_samples(trainer.loggers, "validation", task.samples[: self.samples], trainer.global_step)
+        log.info(
+            "step %6s  val loss %.3f  %s",
+            f"{trainer.global_step:,}",
+            found["loss"],
+            module.task_module.format_line(found),
+        )
+        self._show_samples(trainer.global_step, module.task_module.samples[: self.samples])
+        send_samples(trainer.loggers, "validation", module.task_module.samples[: self.samples], trainer.global_step)
 
     def _show_samples(self, step: int, samples: Samples) -> None:
         if not samples:

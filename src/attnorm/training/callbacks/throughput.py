@@ -7,9 +7,9 @@ import pytorch_lightning as pl
 from torch import Tensor
 
 from attnorm.data.loader import ResumableLoader
-from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.attention_stats import log_now
 from attnorm.training.flops import flops_per_token, peak_flops
+from attnorm.training.module import TrainingModule
 
 TIMING_COLUMNS = ("train/tokens_per_second", "train/data_wait_share", "train/mfu")  # differ between two equal runs
 
@@ -60,12 +60,12 @@ class Throughput(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.logged = Amounts(-state_dict["tokens"], -state_dict["positions"])
 
-    def on_train_start(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        assert isinstance(task, TaskModule)
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
         loader = loader_of(trainer)
         self.seen = (loader.positions, loader.waited)
-        self.peak = peak_flops(task.device, str(trainer.precision))
-        self.flops = flops_per_token(task, loader) if self.peak else None
+        self.peak = peak_flops(module.device, str(trainer.precision))
+        self.flops = flops_per_token(module.task_module, loader) if self.peak else None
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         loader = loader_of(trainer)
@@ -74,14 +74,14 @@ class Throughput(pl.Callback):
             self.seen = (self.seen[0], loader.waited)  # this wait was not on the clock
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, task: pl.LightningModule, outputs: Any, batch: Any, index: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
-        assert isinstance(task, TaskModule)
+        assert isinstance(module, TrainingModule)
         loader, (positions, waited) = loader_of(trainer), self.seen
         self.seen = (loader.positions, loader.waited)
         total = self.total
         self.total = Amounts(
-            total.tokens + task.tokens(batch),
+            total.tokens + module.task_module.tokens(batch),
             total.positions + loader.positions - positions,
             total.seconds,
             total.waited + loader.waited - waited,

@@ -87,7 +87,7 @@ class Watchdog(pl.Callback):
 
     # the trainer
 
-    def setup(self, trainer: pl.Trainer, task: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         self.ranks = Ranks.present()
         if self.timeout is None:
             return
@@ -133,7 +133,7 @@ class Watchdog(pl.Callback):
     def on_train_end(self, *_: object) -> None:
         self.allow("ending", slow=True)
 
-    def on_exception(self, trainer: pl.Trainer, task: pl.LightningModule, error: BaseException) -> None:
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, error: BaseException) -> None:
         self._record(error)
 
     # the thread

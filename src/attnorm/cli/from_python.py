@@ -1,0 +1,113 @@
+"""`attnorm.train`: a run from Python, for example in a notebook."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnorm.choices import CONF, own_folder
+from attnorm.errors import ConfigError, in_yaml
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from attnorm.analysis.run import Run
+
+
+def train(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None, **settings: object) -> "Run":
+    """Trains one model as `attnorm train` does, and returns the run, opened as by `load_run`.
+
+    overrides:  arguments of the command, such as "model.dropout=0.1" or "~callbacks.attention_stats".
+    config_dir: a folder with YAML files of your own, as `--config-dir`; by default the folder conf/ in the working
+                directory, if it has files for attnorm.
+    settings:   groups and keys: task="gigaword", seed=3, trainer={"max_steps": 100}. They come after the overrides, and
+                texts are read as on the command line. With resume=<run folder>, the run continues there.
+
+    Raises ConfigError, with all problems in its message, before anything is read or written. An interruption finishes
+    the update, saves and raises Interrupted.
+    """
+    from attnorm.analysis.run import load_run
+    from attnorm.cli.resume import resume_in
+    from attnorm.config.arguments import readable, run_to_resume
+    from attnorm.training.console import quiet_libraries
+
+    quiet_libraries()
+    arguments = readable([*overrides, *typed(settings)])
+    folder = run_to_resume(arguments)
+    if folder is None:
+        folder = train_new(arguments, Path(config_dir) if config_dir else own_folder())
+    else:
+        resume_in(folder, CONF, arguments)
+    return load_run(folder, trust_code=True)  # the code of its parts has just run
+
+
+def typed(settings: Mapping[str, object], group: str = "") -> Iterator[str]:
+    """Settings as they are typed: `seed=3`, `trainer.max_steps=100` for {"trainer": {"max_steps": 100}}."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from typed(value, f"{group}{key}.")
+        elif isinstance(value, (list, tuple)):
+            yield f"{group}{key}=[{','.join(map(in_yaml, value))}]"
+        else:
+            yield f"{group}{key}={in_yaml(value)}"
+
+
+def train_new(arguments: list[str], config_dir: Path | None) -> Path:
+    """Trains with these arguments, and returns the run folder."""
+    from attnorm.analysis.figures import draw_run
+    from attnorm.cli.resume import continued
+    from attnorm.cli.train import check_settings, plain_settings
+    from attnorm.config.arguments import AUTO, as_typed
+    from attnorm.training.run_folder import claim_folder
+    from attnorm.training.train import train as train_in
+
+    cfg, run = composed(arguments, config_dir)
+    settings, overrides = plain_settings(cfg), as_typed(arguments)
+    checked = check_settings(settings, overrides=overrides)
+    if checked["resume"] == AUTO:
+        checked = check_settings({**settings, **continued(checked)}, overrides=overrides)
+    continues = checked["resume"] not in (None, AUTO)
+    folder = Path(checked["resume"]) if continues else claim_folder(run, checked["ckpt_path"])
+    train_in(checked, folder, overrides, draw=draw_run)
+    return folder
+
+
+def composed(arguments: list[str], config_dir: Path | None) -> tuple["DictConfig", Path]:
+    """The composed configuration, and the run folder that it names. Raises ConfigError for what cannot be composed."""
+    from hydra import compose
+    from hydra.errors import HydraException
+    from omegaconf import flag_override
+    from omegaconf.errors import OmegaConfBaseException
+
+    from attnorm.cli.errors import explain_hydra_error
+    from attnorm.config.arguments import register_attention, wrong_choices
+
+    if problems := wrong_choices(arguments):
+        raise ConfigError(problems)
+    register_attention(arguments)
+    with hydra_started([CONF, *([config_dir] if config_dir else [])]):
+        try:
+            cfg = compose("train", arguments, return_hydra_config=True)
+            run = Path(cfg.hydra.run.dir)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError([explain_hydra_error(str(error), CONF)]) from error
+    with flag_override(cfg, ["struct", "readonly"], False):
+        del cfg["hydra"]
+    return cfg, run
+
+
+@contextmanager
+def hydra_started(folders: Sequence[Path]) -> Iterator[None]:
+    """Within this context, `hydra.compose` reads these folders. What the caller has made of Hydra is restored."""
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.initialize import get_gh_backup, restore_gh_from_backup
+
+    from attnorm.cli.check_jobs import start_hydra
+
+    before = get_gh_backup()
+    try:
+        start_hydra(folders)
+        yield
+    finally:
+        GlobalHydra.instance().clear()
+        restore_gh_from_backup(before)

@@ -1,0 +1,192 @@
+"""The LightningModule of a run: the training step, the check for non-finite losses, and validation."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor
+
+from attnorm.errors import UserError
+from attnorm.optim import Optimization
+from attnorm.tasks.module import TaskModule
+from attnorm.tasks.ranks import Ranks, gathered, is_sharded, whole
+
+REMEDY = "The update was not made. Try a smaller optimizer.lr."
+
+
+class NonFiniteLoss(UserError, RuntimeError):
+    """The loss or a gradient is NaN or infinite. The update has not been made."""
+
+
+class Microbatch(NamedTuple):
+    """What is kept of a microbatch until the next update begins, so that a failure can be traced back to its examples.
+
+    number:       number of the batch in its epoch.
+    batch:        its tensors, on the device.
+    random_state: the states of the random generators before the forward pass, see `random_state`.
+    objective:    the summed loss that was minimized, detached.
+    plain:        the summed loss that is reported, detached.
+    size:         the number of tokens or examples over which the losses were summed.
+    """
+
+    number: int
+    batch: dict[str, Tensor]
+    random_state: dict[str, Tensor]
+    objective: Tensor
+    plain: Tensor
+    size: int
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of the generators that a forward pass on `device` draws from: "cpu", and "cuda" on a GPU."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else state
+
+
+def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Puts the generators into a state that `random_state` has returned."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+class TrainingModule(pl.LightningModule):
+    """Trains and validates the model of a task.
+
+    task_module:   defines the loss and the metrics.
+    model:         its model, so that the names of parameters in checkpoints start with "model.".
+    update:        the microbatches of the update that is being made, or was made last.
+    on_non_finite: called with the optimizer, before the update, if the loss or a gradient is not finite. It raises
+                   NonFiniteLoss, or deletes the gradients so that the update changes nothing.
+    """
+
+    def __init__(self, task_module: TaskModule, optimization: Optimization):
+        super().__init__()
+        self.task_module, self.model, self.optimization = task_module, task_module.model, optimization
+        self.update: list[Microbatch] = []
+        self.on_non_finite: Callable[[torch.optim.Optimizer], None] = self._stop
+        self.is_loss_logged = False  # whether the loss of the latest update was due to be logged
+        self.validating = ExitStack()  # what lasts as long as a validation
+
+    def configure_model(self) -> None:
+        """Shards the model, if the strategy of the trainer does that. Called by Lightning."""
+        shard = getattr(self.trainer.strategy, "shard", None)
+        if shard is not None:
+            shard(self.model)
+
+    def training_step(self, batch: dict[str, Tensor], batch_index: int) -> Tensor:
+        """The summed objective of this microbatch, divided by the divisor of the whole update."""
+        if batch_index % self.trainer.accumulate_grad_batches == 0:
+            self.update = []
+        before = random_state(batch["rows"].device)
+        summed, size, plain = self.task_module.loss(batch)
+        objective = summed.detach()
+        shown = objective if plain is None else plain.detach()
+        self.update.append(Microbatch(batch_index, batch, before, objective, shown, size))
+        self.log("step", self.trainer.global_step + 1.0)  # loggers then count updates, like checkpoints
+        # Lightning divides by the accumulation steps and DDP by the ranks. Both are undone here, because `divisor`
+        # already counts the whole update.
+        share = spread_non_finite(summed) / batch["divisor"]
+        return share * self.trainer.accumulate_grad_batches * self.trainer.world_size
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Logs the loss of the update, the learning rate and the norm of the gradient before clipping.
+
+        Calls `on_non_finite` if the norm is not finite. This covers the losses of all microbatches and ranks, because
+        a loss that is not finite makes the gradient NaN, and the gradients of all of them have been summed here. So
+        all ranks decide alike. Clipping would turn an infinite gradient into NaN parameters.
+        """
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
+        self.is_loss_logged = bool(every) and (self.trainer.global_step + 1) % every == 0
+        if self.is_loss_logged or self.trainer.world_size == 1:  # otherwise the ranks would wait for each other
+            self.log_loss()
+        self.log("train/lr", optimizer.param_groups[0]["lr"])
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        if not scales_gradients(optimizer, self.trainer):
+            self.log("train/gradient_norm", norm)
+        if not torch.isfinite(norm):
+            self.on_non_finite(optimizer)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Logs the loss of the update after which training stops: Lightning sends it to the loggers in any case."""
+        if self.trainer.should_stop and not self.is_loss_logged and self.trainer.world_size > 1:
+            self.log_loss()
+
+    def log_loss(self) -> None:
+        """Logs the loss of the update over the microbatches of all ranks, and the objective if it differs.
+
+        All ranks must call it.
+        """
+        sums = {"train/loss": [part.plain for part in self.update]}
+        if self.update[0].plain is not self.update[0].objective:
+            sums["train/objective"] = [part.objective for part in self.update]
+        totals = [torch.stack(parts).sum() for parts in sums.values()]
+        size: Any = sum(part.size for part in self.update)
+        if self.trainer.world_size > 1:
+            here = torch.stack(totals).double()
+            whole_update = self.trainer.strategy.reduce(torch.cat([here, here.new_tensor([size])]), reduce_op="sum")
+            *totals, size = whole_update.unbind()
+        for name, total in zip(sums, totals, strict=True):
+            self.log(name, total / max(1, size), prog_bar=name == "train/loss")
+
+    def _stop(self, optimizer: torch.optim.Optimizer) -> None:
+        raise NonFiniteLoss(f"the loss or a gradient is not finite at step {self.trainer.global_step + 1}. {REMEDY}")
+
+    def on_validation_epoch_start(self) -> None:
+        self.task_module.begin_validation()
+        self.validating.enter_context(gathered(self.model))  # the processes have different numbers of batches
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        self.task_module.validation_step(batch, batch_index)
+
+    def on_validation_epoch_end(self) -> None:
+        self.validating.close()
+        self.task_module.gather(Ranks.present())
+        for name, value in self.task_module.metrics().items():
+            self.log(f"val/{name}", torch.tensor(value, dtype=torch.float64), prog_bar=name == "loss")
+        self.log("step", float(self.trainer.global_step))
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        # Reading trainer.estimated_stepping_batches here would make Lightning build the loaders before it restores a
+        # checkpoint, and the position in the epoch would be lost.
+        steps = self.trainer.datamodule.num_training_steps()  # type: ignore[attr-defined]  # set by Lightning
+        return self.optimization.build(self.model, steps, self.may_be_fused())
+
+    def may_be_fused(self) -> bool:
+        """Whether the optimizer may use a fused kernel."""
+        # Lightning cannot clip for a fused optimizer under AMP, and most fused kernels do not know sharded parameters.
+        return "mixed" not in str(self.trainer.precision) and not is_sharded(self.model)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the choice of the kernel, which may differ from that of the run being resumed."""
+        for state in checkpoint.get("optimizer_states", []):
+            for group in state["param_groups"]:
+                if group.get("fused") is not None:
+                    group["fused"] = self.may_be_fused()
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
+        """Lets a scheduler step, except one that watches a metric: the callback `PlateauSteps` does that."""
+        if metric is None:
+            super().lr_scheduler_step(scheduler, metric)
+
+
+def spread_non_finite(loss: Tensor) -> Tensor:
+    """The same loss. If it is NaN or infinite, all gradients become NaN; otherwise they are unchanged, bit for bit.
+
+    An infinite loss can have finite gradients: those of -log 0 are. With this, checking the gradients is enough, and
+    the loss need not be read, for which the processor would have to wait for the GPU.
+    """
+    if torch.is_anomaly_enabled():  # it would name this multiplication
+        return loss
+    return loss * (1.0 + 0.0 * loss.detach())
+
+
+def scales_gradients(optimizer: torch.optim.Optimizer, trainer: pl.Trainer) -> bool:
+    """Whether the gradients are still multiplied by the factor of the gradient scaler (of `trainer.precision=16-mixed`)
+    before the update, because the optimizer itself divides by it."""
+    has_scaler = getattr(trainer.precision_plugin, "scaler", None) is not None
+    return has_scaler and getattr(optimizer, "_step_supports_amp_scaling", False)

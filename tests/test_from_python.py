@@ -1,0 +1,114 @@
+"""`attnorm.train`: the run of the command, in a process that lives on, as a notebook does."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import hydra
+import pytest
+import runs
+from hydra.core.global_hydra import GlobalHydra
+
+import attnorm
+from attnorm.errors import ConfigError, Interrupted
+from attnorm.training.callbacks.throughput import Throughput
+from attnorm.training.environment import write_text
+
+pytestmark = pytest.mark.training
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory, in a process whose command line says nothing about the run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
+    return tmp_path
+
+
+def trained(**settings):
+    return attnorm.train(runs.tiny_overrides(), **settings)
+
+
+def test_importing_it_loads_nothing_heavy():
+    code = "import sys, attnorm; print(*{'torch', 'pytorch_lightning', 'hydra', 'numpy'} & sys.modules.keys())"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == []
+
+
+def test_a_run_is_that_of_the_command_and_leaves_nothing_behind(here):
+    """Twice in one process: the same bits as by the command, in a folder of its own each time."""
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    with hydra.initialize_config_dir(str(runs.CONF), version_base="1.3"):  # the notebook uses Hydra, too
+        first, second = trained(attention="hnas"), trained(attention="hnas", tags=["a", "b"])
+        assert hydra.compose("train", ["seed=7"]).seed == 7
+    assert not GlobalHydra.instance().is_initialized()
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+    assert first.folder != second.folder and first.folder.is_relative_to("logs/gigaword/hnas")
+    assert second.config["tags"] == ["a", "b"] and sys.argv[0] == "ipykernel_launcher.py"
+    by_command = runs.finished_run()
+    for run in (first, second):
+        assert runs.unequal(runs.parameters(run.folder), runs.parameters(by_command)) == []
+        assert run.scores == runs.summary_of(by_command)["validation"]["metrics"]
+        assert run.best_value == runs.summary_of(by_command)["best_value"]
+    assert (first.folder / "figures/hybrid_weights.png").is_file()
+    assert first.evaluate().metrics == first.scores
+
+
+def test_settings_are_written_as_in_python(here):
+    typed = {"model.dropout": 0.25, "trainer": {"max_steps": 1}, "attention": {"encoder": ["dnas"]}}
+    run = trained(**typed, callbacks={"attention_stats": {"every_n_steps": 0}}, tags=("one",), ckpt_path=None)
+    assert run.config["model"]["dropout"] == 0.25 and run.config["trainer"]["max_steps"] == 1
+    assert run.config["attention"]["encoder"] == ["dnas"] and run.config["tags"] == ["one"]
+    assert run.summary["steps"] == 1
+
+
+def test_every_problem_is_in_the_exception_and_no_folder_is_made(here):
+    with pytest.raises(ConfigError) as caught:
+        attnorm.train(["optimizer.lrr=3"], task="gigaword", seed="x", model={"dropout": 3})
+    keys = [problem.partition("=")[0] for problem in caught.value.problems]
+    assert keys == ["seed", "model.dropout", "optimizer.lrr"]
+    assert str(caught.value) == "\n".join(caught.value.problems) and "Did you mean 'lr'?" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"task=gigawrd: allowed: .* Did you mean 'gigaword'\?"):
+        attnorm.train(task="gigawrd")
+    with pytest.raises(ConfigError, match="task=1: allowed: "):
+        attnorm.train(task=1)
+    assert list(here.iterdir()) == []
+
+
+def test_a_thread_can_train(here):
+    """Where Python allows no signal handlers."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(trained(trainer={"max_steps": 1}, task={"validations": 1})))
+    thread.start()
+    thread.join()
+    assert found[0].summary["state"] == "finished"
+
+
+def test_an_interrupted_run_is_saved_and_continues(here, monkeypatch):
+    handler = signal.getsignal(signal.SIGINT)
+
+    def interrupt(self, trainer, *_):
+        if trainer.global_step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Throughput, "on_train_batch_end", interrupt)
+        with pytest.raises(Interrupted) as caught:
+            trained()
+    assert signal.getsignal(signal.SIGINT) is handler
+    folder = caught.value.checkpoint.parent.parent
+    run = attnorm.train(resume=folder)
+    assert run.folder == folder and run.summary["state"] == "finished" and run.summary["steps"] == 4
+
+
+def test_a_folder_of_own_settings_is_found(here):
+    (here / "conf/model").mkdir(parents=True)
+    write_text(here / "conf/model/narrow.yaml", "defaults: [tiny, _self_]\nactivation: relu\n")
+    run = trained(model="narrow", trainer={"max_steps": 1}, task={"validations": 1})
+    assert run.config["model"]["activation"] == "relu"
+    (here / "conf").rename(here / "other")
+    with pytest.raises(ConfigError, match="model=narrow: allowed: "):
+        trained(model="narrow")
+    with pytest.raises(ConfigError, match=r"^model\.dropout=3: [^\n]*$"):
+        trained(model="narrow", config_dir="other", **{"model.dropout": 3})

@@ -1,0 +1,54 @@
+"""The pages that are made for the web site: the API reference, and how its docstrings become Markdown."""
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import runs
+
+REFERENCE = re.findall(r"^::: (\S+)$", (runs.ROOT / "docs/api.md").read_text(), re.M)
+PUBLIC = ("attnorm", "attnorm.attention", "attnorm.attention.testing", "attnorm.analysis")
+
+
+@pytest.fixture
+def docstrings(monkeypatch) -> ModuleType:
+    """docs/docstrings.py, which needs griffe only for its base class; the tests have no griffe."""
+    monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))
+    spec = importlib.util.spec_from_file_location("docstrings", runs.ROOT / "docs/docstrings.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_has_every_public_name_and_no_other():
+    assert [name for name in REFERENCE if not inspect.getdoc(pkgutil.resolve_name(name))] == []
+    public = {
+        f"{package}.{name}"
+        for package in PUBLIC
+        for name in importlib.import_module(package).__all__
+        if callable(pkgutil.resolve_name(f"{package}.{name}"))
+    }
+    assert public - {*REFERENCE} == set() and len(REFERENCE) == len({*REFERENCE})
+
+
+@pytest.mark.parametrize(
+    ("text", "markdown"),
+    [
+        (
+            "Adds.\n\nx:    (B, N), the first.\nlong: the\n      second.",
+            "Adds.\n\n- `x`: (B, N), the first.\n- `long`: the second.",
+        ),
+        ("x: one. long, y: two; see z: not a field.", "- `x`: one.\n- `long, y`: two; see z: not a field."),
+        ("Args:\n    x: one\n        more.\n\nReturns:\n    two.", "- `x`: one more.\n\n**Returns:** two."),
+        ("Raises ValueError for x < 0, see `_y_`.", "Raises ValueError for x &lt; 0, see `_y_`."),
+        ("a * b, _default_ and w_ij [0]", r"a \* b, \_default\_ and w_ij \[0\]"),
+        ("As in:\n\n    {x: [1]}", "As in:\n\n    {x: [1]}"),
+    ],
+)
+def test_fields_of_a_docstring_become_a_list(docstrings, text, markdown):
+    assert docstrings.to_markdown(text, {"x", "y", "long"}) == markdown
