@@ -49,7 +49,7 @@ class Sinkhorn(KeyBiased):
 
 def logsumexp_over_keys(scores: Tensor) -> Tensor:
     """f_i = log sum_j exp(s_ij), (B, H, N, 1). It is 0 for a query that may see no key."""
-    return logsumexp_over_queries(scores.transpose(-2, -1)).transpose(-2, -1)
+    return logsumexp_over_queries(scores.transpose(-2, -1).contiguous()).transpose(-2, -1)
 
 
 def marginal_error(weights: Tensor, allowed: Tensor | None = None) -> Tensor:
