@@ -43,6 +43,7 @@ class KeyBiased(FastNormalizer):
         if not memory_linear(q, k, given):
             return None
         mask, log_prior, _, scale = given
+        assert scale is not None  # `attend` gives it
         if mask is None:
             return attention(q, k, v, self.key_bias(q, k, given, None), scale)
         assert isinstance(mask, Mask)  # `memory_linear` refuses dense masks

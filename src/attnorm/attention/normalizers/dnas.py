@@ -45,5 +45,6 @@ class DNAS(KeyBiased):
         return super().fast_attend(q, k, v, given) if self.cluster_prior is None else None
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor:
+        assert given.scale is not None  # `attend` gives it
         c = logsumexp(k, q, queries, given.scale)  # the transposed problem: over the queries, for each key
         return add_log_prior(-c, given.log_prior)

@@ -39,6 +39,7 @@ class Sinkhorn(KeyBiased):
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor:
         without_f, log_prior, scale = queries, given.log_prior, given.scale
+        assert scale is not None  # `attend` gives it
         for _ in range(self.n_iters - 1):
             g = logsumexp(k, q, queries, scale)
             f = logsumexp(q, k, add_log_prior(-g, log_prior), scale)
