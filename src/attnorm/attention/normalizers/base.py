@@ -112,7 +112,7 @@ class Normalizer(TrainingHooks):
         """Raises ValueError for a causal `Mask` if each row depends on all queries, and so on later ones."""
         if isinstance(mask, Mask) and mask.causal and self.couples_queries == "all":
             from attnorm.attention.build import name_of  # imports this module
-            from attnorm.attention.tables import leak_message
+            from attnorm.attention.problems import leak_message
 
             raise ValueError(f"Mask(causal=True): {leak_message(name_of(self))}")
 

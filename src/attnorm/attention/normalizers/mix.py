@@ -30,7 +30,7 @@ class Mix(FastNormalizer):
     With the members dnas and softmax, it is `hnas`, and the share of dnas is its hybrid weight. The mixture promises
     what all of its members promise, and it couples queries as strongly as the strongest of them.
 
-    members: at least two normalizers, each a name, a dotted path 'package.module:Class', or a mapping with its name and
+    members: at least two normalizers, each a name, a dotted path 'package.module.Class', or a mapping with its name and
              its options, such as {"name": "sinkhorn", "n_iters": 5}.
     start:   the initial shares of the members, nonnegative numbers with the sum 1. None: the same for all members.
     form:    "softmax" (v is the softmax of the parameter) or "project" (v is the parameter itself, and `project_`

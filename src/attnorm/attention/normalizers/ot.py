@@ -12,12 +12,12 @@ from attnorm.attention.normalizers._templates import center_on_first, log_prefer
 from attnorm.attention.normalizers._transport_orders import exact_weights, second_order_scores
 from attnorm.attention.normalizers.base import Given, Normalizer, masked_scores, upcast
 from attnorm.attention.option_checks import above_zero, inside_unit_interval, whole
-from attnorm.imports import find, option_names, required_options
+from attnorm.imports import find, parameters
 
 ORDERS = (1, 2, "exact")
 COSTS = {
-    "squared_distance": "attnorm.attention.normalizers.ot:squared_distance",
-    "learned": "attnorm.attention.normalizers.ot:LearnedDistance",
+    "squared_distance": "attnorm.attention.normalizers.ot.squared_distance",
+    "learned": "attnorm.attention.normalizers.ot.LearnedDistance",
 }
 REACH = {torch.float32: 60.0, torch.float64: 600.0}  # the largest exponents that are safe outside the log domain
 BUFFER = 2**24  # elements of the largest temporary tensor in the log domain: 128 MiB
@@ -48,10 +48,10 @@ def build_cost(cost: object, **facts: int | None) -> Callable[[Tensor, Tensor], 
 
     Raises ValueError if there is no such function, or if a fact is not known.
     """
-    found = cost if callable(cost) else find("cost", cost, COSTS)  # type: ignore[arg-type]  # find checks the type
+    found = cost if callable(cost) else find("cost", cost, COSTS)
     if isinstance(found, type):
-        takes, known = option_names(found), {name: value for name, value in facts.items() if value is not None}
-        if missing := [name for name in required_options(found) if name not in known]:
+        takes, known = parameters(found), {name: value for name, value in facts.items() if value is not None}
+        if missing := [name for name, it in takes.items() if it.default is it.empty and name not in known]:
             raise ValueError(f"cost={cost!r}: needs {' and '.join(f'{name}=<number>' for name in missing)}")
         found = found(**{name: value for name, value in known.items() if name in takes})
     if not callable(found):
@@ -74,7 +74,7 @@ class OptimalTransport(Normalizer):
            uniform.
     cost:  "squared_distance" (|k_t - k_i|^2 / D); "learned" (the same after a trained linear map per head); a function
            (targets (B, H, A, D), sources (B, H, M, D)) -> C (B, H, A, M) >= 0, which need not be symmetric; a module,
-           which is trained with the model; or the dotted path 'package.module:name' of a function or of the class of a
+           which is trained with the model; or the dotted path 'package.module.name' of a function or of the class of a
            module, whose constructor may take `heads` and `width`.
     order: the formula above is the solution of an inference problem (Eq. 38) to first order in s: 1. With 2 and
            "exact", the scores are corrected so that it is the solution to second order, or the exact one, found by
