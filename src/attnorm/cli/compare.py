@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, compare
-from attnorm.analysis.costs import COSTS
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
-from attnorm.analysis.verdict import ArmScores, Verdict, decimals
-from attnorm.analysis.withheld import simple_label, withheld_lines
+from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals
 from attnorm.config.overrides import read_command
 from attnorm.errors import RunError
 from attnorm.progress import console

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from attnorm.analysis.arms import Arm, TrainedRun, arms_of, waiting_jobs
+from attnorm.analysis.cautions import withheld_lines
 from attnorm.analysis.comparison import Comparison, baseline_of
 from attnorm.analysis.provenance import doubts_of
 from attnorm.analysis.report import charts
@@ -16,6 +17,8 @@ from attnorm.analysis.report.forest import forest
 from attnorm.analysis.report.results import (
     Results,
     headline,
+    main_table,
+    other_metrics_table,
     results_of,
     title_of,
     unknown_metric,
@@ -31,12 +34,10 @@ from attnorm.analysis.report.runs import (
     sweep_at_work,
     troubles_of,
 )
-from attnorm.analysis.report.score_tables import main_table, other_metrics_table
 from attnorm.analysis.report.setup import Setup, setup_of
 from attnorm.analysis.report.tables import Table
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict
-from attnorm.analysis.withheld import withheld_lines
 from attnorm.run.state import RunState
 from attnorm.tasks.results import LOWER_IS_BETTER
 
@@ -44,21 +45,12 @@ Places = Sequence[str | Path]
 
 
 @dataclass(frozen=True)
-class VerdictText:
-    """A verdict in words. kind: "shown", "not-shown" or "none"."""
-
-    kind: str
-    label: str
-    sentence: str
-    claim: str | None
-
-
-@dataclass(frozen=True)
 class TaskPage:
     """What the page says about the runs of one task.
 
     name: the name of the task. anchor: the HTML id of its part of the page. facts: names and values of its size.
-    withheld: why verdicts are withheld, as sentences for a box above everything else; [] if none is.
+    withheld: why verdicts are withheld, as sentences for a box above everything else; [] if none is. verdicts: those
+    that are not explained by this box.
     headline: the verdicts in one sentence. warnings, notes: what a reader has to know. doubts: what differs between
     the runs besides their settings.
     """
@@ -70,7 +62,7 @@ class TaskPage:
     headline: str
     setup: Setup
     warnings: list[str]
-    verdicts: list[VerdictText]
+    verdicts: list[Verdict]
     notes: list[str]
     doubts: list[str]
     main: Table | None
@@ -189,7 +181,7 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         headline=headline(main) if main else "There is nothing to compare yet.",
         setup=setup,
         warnings=warnings_of(setup, main, metric),
-        verdicts=[verdict_text(it) for it in main.verdicts if not (main.withheld and it.is_silent)] if main else [],
+        verdicts=[it for it in main.verdicts if not (main.withheld and it.is_silent)] if main else [],
         notes=[*results.left_out, *(main.notes if main else []), *left_out_of(main)],
         doubts=main.doubts if main else doubts_of(arms),
         main=main_table(f"results-{anchor}", ordered, results),
@@ -236,13 +228,6 @@ def left_out_of(main: Comparison | None) -> list[str]:
     """The runs of a comparison that do not count, as one sentence in a list; [] if all do."""
     runs = [line for scores in main.scores for line in scores.left_out] if main else []
     return [f"Left out of the scores: {'; '.join(runs)}."] if runs else []
-
-
-def verdict_text(verdict: Verdict) -> VerdictText:
-    """A verdict in words."""
-    kind = "none" if verdict.no_verdict is not None else "shown" if verdict.is_shown else "not-shown"
-    claim = None if verdict.no_verdict is not None else verdict.claim_for_this_test_set()
-    return VerdictText(kind, verdict.label, verdict.sentence(), claim)
 
 
 def facts_of(arms: Sequence[Arm], waiting: Sequence[str]) -> list[tuple[str, str]]:

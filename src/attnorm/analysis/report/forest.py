@@ -5,7 +5,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.report.charts import Figure, rounded, specified
+from attnorm.analysis.report.charts import Figure, specified
+from attnorm.analysis.report.curves import rounded
 from attnorm.analysis.report.results import title_of
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ def forest(name: str, comparison: Comparison) -> Figure:
     for it in ordered:
         wide, narrow = it.difference.new_seeds_and_examples, it.difference.new_seeds
         ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}
-        word = "no verdict" if it.no_verdict else "shown" if it.is_shown else "not shown"
-        row = {"arm": it.label, "difference": it.difference.estimate, **ends, "verdict": word}
+        row = {"arm": it.label, "difference": it.difference.estimate, **ends, "verdict": it.word}
         rows.append({key: known(value) for key, value in row.items()})
         if not many:
             seeds += [{"arm": it.label, "seed": seed, "value": rounded(value)} for seed, value in it.by_seed.items()]
