@@ -131,7 +131,7 @@ def pictures_of_task(run: Run, settings: dict[str, Any], folder: Path) -> list[P
         return draw_alignments(run, [settings["text"]]).save(folder, settings["formats"]) if aligned else []
     if getattr(run.model, "fusion", None) is not None:
         row = run.row_of(settings["example"])
-        return draw_boxes(run.folder, [row], settings["trust_code"]).save(folder, settings["formats"], dpi=150)
+        return draw_boxes(run, [row]).save(folder, settings["formats"], dpi=150)
     if run.task.interface == "captioning" and has_pixels(run):
         found = looks(run, settings["example"])
         drawn = draw_words(found, f"{run.name}: {found.caption}")

@@ -1,12 +1,11 @@
 """Everything that the report says, collected from run folders into plain values."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from attnorm.analysis.arms import Arm, TrainedRun, arms_of, waiting_jobs
+from attnorm.analysis.arms import Arm, arms_of, waiting_jobs
 from attnorm.analysis.cautions import withheld_lines
 from attnorm.analysis.comparison import Comparison, baseline_of
 from attnorm.analysis.provenance import doubts_of
@@ -26,15 +25,16 @@ from attnorm.analysis.report.results import (
 )
 from attnorm.analysis.report.runs import (
     Progress,
+    Setup,
     Trouble,
     name_of,
     progress_of,
     readable_runs,
     runs_table,
+    setup_of,
     sweep_at_work,
     troubles_of,
 )
-from attnorm.analysis.report.setup import Setup, setup_of
 from attnorm.analysis.report.tables import Table
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict
@@ -114,7 +114,9 @@ def collect(
     """
     runs, unreadable = readable_runs(places)
     waiting, at_work = waiting_jobs(places), not ended and sweep_at_work(places)
-    by_task = arms_by_task(runs)
+    by_task: dict[str, list[Arm]] = {}
+    for arm in arms_of(runs):
+        by_task.setdefault(arm.task, []).append(arm)
     baselines = baselines_of(by_task, baseline)
     pending = [*waiting, *(unfinished(by_task) if at_work else ())]
     found = {task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()}
@@ -138,14 +140,6 @@ def collect(
         refresh=refresh,
         at_work=at_work,
     )
-
-
-def arms_by_task(runs: Sequence[TrainedRun]) -> dict[str, list[Arm]]:
-    """The arms of each task."""
-    by_task: dict[str, list[Arm]] = defaultdict(list)
-    for arm in arms_of(runs):
-        by_task[arm.task].append(arm)
-    return dict(by_task)
 
 
 def baselines_of(by_task: dict[str, list[Arm]], label: str | None) -> dict[str, Arm]:

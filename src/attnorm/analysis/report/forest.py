@@ -5,7 +5,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.report.charts import Figure, Rows, specified
+from attnorm.analysis.report.charts import Figure, specified
 from attnorm.analysis.report.curves import rounded
 from attnorm.analysis.report.results import title_of
 from attnorm.analysis.verdict import Verdict
@@ -22,13 +22,11 @@ def forest(name: str, comparison: Comparison) -> Figure:
 
     level = comparison.verdicts[0].difference.level * 100
     verdicts = [it for it in comparison.verdicts if not it.is_silent]
-    seeds: Rows = []
     if many := len(verdicts) > MANY:
         verdicts.sort(key=lambda it: -it.difference.estimate)
-    else:
-        for it in verdicts:
-            seeds += [{"arm": it.label, "seed": seed, "value": rounded(value)} for seed, value in it.by_seed.items()]
     rows = [row_of(it) for it in verdicts]
+    each = [(it.label, seed, value) for it in verdicts for seed, value in it.by_seed.items()]
+    seeds = [] if many else [{"arm": arm, "seed": seed, "value": rounded(value)} for arm, seed, value in each]
     fields = {
         "arm": "arm",
         "difference": "difference",
@@ -67,12 +65,8 @@ def forest(name: str, comparison: Comparison) -> Figure:
         x=x("difference"), fill=alt.Fill("verdict:N", scale=fill, legend=None), tooltip=tooltip
     )
     tick = alt.Chart(alt.NamedData("seeds")).mark_tick(color="var(--ink-soft)", thickness=1.5, height=9, yOffset=13)
-    of_seed = [
-        alt.Tooltip("arm:N", title="arm"),
-        alt.Tooltip("seed:N", title="seed"),
-        alt.Tooltip("value:Q", title="difference", format="+.4~g"),
-    ]
-    ticks = tick.encode(y=y, x=x("value"), tooltip=of_seed)
+    value = alt.Tooltip("value:Q", title="difference", format="+.4~g")
+    ticks = tick.encode(y=y, x=x("value"), tooltip=[tooltip[0], alt.Tooltip("seed:N", title="seed"), value])
     listed = "; ".join(sentence_of(row) for row in rows[:MANY]) + ("; and others" if many else "")
     chart = alt.layer(zero, narrow_rule, wide_rule, *([ticks] if seeds else []), dots)
     spec = specified(chart, height=(22 if many else 46) * len(rows))
