@@ -124,7 +124,7 @@ def pictures_of_task(run: Run, keys: AttentionKeys, folder: Path) -> list[Path]:
         return draw_alignments(run, [keys.text]).save(folder, keys.formats) if aligned else []
     example = keys.example or ""
     if getattr(run.model, "fusion", None) is not None:
-        return draw_boxes(run.folder, [run.row_of(example)], keys.trust_code).save(folder, keys.formats, dpi=150)
+        return draw_boxes(run, [run.row_of(example)]).save(folder, keys.formats, dpi=150)
     if run.task.interface == "captioning" and has_pixels(run):
         found = looks(run, example)
         drawn = draw_words(found, f"{run.name}: {found.caption}")

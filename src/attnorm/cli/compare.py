@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, compare
-from attnorm.analysis.costs import COSTS
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
-from attnorm.analysis.verdict import ArmScores, Verdict, decimals
-from attnorm.analysis.withheld import simple_label, withheld_lines
+from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals
 from attnorm.config.command import read
 from attnorm.errors import RunError
 from attnorm.progress import console
@@ -93,7 +92,7 @@ def show_plan(found: Comparison, verdict: Verdict, difference: float) -> None:
     hours = [it.costs["hours"] for it in found.scores if it.label in (verdict.label, verdict.baseline) if it.costs]
     level, per_run = verdict.difference.level, sum(hours) / len(hours) if hours else None
     try:
-        rows = plan(verdict.difference, difference, level=level, hours_per_run=per_run)
+        rows = plan(verdict.difference.variances, difference, level=level, hours_per_run=per_run)
     except ValueError as error:
         raise RunError(f"{verdict.label} and {verdict.baseline}: {error}") from error
     digits = decimals(found.metric)

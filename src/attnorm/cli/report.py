@@ -122,7 +122,7 @@ def show_verdicts(found: "Report") -> None:
     for task in found.tasks:
         for line in task.withheld:
             console.print(line, style="bold yellow", markup=False)
-        verdicts = [it.sentence for it in task.verdicts]
+        verdicts = [it.sentence() for it in task.verdicts]
         for line in verdicts if len(verdicts) <= MOST_VERDICTS else [task.headline]:
             console.print(line, markup=False)
 
