@@ -132,14 +132,12 @@ def read_optimization(
     optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], problems: Problems
 ) -> Optimization | None:
     """Reads the two groups; None, with problems added, if an optimizer and a schedule cannot be built from them."""
-    ours = {name: optimizer[name] for name in names_of(ParamGroups) if name in optimizer}
     theirs = problems.part("optimizer", optimizer, facts=("params",), shared=("hybrid_lr_factor",))
-    groups = problems.typed("optimizer", ParamGroups, ours)
+    groups = problems.shared("optimizer", ParamGroups, optimizer)
     if theirs is not None and problems.is_valid("optimizer"):
         theirs = Part(theirs.cls, {name: _tuple(it) for name, it in theirs.options.items()})
         problems += refusals(theirs)
-    timing = {name: scheduler[name] for name in names_of(SchedulerTiming) if name in scheduler}
-    when = problems.typed("scheduler", SchedulerTiming, timing)
+    when = problems.shared("scheduler", SchedulerTiming, scheduler)
     facts = ("optimizer", "total_steps")
     schedule = problems.part("scheduler", scheduler, facts=facts, shared=names_of(SchedulerTiming))
     if theirs is None or schedule is None or not problems.is_valid("optimizer", "scheduler"):

@@ -77,6 +77,10 @@ class Problems(list[str]):
         self.extend(problems)
         return Part(cls, options) if len(self) == before else None
 
+    def shared(self, group: str, cls: type, settings: Mapping[str, Any]) -> Any:
+        """Those keys of a group that a dataclass declares, as `typed`; the others are read elsewhere."""
+        return self.typed(group, cls, {name: settings[name] for name in names_of(cls) if name in settings})
+
     def typed(self, group: str, cls: type, settings: Mapping[str, Any], owner: object = None) -> Any:
         """The keys of a group as an instance of a dataclass, and their problems added.
 

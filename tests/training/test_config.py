@@ -546,7 +546,7 @@ def test_a_leak_is_refused_in_so_many_words():
         (("+tokenizer.vocab_sise=3",), "vocab_size"),
         (("+optimizer.lrr=3",), "Did you mean 'lr'?"),
         (("+optim.lr=3",), "Did you mean 'optimizer'?"),
-        (("attention.encoder=test_config:Nothing",), "test_config has no Nothing"),
+        ((f"attention.encoder={__name__}:Nothing",), "has no Nothing"),
         (("attention.encoder=attnorm.attention.normalizers.dnas.DNAZ",), "Did you mean 'DNAS'?"),
         (("attention.encoder=nowhere:Nothing",), "No module named 'nowhere'"),
     ],

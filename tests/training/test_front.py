@@ -118,7 +118,7 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
         (("+trainer.benchmark=3",), "error: trainer.benchmark=3: "),
         (("attention.encoder=[dnas]",), "error: attention.encoder"),
         (("task=headlines",), "error: task=headlines: allowed: captioning, classify, "),
-        (("attention=softmx",), "uniform, or a normalizer as package.module:Class. Did you mean 'softmax'?"),
+        (("attention=softmx",), "uniform, or a normalizer as package.module.Class. Did you mean 'softmax'?"),
         (("seed=1,2",), "error: seed=1,2: several values start a sweep: type attnorm sweep, or add -m; a list is "),
         (("hnas",), "error: hnas: expected key=value\n"),
         (("--attention", "hnas"), "error: --attention: settings are typed without dashes, as in attention=<value>\n"),
@@ -537,7 +537,7 @@ def test_the_table_of_accuracies_is_shown(monkeypatch, answered, capsys):
         ({}, ["null_threshold=0.5"], ["null_threshold: metric=vqa does not read it"]),
         (
             {"questions": None},
-            ["null_threshold=x", "null_odds=x"],
+            ["null_threshold=2", "null_odds=x"],
             ["null_odds: metric=vqa does not read it", "null_threshold: metric=vqa does not read it"],
         ),
         ({"references": None}, [], ["references: must be given, as in references=<file>"]),

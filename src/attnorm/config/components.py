@@ -13,10 +13,10 @@ from typing import Any
 
 from attnorm.errors import Problem
 from attnorm.imports import parameters
-from attnorm.parts import TARGET, Part, Problems
+from attnorm.parts import TARGET, Part, Problems, options_of
 from attnorm.progress import quiet_libraries
 from attnorm.run.opened_folder import is_name
-from attnorm.schema import call
+from attnorm.schema import call, read_options
 
 FACTS = {
     "callbacks": ("run_folder", "monitor", "mode"),
@@ -54,11 +54,17 @@ def read_entries(group: str, settings: Mapping[str, Any], problems: Problems) ->
             problems.append(Problem.about(key, f"{key}: an entry must have a name without /"))
         elif not isinstance(entry, Mapping):
             problems.append(Problem(key, "expected an entry with a _target_", entry))
-        elif part := problems.part(key, entry, base, [fact for fact in FACTS[group] if fact not in entry]):
-            for unfit, reason in NOT_CALLBACKS.items():
-                if issubclass(part.cls, getattr(pl.callbacks, unfit)):
-                    problems.append(Problem(f"{key}.{TARGET}", reason, entry[TARGET]))
-            entries[name] = part
+        elif cls := problems.class_of(key, entry, base):
+            unfit = [
+                why for base_name, why in NOT_CALLBACKS.items() if issubclass(cls, getattr(pl.callbacks, base_name))
+            ]
+            if unfit:
+                problems.append(Problem(f"{key}.{TARGET}", unfit[0], entry[TARGET]))
+                continue
+            facts = [fact for fact in FACTS[group] if fact not in entry]
+            options, wrong = read_options(key, cls, options_of(entry), facts)
+            problems += wrong
+            entries[name] = Part(cls, options)
     return entries
 
 

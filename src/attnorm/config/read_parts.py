@@ -45,8 +45,7 @@ def model_of(settings: Mapping[str, Any]) -> Any:
 def read_model(settings: Mapping[str, Any], cls: Any, problems: Problems) -> tuple[StartConfig, Any]:
     """The keys of `model` that attnorm reads, and the options of its class: an instance of its `Config`, or else a
     namespace with the defaults filled in."""
-    ours = {name: settings[name] for name in names_of(StartConfig) if name in settings}
-    start, options = problems.typed("model", StartConfig, ours), options_of(settings, names_of(StartConfig))
+    start, options = problems.shared("model", StartConfig, settings), options_of(settings, names_of(StartConfig))
     if hasattr(cls, "Config"):
         return start, problems.typed("model", cls.Config, options, owner=cls)
     values, wrong = read_options("model", cls, options, MODEL_FACTS)

@@ -161,7 +161,7 @@ def read(
 
     typed: what the user typed; None for a finished run, of which every key counts as typed.
     """
-    top = problems.typed("", RunConfig, {name: settings[name] for name in names_of(RunConfig) if name in settings})
+    top = problems.shared("", RunConfig, settings)
     problems += unknown_keys(settings, task)
     paths = read_paths(settings["paths"], problems)
     source: Any = read_source(settings["data"], task, splits, problems)
@@ -185,7 +185,6 @@ def read(
     if task is None or model is None:
         return None
     is_sound = problems.is_valid("attention")
-    data, names = settings["data"], names_of(CleaningConfig)
     config = ResolvedConfig(
         settings={**settings, "attention": tables.resolved} if is_sound else settings,
         **vars(top),
@@ -199,8 +198,8 @@ def read(
         sites=tables.sites,
         label=run_label(settings["model"], tables) if is_sound else "",
         source=source,
-        data=problems.typed("data", DataConfig, {name: data[name] for name in names_of(DataConfig) if name in data}),
-        cleaning=problems.typed("data", CleaningConfig, {name: data[name] for name in names if name in data}),
+        data=problems.shared("data", DataConfig, settings["data"]),
+        cleaning=problems.shared("data", CleaningConfig, settings["data"]),
         tokenizer=tokenizer,
         paths=paths,
         trainer=TrainerConfig(),
