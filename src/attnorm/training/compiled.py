@@ -63,9 +63,8 @@ class CompiledModel(pl.Callback):
     def guarded(self, model: nn.Module) -> Callable:
         """The compiled forward of a model, or its own where that one must not be used."""
         eager, layers = model.forward, list(attention_layers(model).values())
-        options: dict[str, Any] | None = (
-            {"fallback_random": True} if BACKEND == "inductor" else None
-        )  # dropout draws what it draws uncompiled
+        # Dropout draws the numbers that it draws uncompiled.
+        options: dict[str, Any] | None = {"fallback_random": True} if BACKEND == "inductor" else None
         compiled = torch.compile(eager, dynamic=True, backend=BACKEND, options=options)
 
         def forward(*inputs: Any, **named: Any) -> Any:
