@@ -10,8 +10,7 @@ from tolerance import rounding
 
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.passages import Passages
-from attnorm.tasks.selection import selection_half
-from attnorm.tasks.task import task_of
+from attnorm.tasks.task import selection_half, task_of
 from attnorm.training.run_folder import load_weights
 
 TASK = "document_classification"
