@@ -123,9 +123,8 @@ def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]
     for name, parts in tables.items():
         rows = with_layers(parts)
         if "value" in rows:
-            names = [
-                f"layer {layer_number}" if (layer_number := split_label(layer)[1]) else layer for layer in rows["layer"]
-            ]
+            labels = [(layer, split_label(layer)[1]) for layer in rows["layer"]]
+            names = [f"layer {digits}" if digits else layer for layer, digits in labels]
             rows = rows.assign(series=names).dropna(subset=["value"])
             found[name] = {str(stack): aggregated(part) for stack, part in rows.groupby("stack", sort=False)}
     return found
