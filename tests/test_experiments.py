@@ -186,12 +186,12 @@ def test_a_regularizer_of_ones_own_stands_beside_the_closed_forms(tmp_path, monk
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     start(monkeypatch, "own_regularizer", "--folder", tmp_path, "--seeds", 1, 2)
     (_, arguments), (verb, folders) = commands
-    arms = "softmax,sparsemax,fusedmax,softcap:SoftCap,uniform,none"
+    arms = "softmax,sparsemax,fusedmax,softcap.SoftCap,uniform,none"
     assert {"attention=softmax", f"attention.cross={arms}", "seed=1,2"} < {*arguments}
     assert (verb, folders) == ("report", [str(tmp_path)])
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(FOLDER / "own_regularizer"), "elsewhere"]
-    assert cells(capsys.readouterr().out)["softcap:SoftCap"][0] == "15.15 ± 0.07"
-    assert check_attention({"_default_": "softmax", "cross": "softcap:SoftCap"}, {"cross": True}) == []
+    assert cells(capsys.readouterr().out)["softcap.SoftCap"][0] == "15.15 ± 0.07"
+    assert check_attention({"_default_": "softmax", "cross": "softcap.SoftCap"}, {"cross": True}) == []
 
 
 def test_table_3_fine_tunes_each_pretrained_run(tmp_path, monkeypatch, capsys, commands):
