@@ -37,6 +37,7 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "sweeps": {"training", "run", "config"},
     "__main__": {"cli"},
     "cli": {"sweeps", "analysis", "training", "run", "config", "tasks", "models", "data", "attention"},
+    "testing": {"cli", "analysis", "training", "run", "config", "tasks", "data", "attention"},
 }
 FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
