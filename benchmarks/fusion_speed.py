@@ -37,7 +37,7 @@ def build(name: str, args: argparse.Namespace):
     typed = ("task=vqa", "model=vqa_paper", f"model.fusion={fusion}", f"model.fusion_heads={args.heads}")
     cfg = timing.configure(*typed, f"attention={normalizer}")
     sizes = ([args.features] * VIEWS, [args.boxes] * VIEWS)
-    model = Pythia(timing.shape_of(cfg), cfg["attention"], args.vocabulary, timing.PAD, args.answers, *sizes)
+    model = Pythia(timing.shape_of(cfg), cfg.attention, args.vocabulary, timing.PAD, args.answers, *sizes)
     return model.to(args.device)
 
 

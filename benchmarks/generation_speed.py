@@ -11,7 +11,7 @@ LENGTH = 12  # tokens of every headline, so that all searches make the same numb
 BEAMS = (1, 4)
 
 
-def batches(cfg: dict, table, beams: int) -> list:
+def batches(cfg: timing.ResolvedConfig, table, beams: int) -> list:
     """Padded articles, int (B, N), in batches as `attnorm.tasks.seq2seq.generate.write_texts` makes them."""
     import numpy as np
 
@@ -20,7 +20,7 @@ def batches(cfg: dict, table, beams: int) -> list:
 
     lengths = np.array([(len(ids) + 1, LENGTH) for ids in table["source"]])
     order = np.argsort(lengths[:, 0], kind="stable")
-    cuts = cut_by_tokens(lengths[order], cfg["data"]["batch_tokens"] // beams)
+    cuts = cut_by_tokens(lengths[order], cfg.data.batch_tokens // beams)
     groups = [table[order[start:stop].tolist()]["source"] for start, stop in pairwise(cuts)]
     return [pad([[*ids, timing.EOS] for ids in group], timing.PAD) for group in groups]
 
@@ -57,7 +57,7 @@ def peer_generates(peer, beams: int) -> Callable:
     return generate
 
 
-def check_equal_work(cfg: dict, vocab_size: int, implementation: str) -> None:
+def check_equal_work(cfg: timing.ResolvedConfig, vocab_size: int, implementation: str) -> None:
     """With the same parameters both write the same headlines in the same number of decoder steps.
 
     `transformers` ranks without the probability of a forced end token, attnorm with it. Here it is nearly 1, so that

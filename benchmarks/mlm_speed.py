@@ -46,13 +46,13 @@ class Side(NamedTuple):
     batches: list[dict]
 
 
-def configure(size: str, attention: str, args: argparse.Namespace) -> dict:
+def configure(size: str, attention: str, args: argparse.Namespace) -> timing.ResolvedConfig:
     """The configuration of masked language modelling, with this vocabulary and these texts."""
     overrides = [f"model={size}", f"attention={attention}", f"tokenizer.vocab_size={args.vocabulary}"]
-    cfg = timing.configure("task=mlm", *overrides, f"data={'text' if args.text else 'newswire_text'}")
-    cfg["data"] |= {"files": args.text} if args.text else {}
-    cfg["data"] |= {"batch_tokens": args.batch_tokens} if args.batch_tokens else {}
-    return cfg
+    overrides += [f"data={'text' if args.text else 'newswire_text'}"]
+    overrides += [f"data.files=[{','.join(args.text)}]"] if args.text else []
+    overrides += [f"data.batch_tokens={args.batch_tokens}"] if args.batch_tokens else []
+    return timing.configure("task=mlm", *overrides)
 
 
 def build_ours(size: str, attention: str, pad_id: int, args: argparse.Namespace):
@@ -60,7 +60,7 @@ def build_ours(size: str, attention: str, pad_id: int, args: argparse.Namespace)
     from attnorm.models.bert import MaskedLM
 
     cfg = configure(size, attention, args)
-    return MaskedLM(timing.shape_of(cfg), cfg["attention"], args.vocabulary, pad_id)
+    return MaskedLM(timing.shape_of(cfg), cfg.attention, args.vocabulary, pad_id)
 
 
 def our_loss(model, batch: dict):
@@ -105,24 +105,23 @@ def equal_peer(ours, batch: dict) -> Callable:
     return partial(BertForMaskedLM, config)
 
 
-def read(cfg: dict, packed: bool, args: argparse.Namespace) -> tuple:
+def read(cfg: timing.ResolvedConfig, packed: bool, args: argparse.Namespace) -> tuple:
     """The documents in rows, and what turns parts of them into batches."""
     from attnorm.data.preprocess import prepare
     from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
     from attnorm.tasks.mlm.packing import PackedFeaturizer
-    from attnorm.tasks.task import build_source
 
     split = prepare(
-        build_source(cfg["data"]),
-        cfg["tokenizer"],
-        PackedFeaturizer(cfg["model"]["max_source"], packed, cfg["task"]["mask_prob"]),
-        lowercase=cfg["data"]["lowercase"],
-        digits=cfg["data"]["digits"],
+        cfg.source.build(),
+        cfg.settings["tokenizer"],
+        PackedFeaturizer(cfg.model.max_source, packed, cfg.task.mask_prob),
+        lowercase=cfg.cleaning.lowercase,
+        digits=cfg.cleaning.digits,
         max_rows={"train": args.documents},
         cache_dir=args.cache,
         splits=["train"],
     )["train"]
-    masking = Masking(**{name: cfg["task"][name] for name in Masking.__dataclass_fields__})
+    masking = Masking(**{name: getattr(cfg.task, name) for name in Masking.__dataclass_fields__})
     return split, MaskedLMCollator(split.rows, split.tokenizer, masking, seed=0)
 
 
@@ -149,7 +148,7 @@ def contestants(part: str, size: str, args: argparse.Namespace) -> dict[str, Sid
     from attnorm.data.sampler import MicroBatch, TokenBatches
 
     cfg = configure(size, "softmax", args)
-    budget, (split, masked) = cfg["data"]["batch_tokens"], read(cfg, False, args)
+    budget, (split, masked) = cfg.data.batch_tokens, read(cfg, False, args)
     alike = collate(masked, TokenBatches(split.lengths, budget, weights=split.weights), args)
     builds = {name: partial(build_ours, size, name, split.tokenizer.pad_id, args) for name in ATTENTIONS}
     theirs = equal_peer(builds["softmax"](), collate(masked, [MicroBatch(list(range(16)), 0)], args)[0])
@@ -170,7 +169,7 @@ def contestants(part: str, size: str, args: argparse.Namespace) -> dict[str, Sid
     return sides | {f"{THEIRS}, like lengths": Side(theirs, their_loss, alike)}
 
 
-def start(side: Side, cfg: dict, args: argparse.Namespace) -> Callable[[int], int]:
+def start(side: Side, cfg: timing.ResolvedConfig, args: argparse.Namespace) -> Callable[[int], int]:
     """Makes the model. number of a round -> real tokens: one update on its batch."""
     import torch
 
@@ -191,7 +190,7 @@ def start(side: Side, cfg: dict, args: argparse.Namespace) -> Callable[[int], in
     return update
 
 
-def memory(side: Side, cfg: dict, args: argparse.Namespace) -> float:
+def memory(side: Side, cfg: timing.ResolvedConfig, args: argparse.Namespace) -> float:
     """MB at the worst moment of two updates on the largest batch; the second has the optimizer's state beside it."""
     largest = max(side.batches, key=lambda batch: batch["ids"].numel())
 
@@ -233,7 +232,7 @@ def measure(part: str, args: argparse.Namespace) -> None:
         "documents": "Documents: ours packed, theirs one to a row",
     }
     header = ["model", "contestant", "full", "tokens/s", "to transformers", "MB", "to transformers"]
-    title = f"{what[part]}; at most {cfg['data']['batch_tokens']} tokens an update of ours, {args.vocabulary} pieces"
+    title = f"{what[part]}; at most {cfg.data.batch_tokens} tokens an update of ours, {args.vocabulary} pieces"
     timing.print_table(title, header, rows)
     timing.verdict(part, GOAL, reached)
     print(f"{part}: lower memory {'at every size' if smaller else 'NOT at every size'}", flush=True)

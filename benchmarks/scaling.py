@@ -58,7 +58,7 @@ class Worker:
         cfg = timing.configure(f"model={args.model}", f"attention={args.attention}")
         self.model = timing.build_ours(cfg, args.vocab_size).to(self.device).train()
         self.parameters = timing.parameters(self.model)
-        self.clip = cfg["trainer"]["gradient_clip_val"]
+        self.clip = cfg.trainer.gradient_clip_val
         self.tokens, self.batches = self.load(args.batch_tokens * (size if weak else 1))
         self.net = self.distributed(strategy)
         self.optimizer = timing.build_optimizer(cfg, self.model) if strategy != "fsdp" else self.plain_optimizer(cfg)
@@ -98,11 +98,8 @@ class Worker:
             fully_shard(self.model, mesh=mesh)
         return summed_loss(self.model)
 
-    def plain_optimizer(self, cfg: dict[str, Any]):
-        from attnorm.optim import Optimization
-
-        optimization = Optimization(cfg["optimizer"], cfg["scheduler"])
-        return optimization.build(self.model, total_steps=1000, fused=False)["optimizer"]
+    def plain_optimizer(self, cfg: timing.ResolvedConfig):
+        return cfg.optimization.build(self.model, total_steps=1000, fused=False)["optimizer"]
 
     def updates(self) -> float:
         """Seconds for the updates of a round."""

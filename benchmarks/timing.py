@@ -8,43 +8,39 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from attnorm.resolved import ResolvedConfig
+
 PAD, BOS, EOS = 0, 1, 2  # ids of the special tokens in generated data
 PEER = "transformers "  # the names of contestants to be compared with begin so, then the attention implementation
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
-def configure(*overrides: str) -> dict[str, Any]:
-    """The groups of conf/train.yaml that are measured, as `python train.py <overrides>` would see them."""
+def configure(*overrides: str) -> ResolvedConfig:
+    """The configuration of `python train.py <overrides>`."""
     from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
 
-    from attnorm.config.resolve import record_of
+    from attnorm.cli.train import check_composed, register_resolvers
 
+    register_resolvers()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("train", overrides=list(overrides))
-    groups = ("model", "attention", "tokenizer", "data", "optimizer", "scheduler", "trainer", "task")
-    return record_of({group: OmegaConf.to_container(cfg[group], resolve=True) for group in groups})
+        return check_composed(compose("train", overrides=list(overrides)), overrides=overrides)
 
 
-def shape_of(cfg: dict[str, Any], **changes: Any):
+def shape_of(cfg: ResolvedConfig, **changes: Any):
     """The options of the configured model as an instance of its `Config`, with other values for some of them."""
-    from attnorm.tasks.task import task_of
-
-    return replace(task_of(cfg).model_config(), **changes)
+    return replace(cfg.model, **changes)
 
 
-def build_optimizer(cfg: dict[str, Any], model):
+def build_optimizer(cfg: ResolvedConfig, model):
     """The configured optimizer of a model, with a fused kernel."""
-    from attnorm.optim import Optimization
-
-    return Optimization(cfg["optimizer"], cfg["scheduler"]).build(model, total_steps=1000, fused=True)["optimizer"]
+    return cfg.optimization.build(model, total_steps=1000, fused=True)["optimizer"]
 
 
-def build_ours(cfg: dict[str, Any], vocab_size: int, pad_id: int = PAD, **shape: Any):
+def build_ours(cfg: ResolvedConfig, vocab_size: int, pad_id: int = PAD, **shape: Any):
     """attnorm's model as configured, but with the learned positions of BART; `shape` replaces more of its keys."""
     from attnorm.models.seq2seq import Seq2Seq
 
-    return Seq2Seq(shape_of(cfg, **{"positions": "learned"} | shape), cfg["attention"], vocab_size, pad_id)
+    return Seq2Seq(shape_of(cfg, **{"positions": "learned"} | shape), cfg.attention, vocab_size, pad_id)
 
 
 def build_peer(shape, vocab_size: int, implementation: str):
@@ -81,7 +77,7 @@ def build_peer(shape, vocab_size: int, implementation: str):
     return BartForConditionalGeneration(config)
 
 
-def equal_models(cfg: dict[str, Any], vocab_size: int, implementation: str):
+def equal_models(cfg: ResolvedConfig, vocab_size: int, implementation: str):
     """Ours and the peer with the same parameters, in float64 without dropout: they must give the same results.
 
     Ours has its norms where BART has them, which is `norm_first: false` and `embedding_norm: true`.

@@ -67,13 +67,15 @@ def summed_loss(logits, labels, smoothing: float, pad_id: int):
     return F.cross_entropy(logits, labels, ignore_index=pad_id, label_smoothing=smoothing, reduction="sum")
 
 
-def trainer(model, logits_of: Callable, cfg: dict, args: argparse.Namespace, pad_id: int = timing.PAD) -> Callable:
+def trainer(
+    model, logits_of: Callable, cfg: timing.ResolvedConfig, args: argparse.Namespace, pad_id: int = timing.PAD
+) -> Callable:
     """[batches] -> tokens: one update of `model` on each batch."""
     import torch
 
     model.to(args.device).train()
     optimizer = timing.build_optimizer(cfg, model)
-    smoothing, clip = cfg["task"]["label_smoothing"], cfg["trainer"]["gradient_clip_val"]
+    smoothing, clip = cfg.task.label_smoothing, cfg.trainer.gradient_clip_val
 
     def train(batches: list[dict]) -> int:
         for batch in batches:
@@ -101,9 +103,9 @@ def collate(pairs, parts: list, lengths, device: str) -> list[dict]:
     return found
 
 
-def check_equal_work(cfg: dict, batches: list[dict], args: argparse.Namespace) -> None:
+def check_equal_work(cfg: timing.ResolvedConfig, batches: list[dict], args: argparse.Namespace) -> None:
     """With the same parameters both have the same loss over the same number of target tokens."""
-    smoothing = cfg["task"]["label_smoothing"]
+    smoothing = cfg.task.label_smoothing
     batch = {key: batches[0][key][:16].cpu() for key in ("source", "target")}  # a few pairs: float64 is slow
     tokens = int((batch["target"][:, 1:] != timing.PAD).sum())
     for implementation in args.implementations:
@@ -141,7 +143,7 @@ def measure_training(args: argparse.Namespace) -> None:
     for size in args.model:
         cfg = timing.configure(f"model={size}")
         table, lengths = timing.sequences(8192, args.vocab_size)
-        sampler = TokenBatches(lengths, cfg["data"]["batch_tokens"])
+        sampler = TokenBatches(lengths, cfg.data.batch_tokens)
         pairs = PairCollator(table, timing.PAD, timing.BOS, timing.EOS)
         batches = collate(pairs, [*sampler][: args.updates], lengths, args.device)
         check_equal_work(cfg, batches, args)
@@ -159,7 +161,7 @@ def measure_training(args: argparse.Namespace) -> None:
             count = timing.parameters(models[name][0])
             rows.append([size, name, f"{count:,}", f"{median(values):,.0f}", timing.ratio_text(ratios[name])])
     title = (
-        f"Training: {args.updates} updates of at most {cfg['data']['batch_tokens']} tokens a round, "
+        f"Training: {args.updates} updates of at most {cfg.data.batch_tokens} tokens a round, "
         f"{args.vocab_size} subwords, {sampler.padding():.1%} padding"
     )
     timing.print_table(title, ["model", "contestant", "parameters", "tokens/s", "to transformers"], rows)
@@ -181,16 +183,16 @@ def measure_bucketing(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as cache_dir:
         split = prepare(
             Gigaword(dir=args.rush),
-            cfg["tokenizer"],
+            cfg.settings["tokenizer"],
             PairFeaturizer(FIXED_SOURCE, FIXED_TARGET),
-            lowercase=cfg["data"]["lowercase"],
-            digits=cfg["data"]["digits"],
+            lowercase=cfg.cleaning.lowercase,
+            digits=cfg.cleaning.digits,
             max_rows={"train": args.max_train},
             cache_dir=cache_dir,
             splits=["train"],
         )["train"]
         tokenizer, lengths = split.tokenizer, split.lengths
-        sampler = TokenBatches(lengths, cfg["data"]["batch_tokens"])
+        sampler = TokenBatches(lengths, cfg.data.batch_tokens)
         size = round(len(lengths) / len(sampler))  # pairs of an update, on average
         order = np.random.default_rng(0).permutation(len(lengths))
         fixed = [

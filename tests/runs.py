@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pandas
@@ -25,10 +25,11 @@ from omegaconf import DictConfig, OmegaConf
 from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.config.arguments import as_typed, readable
-from attnorm.errors import Interrupted
+from attnorm.errors import ConfigError, Interrupted
+from attnorm.resolved import ResolvedConfig
+from attnorm.run.scalars import read_csv
 from attnorm.training.callbacks import throughput as callbacks
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS
-from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
 ROOT = Path(__file__).parents[1]
@@ -338,13 +339,22 @@ def plain(*overrides: str) -> dict:
     return OmegaConf.to_container(composed(*overrides), resolve=True)
 
 
+def problems(settings: Mapping, *, overrides: Iterable[str] = ()) -> list[str]:
+    """Every problem of plain settings; empty if they can be trained."""
+    try:
+        front.check_settings(dict(settings), list(overrides))
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
 @functools.cache
 def _tiny_groups(task: str, *groups: str) -> DictConfig:
     return composed(*tiny_overrides(task), *groups)
 
 
-def tiny(*overrides: str, task: str = "gigaword") -> dict:
-    """A checked, plain configuration of a very small run; `overrides` come last. Composing takes most of the time of
+def tiny(*overrides: str, task: str = "gigaword") -> ResolvedConfig:
+    """A checked configuration of a very small run; `overrides` come last. Composing takes most of the time of
     a tiny run, so each choice of groups is composed once and single keys are put in afterwards."""
     overrides = without_plus(overrides)
     parsed = OverridesParser.create().parse_overrides(overrides)

@@ -14,8 +14,9 @@ from attnorm.attention import Normalizer
 
 PAGE = (runs.ROOT / "docs/add_your_own.md").read_text()
 FILE, *_, CHECK = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
-PATH = "attention.encoder=my_normalizer:Power"
+LINES = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
+COMMANDS = [line for line in LINES if not line.startswith("#")]
+PATH = "attention.encoder=my_normalizer.Power"
 
 
 @pytest.fixture
@@ -33,8 +34,8 @@ def arguments(typed):
 
 
 def test_the_page_has_the_commands_that_are_run_here():
-    doors = [re.match(r"(?:\w+=\w+ )?python (\w+)\.py ", typed)[1] for typed in COMMANDS]
-    assert doors == [*["train"] * 5, "eval", "generate"]
+    verbs = [re.match(r"(?:\w+=\w+ )?attnorm (\w+) ", typed)[1] for typed in COMMANDS]
+    assert verbs == [*["train"] * 5, "eval", "generate"]
     assert len(FILE.splitlines()) <= 22
 
 
@@ -73,15 +74,15 @@ def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder
     assert run.parent == folder / "logs/gigaword/Power"
     assert json.loads(summary.read_text())["state"] == "finished"
     saved = OmegaConf.load(run / "config.yaml")
-    assert saved.attention.encoder == "my_normalizer:Power" and saved.attention.options.Power.p == 2
+    assert saved.attention.encoder == "my_normalizer.Power" and saved.attention.options.Power.p == 2
     (folder / "articles.txt").write_text("an article\n")
     for command in COMMANDS[5:]:
-        setting, words = re.match(r"(\w+=\w+ )?python (.*)", command.replace("logs/<run folder>", str(run))).groups()
-        door, *typed = shlex.split(words)
+        setting, words = re.match(r"(\w+=\w+ )?attnorm (.*)", command.replace("logs/<run folder>", str(run))).groups()
+        verb, *typed = shlex.split(words)
         with monkeypatch.context() as patch:
             if setting is not None:
                 patch.setenv(*setting.strip().split("="))
-            assert runs.call(patch, door.removesuffix(".py"), *typed) == 0
+            assert runs.call(patch, verb, *typed) == 0
 
     assert runs.call(monkeypatch, "generate", *typed) == 2  # without the setting
     assert (run / "eval_validation.json").exists()
@@ -89,7 +90,7 @@ def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder
 
 def test_the_page_lists_every_attribute_that_a_normalizer_may_declare():
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", PAGE, re.M))
-    methods = {"forward", "attend", "takes_bank", "refuse_leak", "step", "forward_with_bank"}
+    methods = {"weights", "forward", "attend", "takes_bank", "refuse_leak", "step", "forward_with_bank"}
     attributes = {name for name in vars(Normalizer) if not name.startswith("_")} - methods
     assert rows.keys() == attributes
     for name, default in rows.items():
@@ -101,9 +102,9 @@ def test_the_page_lists_every_attribute_that_a_normalizer_may_declare():
     [
         ((PATH, "+attention.options.Power.q=2"), "attention.options.Power.q=2: no such option; allowed: p."),
         ((PATH, "+attention.options.Power.p=-1"), "p=-1: allowed: numbers above 0"),
-        (("attention.decoder=my_normalizer:Power",), "couples queries and would leak the future"),
-        (("attention.encoder=my_normalizer:Powr",), "cannot import 'Powr' from 'my_normalizer'"),
-        (("attention.encoder=your_normalizer:Power",), "No module named 'your_normalizer'"),
+        (("attention.decoder=my_normalizer.Power",), "couples queries and would leak the future"),
+        (("attention.encoder=my_normalizer.Powr",), "my_normalizer has no Powr. Did you mean 'Power'?"),
+        (("attention.encoder=your_normalizer.Power",), "No module named 'your_normalizer'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -13,7 +13,7 @@ from made_up_runs import make_run, make_runs
 
 from attnorm.analysis import compare
 from attnorm.attention import check_attention
-from attnorm.training.csv_table import read_csv
+from attnorm.run.scalars import read_csv
 
 FOLDER = runs.ROOT / "experiments"
 

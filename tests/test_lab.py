@@ -71,12 +71,12 @@ def test_a_new_folder_trains_at_once(monkeypatch, tmp_path):
     assert {path.name for path in folder.iterdir()} == {"README.md", "conf", "my_lab", "tests"}
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) == 18 and not [path for path in files if re.search(r"\blab\b", path.read_text())]
-    [trained, *_] = [line for line in (folder / "README.md").read_text().splitlines() if "my_lab.normalizer:" in line]
+    [trained, *_] = [line for line in (folder / "README.md").read_text().splitlines() if "my_lab.normalizer." in line]
     ended = attnorm(folder, *shlex.split(trained)[1:])
     assert ended.returncode == 0, ended.stderr
     summary = json.loads((run_of(folder) / "summary.json").read_text())
     assert summary["state"] == "finished" and summary["attention"] == "Tempered"
-    code = "import attnorm; print(attnorm.train(task='sums', attention='my_lab.normalizer:Tempered', seed=2).scores)"
+    code = "import attnorm; print(attnorm.train(task='sums', attention='my_lab.normalizer.Tempered', seed=2).scores)"
     ended = runs.command("-c", code, cwd=folder)
     assert ended.returncode == 0 and "solved" in ended.stdout.splitlines()[-1], ended.stderr
     tested = runs.command("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder)

@@ -17,7 +17,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])  # of the runs
 from sweeps import ROOT, report, several, spread, sweep, table, values_of  # noqa: E402
 
-OWN = "softcap:SoftCap"
+OWN = "softcap.SoftCap"
 CLOSED = ("softmax", "sparsemax", "fusedmax")
 NULL = ("uniform", "none")  # what remains without scores, and without cross-attention
 SETTINGS = ["task=gigaword", "attention=softmax"]
@@ -25,7 +25,7 @@ SETTINGS = ["task=gigaword", "attention=softmax"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--own", default=OWN, help="package.module:Class of a RegularizedMax")
+    parser.add_argument("--own", default=OWN, help="package.module.Class of a RegularizedMax")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "own_regularizer", help="of the sweep")
     parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")

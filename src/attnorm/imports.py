@@ -1,10 +1,12 @@
-"""Looking things up by name: a plain dict name -> "module:Class", imported when asked for."""
+"""Looking things up by name or by path, "package.module.Class", and the parameters that they take."""
 
 import difflib
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +27,8 @@ SYNONYMS = {  # names of settings in other libraries -> the names here
     "warmup_steps": "warmup",
     "offline": "mode=offline",
 }
+PATH = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)[.:]([^\W\d]\w*)")  # only what matches is ever imported
+_ABSENT = object()
 _own_folders: list[str] = []  # of modules that are not installed
 
 
@@ -43,7 +47,7 @@ def did_you_mean(names: Iterable[str]) -> str:
 
 
 def look_last_in(folder: str) -> None:
-    """Makes `find` and `locate` look for modules in a folder, too, if they are nowhere else."""
+    """Makes `locate` look for modules in a folder, too, if they are nowhere else."""
     _own_folders.append(folder)
 
 
@@ -60,84 +64,60 @@ def import_named(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def find(kind: str, name: str, table: Mapping[str, str], base: type | None = None) -> type:
-    """The class behind a name of `table`, or behind a dotted path "package.module:Class".
+def locate(path: str, base: type | None = None) -> Any:
+    """The object behind a path, "package.module.Class". A colon before the last name is accepted.
 
-    base: the class that it must extend, checked before it is called; None accepts any object.
+    base: the class that it must extend; None accepts any object.
 
-    Raises ValueError for an unknown name (the right ones listed, the nearest suggested), for a path that does not
-    import (its real error kept), and for anything that is not a concrete subclass of `base`.
+    Raises ValueError for anything but such a path, for one that cannot be imported, with the import's own error, and
+    for anything that is not a concrete subclass of `base`.
     """
-    path = table.get(name) if isinstance(name, str) else None
-    if path is None and not (isinstance(name, str) and ":" in name):
-        raise ValueError(
-            f"{kind} {name!r} is unknown; allowed: {', '.join(table)}, or a dotted path 'package.module:Class'."
-            + nearest(name, table)
-        )
-    module_name, _, class_name = (path or name).partition(":")
-    if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
-        raise ValueError(f"{kind} {name!r}: a dotted path has the form 'package.module:Class'")
-    try:
-        found = getattr(import_named(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{kind} {name!r}: cannot import {class_name!r} from {module_name!r}: {error}") from error
-    if base is not None and not is_concrete(found, base):
-        raise ValueError(f"{kind} {name!r}: expected a subclass of {base.__module__}.{base.__qualname__}")
-    return found
-
-
-def locate(path: str) -> Any:
-    """The object behind a dotted path, "package.module.Class" or "package.module:Class".
-
-    Raises ValueError for anything but such a path, and for one that cannot be imported, with the import's own error.
-    """
-    module_name, _, name = path.rpartition(":" if ":" in path else ".")
-    if not all(part.isidentifier() for part in (*module_name.split("."), name)):
+    if not (match := PATH.fullmatch(path)):
         raise ValueError("a dotted path has the form package.module.Class")
     try:
-        module = import_named(module_name)
+        module = import_named(match[1])
     except ImportError as error:
-        raise ValueError(f"cannot import {module_name}: {error}") from error
-    if not hasattr(module, name):
-        raise ValueError(f"{module_name} has no {name}.{nearest(name, dir(module))}")
-    return getattr(module, name)
+        raise ValueError(f"cannot import {match[1]}: {error}") from error
+    if (located := getattr(module, match[2], _ABSENT)) is _ABSENT:
+        raise ValueError(f"{match[1]} has no {match[2]}.{nearest(match[2], dir(module))}")
+    if base is not None and not (
+        isinstance(located, type)
+        and issubclass(located, base)
+        and located is not base
+        and not inspect.isabstract(located)
+    ):
+        raise ValueError(f"must be a subclass of {base.__module__}.{base.__qualname__}")
+    return located
 
 
-def is_concrete(found: object, base: type) -> bool:
-    """Whether an object is a class that extends `base` and leaves no abstract method."""
-    return isinstance(found, type) and issubclass(found, base) and found is not base and not inspect.isabstract(found)
+def find(kind: str, name: object, names: Mapping[str, str], base: type | None = None) -> Any:
+    """What a name of `names`, a table of paths, stands for, or what a path leads to.
 
-
-def option_names(maker: Callable) -> list[str]:
-    """The options that a class (or a function with keyword-only options) takes."""
-    return [parameter.name for parameter in option_parameters(maker)]
-
-
-def required_options(maker: Callable) -> list[str]:
-    """Those of them without a default."""
-    return [parameter.name for parameter in option_parameters(maker) if parameter.default is parameter.empty]
-
-
-def option_parameters(maker: Callable) -> list[inspect.Parameter]:
-    if isinstance(maker, type) and inspect.getattr_static(maker, "__init__") is object.__init__:
-        return []
-    parameters = list(inspect.signature(maker).parameters.values())
-    keyword_only = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    return keyword_only or [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-
-
-def construct(kind: str, name: str, table: Mapping[str, str], options: Mapping[str, Any], base: type) -> Any:
-    """An instance of the class behind `name`; ValueError names a wrong option, the allowed ones and the nearest."""
-    cls = find(kind, name, table, base)
-    allowed = option_names(cls)
-    for option in options:
-        if option not in allowed:
-            takes = f"allowed: {', '.join(allowed)}" if allowed else "it takes none"
-            raise ValueError(f"{kind} {name!r} has no option {option!r}; {takes}." + nearest(option, allowed))
-    missing = [option for option in required_options(cls) if option not in options]
-    if missing:
-        raise ValueError(f"{kind} {name!r} needs a value for {', '.join(missing)}")
+    Raises ValueError as `locate` does, starting with the kind and the name; for an unknown name, the message lists the
+    allowed ones and the nearest.
+    """
+    path = names.get(name, name) if isinstance(name, str) else ""
+    if "." not in path and ":" not in path:
+        allowed = f"allowed: {', '.join(names)}, or a path package.module.Class"
+        raise ValueError(f"{kind} {name!r} is unknown; {allowed}.{nearest(name, names)}")
     try:
-        return cls(**options)
+        return locate(path, base)
     except ValueError as error:
         raise ValueError(f"{kind} {name!r}: {error}") from error
+
+
+@cache
+def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
+    """The named parameters of a class or function, with evaluated annotations, in order."""
+    try:
+        signature = inspect.signature(maker, eval_str=True)
+    except (NameError, TypeError):  # an annotation that is only valid for a type checker
+        signature = inspect.signature(maker)
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: it for name, it in signature.parameters.items() if it.kind in named and name != "self"}
+
+
+@cache
+def accepts_any(maker: Callable) -> bool:
+    """Whether a class or function has a **kwargs parameter."""
+    return any(it.kind is inspect.Parameter.VAR_KEYWORD for it in inspect.signature(maker).parameters.values())

@@ -11,9 +11,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from attnorm.attention.hooks import TrainingHooks
-from attnorm.errors import ConfigError, Problem
-from attnorm.parts import class_of, names_of, options_of
-from attnorm.schema import Count, NonNegative, Positive, Share, build, option_problems, parameters
+from attnorm.errors import Problem
+from attnorm.imports import parameters
+from attnorm.parts import Part, Problems, names_of
+from attnorm.schema import Count, NonNegative, Positive, Share
 
 if TYPE_CHECKING:
     from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
@@ -85,88 +86,36 @@ class SchedulerTiming:
 
 @dataclass(frozen=True)
 class Optimization:
-    """The settings of the groups `optimizer` and `scheduler`.
+    """The groups `optimizer` and `scheduler`: their classes, and the options that are read here.
 
     The scheduler gets `total_steps`, the number of updates of the run, if it has such a parameter.
     """
 
-    optimizer: Mapping[str, Any]
-    scheduler: Mapping[str, Any]
-
-    def problems(self) -> list[str]:
-        """What is wrong with the two groups."""
-        found: list[str] = []
-        try:
-            optimizer, options = class_of("optimizer", self.optimizer), options_of(self.optimizer)
-            ours = {name: value for name, value in options.items() if name in names_of(ParamGroups)}
-            found += option_problems("optimizer", ParamGroups, ours)
-            theirs = {name: value for name, value in options.items() if name != "hybrid_lr_factor"}
-            found += option_problems("optimizer", optimizer, theirs, facts=("params",))
-            found += [] if found else self._refusals()
-        except ConfigError as error:
-            found += error.problems
-        try:
-            scheduler, options = class_of("scheduler", self.scheduler), options_of(self.scheduler)
-            timing = {name: value for name, value in options.items() if name in names_of(SchedulerTiming)}
-            found += option_problems("scheduler", SchedulerTiming, timing)
-            theirs = options_of(self.scheduler, names_of(SchedulerTiming))
-            found += option_problems("scheduler", scheduler, theirs, facts=("optimizer", "total_steps"))
-        except ConfigError as error:
-            found += error.problems
-        return found
-
-    def _refusals(self) -> list[Problem]:
-        """What the optimizer's class itself says of the values, tried on a single parameter."""
-        cls, options = class_of("optimizer", self.optimizer), options_of(self.optimizer, ("hybrid_lr_factor",))
-
-        def refusal(some: Mapping[str, Any]) -> str | None:
-            try:
-                self._optimizer([nn.Parameter(torch.zeros(1, 1))], {"lr": options["lr"], **some})
-            except ValueError as error:  # the optimizer's own check
-                return str(error).strip().splitlines()[0]
-            except Exception:  # it has no check for such a value
-                return "; ".join(
-                    [f"{cls.__name__} does not accept this value"]
-                    + [f"its default is {parameters(cls)[name].default}" for name in some if name != "lr"]
-                )
-            return None
-
-        if (reason := refusal(options)) is None:
-            return []
-        alone = ((name, value, refusal({name: value})) for name, value in options.items())
-        named = [Problem(f"optimizer.{name}", why, value) for name, value, why in alone if why is not None]
-        return named or [Problem("optimizer", reason)]
-
-    def _optimizer(self, parameters_or_groups: list, options: Mapping[str, Any]) -> Optimizer:
-        options = {name: _tuple(it) if isinstance(it, list) else it for name, it in options.items()}
-        return class_of("optimizer", self.optimizer)(parameters_or_groups, **options)
+    optimizer: Part
+    groups: ParamGroups
+    scheduler: Part
+    timing: SchedulerTiming
 
     def build(self, model: nn.Module, total_steps: int, fused: bool) -> "OptimizerLRSchedulerConfig":
         """The optimizer of a model and its schedule over `total_steps` updates, as Lightning wants them.
 
         fused: whether the optimizer may use a fused kernel, if its class has one.
         """
-        options = options_of(self.optimizer, ("hybrid_lr_factor",))
-        groups = {name: self.optimizer[name] for name in names_of(ParamGroups) if name in self.optimizer}
-        if "fused" in parameters(class_of("optimizer", self.optimizer)):
+        options = dict(self.optimizer.options)
+        if "fused" in parameters(self.optimizer.cls):
             options = {"fused": fused, **options}
-        optimizer = self._optimizer(ParamGroups(**groups).of(model), options)
+        optimizer = self.optimizer.cls(self.groups.of(model), **options)
         parts = with_hooks(model)
         optimizer.register_step_post_hook(lambda *_: project(parts))
-        timing = {name: self.scheduler[name] for name in names_of(SchedulerTiming) if name in self.scheduler}
-        when = {name: value for name, value in vars(SchedulerTiming(**timing)).items() if value is not None}
-        scheduler = self._scheduler(optimizer, total_steps)
+        when = {name: value for name, value in vars(self.timing).items() if value is not None}
+        scheduler = self.scheduler.build(optimizer=optimizer, total_steps=total_steps)
         schedule: Any = {"scheduler": scheduler, "strict": False, **when}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
-
-    def _scheduler(self, optimizer: Optimizer, total_steps: int) -> Any:
-        maker, options = class_of("scheduler", self.scheduler), options_of(self.scheduler, names_of(SchedulerTiming))
-        return build("scheduler", maker, options, optimizer=optimizer, total_steps=total_steps)
 
     def learning_rates(self, total_steps: int, count: int) -> list[float]:
         """The shares of the peak learning rate that the first `count` of `total_steps` updates are made with."""
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-        scheduler, rates = self._scheduler(optimizer, total_steps), []
+        scheduler, rates = self.scheduler.build(optimizer=optimizer, total_steps=total_steps), []
         for _ in range(count):
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
@@ -176,7 +125,48 @@ class Optimization:
     @property
     def depends_on_length(self) -> bool:
         """Whether learning rates depend on how many updates a run has."""
-        return "total_steps" in parameters(class_of("scheduler", self.scheduler))
+        return "total_steps" in parameters(self.scheduler.cls)
+
+
+def read_optimization(
+    optimizer: Mapping[str, Any], scheduler: Mapping[str, Any], problems: Problems
+) -> Optimization | None:
+    """Reads the two groups; None, with problems added, if an optimizer and a schedule cannot be built from them."""
+    theirs = problems.part("optimizer", optimizer, facts=("params",), shared=("hybrid_lr_factor",))
+    groups = problems.shared("optimizer", ParamGroups, optimizer)
+    if theirs is not None and problems.is_valid("optimizer"):
+        theirs = Part(theirs.cls, {name: _tuple(it) for name, it in theirs.options.items()})
+        problems += refusals(theirs)
+    when = problems.shared("scheduler", SchedulerTiming, scheduler)
+    facts = ("optimizer", "total_steps")
+    schedule = problems.part("scheduler", scheduler, facts=facts, shared=names_of(SchedulerTiming))
+    if theirs is None or schedule is None or not problems.is_valid("optimizer", "scheduler"):
+        return None
+    return Optimization(theirs, groups, schedule, when)
+
+
+def refusals(optimizer: Part) -> list[Problem]:
+    """What the optimizer's class itself says of the values, tried on a single parameter."""
+
+    def refusal(options: Mapping[str, Any]) -> str | None:
+        try:
+            optimizer.cls([nn.Parameter(torch.zeros(1, 1))], lr=optimizer.options["lr"], **options)
+        except ValueError as error:  # the optimizer's own check
+            return str(error).strip().splitlines()[0]
+        except Exception:  # it has no check for such a value
+            defaults = [f"its default is {parameters(optimizer.cls)[name].default}" for name in options]
+            return "; ".join([f"{optimizer.cls.__name__} does not accept this value", *defaults])
+        return None
+
+    others = {name: value for name, value in optimizer.options.items() if name != "lr"}
+    if (reason := refusal(others)) is None:
+        return []
+    if refusal({}) is not None:
+        return [Problem("optimizer.lr", reason, optimizer.options["lr"])]
+    alone = [(name, value, refusal({name: value})) for name, value in others.items()]
+    return [Problem(f"optimizer.{name}", why, value) for name, value, why in alone if why is not None] or [
+        Problem("optimizer", reason)
+    ]
 
 
 @torch.no_grad()
@@ -191,6 +181,8 @@ def with_hooks(model: nn.Module) -> list[TrainingHooks]:
     return [module for module in model.modules() if isinstance(module, TrainingHooks)]
 
 
-def _tuple(values: list) -> tuple:
-    """A list of the configuration as optimizers want it: they refuse [0, 0.5], in which one number is an int."""
-    return tuple(float(value) if isinstance(value, int) else value for value in values)
+def _tuple(value: Any) -> Any:
+    """A value; a list as optimizers want it: they refuse [0, 0.5], in which one number is an int."""
+    return (
+        tuple([float(it) if isinstance(it, int) else it for it in value]) if isinstance(value, (list, tuple)) else value
+    )

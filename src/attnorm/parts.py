@@ -8,15 +8,96 @@ Keys that the program reads itself, such as `data.batch_tokens`, may stand in th
 those.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
-from attnorm.errors import ConfigError, Problem
-from attnorm.imports import is_concrete, locate
+from attnorm.errors import ConfigError, Problem, key_of
+from attnorm.imports import locate
+from attnorm.schema import call, defaults_of, read_options
 
 TARGET = "_target_"
 RESERVED = (TARGET, "_partial_")  # keys that Hydra's users know; both are read here
+
+
+@dataclass(frozen=True)
+class Part:
+    """A class (or function) that a group names, and its options as its constructor takes them: those that were set."""
+
+    cls: Any
+    options: Mapping[str, Any]
+
+    def build(self, **facts: Any) -> Any:
+        """An instance with these options, and with those of the facts that the class takes."""
+        return call(self.cls, self.options, facts)
+
+
+class Problems(list[str]):
+    """The problems of the settings that have been read so far."""
+
+    def is_valid(self, *keys: str) -> bool:
+        """Whether none of these keys, or of the keys in these groups, has a problem."""
+        for problem in self:
+            wrong = key_of(problem)
+            for key in keys:
+                if wrong == key or wrong.startswith(f"{key}."):
+                    return False
+        return True
+
+    def add(self, group: str, problems: Iterable[str]) -> None:
+        """Adds problems; those that are plain sentences are about `group`."""
+        for problem in problems:
+            self.append(problem if key_of(problem) else Problem.about(group, problem))
+
+    def class_of(self, group: str, settings: Mapping[str, Any], base: type | None = None) -> Any:
+        """The class that a group names; None, with its problem added, if there is none."""
+        try:
+            return class_of(group, settings, base)
+        except ConfigError as error:
+            self.extend(error.problems)
+            return None
+
+    def part(
+        self,
+        group: str,
+        settings: Mapping[str, Any],
+        base: type | None = None,
+        facts: Collection[str] = (),
+        shared: Collection[str] = (),
+    ) -> Part | None:
+        """The part that a group names; None, with its problems added, if it cannot be made.
+
+        facts: as in `read_options`. shared: keys of the group that the program reads itself.
+        """
+        before, cls = len(self), self.class_of(group, settings, base)
+        if cls is None:
+            return None
+        options, problems = read_options(group, cls, options_of(settings, shared), facts)
+        self.extend(problems)
+        return Part(cls, options) if len(self) == before else None
+
+    def shared(self, group: str, cls: type, settings: Mapping[str, Any]) -> Any:
+        """Those keys of a group that a dataclass declares, as `typed`; the others are read elsewhere."""
+        return self.typed(group, cls, {name: settings[name] for name in names_of(cls) if name in settings})
+
+    def typed(self, group: str, cls: type, settings: Mapping[str, Any], owner: object = None) -> Any:
+        """The keys of a group as an instance of a dataclass, and their problems added.
+
+        If a key has a problem, the instance has its value as it was set, or the default; only keys that
+        are `is_valid` may be read then.
+        """
+        options, problems = read_options(group, cls, settings, owner=owner)
+        self.extend(problems)
+        if not problems:
+            try:
+                return cls(**options)
+            except ValueError as error:  # values that do not fit each other
+                self.append(Problem.about(f"{group}.{str(error).partition('=')[0]}", f"{group}.{error}"))
+        incomplete: Any = object.__new__(cls)
+        for name, value in {**defaults_of(cls), **settings}.items():
+            object.__setattr__(incomplete, name, value)
+        return incomplete
 
 
 def class_of(group: str, settings: Mapping[str, Any], base: type | None = None) -> Any:
@@ -30,14 +111,12 @@ def class_of(group: str, settings: Mapping[str, Any], base: type | None = None) 
         message = f"is not set; choose a file that sets it, with {group}=<file>"
         raise ConfigError([Problem(key, message)])
     try:
-        found = locate(path) if isinstance(path, str) else None
+        located = locate(path, base) if isinstance(path, str) else None
     except ValueError as error:
         raise ConfigError([Problem(key, str(error), path)]) from error
-    if base is not None and not is_concrete(found, base):
-        raise ConfigError([Problem(key, f"must be a subclass of {base.__module__}.{base.__qualname__}", path)])
-    if not callable(found):
+    if not callable(located):
         raise ConfigError([Problem(key, "must be a class or a function", path)])
-    return found
+    return located
 
 
 def options_of(settings: Mapping[str, Any], shared: Collection[str] = ()) -> dict[str, Any]:
@@ -45,6 +124,7 @@ def options_of(settings: Mapping[str, Any], shared: Collection[str] = ()) -> dic
     return {key: value for key, value in settings.items() if key not in RESERVED and key not in shared}
 
 
+@cache
 def names_of(dataclass: type) -> tuple[str, ...]:
     """The field names of a dataclass, which are the keys of a group."""
-    return tuple(field.name for field in fields(dataclass))
+    return tuple([field.name for field in fields(dataclass)])

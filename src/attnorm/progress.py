@@ -1,5 +1,8 @@
 """The console, and progress bars on it."""
 
+import logging
+import os
+import warnings
 from collections.abc import Callable, Iterable
 
 from rich.console import Console
@@ -34,3 +37,13 @@ def tracked(items: list, label: str) -> Iterable:
             progress.advance(task)
             for listener in listeners:
                 listener()
+
+
+def quiet_libraries() -> None:
+    """Keeps what libraries say to developers out of a user's run; errors still show. Lightning sets the levels of its
+    loggers when it is imported, so this is called again after that."""
+    for name in ("pytorch_lightning", "lightning_fabric", "datasets", "absl", "torch.distributed"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric|torch.utils.data|torch.optim")
+    warnings.filterwarnings("ignore", message=".*(isinstance.treespec|LeafSpec|torch.jit).*")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

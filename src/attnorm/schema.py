@@ -9,15 +9,16 @@ There is no other list of keys. A key is valid if and only if the part that is c
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_origin
 
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from attnorm.errors import ConfigError, Problem, UnknownOption
-from attnorm.imports import nearest
+from attnorm.imports import accepts_any, nearest, parameters
 
 Count = Annotated[int, Field(ge=1)]
 WholeNumber = Annotated[int, Field(ge=0)]
@@ -30,17 +31,7 @@ Text = Annotated[str, Field(min_length=1)]
 FolderName = Annotated[str, Field(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$", description="a name without /")]
 
 EMPTY = inspect.Parameter.empty
-
-
-@cache
-def parameters(maker: Callable) -> dict[str, inspect.Parameter]:
-    """The named parameters of a class or function, with evaluated annotations, in order."""
-    try:
-        signature = inspect.signature(maker, eval_str=True)
-    except (NameError, TypeError):  # an annotation that is only valid for a type checker
-        signature = inspect.signature(maker)
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name: it for name, it in signature.parameters.items() if it.kind in named}
+UNCHECKABLE = (PydanticSchemaGenerationError, PydanticUserError)  # raised for an annotation that cannot be checked
 
 
 def defaults_of(maker: Callable) -> dict[str, Any]:
@@ -51,48 +42,115 @@ def defaults_of(maker: Callable) -> dict[str, Any]:
     return defaults | {it.name: it.default_factory() for it in fields(maker) if it.default_factory is not MISSING}
 
 
-def accepts_any(maker: Callable) -> bool:
-    """Whether a class or function has a **kwargs parameter."""
-    kinds = [it.kind for it in inspect.signature(maker).parameters.values()]
-    return inspect.Parameter.VAR_KEYWORD in kinds
-
-
-def option_problems(
+def read_options(
     group: str,
     maker: Callable,
     options: Mapping[str, Any],
     facts: Collection[str] = (),
     *,
     owner: object = None,
-) -> list[Problem]:
-    """One problem for each option that `maker` does not take, that it needs and was not given, or whose value its
-    annotation does not allow.
+) -> tuple[dict[str, Any], list[Problem]]:
+    """The options with which `maker` can be called, and one problem for each option that it does not take, that it
+    needs and was not given, or whose value its annotation does not allow.
 
     group:  what the keys start with, such as "model"; "" for keys at the top level.
     facts:  parameters that the program fills in; as options they are refused, and they need not be given.
     owner:  the class that the message names, if not `maker`.
 
-    Values are checked for parts of this package and for dataclasses; libraries annotate their parameters for a type
-    checker, not for users.
+    A list becomes a tuple, and a text a path, if the annotation says so. Everything else, and a value with a problem,
+    stays as it was written. Values are checked for parts of this package and for dataclasses; libraries annotate their
+    parameters for a type checker, not for users.
     """
-    known = {name: it for name, it in parameters(maker).items() if name not in facts and name != "self"}
-    problems: list[Problem] = []
+    known, prefix, problems = parameters(maker), f"{group}." if group else "", []
+    taken = {name: value for name, value in options.items() if name in known and name not in facts}
+    converted, wrong = _converted(maker, taken)
     for name, value in options.items():
-        key = f"{group}.{name}" if group else name
-        if name not in known:
+        if name in wrong:
+            problems.append(Problem(prefix + name, f"allowed: {allowed(known[name].annotation)}", value))
+        elif name not in taken:
             if name in facts or not accepts_any(maker):
-                message = f"{_name(owner or maker)} has no such option{_choices(name, known)}"
-                problems.append(UnknownOption(key, message, value))
-        elif is_checked(maker) and known[name].annotation is not EMPTY:
-            problems += value_problems(key, value, known[name].annotation)
-    needed = (name for name, it in known.items() if it.default is EMPTY and name not in options)
-    keys = (f"{group}.{name}" if group else name for name in needed)
-    return problems + [Problem(key, f"must be given, as in {key}=<value>") for key in keys]
+                free = sorted(it for it in known if it not in facts)
+                has = f"it has {', '.join(free)}.{nearest(name, free)}" if free else "it has none"
+                message = f"{_name(owner or maker)} has no such option; {has}"
+                problems.append(UnknownOption(prefix + name, message, value))
+            else:
+                converted[name] = value
+    for name, parameter in known.items():
+        if parameter.default is EMPTY and name not in options and name not in facts:
+            key = prefix + name
+            problems.append(Problem(key, f"must be given, as in {key}=<value>"))
+    return converted, problems
 
 
-def is_checked(maker: Callable) -> bool:
-    """Whether values are checked against the annotations of a class or function."""
-    return maker.__module__.partition(".")[0] == "attnorm" or hasattr(maker, "__dataclass_fields__")
+def wrong_values(group: str, maker: Callable, options: Mapping[str, Any]) -> list[Problem]:
+    """One problem for each option of `maker` whose value its annotation does not allow, as in `read_options`."""
+    known = parameters(maker)
+    _, wrong = _converted(maker, {name: value for name, value in options.items() if name in known})
+    return [Problem(f"{group}.{name}", f"allowed: {allowed(known[name].annotation)}", options[name]) for name in wrong]
+
+
+def option_problems(
+    group: str, maker: Callable, options: Mapping[str, Any], facts: Collection[str] = (), *, owner: object = None
+) -> list[Problem]:
+    """The problems that `read_options` finds."""
+    return read_options(group, maker, options, facts, owner=owner)[1]
+
+
+def build(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: Any) -> Any:
+    """`maker(**options, **facts)`, with those facts that it takes. Raises ConfigError that names each wrong key."""
+    values, problems = read_options(group, maker, options, facts)
+    if problems:
+        raise ConfigError(problems)
+    return call(maker, values, facts)
+
+
+def call(maker: Callable, options: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
+    """`maker(**options, **facts)`, with those facts that it takes."""
+    taken = facts if accepts_any(maker) else {name: it for name, it in facts.items() if name in parameters(maker)}
+    return maker(**options, **taken)
+
+
+def _converted(maker: Callable, options: Mapping[str, Any]) -> tuple[dict[str, Any], set[Any]]:
+    """Options that a class or function takes, converted, and the names of those whose values are not allowed."""
+    values = dict(options)
+    wrong: set[Any] = set()
+    if not (maker.__module__.startswith("attnorm.") or is_dataclass(maker)):
+        for name in _tuples(maker):
+            if isinstance(values.get(name), list):
+                values[name] = tuple(values[name])
+        return values, wrong
+    while True:
+        right = {name: value for name, value in options.items() if name not in wrong}
+        try:
+            checked = _validated(_options_adapter(maker), right)
+        except ValidationError as error:
+            wrong |= {detail["loc"][0] for detail in error.errors(include_url=False)}
+            continue
+        values |= {name: checked[name] for name, value in right.items() if isinstance(value, (list, str))}
+        return values, wrong
+
+
+@cache
+def _options_adapter(maker: Callable) -> TypeAdapter:
+    """What checks all options of a class or function at once, each by its annotation."""
+    annotations = {name: it.annotation for name, it in parameters(maker).items()}
+    for name, annotation in annotations.items():
+        try:
+            if annotation is EMPTY:
+                annotations[name] = Any
+            else:
+                _adapter(annotation)
+        except UNCHECKABLE:
+            annotations[name] = Any
+    table = TypedDict("table", annotations, total=False)  # type: ignore[misc]  # its fields are known only here
+    setattr(table, "__pydantic_config__", ConfigDict(arbitrary_types_allowed=True))  # noqa: B010
+    return TypeAdapter(table)
+
+
+@cache
+def _tuples(maker: Callable) -> list[str]:
+    """The parameters of a class or function that are annotated as tuples."""
+    return [name for name, it in parameters(maker).items() if _is_tuple(it.annotation)]
 
 
 def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
@@ -101,7 +159,7 @@ def value_problems(key: str, value: Any, annotation: Any) -> list[Problem]:
         convert(value, annotation)
     except ValidationError:
         return [Problem(key, f"allowed: {allowed(annotation)}", value)]
-    except (PydanticSchemaGenerationError, PydanticUserError):
+    except UNCHECKABLE:
         return []
     return []
 
@@ -111,32 +169,15 @@ def convert(value: Any, annotation: Any) -> Any:
 
     Raises ValidationError for a value of another type: text is not a number, and a number is not text.
     """
+    return _validated(_adapter(annotation), value)
+
+
+def _validated(adapter: TypeAdapter, value: Any) -> Any:
     try:
         text = json.dumps(value)
     except TypeError:  # not a value of a YAML file
-        return _adapter(annotation).validate_python(value, strict=True)
-    return _adapter(annotation).validate_json(text, strict=True)
-
-
-def build(group: str, maker: Callable, options: Mapping[str, Any], /, **facts: Any) -> Any:
-    """`maker(**options, **facts)`, with those facts that it takes. Raises ConfigError that names each wrong key."""
-    if problems := option_problems(group, maker, options, facts):
-        raise ConfigError(problems)
-    taken = facts if accepts_any(maker) else {name: it for name, it in facts.items() if name in parameters(maker)}
-    return maker(**{name: _converted(maker, name, value) for name, value in options.items()}, **taken)
-
-
-def _converted(maker: Callable, name: str, value: Any) -> Any:
-    """Lists become tuples, and texts paths, if the annotation says so; everything else stays as it was written."""
-    parameter = parameters(maker).get(name)
-    if parameter is None or parameter.annotation is EMPTY or not isinstance(value, (list, str)):
-        return value
-    if not is_checked(maker):
-        return tuple(value) if isinstance(value, list) and _is_tuple(parameter.annotation) else value
-    try:
-        return convert(value, parameter.annotation)
-    except (PydanticSchemaGenerationError, PydanticUserError):
-        return value
+        return adapter.validate_python(value, strict=True)
+    return adapter.validate_json(text, strict=True)
 
 
 def _is_tuple(annotation: Any) -> bool:
@@ -150,11 +191,6 @@ def _adapter(annotation: Any) -> TypeAdapter:
 
 def _name(maker: object) -> str:
     return getattr(maker, "__qualname__", str(maker)).removesuffix(".from_settings")
-
-
-def _choices(name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    return f"; it has {', '.join(known)}.{nearest(name, known)}" if known else "; it has none"
 
 
 # what an annotation allows, in words

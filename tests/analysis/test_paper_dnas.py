@@ -15,7 +15,8 @@ from attnorm.analysis.papers import dnas_centers, dnas_masses, dnas_mixtures, dn
 from attnorm.analysis.papers.registry import FIGURES, Settings
 from attnorm.attention.build import build_normalizer
 from attnorm.errors import ConfigError
-from attnorm.training.csv_table import CsvTable, read_csv
+from attnorm.run.scalars import read_csv
+from attnorm.training.csv_table import CsvTable
 
 # Figure 2
 

@@ -134,7 +134,7 @@ def test_a_dotted_path_to_what_is_not_of_the_kind_is_refused_by_name(build, path
     with pytest.raises(ValueError) as error:
         build(path)
     assert_mentions(
-        error, path, "expected a subclass of", {"build_prior": "Module"}.get(build.__name__, "attnorm.attention")
+        error, path, "must be a subclass of", {"build_prior": "Module"}.get(build.__name__, "attnorm.attention")
     )
 
 
@@ -186,7 +186,7 @@ def test_tables_with_any_prior_and_scorer_are_sound(scorer):
     [
         (tables(priors=["learnt"]), "Did you mean 'learned'?"),
         (tables(scorer="gausian"), "Did you mean 'gaussian'?"),
-        (tables(scorer="math:sqrt"), "expected a subclass of attnorm.attention.scorers.Scorer"),
+        (tables(scorer="math:sqrt"), "must be a subclass of attnorm.attention.scorers.Scorer"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -207,7 +207,7 @@ def test_a_wrong_prior_or_scorer_is_one_problem_a_site_that_names_its_key(attent
             "content.hiden=3: no such option; allowed: hidden, activation. Did you mean 'hidden'?",
         ),
         (tables(priors=["t5"], t5={"buckets": "x"}), "t5.buckets='x': allowed: whole numbers from 4"),
-        (tables(scorer="gaussian", gaussian={"sigma": 2}), "gaussian.sigma=2: no such option; gaussian takes none."),
+        (tables(scorer="gaussian", gaussian={"sigma": 2}), "gaussian.sigma=2: no such option; it takes none."),
         (tables(priors=["content"], content={"width": 3}), f"content.width=3: {OF_THE_MODEL}"),
         (tables(priors=["learned"], learned={"positions": 3}), f"learned.positions=3: {OF_THE_MODEL}"),
         (tables(scorer="bilinear", bilinear={"heads": 2}), f"bilinear.heads=2: {OF_THE_MODEL}"),
@@ -268,7 +268,7 @@ def test_what_has_no_gradient_is_refused_for_training():
 
 
 def test_an_option_without_a_default_has_to_be_given():
-    with pytest.raises(ValueError, match=r"prior 't5' needs a value for heads"):
+    with pytest.raises(ValueError, match=r"prior 't5': needs a value for heads"):
         build_prior("t5")
 
 

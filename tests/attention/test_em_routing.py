@@ -270,5 +270,5 @@ def test_keys_and_scale_are_needed_from_the_second_iteration_on():
     scores, k = problem(4, 5)
     with pytest.raises(ValueError, match="pass keys="):
         EMRouting(2)(scores, scale=1.0)
-    with pytest.raises(ValueError, match="scale=None: pass the scale"):
+    with pytest.raises(ValueError, match="em_routing: scale=None: alpha is the scale"):
         EMRouting(2)(scores, keys=k)

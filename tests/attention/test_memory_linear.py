@@ -12,6 +12,7 @@ from attnorm.attention import Mask, Normalizer, build_normalizer
 from attnorm.attention.linear import flash, kernels
 from attnorm.attention.linear.logsumexp import attention, logsumexp
 from attnorm.attention.normalizers import _key_bias as key_bias
+from attnorm.attention.normalizers.base import Given
 from attnorm.attention.normalizers.sinkhorn import marginal_error
 
 pytestmark = pytest.mark.numerical
@@ -68,7 +69,7 @@ def both_ways(module, mask, log_prior, n_queries=N, n_keys=N):
 
 def linear(module, mask, log_prior, dtype, n_queries=N, n_keys=N):
     def attend(q, k, v, log_prior=None):
-        assert key_bias.memory_linear(q, k, mask, log_prior)
+        assert key_bias.memory_linear(q, k, Given(mask, log_prior))
         return module.attend(q, k, v, mask, log_prior=log_prior)
 
     return run(attend, module, log_prior, dtype, n_queries, n_keys)
@@ -146,8 +147,8 @@ class InChannelsOnCPU(flash.InChannels):
         assert q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0
         return flash.FlashOnCPU().forward(q, k, v, None, scale)
 
-    def plain_backward(self, grad_out, q, k, v, out, logsumexp, scale):
-        return flash.FlashOnCPU().backward(grad_out, q, k, v, None, out, logsumexp, scale, False)[:3]
+    def plain_backward(self, grad_out, call):
+        return flash.FlashOnCPU().plain_backward(grad_out, call)
 
 
 @pytest.fixture
@@ -208,10 +209,10 @@ def test_no_table_of_queries_and_keys_is_made_forward_or_backward(variant):
 
 def test_what_the_mask_or_prior_says_pair_by_pair_takes_the_dense_path():
     q, k, _ = reference.make_qkv(N, N)
-    assert key_bias.memory_linear(q, k, None, None)
-    assert not key_bias.memory_linear(q, k, Mask(causal=True), None)
-    assert not key_bias.memory_linear(q, k, torch.ones(N, N, dtype=torch.bool), None)
-    assert not key_bias.memory_linear(q, k, None, torch.zeros(1, 1, N, N))
+    assert key_bias.memory_linear(q, k, Given(None, None))
+    assert not key_bias.memory_linear(q, k, Given(Mask(causal=True), None))
+    assert not key_bias.memory_linear(q, k, Given(torch.ones(N, N, dtype=torch.bool), None))
+    assert not key_bias.memory_linear(q, k, Given(None, torch.zeros(1, 1, N, N)))
 
 
 def test_logsumexp_and_attention_pass_gradcheck_with_a_bias():

@@ -11,7 +11,7 @@ from attnorm.attention import Mask, build_normalizer, check_attention, resolve_a
 from attnorm.attention.build import build_site_normalizer
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.normalizers.base import Given, Normalizer
 from attnorm.attention.scorers import ScaledDot
 from attnorm.attention.testing import check_normalizer
 from attnorm.optim import ParamGroups
@@ -108,7 +108,7 @@ def test_attend_uses_the_fast_paths_of_the_members_where_they_pay(monkeypatch):
     n_queries, n_keys, module = 250, 200, make(THREE, torch.float32)
     q, k, v = leaves(*reference.make_qkv(n_queries, n_keys, width=8, dtype=torch.float32, batch=1, heads=1))
     mask = Mask(queries=torch.arange(n_queries)[None] < 230, keys=torch.arange(n_keys)[None] < 170)
-    assert memory_linear(q, k, mask, None)
+    assert memory_linear(q, k, Given(mask))
     expected = module((q @ k.mT) * q.shape[-1] ** -0.5, mask) @ v
     wanted = reference.gradients(expected, [q, k, v, module.hybrid])
     with monkeypatch.context() as patch:

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_scorer
 from attnorm.attention.build import NORMALIZERS, build
 from attnorm.attention.normalizers._key_bias import memory_linear
+from attnorm.attention.normalizers.base import Given
 
 pytestmark = pytest.mark.numerical
 
@@ -81,7 +82,7 @@ def test_attend_and_its_gradients_equal_forward_times_values_at_lengths_where_a_
     key_prior = randn(1, 1, 1, n_keys, seed=9, dtype=torch.float32)
     for log_prior, scale in ((None, None), (key_prior.requires_grad_(), 0.2)):
         inputs = present([q, k, v, log_prior, *module.parameters()])
-        assert memory_linear(q, k, mask, log_prior)
+        assert memory_linear(q, k, Given(mask, log_prior))
         actual = module.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
         scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
         expected = module(scores, mask, log_prior=log_prior) @ v

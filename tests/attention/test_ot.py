@@ -399,7 +399,7 @@ def test_a_cost_may_be_a_trained_module():
         ({"cost": "torch.nn:Linear"}, "cost='torch.nn:Linear': needs in_features=<number> and out_features=<number>"),
         ({"cost": "attnorm.attention:Mask"}, "cost='attnorm.attention:Mask': not a function"),
         ({"cost": 3}, "cost 3"),
-        ({"costs": "squared_distance"}, "no option 'costs'.*gamma, cost"),
+        ({"costs": "squared_distance"}, "costs=.*no such option.*gamma, cost"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(options, message):

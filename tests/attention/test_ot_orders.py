@@ -262,6 +262,6 @@ def test_a_wrong_option_is_named_with_what_is_allowed(options, message):
 
 def test_alpha_is_needed_beyond_the_first_order():
     q, k = qk(4, 5)
-    for scale, message in ((None, "pass scale="), (0.0, "alpha must be above 0")):
+    for scale, message in ((None, "ot: scale=None: alpha is the scale"), (0.0, "ot: scale=0.0: alpha is the scale")):
         with pytest.raises(ValueError, match=message):
             OptimalTransport(order=2)(q @ k.mT, keys=k, scale=scale)

@@ -355,8 +355,8 @@ def test_no_tensor_of_queries_times_keys_times_width_is_made(monkeypatch, name):
         ("dot", {"alpha": float("inf")}, "alpha=inf: allowed: numbers above 0"),
         ("dot", {"hidden": 8}, "hidden=8: has no effect without learn='query'"),
         ("dot", {"unit_keys": "yes"}, "unit_keys='yes': allowed: true, false"),
-        ("torch.nn:Linear", {}, "expected a subclass of attnorm.attention.scorers.Scorer"),
-        ("math:sqrt", {}, "expected a subclass of attnorm.attention.scorers.Scorer"),
+        ("torch.nn:Linear", {}, "must be a subclass of attnorm.attention.scorers.Scorer"),
+        ("math:sqrt", {}, "must be a subclass of attnorm.attention.scorers.Scorer"),
     ],
 )
 def test_a_wrong_name_or_option_is_refused_with_what_is_allowed(name, options, words):

@@ -114,9 +114,8 @@ class DNAS(Normalizer):
 
     couples_queries, key_shift_invariant, least_mass, proportional_to_prior = "all", True, 1.0, True
 
-    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
-        s = masked_scores(scores, mask)
-        return softmax_over_keys(add_log_prior(s - logsumexp_over_queries(s), log_prior)).to(scores.dtype)
+    def weights(self, s, given):
+        return softmax_over_keys(add_log_prior(s - logsumexp_over_queries(s), given.log_prior))
 
 
 class Prefix(DNAS):
@@ -720,6 +719,11 @@ class MaskIsATensor(Softmax):
         return softmax_over_keys(add_log_prior(s, log_prior)).to(scores.dtype)
 
 
+class MaskIsATensorInWeights(Normalizer):
+    def weights(self, s, given):
+        return softmax_over_keys(add_log_prior(s.masked_fill(~given.mask, -torch.inf), given.log_prior))
+
+
 class NeedsKeysUndeclared(Softmax):
     def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
         return super().forward(scores + 0 * keys.sum(), mask, log_prior=log_prior)
@@ -729,6 +733,7 @@ class NeedsKeysUndeclared(Softmax):
     ("faulty", "first", "words"),
     [
         (MaskIsATensor, 0, "The mask is None here, and a dense mask works; use masked_scores(scores, mask)."),
+        (MaskIsATensorInWeights, 0, "a dense mask works; the scores of `weights` are masked already."),
         (NeedsKeysUndeclared, 0, "declare needs_keys = True"),
         (FiniteFill, 1, "masked weights"),
         (NaNOnDeadRows, 2, "weights of a dead row"),

@@ -25,7 +25,7 @@ def prepare(folder: Path, delay: float = 0.0) -> None:
         return checksum(path)
 
     cache._checksum = slow
-    splits = task_of(runs.tiny(f"paths.cache_dir={folder}").settings).splits()
+    splits = task_of(runs.tiny(f"paths.cache_dir={folder}")).splits()
     assert len(splits["train"]) == 200
     os._exit(0)
 

@@ -18,8 +18,8 @@ from faulty import check_nothing_lost, start, straight
 
 from attnorm.run import checkpoint as checkpoint_files
 from attnorm.run.checkpoint import read_checkpoint
+from attnorm.run.scalars import read_csv
 from attnorm.run.state import RunState, is_running, state_of
-from attnorm.training.csv_table import read_csv
 
 pytestmark = pytest.mark.slow
 KILLS = {"gigaword": 8, "mlm": 6, "vqa": 6}

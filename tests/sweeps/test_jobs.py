@@ -3,11 +3,12 @@
 import re
 
 import pytest
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from runs import CONF
 
-from attnorm.cli.check_jobs import start_hydra
+from attnorm.cli.check_jobs import composed, start_hydra
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.sweep import run_sweep
 from attnorm.config.arguments import as_typed, readable
@@ -130,3 +131,24 @@ def test_jobs_are_checked_with_the_groups_of_other_configuration_folders(tmp_pat
         assert compose("train", ["data=mine"])["data"]["train_size"] == 7
     finally:
         GlobalHydra.instance().clear()
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        ["task=mlm", "attention=hnas", "++seed=3", "++optimizer.lr=1e-3"],
+        ["++seed=3", "seed=4", "model=base", "++model.dropout=0.5", "~callbacks.progress"],
+        ["++attention.options={hnas: {start: 0.5}}", "++tags=[a,b]", "optimizer=adamax", "+trainer.benchmark=true"],
+        [
+            "++data.train=${paths.log_dir}/x",
+            "++trainer.strategy={_target_: a.B}",
+            "data=pair_files",
+            "seed=2",
+            "++seed=5",
+        ],
+    ],
+)
+def test_a_job_is_composed_as_hydra_composes_it(job):
+    start_hydra([CONF])
+    for _ in range(2):  # the second time, what its files give is known already
+        assert composed(job) == compose("train", job)

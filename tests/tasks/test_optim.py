@@ -9,7 +9,8 @@ from torch import nn
 
 from attnorm.attention.normalizers.hnas import HNAS
 from attnorm.attention.normalizers.softmax import Softmax
-from attnorm.optim import DECAYS, Optimization, ParamGroups
+from attnorm.optim import DECAYS, ParamGroups, read_optimization
+from attnorm.parts import Problems
 
 OPTIMIZER = {
     "_target_": "torch.optim.AdamW",
@@ -32,7 +33,10 @@ def names_by_group(model):
 
 def optimization(optimizer=None, **scheduler):
     """The settings above with these changes."""
-    return Optimization(OPTIMIZER | (optimizer or {}), SCHEDULER | scheduler)
+    problems = Problems()
+    read = read_optimization(OPTIMIZER | (optimizer or {}), SCHEDULER | scheduler, problems)
+    assert problems == []
+    return read
 
 
 def build(model, total_steps=10, optimizer=None, **scheduler):

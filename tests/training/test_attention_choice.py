@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 import pytest
 import runs
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from torch import nn
 
 from attnorm.config import resolve
 from attnorm.config.arguments import as_typed, readable, register_attention
+from attnorm.config.check_together import typed_keys
+from attnorm.config.read_parts import read_attention
 from attnorm.errors import ConfigError
+from attnorm.parts import class_of
 
 FILES = sorted(file.stem for file in (runs.CONF / "attention").glob("*.yaml"))
 MODELS = sorted(file.stem for file in (runs.CONF / "model").glob("*.yaml"))
@@ -64,6 +68,12 @@ def groups():
     return attention, {name: runs.plain(f"model={name}")["model"] for name in MODELS}
 
 
+def tables_of(cfg, typed=()):
+    """The attention tables for the configured model."""
+    model = class_of("model", cfg["model"])
+    return read_attention(cfg.get("attention", {}), cfg["model"], model, typed)
+
+
 def test_every_file_gives_every_model_the_normalizers_it_always_gave(groups):
     attention, models = groups
     assert {*PLACED} == {*attention} and {*MODEL_SITES} | WITH_OTHER_SITES == {*models}
@@ -74,13 +84,13 @@ def test_every_file_gives_every_model_the_normalizers_it_always_gave(groups):
         for file, tables in attention.items():
             cfg = {"model": model, "attention": tables}
             if sites and not {*sites} - {"decoder", "cross"} and file in BIDIRECTIONAL:  # no site can have it
-                [problem] = resolve.attention_problems(cfg, typed=())
+                [problem] = tables_of(cfg).problems
                 assert "no site uses it" in str(problem)
                 continue
-            assert resolve.attention_problems(cfg, typed=()) == []
+            assert tables_of(cfg).problems == []
             normalizers = dict(zip(SITES, PLACED[file], strict=True))
             priors = dict(zip(SITES, PRIORS.get(file, [[]] * 5), strict=True))
-            found = resolve.model_attention(cfg)
+            found = tables_of(cfg).resolved
             assert {site: found[site] for site in sites} == {site: normalizers[site] for site in sites}, (name, file)
             assert found["prior"] == {site: priors[site] for site in sites}
             assert found["scorer"] == dict.fromkeys(sites, "scaled_dot")
@@ -113,11 +123,11 @@ def of_model(cls, *typed):
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_model_with_a_new_site_needs_no_change_of_a_file(file):
-    found = resolve.model_attention(of_model(Captioner, f"attention={file}"))
+    found = tables_of(of_model(Captioner, f"attention={file}")).resolved
     default = "softmax" if file == "preference" else file
     assert found["image"] == default
     assert found["caption"] == ("softmax" if file in BIDIRECTIONAL else default)
-    assert resolve.attention_problems(of_model(Captioner, f"attention={file}"), typed=()) == []
+    assert tables_of(of_model(Captioner, f"attention={file}")).problems == []
 
 
 class Stack(nn.Module):
@@ -156,36 +166,36 @@ class Shaped(Stack):
 
 def test_a_model_sees_the_defaults_of_its_options_when_it_names_its_sites():
     cfg = {"model": {"_target_": f"{Stack.__module__}:Stack"}}
-    assert resolve.model_sites(cfg) == {"stack": False, "gate": True}
-    assert resolve.model_layers(cfg) == {"stack": 3, "gate": 3}
-    assert resolve.model_heads(cfg) == {"stack": 2, "gate": 2}
+    assert tables_of(cfg).sites == {"stack": False, "gate": True}
+    assert tables_of(cfg).layers == {"stack": 3, "gate": 3}
+    assert tables_of(cfg).heads == {"stack": 2, "gate": 2}
     cfg["model"] |= {"gated": False, "depth": 1}
-    assert resolve.model_layers(cfg) == {"stack": 1}
+    assert tables_of(cfg).layers == {"stack": 1}
     shaped = {"model": {"_target_": f"{Stack.__module__}:Shaped"}}
-    assert resolve.model_layers(shaped) == {"stack": None} and resolve.model_heads(shaped) == {"stack": 2}
+    assert tables_of(shaped).layers == {"stack": None} and tables_of(shaped).heads == {"stack": 2}
 
 
 def test_a_model_with_a_new_site_is_set_without_a_plus():
     typed = ("attention=hnas", "attention.caption=dnas_prefix", "attention.image=[hnas,softmax]")
     cfg = of_model(Captioner, *typed)
-    assert resolve.attention_problems(cfg, resolve.typed_keys(typed)) == []
-    assert resolve.run_label(cfg) == "hnas+softmax_caption-dnas_prefix"
-    assert resolve.attention_problems(of_model(Captioner, "attention.image=[dnas*3]")) == [
+    assert tables_of(cfg, typed_keys(OverridesParser.create().parse_overrides(list(typed)))).problems == []
+    assert resolve.run_label(cfg["model"], tables_of(cfg)) == "hnas+softmax_caption-dnas_prefix"
+    assert tables_of(of_model(Captioner, "attention.image=[dnas*3]"), None).problems == [
         "attention.image: 3 normalizers for 2 layers"
     ]
 
 
 def test_a_model_with_autoregressive_sites_only_is_told_what_to_use():
-    [problem] = resolve.attention_problems(of_model(Decoder, "attention=hnas"), typed=())
+    [problem] = tables_of(of_model(Decoder, "attention=hnas")).problems
     assert problem.startswith("attention._default_=hnas: no site uses it.") and "use hnas_prefix, or" in problem
-    assert resolve.attention_problems(of_model(Decoder, "attention=hnas_prefix"), typed=()) == []
-    [problem] = resolve.attention_problems(of_model(Decoder, "attention.caption=[softmax]"))
+    assert tables_of(of_model(Decoder, "attention=hnas_prefix")).problems == []
+    [problem] = tables_of(of_model(Decoder, "attention.caption=[softmax]"), None).problems
     assert "the model does not say how many layers caption has" in problem
 
 
 def test_keys_are_typed_one_by_one_or_as_a_table():
     overrides = ["attention=hnas", "attention.encoder=[dnas]", "attention.prior={encoder: [t5], x: [t5]}", "~data.test"]
-    found = resolve.typed_keys(overrides)
+    found = typed_keys(OverridesParser.create().parse_overrides(overrides))
     assert found == {"attention", "attention.encoder", "attention.prior.encoder", "attention.prior.x"}
 
 

@@ -7,11 +7,12 @@ import runs
 import torch
 import yaml
 
+from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.recording import record
+from attnorm.run.scalars import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
-from attnorm.training.csv_table import read_csv
 from attnorm.training.run_folder import load_weights
 
 EVERY_2 = ("callbacks=measures", "callbacks.attention_measures.every_n_steps=2")
@@ -45,12 +46,12 @@ def test_every_head_and_every_state_of_every_layer_has_a_row_at_every_recorded_s
 
 def test_the_values_are_those_of_the_first_examples_without_dropout(tmp_path):
     runs.tiny_run(tmp_path, *FEW, "attention=hnas")
-    cfg = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    cfg = resolve_recorded(yaml.safe_load((tmp_path / "config.yaml").read_text()))
     task = task_of(cfg, tmp_path)
     split = task.splits()["validation"]
     model = task.model(split.tokenizer).eval()
     load_weights(model, tmp_path / "checkpoints/last.ckpt")
-    first = next(iter(TokenBatches(split.lengths, cfg["data"]["batch_tokens"], shuffle=False)))
+    first = next(iter(TokenBatches(split.lengths, cfg.data.batch_tokens, shuffle=False)))
     batch = task.collator(split)[first]
     with torch.no_grad(), record(model) as layers:
         model(batch["source"][:3], batch["target"][:3])

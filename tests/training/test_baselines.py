@@ -1,8 +1,11 @@
 """A model that does not beat its baseline: who is told, and what to type."""
 
+from types import SimpleNamespace
+
 import pytest
 import runs
 
+from attnorm.resolved import TrainerConfig
 from attnorm.tasks.results import Results
 from attnorm.training import baselines
 
@@ -12,7 +15,7 @@ def scores(metrics, **found):
 
 
 def cfg(max_steps=None, max_epochs=None):
-    return {"trainer": {"max_steps": max_steps, "max_epochs": max_epochs}}
+    return SimpleNamespace(trainer=TrainerConfig(max_steps=max_steps, max_epochs=max_epochs))
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,11 @@ FOREIGN_NAMES = {
     "a prior": ("attention.prior.encoder", ["evil:HNAS"]),
     "a scorer": ("attention.scorer.encoder", "evil:HNAS"),
     "a cost, among the options": ("attention.options", {"ot": {"cost": "evil:cost"}}),
+    "a normalizer, with a dot": ("attention.encoder", "evil.HNAS"),
+    "a normalizer of several layers": ("attention.encoder", ["evil.HNAS*2"]),
+    "a prior, with a dot": ("attention.prior.encoder", ["evil.HNAS"]),
+    "a member of a mix": ("attention.options", {"mix": {"members": ["softmax", {"name": "evil.HNAS"}]}}),
+    "a bank, with a dot": ("attention.bank", {"encoder": "evil.HNAS"}),
 }
 
 

@@ -82,7 +82,7 @@ def test_a_missing_package_is_named_before_anything_is_trained(run, monkeypatch)
 
 def test_the_loss_is_summed_over_the_captions_of_an_image(run):
     """Against the captions one by one, each with its own copy of the image."""
-    task, split = task_of(run.config, run.folder), run.validation
+    task, split = task_of(run.resolved, run.folder), run.validation
     module = task.module(run.model, run.tokenizer, split)
     batch = task.collator(split)[MicroBatch([3, 0], 7)]
     assert batch["divisor"] == 7 and batch["owner"].tolist() == [0] * 5 + [1] * 5

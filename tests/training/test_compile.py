@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from tolerance import rounding
 
 from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers import _key_bias as key_bias
-from attnorm.config.check_compiler import check_compiler
 from attnorm.errors import ConfigError
 from attnorm.training import compiled
 from attnorm.training.compiled import CompiledModel
@@ -199,19 +197,6 @@ def test_inductor_and_the_memory_linear_path_agree(name, monkeypatch):
 
 
 # ----------------------------------------------------------------------------------------------- where it cannot work
-
-
-@pytest.mark.parametrize("named", [None, "no-such-compiler"])
-def test_without_a_compiler_the_setting_is_refused(named, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    if named is None:
-        monkeypatch.delenv("CXX", raising=False)
-    else:
-        monkeypatch.setenv("CXX", named)
-    assert list(check_compiler({"compile": False})) == []
-    with pytest.raises(ConfigError, match=r"run\.compile=true: .*C\+\+ compiler") as error:
-        tiny("run.compile=true")
-    assert (named or "g++ or clang++") in str(error.value)
 
 
 def test_a_compiler_that_fails_is_reported_before_training(tmp_path, monkeypatch):

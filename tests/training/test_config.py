@@ -5,6 +5,8 @@ import importlib.util
 import inspect
 import json
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from itertools import chain
 
@@ -21,12 +23,9 @@ from attnorm import resolved
 from attnorm.choices import choices
 from attnorm.cli import train as front
 from attnorm.cli.main import VERBS
-from attnorm.config import check_trainer, resolve
-from attnorm.config import validate as config
+from attnorm.config import check_trainer
 from attnorm.config.arguments import readable
-from attnorm.config.check_paths import PathsConfig
 from attnorm.config.components import FACTS
-from attnorm.config.validate import RunConfig
 from attnorm.data.sources.base import DOCUMENTS
 from attnorm.data.sources.gigaword import FILES
 from attnorm.data.sources.newswire import Newswire
@@ -35,8 +34,8 @@ from attnorm.imports import locate
 from attnorm.models.generation import Decoding
 from attnorm.optim import ParamGroups, warmup_decay
 from attnorm.parts import TARGET
+from attnorm.resolved import DataConfig, PathsConfig, RunConfig, StartConfig
 from attnorm.schema import parameters
-from attnorm.tasks.task import DataConfig, StartConfig
 
 YAML_FILES = sorted(runs.CONF.rglob("*.yaml"))
 GROUP_FILES = [file for file in YAML_FILES if file.parent != runs.CONF and file.parent.name != "hydra"]
@@ -164,8 +163,9 @@ def keys_of(file):
 def test_every_file_composes_alone_and_is_sound(needed, file):
     composed = runs.composed(*needed(file))
     cfg = OmegaConf.to_container(composed, resolve=True)
-    assert config.check(cfg) == []
-    assert front.check_composed(composed).settings == resolve.record_of(front.completed(cfg))
+    record = front.check_composed(composed).settings
+    assert front.check_settings(copy.deepcopy(record)).settings == record  # a record resolves to itself
+    assert record.keys() >= cfg.keys() - {"experiment", "debug", "hparams_search"}
 
 
 def test_a_file_that_is_only_a_base_is_refused_with_a_message():
@@ -288,9 +288,9 @@ def test_a_key_that_only_another_part_takes_is_refused():
 
 
 def test_a_key_below_a_value_is_refused():
-    cfg = runs.tiny()
+    cfg = copy.deepcopy(runs.tiny().settings)
     cfg["data"]["lowercase"] = {"bogus": True}
-    assert "data.lowercase" in " ".join(config.check(cfg))
+    assert "data.lowercase" in " ".join(runs.problems(cfg))
 
 
 # values
@@ -318,6 +318,16 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
     assert len(problems) == len(wrong)
     for key, value in wrong.items():
         assert [problem for problem in problems if problem.startswith(f"{key}={value}")] != [], key
+
+
+def test_a_mistyped_key_is_refused_before_lightning_is_imported():
+    code = "import sys; from attnorm.cli.main import run; print(run('train', sys.argv[1:]), *sys.modules)"
+    command = [sys.executable, "-c", code, "optimizer.lrr=1"]
+    ended = subprocess.run(command, cwd=runs.ROOT, capture_output=True, text=True, timeout=300, check=True)
+    exit_code, *modules = ended.stdout.split()
+    assert exit_code == "2" and "Did you mean 'lr'?" in ended.stderr
+    assert {"torch", "attnorm.config.resolve"} <= {*modules}
+    assert {"pytorch_lightning", "lightning_fabric", "datasets", "matplotlib"}.isdisjoint(modules)
 
 
 @pytest.mark.parametrize(
@@ -504,7 +514,7 @@ def test_no_value_of_any_key_breaks_the_check(group):
                 table = table[name]
             table[last] = odd
             try:
-                config.check(cfg)
+                runs.problems(cfg)
             except Exception as error:
                 broken.append(f"{group}.{key}={odd}: {type(error).__name__}: {error}")
     assert broken == []
@@ -536,7 +546,8 @@ def test_a_leak_is_refused_in_so_many_words():
         (("+tokenizer.vocab_sise=3",), "vocab_size"),
         (("+optimizer.lrr=3",), "Did you mean 'lr'?"),
         (("+optim.lr=3",), "Did you mean 'optimizer'?"),
-        (("attention.encoder=test_config:Nothing",), "cannot import"),
+        ((f"attention.encoder={__name__}:Nothing",), "has no Nothing"),
+        (("attention.encoder=attnorm.attention.normalizers.dnas.DNAZ",), "Did you mean 'DNAS'?"),
         (("attention.encoder=nowhere:Nothing",), "No module named 'nowhere'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -576,7 +587,7 @@ def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit
 
 
 def test_a_model_for_other_tasks_is_refused_with_the_models_that_fit():
-    problems = config.check(runs.plain("model=vqa_tiny"))
+    problems = runs.problems(runs.plain("model=vqa_tiny"))
     fitting = "use model=lstm_seq2seq, model=tiny"
     assert any(it.startswith("model: Pythia has the interface 'vqa', but") and it.endswith(fitting) for it in problems)
 
@@ -631,7 +642,7 @@ def test_any_other_trainer_key_passes_through():
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_runs_are_filed_under_what_was_resolved(changes, label):
-    assert resolve.run_label(runs.tiny(*changes)) == label
+    assert runs.tiny(*changes).label == label
     folder = runs.composed(*changes, hydra=True).hydra.run.dir
     assert folder.startswith(f"logs/gigaword/{label}/")
     assert "=" not in folder
@@ -639,8 +650,8 @@ def test_runs_are_filed_under_what_was_resolved(changes, label):
 
 def test_only_the_sites_of_the_model_are_recorded():
     cfg = runs.plain("attention=hnas")
-    assert [*resolve.record_of(cfg)["attention"]] == ["encoder", "decoder", "cross", "prior", "scorer", "options"]
-    encoder = resolve.record_of(runs.plain("attention=hnas", "task=mlm"))["attention"]
+    assert [*front.check_settings(cfg)["attention"]] == ["encoder", "decoder", "cross", "prior", "scorer", "options"]
+    encoder = front.check_settings(runs.plain("attention=hnas", "task=mlm"))["attention"]
     tables = {"prior": {"encoder": []}, "scorer": {"encoder": "scaled_dot"}, "options": cfg["attention"]["options"]}
     assert encoder == {"encoder": "hnas", **tables}
 
@@ -649,12 +660,12 @@ def test_only_the_sites_of_the_model_are_recorded():
 def test_options_of_what_stands_only_where_other_models_have_a_site_are_left_out(attention):
     """Typed as one word, a file of conf/attention sets options for all its sites; an option of a part that stands
     nowhere is still refused."""
-    assert config.check(runs.plain("task=mlm", f"attention={attention}")) == []
+    assert runs.problems(runs.plain("task=mlm", f"attention={attention}")) == []
     alone = ["task=vqa", "model.fusion=single", f"attention={attention}"]
-    assert config.check(runs.plain(*alone)) == []
-    record = resolve.record_of(runs.plain(*alone))["attention"]
+    assert runs.problems(runs.plain(*alone)) == []
+    record = front.check_settings(runs.plain(*alone))["attention"]
     assert record == {"prior": {}, "scorer": {}, "options": {}}
-    [problem] = config.check(runs.plain(*alone, "+attention.options.entmax.alpha=1.2"))
+    [problem] = runs.problems(runs.plain(*alone, "+attention.options.entmax.alpha=1.2"))
     assert problem.startswith("attention.options.entmax: has no effect, because no site uses 'entmax'")
 
 
@@ -668,11 +679,11 @@ def test_a_site_that_only_other_models_have_is_refused_where_it_was_typed(monkey
 
 @pytest.mark.parametrize(
     ("steps", "epochs", "task", "expected"),
-    [(None, None, 7, 7), (3, None, 7, 3), (None, 2, 7, None), (3, 2, 7, 3), (9, None, 7, 9)],
+    [("null", "null", 7, 7), (3, -1, 7, 3), ("null", 2, 7, None), (3, 2, 7, 3), (9, "null", 7, 9), (-1, -1, 7, 7)],
 )
 def test_the_tasks_limit_counts_only_where_the_trainer_has_none(steps, epochs, task, expected):
-    limits = {"trainer": {"max_steps": steps, "max_epochs": epochs}, "task": {"max_steps": task}}
-    assert resolve.max_steps(limits) == expected
+    limits = (f"trainer.max_steps={steps}", f"trainer.max_epochs={epochs}", f"task.max_steps={task}")
+    assert runs.tiny(*limits).max_steps == expected
 
 
 # what takes effect in a run

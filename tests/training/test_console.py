@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import runs
@@ -141,13 +142,15 @@ def test_scores_are_shown_with_two_digits_and_the_loss_with_three(screen):
 @pytest.mark.parametrize("text", ["[bold]not markup[/]", "[/]", "a [red] b", "back\\slash ["])
 def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
     console.show_samples([{"article": text, "title": text, "headline": text}])
-    console.show_start({"task": {"name": text}, "seed": 1}, text, [text], Path(text))
+    console.show_start(SimpleNamespace(task=SimpleNamespace(name=text), label=text, seed=1), [text], Path(text))
     console.show_scores(SCORES, text)
     assert screen.export_text().count(text) == 8
 
 
 def test_a_long_value_is_shown_whole(capsys):
-    console.show_start({"task": {"name": "mlm"}, "seed": 1}, "dnas", [], Path("/folder" * 40))
+    console.show_start(
+        SimpleNamespace(task=SimpleNamespace(name="mlm"), label="dnas", seed=1), [], Path("/folder" * 40)
+    )
     printed = capsys.readouterr().out
     assert "/folder" * 40 in printed
     assert all(line == line.rstrip() for line in printed.splitlines())

@@ -8,7 +8,6 @@ import runs
 import torch
 from tolerance import rounding
 
-from attnorm.config.validate import check
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.passages import Passages
 from attnorm.tasks.selection import selection_half
@@ -132,5 +131,5 @@ def test_each_site_takes_a_normalizer_of_its_own():
 )
 def test_settings_that_cannot_work_are_refused(typed, problem):
     overrides = (*runs.tiny_overrides(TASK), *typed.split())
-    found = check(runs.plain(*overrides), overrides=overrides)
+    found = runs.problems(runs.plain(*overrides), overrides=overrides)
     assert any(problem in it for it in found), found

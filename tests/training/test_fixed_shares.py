@@ -8,9 +8,9 @@ from attnorm.analysis.figures import draw_run
 from attnorm.cli import train as front
 from attnorm.errors import ConfigError
 from attnorm.models.vqa.mcan import MCAN
-from attnorm.training.callbacks.learned_scalars import COLUMNS
+from attnorm.run.fixed_shares import learned_shares
+from attnorm.run.scalars import COLUMNS
 from attnorm.training.csv_table import CsvTable
-from attnorm.training.fixed_shares import learned_shares
 
 HYBRID = {"encoder/0": {"": (0.5, 0.25)}, "encoder/2": {0: (0.5, 0.75), 1: (0.5, 1.0)}, "decoder/1/cross": {"": (0, 1)}}
 SOFTMAX = {"encoder/0": {"": (0.5, 0.3)}, "encoder/1": {"": (0.5, 0.9)}}

@@ -118,7 +118,7 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
         (("+trainer.benchmark=3",), "error: trainer.benchmark=3: "),
         (("attention.encoder=[dnas]",), "error: attention.encoder"),
         (("task=headlines",), "error: task=headlines: allowed: captioning, classify, "),
-        (("attention=softmx",), "uniform, or a normalizer as package.module:Class. Did you mean 'softmax'?"),
+        (("attention=softmx",), "uniform, or a normalizer as package.module.Class. Did you mean 'softmax'?"),
         (("seed=1,2",), "error: seed=1,2: several values start a sweep: type attnorm sweep, or add -m; a list is "),
         (("hnas",), "error: hnas: expected key=value\n"),
         (("--attention", "hnas"), "error: --attention: settings are typed without dashes, as in attention=<value>\n"),

@@ -18,8 +18,8 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
 from attnorm.models.load_weights import read_weights
 from attnorm.run import warm_start as init
+from attnorm.run.scalars import read_csv
 from attnorm.tasks.task import task_of
-from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", ",", "the", "a"]

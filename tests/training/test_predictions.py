@@ -12,6 +12,7 @@ from tolerance import rounding
 
 from attnorm.data.sampler import MicroBatch
 from attnorm.run.integrity import SEAL_LENGTH, digest, recorded_digest
+from attnorm.run.scalars import read_csv
 from attnorm.tasks import results
 from attnorm.tasks.headlines.rouge import Rouge
 from attnorm.tasks.input_hashes import hash_of_image
@@ -20,7 +21,6 @@ from attnorm.tasks.selection import selection_half
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.answers import accuracy
-from attnorm.training.csv_table import read_csv
 from attnorm.training.run_folder import load_weights
 
 IMPOSSIBLE = 4

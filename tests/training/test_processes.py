@@ -13,8 +13,11 @@ import torch
 from marks import slow
 from tolerance import rounding
 
-from attnorm.config.check_trainer import check_trainer
+from attnorm.config.check_trainer import check_trainer, read_trainer
+from attnorm.config.resolve import resolve_recorded
 from attnorm.errors import CheckpointError
+from attnorm.parts import Problems
+from attnorm.resolved import ResolvedConfig
 from attnorm.run import shards as sharded_checkpoint
 from attnorm.run.checkpoint import read_checkpoint, read_resumable
 from attnorm.run.config_file import read_config
@@ -69,7 +72,11 @@ def test_two_processes_train_what_one_trains(tmp_path, attention):
     typed = (f"attention={attention}", "trainer.accumulate_grad_batches=2")
     found = {way: trained(tmp_path / way, way, *typed) for way in ("one", "ddp", "fsdp")}
     start = runs.tiny(*SAME, *typed)
-    initial = task_of(start.settings).model(open_run(found["one"], read_config(found["one"]), "last")[0]).state_dict()
+    initial = (
+        task_of(start)
+        .model(open_run(found["one"], resolve_recorded(read_config(found["one"])), "last")[0])
+        .state_dict()
+    )
     assert max((weights(found["one"])[f"model.{name}"] - initial[name]).abs().max() for name in initial) > 0.01
     for way in ("ddp", "fsdp"):
         assert_equal_up_to_rounding(found["one"], found[way])
@@ -120,6 +127,13 @@ def test_a_parameter_without_dimensions_is_refused_by_name(tmp_path):
         FullySharded().shard(model)
 
 
+def problems_of(**trainer):
+    """The problems of the group `trainer` with these keys."""
+    problems = Problems()
+    check_trainer(read_trainer({"devices": 1, "accelerator": "cpu", **trainer}, problems), problems)
+    return problems
+
+
 @pytest.mark.parametrize(
     ("strategy", "text"),
     [
@@ -130,19 +144,19 @@ def test_a_parameter_without_dimensions_is_refused_by_name(tmp_path):
     ],
 )
 def test_a_wrong_strategy_is_named(strategy, text):
-    problems = check_trainer({"devices": 1, "accelerator": "cpu", "strategy": strategy})
+    problems = problems_of(strategy=strategy)
     assert len(problems) == 1 and text in problems[0]
 
 
 def test_several_machines_need_a_launcher():
-    [problem] = check_trainer({"devices": 1, "accelerator": "cpu", "strategy": "ddp", "num_nodes": 2})
+    [problem] = problems_of(strategy="ddp", num_nodes=2)
     assert "trainer.num_nodes=2: start the processes of all machines with torchrun or srun" in problem
 
 
 # the order of the data
 
 
-def order(cfg: dict, splits: dict, ranks: int, pieces: int, epochs: int = 2) -> bytes:
+def order(cfg: ResolvedConfig, splits: dict, ranks: int, pieces: int, epochs: int = 2) -> bytes:
     """The order of the examples as a file: one line per update, with the rows of all ranks and pieces."""
     lines = []
     for epoch in range(epochs):
@@ -163,7 +177,7 @@ def order(cfg: dict, splits: dict, ranks: int, pieces: int, epochs: int = 2) -> 
 
 @pytest.mark.parametrize("task", ["gigaword", "mlm"])
 def test_the_order_of_examples_does_not_depend_on_the_number_of_processes(tmp_path, task):
-    cfg = runs.tiny(task=task).settings
+    cfg = runs.tiny(task=task)
     splits = task_of(cfg).splits()
     files = {}
     for ranks, pieces in ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2)):
@@ -182,7 +196,7 @@ def test_the_order_of_examples_does_not_depend_on_the_number_of_processes(tmp_pa
 
 def scored(run: Path) -> tuple[dict, dict, list]:
     """Metrics, columns of the predictions and samples of a run's best checkpoint, as this process computes them."""
-    cfg = read_config(run)
+    cfg = resolve_recorded(read_config(run))
     tokenizer, model, _ = open_run(run, cfg, "best")
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

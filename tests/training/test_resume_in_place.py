@@ -20,6 +20,7 @@ from attnorm.cli.train import check_settings
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.key import run_key
 from attnorm.run.resume import newest_good
+from attnorm.run.scalars import read_csv
 from attnorm.run.state import LOCK, FolderLock, RunState, is_running, locked, state_of
 from attnorm.sweeps.state import holders
 from attnorm.tasks.task import Task
@@ -27,7 +28,6 @@ from attnorm.training import run_folder, slurm
 from attnorm.training.callbacks import checkpointing
 from attnorm.training.callbacks.checkpointing import Checkpoints
 from attnorm.training.callbacks.graceful_stop import GracefulStop
-from attnorm.training.csv_table import read_csv
 from attnorm.training.train import train
 
 SHORT = ("attention=hnas", "data.train_size=60", "trainer.max_steps=14")  # 6 updates per epoch

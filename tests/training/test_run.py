@@ -19,10 +19,10 @@ from torch.testing import assert_close
 from attnorm.cli import errors
 from attnorm.data.sampler import TokenBatches
 from attnorm.errors import ConfigError, Interrupted
+from attnorm.run.scalars import read_csv
 from attnorm.tasks.seq2seq import base as gigaword
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import throughput as callbacks
-from attnorm.training.csv_table import read_csv
 from attnorm.training.environment import git_state
 from attnorm.training.module import NonFiniteLoss, TrainingModule
 

@@ -10,14 +10,14 @@ from marks import slow
 from torch import nn
 
 from attnorm.data.loader import ResumableLoader
-from attnorm.run.checkpoint import AtomicCheckpointIO
+from attnorm.run.scalars import read_csv
 from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.task import task_of
 from attnorm.training import flops
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.throughput import TIMING_COLUMNS, Throughput
-from attnorm.training.csv_table import read_csv
+from attnorm.training.checkpoint_io import AtomicCheckpointIO
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.flops import flops_per_token, known_peak, peak_flops
 from attnorm.training.module import TrainingModule

@@ -15,9 +15,9 @@ from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch, TokenBatches
+from attnorm.run.scalars import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.training import console
-from attnorm.training.csv_table import read_csv
 from attnorm.training.module import TrainingModule
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train

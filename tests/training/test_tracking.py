@@ -19,11 +19,12 @@ from pytorch_lightning.loggers import Logger
 import attnorm
 from attnorm.analysis.figures import draw_run
 from attnorm.resolved import leaves
+from attnorm.run.scalars import read_csv
 from attnorm.training import loggers as tracking
 from attnorm.training import run_loggers
 from attnorm.training import train as training
 from attnorm.training.callbacks.throughput import Throughput
-from attnorm.training.csv_table import CsvTable, continue_history, read_csv
+from attnorm.training.csv_table import CsvTable, continue_history
 from attnorm.training.loggers import MetricsFile, has_wandb_key, markdown_table, thin
 from attnorm.training.train import train
 
@@ -175,14 +176,14 @@ def test_wandb_is_offline_without_a_key_unless_asked(nobody, monkeypatch, asked,
     monkeypatch.setattr(tracking.WandbLogger, "log_hyperparams", lambda *_: None)
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
-    cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={asked}", "tags=[a]", "seed=3")
+    cfg = runs.tiny("logger=wandb", f"logger.wandb.mode={asked}", "tags=[a]", "seed=3", "attention=hnas")
     monkeypatch.setenv("WANDB_RUN_GROUP", "sweep")
-    run_loggers.RunLoggers(cfg, nobody, "hnas").open()
+    run_loggers.RunLoggers(cfg, nobody).open()
     assert made["mode"] == made_with
     assert made["name"] == "gigaword hnas seed 3"
     assert (made["tags"], made["group"], made["project"]) == (["a"], "sweep", "attnorm")
     first = made["id"]
-    run_loggers.RunLoggers(cfg, nobody, "hnas").open()
+    run_loggers.RunLoggers(cfg, nobody).open()
     assert made["id"] == first == (nobody / "wandb_id.txt").read_text().strip()  # a resumed run goes on there
 
 

@@ -16,10 +16,10 @@ from visual_builders import roughen
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.scenes import Scenes
+from attnorm.run.scalars import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.module import views_of
 from attnorm.training import console
-from attnorm.training.csv_table import read_csv
 from attnorm.training.module import TrainingModule
 from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train

@@ -14,12 +14,12 @@ from attnorm.attention.multihead import observe
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.data.sampler import TokenBatches
 from attnorm.models.seq2seq import Seq2Seq
+from attnorm.run.scalars import read_csv, recorded_scalars
 from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks.attention_stats import AttentionStats, layer_label
-from attnorm.training.callbacks.learned_scalars import learned_scalars, recorded_scalars
-from attnorm.training.csv_table import read_csv
+from attnorm.training.callbacks.learned_scalars import learned_scalars
 from attnorm.training.run_folder import load_weights
 
 TWO = ("model.encoder_layers=2", "callbacks.attention_stats.every_n_steps=1", "task.max_steps=3")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sampler import MicroBatch
 from attnorm.run.opening import open_run, read_run
 from attnorm.tasks.task import task_of
@@ -36,9 +37,9 @@ def draw_boxes(run: Path, rows: list[int], trust_code: bool = False) -> "FigureS
     """
     from attnorm.analysis.notebook import FigureSet
 
-    cfg = read_run(run, trust_code)
-    if task_of(cfg).interface != "vqa":
-        raise ValueError(f"{run}: a run of task={cfg['task']['name']}; boxes are those of task=vqa")
+    cfg = resolve_recorded(read_run(run, trust_code))
+    if cfg.task_class.interface != "vqa":
+        raise ValueError(f"{run}: a run of task={cfg.task.name}; boxes are those of task=vqa")
     tokenizer, model, _ = open_run(run, cfg, "best")
     task: Any = task_of(cfg, run)  # with `views` and `answers`, as VqaTask has them
     split = task.splits(tokenizer, ("validation",))["validation"]

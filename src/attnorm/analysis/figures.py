@@ -11,9 +11,9 @@ import numpy as np
 
 from attnorm.attention.build import short_name
 from attnorm.run.config_file import read_config
+from attnorm.run.scalars import read_csv, recorded_scalars
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
-from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share, recorded_scalars
-from attnorm.training.csv_table import read_csv
+from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import LayerAttention, Reading, read
 from attnorm.analysis.figures import figures_of
-from attnorm.config.resolve import run_label
-from attnorm.config.validate import check_parts
+from attnorm.config.resolve import resolve_recorded
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, RunError
+from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import BEST
 from attnorm.run.opening import open_run, read_run
 from attnorm.tasks.results import Results
@@ -84,9 +84,14 @@ class Run:
         return pd.read_csv(self.folder / name)
 
     @cached_property
+    def resolved(self) -> ResolvedConfig:
+        """The configuration with its classes and typed groups."""
+        return resolve_recorded(self.config)
+
+    @cached_property
     def task(self) -> Task:
         """The task, which builds data and models from the configuration."""
-        return task_of(self.config, self.folder)
+        return task_of(self.resolved, self.folder)
 
     @property
     def model(self) -> nn.Module:
@@ -100,7 +105,7 @@ class Run:
 
     @cached_property
     def _opened(self) -> tuple[Tokenizer, nn.Module, int]:
-        return open_run(self.folder, self.config, self.checkpoint)
+        return open_run(self.folder, self.resolved, self.checkpoint)
 
     def evaluate(self, split: str = "validation") -> Results:
         """Scores the model on a split, "validation" or "test". Nothing is written.
@@ -109,8 +114,7 @@ class Run:
         """
         if split not in ("validation", "test"):
             raise ConfigError([Problem("split", "allowed: validation, test", split)])
-        if problems := check_parts(self.config, (split,)):
-            raise ConfigError(problems)
+        resolve_recorded(self.config, (split,))
         data = self.task.splits(self.tokenizer, (split,))[split]
         return self.task.score(self.task.module(self.model, self.tokenizer, data), data)
 
@@ -186,7 +190,7 @@ class Run:
     @property
     def name(self) -> str:
         """The attention and the seed of the run, for titles."""
-        return f"{run_label(self.config)} seed {self.config['seed']}"
+        return f"{self.resolved.label} seed {self.resolved.seed}"
 
     @cached_property
     def validation(self) -> Split:

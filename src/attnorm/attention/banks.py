@@ -6,13 +6,16 @@ occur there. A bank returns its templates as states (A, W). The layer projects t
 of the input (see `MultiHeadAttention`), and each layer has a bank of its own.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from attnorm.attention.build import build_part, normalizers_of, problem_of_part, short_name
+from attnorm.attention.build import normalizers_of, problem_of_part, short_name
 from attnorm.attention.option_checks import whole
+
+if TYPE_CHECKING:
+    from attnorm.attention.tables import AttentionTables
 
 
 class Templates(nn.Module):
@@ -53,22 +56,17 @@ def share_vocabulary(layers: nn.Module, tokens: Any) -> None:
             module.tokens = (tokens,)
 
 
-def bank_problems(attention: Mapping[str, Any], at_sites: Mapping[str, str | list[str]]) -> Iterator[str]:
-    """Banks of attention tables that cannot be built, or that have no effect with the normalizers of their site.
-
-    at_sites: the normalizer of each site, or its list with one per layer.
-    """
-    banks = {site: attention["bank"][site] for site in at_sites if attention["bank"].get(site) is not None}
-    for site, name in banks.items():
-        key, normalizers = f"attention.bank.{site}={name}", dict.fromkeys(normalizers_of(at_sites[site]))
+def bank_problems(tables: "AttentionTables") -> Iterator[str]:
+    """Banks of attention tables that cannot be built, or that have no effect with the normalizers of their site."""
+    for site, value in tables.at_sites.items():
+        if (name := tables.attention["bank"].get(site)) is None:
+            continue
+        key, names = f"attention.bank.{site}={name}", list(dict.fromkeys(normalizers_of(value)))
         try:
-            build_part("bank", name, dict(attention), width=1)
+            tables.build("bank", name)
         except ValueError as error:
-            yield problem_of_part(key, name, attention, error)
-        try:
-            built = [build_part("normalizer", it, dict(attention), heads=1, width=1) for it in normalizers]
-        except ValueError:
-            continue  # reported with the normalizer
-        if not any(it.takes_bank for it in built):
-            names = " and ".join(map(short_name, normalizers))
-            yield f"{key}: has no effect, because {names} gives no weight to templates outside the input; use ot"
+            yield problem_of_part(key, name, tables.attention, error)
+        built = tables.normalizers(names)
+        if len(built) == len(names) and not any(it.takes_bank for it in built):
+            listed = " and ".join(map(short_name, names))
+            yield f"{key}: has no effect, because {listed} gives no weight to templates outside the input; use ot"

@@ -10,56 +10,56 @@ from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
 from attnorm.attention.scorers import Scorer
-from attnorm.imports import construct, find, nearest, option_names
+from attnorm.imports import find, nearest, parameters
 
 NORMALIZERS = {
-    "softmax": "attnorm.attention.normalizers.softmax:Softmax",
-    "dnas": "attnorm.attention.normalizers.dnas:DNAS",
-    "hnas": "attnorm.attention.normalizers.hnas:HNAS",
-    "dnas_prefix": "attnorm.attention.normalizers.prefix:DNASPrefix",
-    "hnas_prefix": "attnorm.attention.normalizers.prefix:HNASPrefix",
-    "sinkhorn": "attnorm.attention.normalizers.sinkhorn:Sinkhorn",
-    "em_routing": "attnorm.attention.normalizers.em_routing:EMRouting",
-    "ot": "attnorm.attention.normalizers.ot:OptimalTransport",
-    "fenchel": "attnorm.attention.normalizers.fenchel:Fenchel",
-    "sparsemax": "attnorm.attention.normalizers.entmax:Sparsemax",
-    "entmax": "attnorm.attention.normalizers.entmax:Entmax",
-    "fusedmax": "attnorm.attention.normalizers.fusedmax:Fusedmax",
-    "constrained_softmax": "attnorm.attention.normalizers.constrained:ConstrainedSoftmax",
-    "constrained_sparsemax": "attnorm.attention.normalizers.constrained:ConstrainedSparsemax",
-    "fertility_softmax": "attnorm.attention.normalizers.fertility:FertilitySoftmax",
-    "fertility_sparsemax": "attnorm.attention.normalizers.fertility:FertilitySparsemax",
-    "argmax": "attnorm.attention.normalizers.argmax:Argmax",
-    "continuous": "attnorm.attention.normalizers.continuous:Continuous",
-    "mix": "attnorm.attention.normalizers.mix:Mix",
-    "uniform": "attnorm.attention.normalizers.null:UniformAttention",
-    "none": "attnorm.attention.normalizers.null:NoAttention",
+    "softmax": "attnorm.attention.normalizers.softmax.Softmax",
+    "dnas": "attnorm.attention.normalizers.dnas.DNAS",
+    "hnas": "attnorm.attention.normalizers.hnas.HNAS",
+    "dnas_prefix": "attnorm.attention.normalizers.prefix.DNASPrefix",
+    "hnas_prefix": "attnorm.attention.normalizers.prefix.HNASPrefix",
+    "sinkhorn": "attnorm.attention.normalizers.sinkhorn.Sinkhorn",
+    "em_routing": "attnorm.attention.normalizers.em_routing.EMRouting",
+    "ot": "attnorm.attention.normalizers.ot.OptimalTransport",
+    "fenchel": "attnorm.attention.normalizers.fenchel.Fenchel",
+    "sparsemax": "attnorm.attention.normalizers.entmax.Sparsemax",
+    "entmax": "attnorm.attention.normalizers.entmax.Entmax",
+    "fusedmax": "attnorm.attention.normalizers.fusedmax.Fusedmax",
+    "constrained_softmax": "attnorm.attention.normalizers.constrained.ConstrainedSoftmax",
+    "constrained_sparsemax": "attnorm.attention.normalizers.constrained.ConstrainedSparsemax",
+    "fertility_softmax": "attnorm.attention.normalizers.fertility.FertilitySoftmax",
+    "fertility_sparsemax": "attnorm.attention.normalizers.fertility.FertilitySparsemax",
+    "argmax": "attnorm.attention.normalizers.argmax.Argmax",
+    "continuous": "attnorm.attention.normalizers.continuous.Continuous",
+    "mix": "attnorm.attention.normalizers.mix.Mix",
+    "uniform": "attnorm.attention.normalizers.null.UniformAttention",
+    "none": "attnorm.attention.normalizers.null.NoAttention",
 }
 PRIORS = {
-    "uniform": "attnorm.attention.priors:Uniform",
-    "t5": "attnorm.attention.priors:T5",
-    "alibi": "attnorm.attention.priors:Alibi",
-    "learned": "attnorm.attention.priors:Learned",
-    "content": "attnorm.attention.priors:Content",
-    "unmasked": "attnorm.attention.priors:Unmasked",
-    "positional": "attnorm.attention.positional:Positional",
+    "uniform": "attnorm.attention.priors.Uniform",
+    "t5": "attnorm.attention.priors.T5",
+    "alibi": "attnorm.attention.priors.Alibi",
+    "learned": "attnorm.attention.priors.Learned",
+    "content": "attnorm.attention.priors.Content",
+    "unmasked": "attnorm.attention.priors.Unmasked",
+    "positional": "attnorm.attention.positional.Positional",
 }
 SCORERS = {
-    "scaled_dot": "attnorm.attention.scorers:ScaledDot",
-    "dot": "attnorm.attention.scorers:Dot",
-    "bilinear": "attnorm.attention.scorers:Bilinear",
-    "additive": "attnorm.attention.scorers:Additive",
-    "gaussian": "attnorm.attention.scorers:Gaussian",
+    "scaled_dot": "attnorm.attention.scorers.ScaledDot",
+    "dot": "attnorm.attention.scorers.Dot",
+    "bilinear": "attnorm.attention.scorers.Bilinear",
+    "additive": "attnorm.attention.scorers.Additive",
+    "gaussian": "attnorm.attention.scorers.Gaussian",
 }
 BANKS = {
-    "templates": "attnorm.attention.banks:Templates",
-    "vocabulary": "attnorm.attention.banks:Vocabulary",
+    "templates": "attnorm.attention.banks.Templates",
+    "vocabulary": "attnorm.attention.banks.Vocabulary",
 }
 REPEATED = re.compile(r"(.+?) ?\* ?([1-9]\d{0,3})")  # "hnas*6"
 
 
 def build_normalizer(name: str, **options: Any) -> Normalizer:
-    """Builds a normalizer from its name (a key of NORMALIZERS) or from a dotted path 'package.module:Class'.
+    """Builds a normalizer from its name (a key of NORMALIZERS) or from a dotted path 'package.module.Class'.
 
     Raises ValueError for an unknown name or option. The message lists the allowed ones and the closest match.
     """
@@ -69,7 +69,7 @@ def build_normalizer(name: str, **options: Any) -> Normalizer:
 def name_of(normalizer: Normalizer) -> str:
     """The key of NORMALIZERS for the class of a normalizer, or the name of a class that is not in the table."""
     cls = type(normalizer)
-    path = f"{cls.__module__}:{cls.__qualname__}"
+    path = f"{cls.__module__}.{cls.__qualname__}"
     return next((name for name, other in NORMALIZERS.items() if other == path), cls.__name__)
 
 
@@ -91,38 +91,43 @@ PARTS = {  # the parts of a site: for each kind, the built-in names and the base
 }
 
 
-def build(kind: str, name: str, options: dict[str, Any]) -> Any:
-    """Builds a part of a site from its name or dotted path."""
-    table, base = PARTS[kind]
-    return construct(kind, name, table, options, base)
-
-
 SIZES = ("heads", "width", "positions", "place")  # facts that an option must not contradict
+
+
+def build(kind: str, name: str, options: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Any:
+    """Builds a part of a site from its name or dotted path.
+
+    facts: what only the model knows. A fact is passed only if the class takes it.
+
+    Raises ValueError. If an option is wrong, its cause starts with this option.
+    """
+    cls = find(kind, name, *PARTS[kind])
+    takes = parameters(cls)
+    known = {fact: value for fact, value in facts.items() if fact in takes} if facts else {}
+    try:
+        for option, value in options.items():
+            if option in known and option in SIZES:
+                raise ValueError(f"{option}={value!r}: not an option here; the model determines it")
+            if option not in takes:
+                free = [other for other in takes if other not in known or other not in SIZES]
+                allowed = f"allowed: {', '.join(free)}" if free else "it takes none"
+                raise ValueError(f"{option}={value!r}: no such option; {allowed}.{nearest(option, free)}")
+        given = known | dict(options)
+        if missing := [option for option, it in takes.items() if it.default is it.empty and option not in given]:
+            raise ValueError(f"needs a value for {', '.join(missing)}")
+        return cls(**given)
+    except ValueError as error:
+        raise ValueError(f"{kind} {name!r}: {error}") from error
 
 
 def short_name(name: str) -> str:
     """The key of a part's options: its name, or the class name if it is a dotted path."""
-    return str(name).rpartition(":")[2]
+    return name.replace(":", ".").rpartition(".")[2]
 
 
-def build_part(kind: str, name: str, attention: dict[str, Any], **facts: Any) -> Any:
-    """Builds a normalizer, prior or scorer from its configured options and from the `facts` that only the model knows.
-
-    A fact is passed only if the class takes it.
-    """
-    takes = option_names(find(kind, name, *PARTS[kind]))
-    known = {fact: value for fact, value in facts.items() if fact in takes}
-    options = [option for option in takes if option not in known or option not in SIZES]
-    typed = attention["options"].get(short_name(name)) or {}
-    for option, value in typed.items():
-        if option not in options:
-            allowed = f"allowed: {', '.join(options)}" if options else f"{name} takes none"
-            problem = f"no such option; {allowed}." + nearest(option, options)
-            if option in takes:
-                problem = "not an option here; the model determines it"
-            error = ValueError(f"{option}={value!r}: {problem}")
-            raise ValueError(f"{kind} {name!r}: {error}") from error
-    return build(kind, name, {**known, **typed})
+def build_part(kind: str, name: str, attention: Mapping[str, Any], **facts: Any) -> Any:
+    """Builds a normalizer, prior, scorer or bank with the options that the attention tables have for it."""
+    return build(kind, name, attention["options"].get(short_name(name)) or {}, facts)
 
 
 def problem_of_part(key: str, name: str, attention: Mapping[str, Any], error: ValueError) -> str:

@@ -1,5 +1,6 @@
 """Short names for the attention of a model, derived from its tables (`attnorm.attention.tables`)."""
 
+from collections.abc import Mapping
 from itertools import groupby
 
 from attnorm.attention.build import normalizers_of, short_name
@@ -11,7 +12,7 @@ def label_of(value: str | list[str]) -> str:
     return "+".join(name if count == 1 else f"{name}*{count}" for name, count in runs)
 
 
-def attention_label(attention: dict, sites: dict[str, bool]) -> str:
+def attention_label(attention: dict, sites: Mapping[str, bool]) -> str:
     """The name of a run's attention, derived from the resolved tables and used in the path of the run folder.
 
     It starts with the normalizer of the first site, followed by each other site that is not plain softmax, then by the
@@ -27,7 +28,7 @@ def attention_label(attention: dict, sites: dict[str, bool]) -> str:
     return "_".join(parts)
 
 
-def describe_sites(attention: dict, sites: dict[str, bool]) -> str:
+def describe_sites(attention: dict, sites: Mapping[str, bool]) -> str:
     """The normalizer of every site, such as 'encoder hnas; decoder, cross softmax (autoregressive)'; '' without a site.
 
     attention: resolved tables. sites: as in `attention_label`.

@@ -16,12 +16,11 @@ from attnorm.analysis.boxes import draw_boxes
 from attnorm.analysis.captions import draw_words, has_pixels, looks
 from attnorm.analysis.notebook import FigureSet
 from attnorm.analysis.run import Run
-from attnorm.cli.evaluate import check, configurations
+from attnorm.cli.evaluate import configurations
 from attnorm.config.arguments import quoted
 from attnorm.config.overrides import EvalCommand, read_command
 from attnorm.errors import ConfigError, Problem
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
-from attnorm.training import console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,15 +54,14 @@ STATES = {
 
 def show_attention(arguments: list[str], defaults: dict, conf: Path) -> None:
     """Draws figures, writes tables, and prints the measures of the attention of one or two runs."""
-    console.quiet_libraries()
+    progress.quiet_libraries()
     command = read_attention(arguments, defaults)
     settings = command.settings
     folders = run_folders(settings)
     readings, runs = [], []
     for folder in folders:
         _, cfg = configurations(folder, command, conf)
-        check(cfg, ())
-        runs.append(Run(folder, cfg, settings["ckpt"]))
+        runs.append(Run(folder, cfg.settings, settings["ckpt"]))
         found = runs[-1].reading(settings["text"], example=settings["example"])
         readings.append(found.select(settings["layers"], settings["heads"]))
     target = Path(settings["folder"] or folders[0] / "figures" / "attention")

@@ -1,8 +1,8 @@
 """Composing and checking the jobs of a sweep, in a process of its own.
 
-`python -m attnorm.cli.check_jobs <configuration folder>...` reads a line of JSON with the overrides of a job from
-standard input, writes a line with what it found to standard output, and ends when its input ends. The sweep itself
-thereby needs neither PyTorch nor the parts that the jobs name, and several of these processes check many jobs faster.
+`python -m attnorm.cli.check_jobs <configuration folder>...` reads lines from standard input, each a JSON list of jobs
+(the overrides of each), writes a line with what it found out about them, and ends when its input ends. The sweep itself
+thereby needs neither PyTorch nor the parts that the jobs name.
 """
 
 import json
@@ -10,17 +10,17 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnorm.errors import Problem, key_of
+from omegaconf import DictConfig, OmegaConf
 
-PER_PROCESS = 40  # jobs; starting a process takes as long as checking about this many
+from attnorm.errors import Problem, key_of
+from attnorm.resolved import ResolvedConfig
 
 
 @dataclass
@@ -47,15 +47,14 @@ class Checked:
 
 
 class Checker:
-    """Processes that check jobs, used as a context manager.
+    """A process that checks jobs, used as a context manager.
 
     folders: the configuration folder, and those of `--config-dir`.
     """
 
     def __init__(self, folders: Sequence[Path]):
         self.command = [sys.executable, "-P", "-m", "attnorm.cli.check_jobs", *map(str, folders)]
-        self.processes: list[subprocess.Popen] = []
-        self.lock = threading.Lock()
+        self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "Checker":
         return self
@@ -64,40 +63,23 @@ class Checker:
         self.close()
 
     def close(self) -> None:
-        """Ends the processes; they start again when they are needed."""
-        processes, self.processes = self.processes, []
-        for process in processes:
+        """Ends the process; it starts again when it is needed."""
+        if self.process is not None:
             with suppress(BrokenPipeError):
-                process.stdin.close()  # type: ignore[union-attr]
-            process.wait()
+                self.process.communicate()
+            self.process = None
 
     def check(self, jobs: Sequence[Sequence[str]]) -> list[Checked]:
-        """What is found out about each of these lists of overrides. Raises RuntimeError if a process dies."""
-        wanted = min(len(os.sched_getaffinity(0)), 1 + len(jobs) // PER_PROCESS)
-        while len(self.processes) < wanted:
-            self.processes.append(
-                subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            )
-        free = list(self.processes)
-
-        def one(overrides: Sequence[str]) -> Checked:
-            with self.lock:
-                process = free.pop()
-            try:
-                process.stdin.write(json.dumps(list(overrides)) + "\n")  # type: ignore[union-attr]
-                process.stdin.flush()  # type: ignore[union-attr]
-                line = process.stdout.readline()  # type: ignore[union-attr]
-            finally:
-                with self.lock:
-                    free.append(process)
-            if not line:
-                raise RuntimeError(f"checking {' '.join(overrides)}: the process died with code {process.wait()}")
-            found = Checked(**json.loads(line))
-            found.problems = [(key, text) for key, text in found.problems]
-            return found
-
-        with ThreadPoolExecutor(len(self.processes)) as threads:
-            return list(threads.map(one, jobs))
+        """What is found out about each of these lists of overrides. Raises RuntimeError if the process dies."""
+        if self.process is None:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdin is not None and self.process.stdout is not None  # both are pipes
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps([list(job) for job in jobs]) + "\n")
+            self.process.stdin.flush()
+        if not (line := self.process.stdout.readline()):
+            raise RuntimeError(f"the process that checks jobs died with code {self.process.wait()}")
+        return [Checked(**job | {"problems": list(map(tuple, job["problems"]))}) for job in json.loads(line)]
 
 
 def main(folders: Sequence[str]) -> int:
@@ -105,14 +87,15 @@ def main(folders: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the sweep, and thereby the input of this process
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries and parts print must not mix with the answers
+    from attnorm.progress import quiet_libraries
     from attnorm.run.trust import find_own_parts
-    from attnorm.training.console import quiet_libraries
 
     find_own_parts("sweep", ())
     start_hydra(list(map(Path, folders)))
     quiet_libraries()
     for line in sys.stdin:
-        print(json.dumps(asdict(check_job(json.loads(line), Path(folders[0])))), file=answers, flush=True)
+        found = [asdict(check_job(job, Path(folders[0]))) for job in json.loads(line)]
+        print(json.dumps(found), file=answers, flush=True)
     return 0
 
 
@@ -138,7 +121,6 @@ def start_hydra(folders: Sequence[Path]) -> None:
 
 def check_job(overrides: Sequence[str], conf: Path) -> Checked:
     """Composes one job and checks it."""
-    from hydra import compose
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -149,36 +131,66 @@ def check_job(overrides: Sequence[str], conf: Path) -> Checked:
 
     register_attention(overrides)
     try:
-        return facts(check_composed(compose("train", list(overrides)), overrides=as_typed(overrides)).settings)
+        return facts(check_composed(composed(overrides), overrides=as_typed(overrides)))
     except ConfigError as error:
         return Checked([(key_of(problem), str(problem)) for problem in error.problems])
     except (HydraException, OmegaConfBaseException) as error:
         return Checked([("", str(Problem.about("", explain_hydra_error(str(error), conf))))])
 
 
-def facts(cfg: dict[str, Any]) -> Checked:
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """The composed configuration of a job: what its files give, with single keys set as Hydra sets them.
+
+    The jobs of a sweep share few choices of files, and composing files takes most of the time of a check.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    keys = []
+    for override in overrides:
+        name = override.lstrip("+").partition("=")[0]
+        if name not in groups() and not name.startswith(("~", "hydra.")) and not {"/", "@"} & set(name):
+            keys.append(override)
+    cfg = of_files(*[override for override in overrides if override not in keys]).copy()
+    for parsed in OverridesParser.create().parse_overrides(keys):
+        OmegaConf.update(cfg, parsed.key_or_group, parsed.value(), force_add=True)
+    return cfg
+
+
+@cache
+def groups() -> set[str]:
+    """The groups of files at the top level."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    return set(GlobalHydra.instance().config_loader().list_groups(""))
+
+
+@cache
+def of_files(*overrides: str) -> DictConfig:
+    """What the files that these overrides choose give."""
+    from hydra import compose
+
+    return compose("train", list(overrides))
+
+
+def facts(config: ResolvedConfig) -> Checked:
     """What a sweep has to know of a checked configuration."""
     import torch
 
-    from attnorm.parts import class_of
     from attnorm.run.key import run_key
-    from attnorm.tasks.task import Task
 
-    trainer = cfg["trainer"]
-    accelerator, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
+    accelerator = config.trainer.accelerator
     uses_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     named = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
-    objective = class_of("task", cfg["task"], Task).objective()
-    monitor, mode = objective or (None, None)
+    monitor, mode = config.task_class.objective() or (None, None)
     return Checked(
-        key=run_key(cfg),
-        task=cfg["task"]["name"],
-        log_dir=cfg["paths"]["log_dir"],
+        key=run_key(config.settings),
+        task=config.task.name,
+        log_dir=config.paths.log_dir,
         monitor=monitor,
         mode=mode,
-        devices=devices,
-        nodes=trainer.get("num_nodes") or 1,
+        devices=config.trainer.devices,
+        nodes=config.trainer.num_nodes or 1,
         uses_gpu=uses_gpu,
         gpus=named if uses_gpu else [],
     )

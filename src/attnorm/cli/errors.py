@@ -97,7 +97,7 @@ def in_our_words(message: str) -> str:
         r"Could not find '([\w/]+)/([^'/]+)'\n\nAvailable options in [^\n]*\n((?:\t[^\n]*\n?)+)", message
     ):
         group, name, options = found[1], found[2], [line.strip() for line in found[3].splitlines()]
-        own = ", or a normalizer as package.module:Class" if group == "attention" else ""
+        own = ", or a normalizer as package.module.Class" if group == "attention" else ""
         return Problem(group, f"allowed: {', '.join(options)}{own}.{nearest(name, options)}", name)
     if found := re.search(r"Ambiguous value for argument '\+*([^=']+)=(.*?)'\n", message):
         key, values = found.groups()

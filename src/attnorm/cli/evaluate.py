@@ -5,11 +5,11 @@ from pathlib import Path
 from attnorm import progress
 from attnorm.cli.score_predictions import METRICS, OF_FILES, score_file
 from attnorm.config.overrides import EvalCommand, changed, read_command
-from attnorm.config.resolve import run_label
-from attnorm.config.validate import check_parts
+from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sources.base import Source
 from attnorm.errors import ConfigError
 from attnorm.parts import TARGET
+from attnorm.resolved import ResolvedConfig
 from attnorm.run.config_file import Recorded
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.opening import open_run, read_run
@@ -26,7 +26,7 @@ OF_RUNS = ("run", "split", "ckpt", "trust_code")  # eval.py's keys about runs; t
 def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     """Scores a run on a split and writes eval_<split>.json, and what the model wrote, into its folder; or, with
     `metric`, a file of predictions."""
-    console.quiet_libraries()
+    progress.quiet_libraries()
     command = read_command(arguments, defaults)
     if command.settings["metric"] is not None:
         return score_file(command, OF_RUNS)
@@ -38,8 +38,7 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
     run, split = Path(command.settings["run"]), command.settings["split"]
     if split not in SPLITS:
         raise ConfigError([f"split={split}: allowed: {', '.join(SPLITS)}"])
-    trained, cfg = configurations(run, command, conf)
-    check(cfg, (split,))
+    trained, cfg = configurations(run, command, conf, (split,))
     tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
     task = task_of(cfg, run)
     data = task.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
@@ -55,34 +54,30 @@ def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
         "checkpoint": command.settings["ckpt"],
         "step": step,
         "typed": dict(command.typed),
-        "data": cfg["data"],
+        "data": cfg.settings["data"],
         **scores.record(),
     }
     write_json(run / f"{name}.json", record)
-    console.show_scores(scores, run_label(cfg))
+    console.show_scores(scores, cfg.label)
     console.show_warnings(unbeaten(scores))
     progress.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
 
 
-def cleaner(trained: dict, cfg: dict) -> Source:
+def cleaner(trained: Recorded, cfg: ResolvedConfig) -> Source:
     """The source whose cleaning a run keeps: its own, also with `data=<another source>`; its options may be changed.
 
     trained: the configuration that the run was trained with; cfg: the one that is asked for now.
     """
-    same = cfg["data"][TARGET] == trained["data"][TARGET]
-    return task_of(cfg if same else trained).source()
+    same = cfg.settings["data"][TARGET] == trained["data"][TARGET]
+    return task_of(cfg if same else resolve_recorded(trained)).source()
 
 
-def configurations(run: Path, command: EvalCommand, conf: Path) -> tuple[Recorded, Recorded]:
-    """A run's configuration, as it was trained and with the overrides applied."""
+def configurations(
+    run: Path, command: EvalCommand, conf: Path, splits: tuple[str, ...] = ()
+) -> tuple[Recorded, ResolvedConfig]:
+    """A run's configuration, as it was trained and with the overrides applied. splits: as in `resolve_recorded`."""
     recorded = read_run(run, command.settings["trust_code"], [key for key, _ in command.typed])
-    return recorded, changed(recorded, command.typed, conf)
-
-
-def check(cfg: dict, splits: tuple[str, ...]) -> None:
-    """Raises ConfigError with every problem of a run's configuration as it was changed."""
-    if problems := check_parts(cfg, splits):
-        raise ConfigError(problems)
+    return recorded, resolve_recorded(changed(recorded, command.typed, conf), splits)
 
 
 def free_name(run: Path, stem: str) -> str:

@@ -14,14 +14,13 @@ from attnorm.config.overrides import read_command
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.schema import Count, Text, WholeNumber, value_problems
-from attnorm.training import console
 
 TYPES = {"out": Text, "lines": Count, "tokens": Count, "draws": Count, "seed": WholeNumber, "trust_code": bool}
 
 
 def draw_figures(arguments: list[str], defaults: dict[str, Any], conf: Path) -> None:
     """Draws the named figures into a folder, and prints what to see in them."""
-    console.quiet_libraries()
+    progress.quiet_libraries()
     figures, settings, out = read_figures(arguments, defaults)
     for name, figure in figures.items():
         if figure.models == ("t5",) and ALL in arguments and not has_transformers():

@@ -29,7 +29,7 @@ def train(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None
     from attnorm.analysis.run import load_run
     from attnorm.cli.resume import resume_in
     from attnorm.config.arguments import readable, run_to_resume
-    from attnorm.training.console import quiet_libraries
+    from attnorm.progress import quiet_libraries
 
     quiet_libraries()
     arguments = readable([*overrides, *typed(settings)])
@@ -64,10 +64,10 @@ def train_new(arguments: list[str], config_dir: Path | None) -> Path:
     cfg, run = composed(arguments, config_dir)
     settings, overrides = plain_settings(cfg), as_typed(arguments)
     checked = check_settings(settings, overrides=overrides)
-    if checked["resume"] == AUTO:
+    if checked.resume == AUTO:
         checked = check_settings({**settings, **continued(checked)}, overrides=overrides)
-    continues = checked["resume"] not in (None, AUTO)
-    folder = Path(checked["resume"]) if continues else claim_folder(run, checked["ckpt_path"])
+    continues = checked.resume not in (None, AUTO)
+    folder = Path(str(checked.resume)) if continues else claim_folder(run, checked.ckpt_path)
     train_in(checked, folder, overrides, draw=draw_run)
     return folder
 

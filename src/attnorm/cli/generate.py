@@ -9,32 +9,30 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attnorm.cli.evaluate import check, cleaner, configurations
+from attnorm.cli.evaluate import cleaner, configurations
 from attnorm.config.overrides import read_command
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError, DataError, Problem
-from attnorm.progress import bar
+from attnorm.progress import bar, quiet_libraries
 from attnorm.run.opening import open_run
 from attnorm.schema import Count, value_problems
 from attnorm.tasks.task import Task, task_of
-from attnorm.training import console
 
 
 def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
     """Writes one text per line for one input per line, in order, as soon as a chunk of them is done."""
-    console.quiet_libraries()
+    quiet_libraries()
     command = read_command(arguments, defaults)
     run, source, chunk = Path(command.settings["run"]), str(command.settings["input"]), command.settings["chunk"]
     if problems := value_problems("chunk", chunk, Count):
         raise ConfigError(problems)
     trained, cfg = configurations(run, command, conf)
-    check(cfg, ())
     if source != "-" and (problem := unreadable(Path(source))):
         raise ConfigError([f"input={source}: {problem}; - reads standard input"])
     task = task_of(cfg, run)
     if type(task).generate is Task.generate:
-        raise ConfigError([Problem("run", f"the models of task={cfg['task']['name']} write no text", run)])
+        raise ConfigError([Problem("run", f"the models of task={cfg.task.name} write no text", run)])
     tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
     of_source = cleaner(trained, cfg)
     total = count_lines(Path(source)) if Path(source).is_file() else None

@@ -10,7 +10,6 @@ from hydra.core.override_parser.types import Override
 
 from attnorm.choices import own_folder
 from attnorm.config.arguments import as_typed, readable, register_attention, wrong_choices
-from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
@@ -68,7 +67,7 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
             problems.append(Problem.about(key, f"{argument}: {REFUSED[key]}"))
         elif "." not in key and (suggestion := nearest(key, OWN, cutoff=0.7)) and not is_of_runs(key, folders):
             problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
-    problems += [*renamed(theirs), *wrong_choices(readable(theirs, is_sweep=True))]
+    problems += wrong_choices(readable(theirs, is_sweep=True))
     if problems:
         raise ConfigError(problems)
     settings = SweepSettings(**values)
@@ -89,7 +88,7 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
 
 def is_of_runs(key: str, folders: Sequence[Path]) -> bool:
     """Whether a key without a dot is one of the runs: a group, or one of the keys at the top level."""
-    from attnorm.config.validate import RunConfig  # imports torch
+    from attnorm.resolved import RunConfig
 
     return key in names_of(RunConfig) or any((folder / key).is_dir() for folder in folders)
 

@@ -22,7 +22,7 @@ def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
     """
     from attnorm.cli.train import check_settings, start
     from attnorm.config.resume import recorded_settings
-    from attnorm.training.console import quiet_libraries
+    from attnorm.progress import quiet_libraries
     from attnorm.training.environment import is_first_rank
     from attnorm.training.rendezvous import decided_by_first
 
@@ -53,17 +53,17 @@ def checkpoint_of(folder: Path, settings: Mapping[str, Any], is_changed: bool) -
     return str(newest_good(folder) or settings["ckpt_path"] or "")
 
 
-def continued(cfg: ResolvedConfig) -> Mapping[str, Any]:
+def continued(config: ResolvedConfig) -> Mapping[str, Any]:
     """The settings `resume` and `ckpt_path` with which `resume=auto` continues; none of them for a new run."""
     from attnorm.run.resume import newest_unfinished
     from attnorm.training.environment import is_first_rank
     from attnorm.training.rendezvous import decided_by_first
 
-    folder = decided_by_first("resumed_run", lambda: str(newest_unfinished(cfg, cfg.label) or ""))
+    folder = decided_by_first("resumed_run", lambda: str(newest_unfinished(config) or ""))
     if is_first_rank():
         none = "there is no unfinished run with these settings, so a new one starts"
         print(f"resume=auto: {f'continuing {folder}' if folder else none}", flush=True)
     if not folder:
         return {}
-    checkpoint = decided_by_first("checkpoint", lambda: checkpoint_of(Path(folder), cfg, is_changed=False))
+    checkpoint = decided_by_first("checkpoint", lambda: checkpoint_of(Path(folder), config.settings, is_changed=False))
     return {"resume": folder, "ckpt_path": checkpoint or None}

@@ -16,7 +16,6 @@ from attnorm.choices import own_folder
 from attnorm.cli.errors import completing, dashed, exit_code, to_the_end
 from attnorm.cli.resume import continued, resume_in
 from attnorm.config.arguments import AUTO, as_typed, readable, register_attention, run_to_resume, wrong_choices
-from attnorm.config.renamed import renamed
 from attnorm.errors import ConfigError, Problem
 from attnorm.resolved import ResolvedConfig
 
@@ -25,17 +24,10 @@ def register_resolvers() -> None:
     """`${attention_label:}`: the name that a run is filed under, by what was resolved."""
 
     def label(*, _root_: DictConfig) -> str:
-        from attnorm.attention.tables import check_attention
-        from attnorm.config.resolve import model_sites, run_label, with_defaults
+        from attnorm.config.resolve import label_of
 
         groups = ("attention", "model", "data", "task")
-        cfg = {key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups if key in _root_}
-        try:
-            cfg = completed(with_defaults(cfg))
-            problems = check_attention(cfg["attention"], model_sites(cfg), typed=())
-        except ConfigError:
-            return "unknown"
-        return "unknown" if problems else run_label(cfg)
+        return label_of({key: OmegaConf.to_container(_root_[key], resolve=True) for key in groups if key in _root_})
 
     OmegaConf.register_new_resolver("attention_label", label, replace=True)
 
@@ -71,7 +63,7 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
             errors.append(error)  # raised here, it would make Hydra print a line of its own
 
     def one_run() -> int:
-        early = [dashed(arguments, conf), renamed(arguments), completing(arguments), wrong_choices(arguments)]
+        early = [dashed(arguments, conf), completing(arguments), wrong_choices(arguments)]
         if problems := [problem for found in early for problem in found]:
             raise ConfigError(problems)
         sys.argv = [typed[0], *arguments]
@@ -94,28 +86,28 @@ def run_train(conf: Path, arguments: Sequence[str]) -> int:
 @to_the_end()
 def train_in(run: Path, cfg: DictConfig, overrides: Sequence[str]) -> None:
     """Checks the configuration and trains."""
-    from attnorm.training.console import quiet_libraries
+    from attnorm.progress import quiet_libraries
 
     quiet_libraries()
     try:
         settings = plain_settings(cfg)
-        checked = check_settings(settings, overrides)
-        if checked["resume"] == AUTO and (changes := continued(checked)):
-            checked = check_settings({**settings, **changes}, overrides)
-        start(checked, run, overrides)
+        config = check_settings(settings, overrides)
+        if config.resume == AUTO and (changes := continued(config)):
+            config = check_settings({**settings, **changes}, overrides)
+        start(config, run, overrides)
     finally:
         remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
 
 
-def start(checked: ResolvedConfig, run: Path, overrides: Sequence[str]) -> None:
+def start(config: ResolvedConfig, run: Path, overrides: Sequence[str]) -> None:
     """Trains in the folder `run`, or in the folder of the run that continues."""
     from attnorm.analysis.figures import draw_run
     from attnorm.training.run_folder import claim_folder
     from attnorm.training.train import train
 
-    continues = checked["resume"] not in (None, AUTO)
-    folder = Path(checked["resume"]) if continues else claim_folder(run, checked["ckpt_path"])
-    train(checked, folder, overrides, draw=draw_run)
+    continues = config.resume not in (None, AUTO)
+    folder = Path(str(config.resume)) if continues else claim_folder(run, config.ckpt_path)
+    train(config, folder, overrides, draw=draw_run)
 
 
 def check_composed(cfg: DictConfig, overrides: Sequence[str] = ()) -> ResolvedConfig:
@@ -134,30 +126,9 @@ def plain_settings(cfg: DictConfig) -> dict[str, Any]:
 
 def check_settings(settings: dict[str, Any], overrides: Sequence[str] = ()) -> ResolvedConfig:
     """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
-    from attnorm.config.resolve import resolve, with_defaults
-    from attnorm.config.validate import check
-    from attnorm.run.warm_start import resolve_init
+    from attnorm.config.resolve import resolve
 
-    plain = resolve_init(completed(with_defaults(settings)))
-    if problems := check(plain, overrides):
-        raise ConfigError(problems)
-    return resolve(plain)
-
-
-def completed(cfg: dict) -> dict:
-    """The configuration with what follows from it for its task; as it is if there is no such task.
-
-    Raises ConfigError if shares are to be those of a run that has none.
-    """
-    from attnorm.parts import class_of
-    from attnorm.tasks.task import Task
-    from attnorm.training.fixed_shares import with_fixed_shares
-
-    cfg = {**cfg, "attention": with_fixed_shares(cfg["attention"])}
-    try:
-        return class_of("task", cfg["task"], Task).completed(cfg)
-    except ConfigError:
-        return cfg
+    return resolve(settings, overrides)
 
 
 def remove_if_empty(folder: Path) -> None:

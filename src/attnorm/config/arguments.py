@@ -8,9 +8,9 @@ Everything that Hydra reads correctly stays as it was typed.
 Three more things are rewritten:
 
 - `model.dropout=0.1` becomes `++model.dropout=0.1`, which Hydra accepts whether a file sets the key or not. Which keys
-  are valid depends on the parts that are used; `validate` checks that, and knows better names than Hydra.
+  are valid depends on the parts that are used; `resolve` checks that, and knows better names than Hydra.
 - `callbacks=null` becomes `~callbacks`, because Hydra has no such value for a group.
-- `attention=package.module:Class` and `attention=[dnas,softmax]` become choices of the group like its files.
+- `attention=package.module.Class` and `attention=[dnas,softmax]` become choices of the group like its files.
 """
 
 import os
@@ -28,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnorm.choices import CONF, choices
 from attnorm.errors import Problem
+from attnorm.imports import PATH
 
 PATH_KEYS = frozenset(  # their values are never numbers, not even 2024
     {
@@ -106,13 +107,13 @@ def wrong_choices(arguments: Sequence[str]) -> list[Problem]:
 def register_attention(arguments: Sequence[str]) -> None:
     """Registers values of `attention=` that are not files as choices of the group, also in a sweep.
 
-    `attention=package.module:Class` means `attention=softmax attention._default_=package.module:Class`, and so does a
+    `attention=package.module.Class` means `attention=softmax attention._default_=package.module.Class`, and so does a
     list with one normalizer per layer. arguments: as `readable` returns them.
     """
     for argument in arguments:
         override = _parsed(argument) if argument.startswith("attention=") else None
         for choice in _elements(override) if override is not None else ():
-            if isinstance(choice, str) and (":" in choice or choice.startswith("[")):
+            if isinstance(choice, str) and (choice.startswith("[") or PATH.fullmatch(choice)):
                 default = _parsed(f"attention={choice}")
                 node = {"defaults": ["softmax", "_self_"], "_default_": default.value() if default else choice}
                 ConfigStore.instance().store(group="attention", name=choice, node=node, provider="attnorm")

@@ -11,10 +11,12 @@ An entry gets what the run knows (`FACTS`) for each parameter of that name that 
 from collections.abc import Mapping
 from typing import Any
 
-from attnorm.errors import ConfigError, Problem
-from attnorm.parts import TARGET, class_of, options_of
+from attnorm.errors import Problem
+from attnorm.imports import parameters
+from attnorm.parts import TARGET, Part, Problems, options_of
+from attnorm.progress import quiet_libraries
 from attnorm.run.opened_folder import is_name
-from attnorm.schema import build, option_problems, parameters
+from attnorm.schema import call, read_options
 
 FACTS = {
     "callbacks": ("run_folder", "monitor", "mode"),
@@ -32,71 +34,48 @@ NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, wit
 }
 
 
-def base_of(group: str) -> type:
-    """The base class of the entries of a group."""
-    import pytorch_lightning as pl
+def lightning() -> Any:
+    """The module pytorch_lightning, imported when it is needed: that takes seconds."""
+    import pytorch_lightning
 
-    return {"callbacks": pl.Callback, "logger": pl.loggers.Logger}[group]
-
-
-def entries(cfg: Mapping[str, Any], group: str) -> dict[str, Mapping[str, Any]]:
-    """The entries of a group that are not null."""
-    return {name: settings for name, settings in (cfg.get(group) or {}).items() if settings is not None}
+    quiet_libraries()
+    return pytorch_lightning
 
 
-def component_problems(cfg: Mapping[str, Any]) -> list[str]:
-    """Problems of the groups `callbacks` and `logger`."""
-    problems: list[str] = []
-    for group, facts in FACTS.items():
-        for name, settings in entries(cfg, group).items():
-            key = f"{group}.{name}"
-            if not is_name(name):  # loggers write into folders of this name
-                problems.append(Problem.about(key, f"{key}: an entry must have a name without /"))
+def read_entries(group: str, settings: Mapping[str, Any], problems: Problems) -> dict[str, Part]:
+    """The entries of the group `callbacks` or `logger` that are not null."""
+    pl, entries = lightning(), {}
+    base = {"callbacks": pl.Callback, "logger": pl.loggers.Logger}[group]
+    for name, entry in settings.items():
+        key = f"{group}.{name}"
+        if entry is None:
+            continue
+        if not is_name(name):  # loggers write into folders of this name
+            problems.append(Problem.about(key, f"{key}: an entry must have a name without /"))
+        elif not isinstance(entry, Mapping):
+            problems.append(Problem(key, "expected an entry with a _target_", entry))
+        elif cls := problems.class_of(key, entry, base):
+            unfit = [
+                why for base_name, why in NOT_CALLBACKS.items() if issubclass(cls, getattr(pl.callbacks, base_name))
+            ]
+            if unfit:
+                problems.append(Problem(f"{key}.{TARGET}", unfit[0], entry[TARGET]))
                 continue
-            if not isinstance(settings, Mapping):
-                problems.append(Problem(key, "expected an entry with a _target_", settings))
-                continue
-            try:
-                cls, options = class_of(key, settings, base_of(group)), options_of(settings)
-            except ConfigError as error:
-                problems += error.problems
-                continue
-            if reason := next((why for name, why in NOT_CALLBACKS.items() if is_lightnings(cls, name)), None):
-                problems.append(Problem(f"{key}.{TARGET}", reason, settings[TARGET]))
-                continue
-            problems += option_problems(key, cls, options, [fact for fact in facts if fact not in options])
-    return problems
+            facts = [fact for fact in FACTS[group] if fact not in entry]
+            options, wrong = read_options(key, cls, options_of(entry), facts)
+            problems += wrong
+            entries[name] = Part(cls, options)
+    return entries
 
 
-def is_lightnings(cls: type, name: str) -> bool:
-    """Whether a class is this callback of Lightning, or extends it."""
-    import pytorch_lightning as pl
+def build_entries(entries: Mapping[str, Part], /, **facts: Any) -> list[Any]:
+    """The callbacks or loggers of a run, in order. facts: values of FACTS; `entry`, the name, is added to them.
 
-    return issubclass(cls, getattr(pl.callbacks, name))
-
-
-def build_strategy(trainer: Mapping[str, Any]) -> Any:
-    """The value of `trainer.strategy` for Lightning: the name of a strategy, or an instance of the class that
-    `trainer.strategy._target_` names. Raises ConfigError for a class or options that cannot be used."""
-    strategy = trainer.get("strategy")
-    if not isinstance(strategy, Mapping):
-        return strategy
-    import pytorch_lightning as pl
-
-    key, options = "trainer.strategy", options_of(strategy)
-    cls = class_of(key, strategy, pl.strategies.Strategy)
-    if problems := option_problems(key, cls, options):
-        raise ConfigError(problems)
-    return build(key, cls, options)
-
-
-def build_components(cfg: Mapping[str, Any], group: str, /, **facts: Any) -> list[Any]:
-    """The callbacks or loggers of a run, in order. facts: values of FACTS; `entry`, the name, is added to them."""
+    An entry gets those facts that its class names as parameters, unless they are set.
+    """
     built = []
-    for name, settings in entries(cfg, group).items():
-        key, options = f"{group}.{name}", options_of(settings)
-        cls = class_of(key, settings, base_of(group))
-        wanted = parameters(cls).keys() - options.keys()  # not what a **kwargs would also take
-        known = {fact: value for fact, value in {**facts, "entry": name}.items() if fact in wanted}
-        built.append(build(key, cls, options, **known))
+    for name, part in entries.items():
+        free = parameters(part.cls).keys() - part.options.keys()  # not what a **kwargs would also take
+        known = {fact: value for fact, value in {**facts, "entry": name}.items() if fact in free}
+        built.append(call(part.cls, part.options, known))
     return built

@@ -12,9 +12,9 @@ from attnorm.config.arguments import as_typed, escaped, readable
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.parts import class_of, names_of
-from attnorm.resolved import leaves
+from attnorm.resolved import CleaningConfig, DataConfig, leaves
 from attnorm.run.config_file import Recorded
-from attnorm.tasks.task import CleaningConfig, DataConfig, Task
+from attnorm.tasks.task import Task
 
 OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))

@@ -1,149 +1,223 @@
-"""What follows from a configuration: the attention sites of its model, its attention tables, the label of its run."""
+"""One pass over the settings: from composed values to a `ResolvedConfig`, or all problems together.
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+Each part reads its own keys: a key is valid if and only if the part that is configured takes it. No data is read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from torch import nn
+from hydra.core.override_parser.types import Override
 
 from attnorm.attention.labels import attention_label
-from attnorm.attention.placement import missing_facts
-from attnorm.attention.tables import check_attention, resolve_attention
-from attnorm.choices import choices
-from attnorm.config.run_settings import RunSettings
-from attnorm.errors import ConfigError
-from attnorm.parts import class_of
-from attnorm.resolved import ResolvedConfig
-from attnorm.tasks.task import DataConfig, Task, TaskConfig, model_settings
+from attnorm.attention.tables import AttentionTables
+from attnorm.attention.testing.before_training import problems_before_training
+from attnorm.config.check_together import check_resume, check_together, check_update_size, ineffective, typed_keys
+from attnorm.config.check_trainer import check_trainer, read_trainer
+from attnorm.config.components import read_entries
+from attnorm.config.read_parts import (
+    model_of,
+    no_vocabulary,
+    read_attention,
+    read_model,
+    read_paths,
+    read_source,
+    read_tokenizer,
+    sites_of,
+    unknown_facts,
+)
+from attnorm.config.suggestions import keys_named, with_owners
+from attnorm.errors import ConfigError, Problem
+from attnorm.imports import did_you_mean, nearest
+from attnorm.optim import read_optimization
+from attnorm.parts import Part, Problems, names_of, options_of
+from attnorm.resolved import (
+    CleaningConfig,
+    DataConfig,
+    ResolvedConfig,
+    RunConfig,
+    RunSettings,
+    TaskConfig,
+    TrainerConfig,
+)
+from attnorm.run.fixed_shares import with_fixed_shares
+from attnorm.run.warm_start import resolve_init
+from attnorm.tasks.task import Task
 
 GROUPS = (  # of keys that every run has
     *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
     *("trainer", "run", "callbacks", "logger", "paths"),
 )
+OF_LIGHTNING = ("trainer", "callbacks", "logger")  # groups that cannot be checked without importing Lightning
 
 
-def model_class(cfg: Mapping[str, Any]) -> Any:
-    """The class of the configured model. Raises ConfigError if it cannot be imported."""
-    return class_of("model", cfg["model"], nn.Module)
+def resolve(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> ResolvedConfig:
+    """The configuration of a run that trains. Raises ConfigError with every problem of the settings.
 
+    Lightning takes seconds to import. If other groups than its own have problems, these are reported without it, unless
+    the user typed keys of its groups: all problems of what was typed are reported together.
 
-def model_sites(cfg: Mapping[str, Any]) -> dict[str, bool]:
-    """The attention sites that the configured model uses, each with whether it is autoregressive."""
-    cls = model_class(cfg)
-    return cls.sites_of(model_settings(cfg["model"])) if hasattr(cls, "sites_of") else cls.sites
-
-
-def model_layers(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The number of layers at each attention site, as far as the model says it (an optional method `site_layers`)."""
-    cls = model_class(cfg)
-    return cls.site_layers(model_settings(cfg["model"])) if hasattr(cls, "site_layers") else {}
-
-
-def model_heads(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The number of heads at each attention site: `n_heads`, unless the model has an optional method `site_heads`."""
-    cls, settings = model_class(cfg), model_settings(cfg["model"])
-    if hasattr(cls, "site_heads"):
-        return cls.site_heads(settings)
-    return dict.fromkeys(model_sites(cfg), settings.get("n_heads"))
-
-
-def model_attention(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The attention tables with an explicit entry for each site of the configured model, as `resolve_attention`."""
-    return resolve_attention(cfg["attention"], model_sites(cfg))
-
-
-def attention_problems(cfg: dict, typed: Collection[str] | None = None) -> list[str]:
-    """Every problem of the attention tables for the configured model; typed: as in `check_attention`."""
-    problems = check_attention(cfg["attention"], model_sites(cfg), model_layers(cfg), typed, model_heads(cfg))
-    return problems or [*unknown_facts(cfg), *missing_vocabularies(cfg)]
-
-
-def missing_vocabularies(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Banks of token embeddings at sites where the configured model has none."""
-    with_tokens = getattr(model_class(cfg), "token_sites", ())
-    for site, bank in model_attention(cfg).get("bank", {}).items():
-        if bank == "vocabulary" and site not in with_tokens:
-            yield f"attention.bank.{site}=vocabulary: the model has no token embeddings at this site; use templates"
-
-
-def unknown_facts(cfg: Mapping[str, Any]) -> Iterator[str]:
-    """Priors that need to know something of the input that the configured model does not tell them."""
-    for key, facts in missing_facts(model_attention(cfg), model_sites(cfg), facts_of(cfg.get("task") or {}, cfg)):
-        fitting = [
-            f"task={name}" for name, task in choices("task").items() if {*facts.split(", ")} <= {*facts_of(task, cfg)}
-        ]
-        instead = f"; use {' or '.join(fitting)}" if fitting else ""
-        yield f"{key}: needs {facts}, which the model of this task does not provide{instead}"
-
-
-def facts_of(task: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[str, ...]:
-    """The facts that the configured model passes to priors in a task, () if there is no such task."""
-    try:
-        return class_of("task", task, Task).provides(model_class(cfg))
-    except ConfigError:
-        return ()
-
-
-def typed_keys(overrides: Sequence[str]) -> set[str]:
-    """The keys that overrides set: {"attention.encoder"}, and also for `attention={encoder: dnas}`."""
-
-    def keys(key: str, value: Any) -> Iterator[str]:
-        if not isinstance(value, dict):
-            yield key
-        else:
-            for name, inner in value.items():
-                yield from keys(f"{key}.{name}", inner)
-
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return {key for it in parsed if not it.is_delete() for key in keys(it.key_or_group, it.value())}
-
-
-def run_label(cfg: dict) -> str:
-    """The label that a run is filed under: its attention; without the attention that fuses, the fusion too."""
-    sites, fusion = model_sites(cfg), cfg["model"].get("fusion", "attention")
-    parts = [] if fusion == "attention" else [fusion]
-    return "_".join(parts + ([attention_label(model_attention(cfg), sites)] if sites else []))
-
-
-def resolve(cfg: dict[str, Any]) -> ResolvedConfig:
-    """A configuration in which `validate.check` finds no problem, with what follows from it."""
-    return ResolvedConfig(record_of(cfg), model_sites(cfg), run_label(cfg))
-
-
-def record_of(cfg: dict) -> dict:
-    """The configuration that a run keeps: with its attention tables resolved."""
-    return {**cfg, "attention": model_attention(cfg)}
-
-
-def with_defaults(cfg: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with the defaults of the keys that the program reads itself, so that each of them is there.
-
-    Groups that are missing altogether, such as an empty `logger` or one that was removed, become empty.
+    settings: the composed values. overrides: those of the command line, "key=value".
     """
-    full = {"resume": None, "ckpt_path": None} | cfg | {group: cfg.get(group) or {} for group in GROUPS}
-    for group, cls in {"data": DataConfig, "run": RunSettings, **task_groups(full)}.items():
-        defaults = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
-        full[group] = defaults | (full.get(group) or {})
+    problems, typed = Problems(), OverridesParser.create().parse_overrides(list(overrides))
+    settings, task = completed(with_defaults(settings), problems)
+    settings = resolve_init(settings)
+    config = read(settings, task, problems, ("train", "validation"), typed)
+    optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems)
+    run = problems.typed("run", RunSettings, settings["run"])
+    trainer = read_trainer(settings["trainer"], problems)
+    if problems.is_valid("trainer", "data"):
+        problems += check_update_size(settings["data"], trainer)
+    if config is not None:
+        problems += check_resume(config, problems)
+    callbacks: dict[str, Part] = {}
+    loggers: dict[str, Part] = {}
+    if not problems or any(override.key_or_group.split(".")[0] in OF_LIGHTNING for override in typed):
+        callbacks = read_entries("callbacks", settings["callbacks"], problems)
+        loggers = read_entries("logger", settings["logger"], problems)
+        trainer = check_trainer(trainer, problems)
+    if problems or config is None:
+        raise ConfigError([with_owners(problem, settings) for problem in problems])
+    config = replace(config, run=run, trainer=trainer, optimization=optimization)
+    return replace(config, callbacks=callbacks, loggers=loggers)
+
+
+def resolve_recorded(settings: Mapping[str, Any], splits: Sequence[str] = ()) -> ResolvedConfig:
+    """What evaluating a finished run needs of its configuration. Raises ConfigError with every problem.
+
+    Of the tokenizer only the class is checked: a run folder has its own, so the file that it came from is not needed.
+    The parts of training are neither read nor imported.
+
+    splits: the splits that the data source must provide; if empty, its files are not checked.
+    """
+    problems = Problems()
+    settings = with_defaults(settings)
+    config = read(settings, problems.class_of("task", settings["task"], Task), problems, splits, None)
+    if problems or config is None:
+        raise ConfigError(problems)
+    return config
+
+
+def label_of(settings: Mapping[str, Any]) -> str:
+    """The name that a run is filed under, "unknown" if there are problems that keep it from having one.
+
+    How many layers a site has does not matter: that may be known only once pretrained weights are read.
+
+    settings: the groups attention, model, data and task.
+    """
+    problems = Problems()
+    try:
+        settings, _ = completed(with_defaults(settings), problems)
+        tables = AttentionTables(settings["attention"], sites_of(settings["model"]), typed=())
+    except ConfigError:
+        return "unknown"
+    return "unknown" if problems or tables.problems else run_label(settings["model"], tables)
+
+
+def run_label(model: Mapping[str, Any], tables: AttentionTables) -> str:
+    """The label of a run: its attention; without the attention that fuses, the fusion too."""
+    fusion = model.get("fusion", "attention")
+    parts = [] if fusion == "attention" else [fusion]
+    return "_".join(parts + ([attention_label(tables.resolved, tables.sites)] if tables.sites else []))
+
+
+def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the defaults of the keys that attnorm reads itself. Groups that are missing become empty."""
+    full = {"resume": None, "ckpt_path": None, **settings}
+    for group in GROUPS:
+        full[group] = full.get(group) or {}
+    full["data"] = optional(DataConfig) | full["data"]
+    full["run"] = optional(RunSettings) | full["run"]
     full["attention"] = {"prior": {}, "scorer": {}, "bank": {}, "options": {}} | full["attention"]
     return full
 
 
-def task_groups(cfg: dict[str, Any]) -> dict[str, type]:
-    """The dataclasses of the groups of keys that the configured task declares."""
+def optional(cls: type) -> dict[str, Any]:
+    """The fields of a dataclass that need not be given, with their defaults."""
+    return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+
+
+def completed(settings: dict[str, Any], problems: Problems) -> tuple[dict[str, Any], type[Task] | None]:
+    """The settings with what follows from them for their task, and its class; None if there is no such task.
+
+    Raises ConfigError if shares are to be those of a run that has none.
+    """
+    task = problems.class_of("task", settings["task"], Task)
+    for group, cls in {"task": task.Config, **task.groups}.items() if task else {"task": TaskConfig}.items():
+        settings[group] = optional(cls) | (settings.get(group) or {})
+    settings["attention"] = with_fixed_shares(settings["attention"])
+    return (task.completed(settings) if task else settings), task
+
+
+def read(
+    settings: dict[str, Any],
+    task: type[Task] | None,
+    problems: Problems,
+    splits: Sequence[str],
+    typed: Sequence[Override] | None,
+) -> ResolvedConfig | None:
+    """Reads task, model, attention, data, tokenizer and paths; None if there is no such task or model.
+
+    typed: what the user typed; None for a finished run, of which every key counts as typed.
+    """
+    top = problems.shared("", RunConfig, settings)
+    problems += unknown_keys(settings, task)
+    paths = read_paths(settings["paths"], problems)
+    source: Any = read_source(settings["data"], task, splits, problems)
+    tokenizer: Any = read_tokenizer(settings["tokenizer"], typed is not None, problems)
     try:
-        task = class_of("task", cfg["task"], Task)
-    except ConfigError:
-        return {"task": TaskConfig}
-    return {"task": task.Config, **task.groups}
+        model = model_of(settings["model"])
+    except ConfigError as error:
+        problems += error.problems
+        model = None
+    if model is not None:
+        start, options = read_model(settings["model"], model, problems)
+        tables = read_attention(
+            settings["attention"], settings["model"], model, None if typed is None else typed_keys(typed)
+        )
+        problems.add(
+            "attention", tables.problems or [*unknown_facts(tables, task, model), *no_vocabulary(tables, model)]
+        )
+    if task is not None:
+        options_of_task = problems.typed("task", task.Config, options_of(settings["task"]), owner=task)
+        groups = {name: problems.typed(name, cls, settings.get(name) or {}) for name, cls in task.groups.items()}
+    if task is None or model is None:
+        return None
+    is_sound = problems.is_valid("attention")
+    config = ResolvedConfig(
+        settings={**settings, "attention": tables.resolved} if is_sound else settings,
+        **vars(top),
+        task_class=task,
+        task=options_of_task,
+        groups=groups,
+        model_class=model,
+        model=options,
+        start=start,
+        attention=tables.resolved if is_sound else {},
+        sites=tables.sites,
+        label=run_label(settings["model"], tables) if is_sound else "",
+        source=source,
+        data=problems.shared("data", DataConfig, settings["data"]),
+        cleaning=problems.shared("data", CleaningConfig, settings["data"]),
+        tokenizer=tokenizer,
+        paths=paths,
+        trainer=TrainerConfig(),
+        run=RunSettings(),
+    )
+    problems += check_together(config, problems)
+    if typed is not None and problems.is_valid("model", "task", "data"):
+        problems += ineffective(config, typed)
+    if typed is not None and problems.is_valid("model", "attention"):
+        problems += problems_before_training(tables)
+    return config
 
 
-def max_steps(cfg: dict) -> int | None:
-    """The limit of updates: trainer.max_steps, or task.max_steps if the trainer has no limit at all."""
-    steps, epochs = (limit(cfg["trainer"].get(key)) for key in ("max_steps", "max_epochs"))
-    return steps or (None if epochs else cfg["task"]["max_steps"])
-
-
-def limit(value: int | None) -> int | None:
-    """A limit of the trainer; None for null and -1, which both mean no limit."""
-    return None if value in (None, -1) else value
+def unknown_keys(settings: Mapping[str, Any], task: type[Task] | None) -> Iterator[Problem]:
+    """Keys at the top level that nothing reads."""
+    names, groups = names_of(RunConfig), (*GROUPS, *(task.groups if task else ()))
+    for key in settings:
+        if key not in names and key not in groups and (task or not isinstance(settings[key], dict)):
+            same = keys_named(key, settings)
+            meant = did_you_mean(same) if same else nearest(key, (*names, *groups), cutoff=0.7)
+            yield Problem(key, f"nothing reads this key.{meant}")

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, RunError
+from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
 from attnorm.run.config_file import FILE, Recorded, read_config
 from attnorm.run.integrity import check_companions, check_fit, parameters_of
@@ -31,7 +32,7 @@ def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()
     return cfg
 
 
-def open_run(run: Path, cfg: dict, checkpoint: str) -> tuple[Tokenizer, Any, int]:
+def open_run(run: Path, cfg: ResolvedConfig, checkpoint: str) -> tuple[Tokenizer, Any, int]:
     """The run's tokenizer, and its model with the parameters of `checkpoint` ("best" or "last"), on the GPU if there
     is one; and the update they are from. Raises ConfigError if one of them is missing or does not fit the others."""
     path = run / "checkpoints" / f"{checkpoint}.ckpt"
@@ -51,9 +52,10 @@ def open_run(run: Path, cfg: dict, checkpoint: str) -> tuple[Tokenizer, Any, int
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), content["global_step"]
 
 
-def read_tokenizer(run: Path, cfg: dict) -> Tokenizer:
+def read_tokenizer(run: Path, cfg: ResolvedConfig) -> Tokenizer:
     """The tokenizer that a run was trained with. Raises RunError if its file is missing or cannot be read."""
     try:
-        return tokenizer_class(cfg["tokenizer"]).load(run)
+        tokenizer: Tokenizer = cfg.tokenizer.cls.load(run)
+        return tokenizer
     except (DataError, OSError) as error:
         raise RunError(str(error).splitlines()[0]) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnorm.errors import CheckpointError, Problem, RunError
 from attnorm.parts import TARGET, class_of
-from attnorm.resolved import leaves
+from attnorm.resolved import ResolvedConfig, leaves
 from attnorm.run.checkpoint import RECORD, checkpoints_of, naming_the_reason, read_checkpoint, read_resumable
 from attnorm.run.config_file import FILE, read_config
 from attnorm.run.key import run_key
@@ -78,12 +78,12 @@ def explained(problems: list[str], checkpoint: Path) -> list[str]:
     return [*problems, advice]
 
 
-def newest_unfinished(cfg: Mapping[str, Any], label: str) -> Path | None:
+def newest_unfinished(config: ResolvedConfig) -> Path | None:
     """The newest run of the same resolved configuration that has started and ended without finishing.
 
     Raises RunError if a newer one is still going.
     """
-    parent, key = Path(cfg["paths"]["log_dir"]) / cfg["task"]["name"] / label, run_key(cfg)
+    parent, key = Path(config.paths.log_dir) / config.task.name / config.label, run_key(config.settings)
     configs = sorted(parent.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in configs:
         try:

@@ -42,7 +42,7 @@ def check_names(config: dict, trust_code: bool = False, training: bool = False, 
         return
     problems = []
     for key, path in dotted_paths(config, training):
-        package = path.partition(":")[0].partition(".")[0]
+        package = re.split("[.:]", path)[0]
         if package not in trusted_packages() and not (training and path.startswith(OF_TRAINING)):
             message = (
                 "this run folder names code outside attnorm, and importing it runs it. If you trust it, add "
@@ -76,11 +76,12 @@ def is_in(key: str, group: str) -> bool:
 
 def dotted_paths(config: dict, training: bool = False) -> Iterator[tuple[str, str]]:
     """(key, dotted path) for each class that evaluating a run imports: `_target_` of task, model, data source and
-    tokenizer, and everything under attention, options included. For training: every `_target_`, at any level."""
+    tokenizer, and every text under attention, options included, that `imports.locate` might take for a path: all such
+    paths have a dot or a colon. For training: every `_target_`, at any level."""
     for key, text in texts(config):
         *groups, name = key.split(".")
         is_part = name == TARGET and (training or groups in ([group] for group in IMPORTED))
-        if is_part or (key.startswith("attention.") and ":" in text):
+        if is_part or (key.startswith("attention.") and not {".", ":"}.isdisjoint(text)):
             yield key, text
 
 

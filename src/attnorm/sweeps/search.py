@@ -23,10 +23,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from attnorm.errors import ConfigError, Problem
+from attnorm.run.scalars import read_csv
 from attnorm.run.state import SUMMARY, read_json
 from attnorm.sweeps.jobs import Job, choices
 from attnorm.sweeps.state import JobState
-from attnorm.training.csv_table import read_csv
 
 STUDY = "study.jsonl"
 PRUNERS: dict[str, Callable[[], BasePruner]] = {

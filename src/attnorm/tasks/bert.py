@@ -23,7 +23,7 @@ class EncoderTask(Task):
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         vocabulary = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
-        return self.build_model(self.head, encoder=self.model_class(), **vocabulary, **self.extra())
+        return self.build_model(self.head, encoder=self.cfg.model_class, **vocabulary, **self.extra())
 
     @classmethod
     def provides(cls, model: type) -> tuple[str, ...]:
@@ -36,13 +36,14 @@ class EncoderTask(Task):
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads [CLS] text [SEP]."""
-        [ids], _ = cut(tokenizer.encode([text]), self.cfg["model"]["max_source"] - 2)
+        [ids], _ = cut(tokenizer.encode([text]), self.cfg.model.max_source - 2)
         ids = [tokenizer.bos_id, *ids, tokenizer.eos_id]
         read = [tokenizer.token(number) for number in ids]
         return (torch.tensor([ids]),), lambda layer: (read, read)
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        longest, data = self.cfg["model"].get("max_source"), self.cfg["data"]
-        if longest and is_valid("data.batch_tokens", "model.max_source") and data["batch_tokens"] < longest:
-            message = f"must be at least {longest}, the tokens of the longest possible row"
-            yield Problem("data.batch_tokens", message, data["batch_tokens"])
+        longest, tokens = getattr(self.cfg.model, "max_source", None), self.cfg.data.batch_tokens
+        if longest and is_valid("data.batch_tokens", "model.max_source") and tokens < longest:
+            yield Problem(
+                "data.batch_tokens", f"must be at least {longest}, the tokens of the longest possible row", tokens
+            )

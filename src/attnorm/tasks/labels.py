@@ -16,6 +16,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import read_json
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import DataError, RunError
+from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.module import Loss, TaskModule
 from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Task
@@ -111,7 +112,7 @@ class LabelTask(Task):
 
     primary = "accuracy"
 
-    def __init__(self, cfg: dict):
+    def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)
         self._facts: dict[str, Any] | None = None
 

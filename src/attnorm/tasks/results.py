@@ -87,7 +87,7 @@ class Predictions:
         columns |= {name: pa.array(values) for name, values in self.statistics.items()}
         if self.selecting is not None:
             columns["selecting"] = pa.array([group in self.selecting for group in columns["group"].to_pylist()])
-        paths = {name: f"{metric.__module__}:{metric.__name__}" for name, metric in self.corpus_metrics.items()}
+        paths = {name: f"{metric.__module__}.{metric.__name__}" for name, metric in self.corpus_metrics.items()}
         metadata = {CORPUS_METRICS: json.dumps(paths)} if paths else {}
         if self.checkpoint is not None:
             metadata[CHECKPOINT] = json.dumps(dict(self.checkpoint))

@@ -1,14 +1,13 @@
 """The base class of all tasks. A task builds the parts of a run (data, model, loss, metrics) from a configuration."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from attnorm.data.arrow import cleaned
@@ -18,16 +17,14 @@ from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.base import RowSchema, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem, UserError
-from attnorm.optim import Optimization
-from attnorm.parts import class_of, names_of, options_of
 from attnorm.progress import tracked
-from attnorm.schema import build, defaults_of
+from attnorm.resolved import ResolvedConfig, TaskConfig
+from attnorm.schema import call
 from attnorm.tasks.input_hashes import hash_of
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results
 from attnorm.tasks.selection import selection_half
-from attnorm.tasks.settings import CleaningConfig, DataConfig, StartConfig, TaskConfig
 
 Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the tokens of its queries and of its keys
 
@@ -56,17 +53,13 @@ class Task(ABC):
     scoring: ClassVar[tuple[str, ...]] = ()
     monitoring: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, cfg: dict):
+    def __init__(self, cfg: ResolvedConfig):
         self.cfg = cfg
-
-    @cached_property
-    def config(self) -> Any:
-        """The keys of `task` as an instance of `Config`."""
-        return build("task", self.Config, options_of(self.cfg["task"]))
+        self.config: Any = cfg.task  # the keys of `task` as an instance of `Config`
 
     def group(self, name: str) -> Any:
         """The keys of one of `groups` as an instance of its dataclass."""
-        return build(name, self.groups[name], self.cfg[name])
+        return self.cfg.groups[name]
 
     @abstractmethod
     def featurizer(self) -> Featurizer:
@@ -137,11 +130,10 @@ class Task(ABC):
 
         If the data are not cleaned, only the white space around it is removed: the input may be the path of an image.
         """
-        words, data = self.schema.words, self.cfg["data"]
+        words = self.schema.words
         if not words or words[0] not in self.schema.cleaned:
             return text.strip()
-        options = {name: data.get(name, False) for name in ("lowercase", "digits")}
-        return cleaned(text, words[0], cleaner, **options)
+        return cleaned(text, words[0], cleaner, **vars(self.cfg.cleaning))
 
     def while_decoding(self, model: Any) -> AbstractContextManager:
         """The context in which a model writes texts for the user and is read. A subclass may change the model in it."""
@@ -149,16 +141,16 @@ class Task(ABC):
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """Generates one text for each of the given cleaned texts."""
-        raise UserError(f"task={self.cfg['task']['name']}: its models do not generate text")
+        raise UserError(f"task={self.config.name}: its models do not generate text")
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The input tensors with which the model reads one cleaned text, and the tokens of its attention."""
-        name = self.cfg["task"]["name"]
+        name = self.config.name
         raise ConfigError([Problem("text", f"task={name}: its models need more input than a text")])
 
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The arguments with which the model reads one row of a split, as a batch, and the tokens of its attention."""
-        message = f"task={self.cfg['task']['name']}: its models read a text; give a text instead"
+        message = f"task={self.config.name}: its models read a text; give a text instead"
         raise ConfigError([Problem("example", message)])
 
     def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
@@ -189,11 +181,11 @@ class Task(ABC):
 
     def cache(self) -> Path:
         """The folder for prepared data."""
-        return Path(self.cfg["paths"]["cache_dir"])
+        return Path(self.cfg.paths.cache_dir)
 
     def source(self) -> Source:
         """The configured source of data."""
-        return build_source(self.cfg["data"])
+        return self.cfg.source.build()
 
     def splits(
         self,
@@ -205,26 +197,17 @@ class Task(ABC):
 
         cleaner: the source whose `clean` is applied to the texts, if it is not the configured one.
         """
-        data = self.cfg["data"]
+        data = self.cfg.data
         return prepare(
             self.source(),
-            tokenizer or self.cfg["tokenizer"],
+            tokenizer or self.cfg.settings["tokenizer"],
             self.featurizer(),
-            lowercase=data.get("lowercase", False),
-            digits=data.get("digits", False),
-            max_rows={"train": data["max_train"], "validation": data["max_valid"], "test": data["max_test"]},
+            **vars(self.cfg.cleaning),
+            max_rows={"train": data.max_train, "validation": data.max_valid, "test": data.max_test},
             cache_dir=self.cache(),
             splits=names,
             cleaner=cleaner,
         )
-
-    def model_class(self) -> Any:
-        """The class that `model._target_` names."""
-        return class_of("model", self.cfg["model"], nn.Module)
-
-    def model_config(self) -> Any:
-        """The model's options as an instance of its `Config`."""
-        return build("model", self.model_class().Config, model_options(self.cfg["model"]))
 
     def build_model(self, cls: Any = None, **facts: Any) -> Any:
         """Builds the configured model, or an instance of `cls` with the same configuration, with initial parameters.
@@ -232,15 +215,10 @@ class Task(ABC):
         facts: values that only the task knows, such as vocab_size and pad_id. Only those that the model takes are
                passed.
         """
-        cls, model = cls or self.model_class(), self.model_class()
-        facts = {"attention": self.cfg["attention"], "seed": self.cfg["seed"], **facts}
-        if hasattr(model, "Config"):
-            return build("model", cls, {}, shape=self.model_config(), **facts)
-        return build("model", cls, model_options(self.cfg["model"]), **facts)
-
-    def optimization(self) -> Optimization:
-        """The optimizer and the learning-rate schedule."""
-        return Optimization(self.cfg["optimizer"], self.cfg["scheduler"])
+        cls, facts = cls or self.cfg.model_class, {"attention": self.cfg.attention, "seed": self.cfg.seed, **facts}
+        if hasattr(self.cfg.model_class, "Config"):
+            return call(cls, {"shape": self.cfg.model}, facts)
+        return call(cls, vars(self.cfg.model), facts)
 
     @torch.no_grad()
     def evaluate(self, module: TaskModule, split: Split) -> dict[str, float]:
@@ -252,7 +230,7 @@ class Task(ABC):
         module.model.eval()
         module.begin_validation(keep_examples=True)
         batches, device, ranks = self.collator(split), next(module.model.parameters()).device, Ranks.present()
-        parts = TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, shuffle=False)
+        parts = TokenBatches(split.lengths, self.cfg.data.batch_tokens, weights=split.weights, shuffle=False)
         samples: dict[int, list[dict[str, str]]] = {}
         for number, part in tracked(ranks.share(list(parts)), split.name):
             module.samples = samples[number] = []
@@ -268,30 +246,9 @@ class Task(ABC):
         return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
 
 
-def build_source(settings: Mapping[str, Any]) -> Source:
-    """Builds the data source that the keys of `data` describe. Raises ConfigError that names each invalid key."""
-    return build("data", class_of("data", settings, Source), source_options(settings))
-
-
-def source_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `data` that belong to its source."""
-    return options_of(settings, (*names_of(DataConfig), *names_of(CleaningConfig)))
-
-
-def model_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `model` that belong to its class."""
-    return options_of(settings, names_of(StartConfig))
-
-
-def model_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `model`, with the defaults of its class for those that are not set."""
-    cls = class_of("model", settings, nn.Module)
-    return {**defaults_of(getattr(cls, "Config", cls)), **settings}
-
-
-def task_of(cfg: dict, run: Path | None = None) -> Task:
+def task_of(cfg: ResolvedConfig, run: Path | None = None) -> Task:
     """Returns the configured task. If `run` is given, what its folder contains about the training data is restored."""
-    task = class_of("task", cfg["task"], Task)(cfg)
+    task: Task = cfg.task_class(cfg)
     if run is not None:
         task.load(run)
     return task

@@ -208,7 +208,7 @@ def the_seed_decides_the_model(runs: TaskRuns) -> None:
     tokenizer = runs.best.split.tokenizer
     first, again = (runs.best.task.model(tokenizer).state_dict() for _ in range(2))
     same(first, again, "initial parameter")
-    changed = type(runs.best.task)(runs.checked({"seed": 12345}).settings)
+    changed = type(runs.best.task)(runs.checked({"seed": 12345}))
     changed.load(runs.exact_run)
     if not differing(first, changed.model(tokenizer).state_dict()):
         raise Failure("seed=12345 gives the same initial parameters")

@@ -67,7 +67,7 @@ class TaskRuns:
         cfg, _ = composed(list(arguments), config_dir)
         self.settings = plain_settings(cfg)
         self.exact: dict[str, object] = {"trainer.precision": "64-true"}
-        if "dropout" in self.checked()["model"]:
+        if "dropout" in self.checked().settings["model"]:
             self.exact["model.dropout"] = 0.0
 
     def checked(self, changes: Mapping[str, object] | None = None) -> ResolvedConfig:
@@ -149,7 +149,7 @@ class Opened:
     """
 
     def __init__(self, config: ResolvedConfig, run: Path):
-        self.task: Task = task_of(config.settings, run)
+        self.task: Task = task_of(config, run)
         self.split: Split = self.task.splits()["validation"]
         model = self.task.model(self.split.tokenizer).double()
         model.load_state_dict(parameters_of(read_checkpoint(run / "checkpoints" / f"{BEST}.ckpt")))

@@ -2,6 +2,7 @@
 
 import math
 
+from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, Results
 from attnorm.training.console import number
 
@@ -9,7 +10,7 @@ EPOCHS = 10  # over the training data: models trained from scratch on small data
 FACTOR = 4  # times the updates: a clear step up for a run that has had its epochs already
 
 
-def warnings_of(scores: Results, cfg: dict, steps: int, planned: int, updates_an_epoch: int) -> list[str]:
+def warnings_of(scores: Results, cfg: ResolvedConfig, steps: int, planned: int, updates_an_epoch: int) -> list[str]:
     """One text for each baseline that the model does not beat: by how much, the likely cause, what to type.
 
     steps: updates that were made; planned: those that the limits in `cfg` allow.
@@ -33,7 +34,7 @@ def unbeaten(scores: Results) -> list[str]:
     return sentences
 
 
-def longer(cfg: dict, steps: int, planned: int, updates_an_epoch: int) -> str:
+def longer(cfg: ResolvedConfig, steps: int, planned: int, updates_an_epoch: int) -> str:
     """The likely cause of a bad score, and which keys to type for a longer training."""
     done = f"{steps:,} updates = {steps / updates_an_epoch:.1f} epochs over the training data"
     if steps < planned:
@@ -47,13 +48,13 @@ def longer(cfg: dict, steps: int, planned: int, updates_an_epoch: int) -> str:
     return f"{cause} To train longer, type {' '.join(limits(cfg, steps, updates_an_epoch))}."
 
 
-def limits(cfg: dict, steps: int, updates_an_epoch: int) -> list[str]:
+def limits(cfg: ResolvedConfig, steps: int, updates_an_epoch: int) -> list[str]:
     """The limits that ended the training, raised to EPOCHS epochs or FACTOR times the updates, whichever is more."""
-    trainer, typed = cfg["trainer"], []
-    if trainer["max_epochs"]:
-        typed.append(f"trainer.max_epochs={max(EPOCHS, FACTOR * trainer['max_epochs'])}")
-    if trainer["max_steps"] or not trainer["max_epochs"]:
-        group = "trainer" if trainer["max_steps"] else "task"  # task.max_steps counts only without the trainer's limits
+    trainer, typed = cfg.trainer, []
+    if trainer.max_epochs:
+        typed.append(f"trainer.max_epochs={max(EPOCHS, FACTOR * trainer.max_epochs)}")
+    if trainer.max_steps or not trainer.max_epochs:
+        group = "trainer" if trainer.max_steps else "task"  # task.max_steps counts only without the trainer's limits
         typed.append(f"{group}.max_steps={rounded_up(max(EPOCHS * updates_an_epoch, FACTOR * steps))}")
     return typed
 

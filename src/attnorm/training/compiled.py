@@ -18,6 +18,7 @@ from torch import nn
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.errors import ConfigError, Problem
+from attnorm.resolved import RunSettings
 from attnorm.training.module import TrainingModule
 
 log = getLogger(__name__)
@@ -136,6 +137,6 @@ def _twice(x: torch.Tensor) -> torch.Tensor:
     return x + x
 
 
-def compiled(cfg: dict[str, Any]) -> list[CompiledModel]:
+def compiled(run: RunSettings) -> list[CompiledModel]:
     """The callback of run.compile=true, or none."""
-    return [CompiledModel()] if cfg["run"]["compile"] else []
+    return [CompiledModel()] if run.compile else []

@@ -1,12 +1,8 @@
 """What a person sees: the start, the plan, sample outputs, and the closing tables."""
 
-import logging
-import os
-import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.profilers import AdvancedProfiler, Profiler
@@ -14,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnorm.progress import console
+from attnorm.resolved import ResolvedConfig
 from attnorm.run.state import RunState
 from attnorm.tasks.results import NAMES, Results
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
@@ -22,21 +19,10 @@ WIDE = 6  # metrics that a table has side by side; more of them stand one below 
 UNLIMITED = 10_000  # columns of a console
 
 
-def quiet_libraries() -> None:
-    """Keeps what libraries say to developers out of a user's run; errors still show."""
-    import pytorch_lightning  # noqa: F401 - it sets the levels of its loggers when it is imported
-
-    for name in ("pytorch_lightning", "lightning_fabric", "datasets", "absl", "torch.distributed"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric|torch.utils.data|torch.optim")
-    warnings.filterwarnings("ignore", message=".*(isinstance.treespec|LeafSpec|torch.jit).*")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-def show_start(cfg: Mapping[str, Any], label: str, typed: Sequence[str], file: Path) -> None:
+def show_start(cfg: ResolvedConfig, typed: Sequence[str], file: Path) -> None:
     """What is trained, the settings that were typed, and the file with the whole configuration."""
     show_lines(
-        f"{cfg['task']['name']} with {label}, seed {cfg['seed']}",
+        f"{cfg.task.name} with {cfg.label}, seed {cfg.seed}",
         f"typed: {' '.join(typed)}" if typed else "all settings have their default values",
         f"configuration: {file}",
     )

@@ -4,6 +4,8 @@ import csv
 import os
 from pathlib import Path
 
+from attnorm.run.scalars import read_csv
+
 
 class CsvTable:
     """A CSV file that is only ever appended to, except when a new column appears."""
@@ -33,12 +35,6 @@ class CsvTable:
             writer.writeheader()
             writer.writerows(rows)
         os.replace(unfinished, self.path)
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file with a header, every value as text."""
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def continue_history(old_run: Path, run: Path, step: int, names: tuple[str, ...]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 
-from attnorm.config.resolve import limit, max_steps
 from attnorm.data.loader import ResumableLoader
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import TokenBatches
@@ -30,10 +29,9 @@ class TaskDataModule(pl.LightningDataModule):
 
         It depends on the number of devices, so a trainer must be attached.
         """
-        trainer = self.cfg["trainer"]
-        if trainer.get("fast_dev_run"):
-            return int(trainer["fast_dev_run"])
-        steps, epochs = max_steps(self.cfg), limit(trainer.get("max_epochs"))
+        if self.cfg.trainer.fast_dev_run:
+            return int(self.cfg.trainer.fast_dev_run)
+        steps, epochs = self.cfg.max_steps, self.cfg.trainer.max_epochs
         return min(end for end in (steps, epochs and epochs * self.updates_per_epoch()) if end)
 
     def updates_per_epoch(self) -> int:
@@ -41,7 +39,7 @@ class TaskDataModule(pl.LightningDataModule):
 
         Raises ConfigError if that part is smaller than one update.
         """
-        sampler, limit = self.train_sampler, self.cfg["trainer"].get("limit_train_batches")
+        sampler, limit = self.train_sampler, self.cfg.trainer.limit_train_batches
         updates = len(sampler) // sampler.accumulation
         if limit is None:
             return updates
@@ -59,7 +57,7 @@ class TaskDataModule(pl.LightningDataModule):
     def train_sampler(self) -> TokenBatches:
         """The batches of rank 0; there are as many on every rank."""
         accumulation, ranks = self.trainer.accumulate_grad_batches, self.trainer.world_size
-        return self._sampler("train", seed=self.cfg["seed"], accumulation=accumulation, ranks=ranks)
+        return self._sampler("train", seed=self.cfg.seed, accumulation=accumulation, ranks=ranks)
 
     def train_dataloader(self) -> ResumableLoader:
         sampler = copy(self.train_sampler)
@@ -83,10 +81,10 @@ class TaskDataModule(pl.LightningDataModule):
 
     def _sampler(self, name: str, **order: Any) -> TokenBatches:
         split = self.splits[name]
-        return TokenBatches(split.lengths, self.cfg["data"]["batch_tokens"], weights=split.weights, **order)
+        return TokenBatches(split.lengths, self.cfg.data.batch_tokens, weights=split.weights, **order)
 
     def _loader(self, name: str, sampler: TokenBatches) -> ResumableLoader:
-        data = self.cfg["data"]
+        data = self.cfg.data
         collator = self.task.collator(self.splits[name])
-        workers = (data["num_workers"], data.get("prefetch_factor"), drop_inherited_locks)
+        workers = (data.num_workers, data.prefetch_factor, drop_inherited_locks)
         return ResumableLoader(collator, sampler, *workers)

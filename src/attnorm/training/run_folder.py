@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from attnorm.config.arguments import AUTO
+from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import (
     BEST,
     LAST,
@@ -20,11 +21,12 @@ from attnorm.run.checkpoint import (
 from attnorm.run.config_file import read_config
 from attnorm.run.integrity import check_fit, check_types, parameters_of
 from attnorm.run.opened_folder import opened
+from attnorm.run.scalars import file_of
 from attnorm.run.state import PROGRESS, read_json
 from attnorm.training.callbacks.attention_measures import MEASURE_FILES
 from attnorm.training.callbacks.attention_stats import ATTENTION_FILE
 from attnorm.training.callbacks.checkpointing import LOGGED
-from attnorm.training.callbacks.learned_scalars import file_of, learned_scalars
+from attnorm.training.callbacks.learned_scalars import learned_scalars
 from attnorm.training.csv_table import complete_history, continue_history
 from attnorm.training.environment import describe_environment, write_json, write_text
 from attnorm.training.rendezvous import decided_by_first
@@ -67,7 +69,7 @@ def _holds(folder: Path, checkpoint: Path) -> bool:
     return checkpoint.resolve().parent.parent == folder.resolve()
 
 
-def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
+def start_record(cfg: ResolvedConfig, run: Path, overrides: list[str]) -> None:
     """Writes the configuration and the environment of a run, with the overrides that were typed for it.
 
     A run that is resumed in its folder keeps its environment and the time of its start. What has changed since then is
@@ -76,16 +78,17 @@ def start_record(cfg: dict, run: Path, overrides: list[str]) -> None:
     run.mkdir(parents=True, exist_ok=True)
     opened(run)  # a new run may have been given a folder with something in it
     environment, before = describe_environment() | {"overrides": overrides}, {}
-    if cfg["resume"] not in (None, AUTO):
-        if cfg["ckpt_path"] is None:
+    settings = {**cfg.settings, "resume": None}
+    if cfg.resume not in (None, AUTO):
+        if cfg.ckpt_path is None:
             forget(run)
         before = read_json(run / ENVIRONMENT)
-        recorded = read_config(run) if (run / CONFIG).stat().st_size else cfg
-        cfg = {**cfg, "ckpt_path": recorded["ckpt_path"]}
+        if (run / CONFIG).stat().st_size:
+            settings["ckpt_path"] = read_config(run)["ckpt_path"]
     if before:
         changed = {key: value for key, value in environment.items() if before.get(key) != value}
         environment = {**before, "resumed": [*before.get("resumed", []), changed]}
-    write_text(run / CONFIG, yaml.safe_dump({**cfg, "resume": None}, sort_keys=False, allow_unicode=True))
+    write_text(run / CONFIG, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     write_json(run / ENVIRONMENT, environment)
     sweep_unfinished(run / "checkpoints")
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 
-from attnorm.config.components import build_components, entries
+from attnorm.config.components import build_entries
+from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import read_checkpoint
+from attnorm.run.scalars import recorded_scalars
 from attnorm.tasks.results import Predictions, Results
-from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.environment import is_first_rank
 from attnorm.training.loggers import LARGEST, Curves, MetricsFile, Samples, send_samples
 
@@ -36,12 +37,11 @@ class RunLoggers(pl.Callback):
 
     def __init__(
         self,
-        cfg: dict[str, Any],
+        cfg: ResolvedConfig,
         run_folder: Path,
-        label: str,
         draw: Callable[[Path], list[Path]] | None = None,
     ):
-        self.cfg, self.run_folder, self.label, self.draw = cfg, run_folder, label, draw
+        self.cfg, self.run_folder, self.draw = cfg, run_folder, draw
         self.metrics_file = MetricsFile(run_folder / "metrics.csv")
         self.others: list[Logger] = []
 
@@ -52,21 +52,21 @@ class RunLoggers(pl.Callback):
         facts = {
             "run_folder": self.run_folder,
             "save_dir": self.run_folder,
-            "run_name": f"{self.cfg['task']['name']} {self.label} seed {self.cfg['seed']}",
-            "tags": self.cfg["tags"],
-            "config": self.cfg,
+            "run_name": f"{self.cfg.task.name} {self.cfg.label} seed {self.cfg.seed}",
+            "tags": self.cfg.tags,
+            "config": self.cfg.settings,
             "group": os.environ.get("WANDB_RUN_GROUP"),  # which a sweep sets for its jobs
         }
-        self.others = build_components(self.cfg, "logger", **facts, **self._resumed())
+        self.others = build_entries(self.cfg.loggers, **facts, **self._resumed())
         for logger in self.others:
-            logger.log_hyperparams(self.cfg)
+            logger.log_hyperparams(self.cfg.settings)
         return [self.metrics_file, *self.others]
 
     def _resumed(self) -> dict[str, Any]:
         """The folder of the run that is being resumed, and the first update that this run makes."""
-        if not self.cfg["ckpt_path"] or not entries(self.cfg, "logger"):
+        if not self.cfg.ckpt_path or not self.cfg.loggers:
             return {"resumed_run": None, "first_step": 0}
-        checkpoint = Path(self.cfg["ckpt_path"])
+        checkpoint = Path(self.cfg.ckpt_path)
         return {
             "resumed_run": checkpoint.parent.parent,
             "first_step": read_checkpoint(checkpoint)["global_step"] + 1,

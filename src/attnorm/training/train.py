@@ -14,19 +14,20 @@ from attnorm.attention.multihead import attention_layers
 from attnorm.data.preprocess import Split, describe
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
+from attnorm.progress import quiet_libraries
 from attnorm.resolved import ResolvedConfig
 from attnorm.run import warm_start
 from attnorm.run.checkpoint import BEST, LAST, naming_the_reason, read_checkpoint, replace_by_copy
 from attnorm.run.config_file import FILE
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.resume import deciding
+from attnorm.run.scalars import recorded_scalars
 from attnorm.run.state import locked
 from attnorm.tasks.ranks import is_sharded
 from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
-from attnorm.training.callbacks.learned_scalars import recorded_scalars
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.out_of_memory import OutOfMemory
 from attnorm.training.callbacks.resuming import RunRecord
@@ -65,48 +66,48 @@ def train(
     Returns the best value of the metric that the task monitors. Whatever stops the run (an exception, a signal) is
     written into summary.json before it is raised again. Raises RunError if another process is training in the folder.
     """
-    console.quiet_libraries()
-    cfg, label = config.settings, config.label
-    task, throughput = task_of(cfg), Throughput()
+    quiet_libraries()
+    label = config.label
+    task, throughput = task_of(config), Throughput()
     is_first = is_first_rank()
-    named = {"task": cfg["task"]["name"], "attention": label, "seed": cfg["seed"], "tags": cfg["tags"]}
+    named = {"task": config.task.name, "attention": label, "seed": config.seed, "tags": config.tags}
     named["primary"] = task.primary_metric()
     with (
         locked(run_folder) if is_first else nullcontext(),
-        RunLog(cfg, run_folder),
-        requeued(cfg["resume"] is not None),  # a job that cannot continue would start from the beginning
+        RunLog(config.settings, run_folder),
+        requeued(config.resume is not None),  # a job that cannot continue would start from the beginning
         RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
         GracefulStop(run_folder / "checkpoints") as stop,
-        Watchdog(run_folder, cfg["run"]["hang_timeout"], summary.fail) as watchdog,
-        RunLoggers(cfg, run_folder, label, draw) as loggers,
-        OutOfMemory(cfg) as memory,
+        Watchdog(run_folder, config.run.hang_timeout, summary.fail) as watchdog,
+        RunLoggers(config, run_folder, draw) as loggers,
+        OutOfMemory(config) as memory,
     ):
         if is_first:
-            start_record(cfg, run_folder, list(overrides))
-            console.show_start(cfg, label, overrides, run_folder / FILE)
-            console.show_lines(describe_sites(cfg["attention"], config.sites))
-        finite = NonFiniteUpdates(run_folder, cfg["run"]["skip_updates"], summary)
+            start_record(config, run_folder, list(overrides))
+            console.show_start(config, overrides, run_folder / FILE)
+            console.show_lines(describe_sites(config.attention, config.sites))
+        finite = NonFiniteUpdates(run_folder, config.run.skip_updates, summary)
         splits = task.splits()
         if is_first:
             keep_data_facts(task, splits, run_folder)
         model = build_model(task, splits["train"].tokenizer, show=is_first)
         task_module = task.module(model, splits["train"].tokenizer, splits["validation"])
-        module = TrainingModule(task_module, task.optimization())
+        module = TrainingModule(task_module, config.optimization)
         progress = ProgressFile(run_folder, task_module.monitor, task_module.mode, summary.wall_seconds)
         watching = [throughput, finite, memory, progress, watchdog, loggers]
-        trainer = build_trainer(cfg, run_folder, task_module, loggers.open(), watching, stop)
+        trainer = build_trainer(config, run_folder, task_module, loggers.open(), watching, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates, run_folder)
         summary |= describe_parts(task, model, data)
         if is_first:
-            console.show_plan(summary, cfg["data"]["batch_tokens"], updates)
+            console.show_plan(summary, config.data.batch_tokens, updates)
         with profiled(trainer):
-            fit(trainer, module, data, cfg["ckpt_path"])
-        if trainer.is_global_zero and not cfg["trainer"].get("fast_dev_run"):
+            fit(trainer, module, data, config.ckpt_path)
+        if trainer.is_global_zero and not config.trainer.fast_dev_run:
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
-        if not cfg["trainer"].get("fast_dev_run"):
+        if not config.trainer.fast_dev_run:
             summary |= evaluate_best(
                 task, trainer, module, data, summary["steps"], updates, run_folder, label, loggers, watchdog
             )
@@ -138,8 +139,8 @@ def keep_data_facts(task: Task, splits: dict[str, Split], run_folder: Path) -> N
 
 def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module:
     """The model before its first update: from the weights that `model.init` names, unless a checkpoint follows."""
-    model, start = task.model(tokenizer), task.cfg["model"].get("init")
-    if start and not task.cfg["ckpt_path"]:
+    model, start = task.model(tokenizer), task.cfg.start.init
+    if start and not task.cfg.ckpt_path:
         filled = warm_start.load_pretrained(model, start)
         if show:
             console.show_lines(warm_start.describe(filled, start))
@@ -152,12 +153,12 @@ def keep_run_record(
     """Stores in every checkpoint what a resumed run must agree with. If this run is resumed, compares it with
     its checkpoint, and takes over the history of the run."""
     cfg, tokenizer = task.cfg, data.splits["train"].tokenizer
-    record = RunRecord(deciding(cfg), task.data_fingerprints(data.splits), tokenizer, updates)
+    record = RunRecord(deciding(cfg.settings), task.data_fingerprints(data.splits), tokenizer, updates)
     trainer.callbacks.insert(0, record)  # type: ignore[attr-defined]  # set by Lightning
-    if cfg["ckpt_path"]:
-        record.check(Path(cfg["ckpt_path"]), module.optimization)
+    if cfg.ckpt_path:
+        record.check(Path(cfg.ckpt_path), module.optimization)
         if is_first_rank():
-            resume_history(Path(cfg["ckpt_path"]), run_folder, module.model, cfg["trainer"].get("precision"))
+            resume_history(Path(cfg.ckpt_path), run_folder, module.model, cfg.trainer.precision)
 
 
 def keep_best(folder: Path) -> None:
@@ -175,9 +176,9 @@ def keep_best(folder: Path) -> None:
 
 def describe_parts(task: Task, model: torch.nn.Module, data: TaskDataModule) -> dict[str, Any]:
     """Dataset, sizes and padding, for summary.json."""
-    cfg = task.cfg
+    source = task.cfg.settings["data"]["_target_"]
     return {
-        "data": {"source": cfg["data"]["_target_"], **{name: split.counts for name, split in data.splits.items()}},
+        "data": {"source": source, **{name: split.counts for name, split in data.splits.items()}},
         "data_fingerprints": task.data_fingerprints(data.splits),
         "padding_share": round(data.padding_share(), 4),
         "vocabulary": data.splits["train"].tokenizer.vocab_size,
@@ -232,7 +233,7 @@ def evaluate_best(
     loggers.log_final(scores, scores.samples[:SAMPLES], steps)
     console.show_scores(scores, label)
     for name, rows in recorded_scalars(run_folder).items():
-        console.show_learned_scalar(name, rows, task.cfg["optimizer"].get("hybrid_lr_factor", 1))
+        console.show_learned_scalar(name, rows, task.cfg.optimization.groups.hybrid_lr_factor)
     console.show_warnings(warnings)
     best = {"monitor": task_module.monitor, "best_value": best_value(trainer), "best_step": best_step}
     return {**best, "validation": scores.record(), "warnings": warnings}

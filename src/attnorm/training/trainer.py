@@ -8,10 +8,9 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 
-from attnorm.config.components import build_components, build_strategy
-from attnorm.config.resolve import limit
-from attnorm.config.run_settings import RunSettings
-from attnorm.run.checkpoint import AtomicCheckpointIO
+from attnorm.config.check_trainer import strategy_of
+from attnorm.config.components import build_entries
+from attnorm.resolved import ResolvedConfig
 from attnorm.run.state import RunState
 from attnorm.tasks.module import TaskModule
 from attnorm.training.callbacks.checkpointing import Checkpoints
@@ -19,6 +18,7 @@ from attnorm.training.callbacks.graceful_stop import EarlyStopping, GracefulStop
 from attnorm.training.callbacks.resuming import PlateauSteps, RandomStreams
 from attnorm.training.callbacks.run_files import EnvironmentRecord
 from attnorm.training.callbacks.watchdog import SLOW
+from attnorm.training.checkpoint_io import AtomicCheckpointIO
 from attnorm.training.compiled import compiled
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.profiler import profiler_of
@@ -28,7 +28,7 @@ FOREVER = 365 * 86400.0
 
 
 def build_trainer(
-    cfg: dict[str, Any],
+    cfg: ResolvedConfig,
     run_folder: Path,
     task_module: TaskModule,
     loggers: list[Logger],
@@ -40,18 +40,18 @@ def build_trainer(
     required: callbacks of the run itself, which the group `callbacks` cannot take away.
     stop:     receives the signals.
     """
-    settings = {**cfg["trainer"], "max_epochs": limit(cfg["trainer"].get("max_epochs"))}
+    settings = {**cfg.trainer.arguments, "max_epochs": cfg.trainer.max_epochs}
     settings["profiler"] = profiler_of(settings.get("profiler"), run_folder)
-    settings["strategy"] = build_strategy(settings) or "auto"
+    settings["strategy"] = strategy_of(cfg.trainer)
     facts = {"run_folder": run_folder, "monitor": task_module.monitor, "mode": task_module.mode}
-    callbacks = [RandomStreams(cfg["seed"]), PlateauSteps(), *build_components(cfg, "callbacks", **facts)]
+    callbacks = [RandomStreams(cfg.seed), PlateauSteps(), *build_entries(cfg.callbacks, **facts)]
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
     callbacks += [*required, stop]
-    callbacks += [*compiled(cfg), EnvironmentRecord(run_folder)]
+    callbacks += [*compiled(cfg.run), EnvironmentRecord(run_folder)]
     if not settings.get("fast_dev_run"):
-        folder, saving = run_folder / "checkpoints", RunSettings(**cfg["run"])
-        callbacks.append(Checkpoints(folder, task_module.monitor, task_module.mode, saving, stop))
+        folder = run_folder / "checkpoints"
+        callbacks.append(Checkpoints(folder, task_module.monitor, task_module.mode, cfg.run, stop))
     plugins: list[Any] = [AtomicCheckpointIO()]
     if SLURMEnvironment.detect():
         plugins.append(SLURMEnvironment(auto_requeue=False))  # `GracefulStop` requeues
@@ -67,7 +67,7 @@ def build_trainer(
         check_val_every_n_epoch=None,
         default_root_dir=run_folder,
     )
-    set_collective_timeout(trainer, cfg["run"]["hang_timeout"])
+    set_collective_timeout(trainer, cfg.run.hang_timeout)
     return trainer
 
 
@@ -86,10 +86,10 @@ def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
     """
     data.trainer = trainer
     updates = data.num_training_steps()
-    if not data.cfg["trainer"].get("fast_dev_run"):
+    if not data.cfg.trainer.fast_dev_run:
         trainer.val_check_interval = validation_interval(data, updates) * trainer.accumulate_grad_batches
         trainer.fit_loop.epoch_loop.max_steps = updates
-        if data.cfg["trainer"].get("limit_train_batches") is not None:
+        if data.cfg.trainer.limit_train_batches is not None:
             trainer.limit_train_batches = data.updates_per_epoch() * trainer.accumulate_grad_batches
     return updates
 
@@ -97,9 +97,9 @@ def set_length(trainer: pl.Trainer, data: TaskDataModule) -> int:
 def validation_interval(data: TaskDataModule, updates: int) -> int:
     """After how many updates to validate: trainer.val_check_interval counts batches (whole number) or is a share of an
     epoch; without it, task.validations times over the run."""
-    asked = data.cfg["trainer"].get("val_check_interval")
+    asked = data.cfg.trainer.val_check_interval
     if asked is None:
-        return max(1, updates // data.cfg["task"]["validations"])
+        return max(1, updates // data.cfg.task.validations)
     if isinstance(asked, float):
         return max(1, round(asked * data.updates_per_epoch()))
     return asked // data.trainer.accumulate_grad_batches

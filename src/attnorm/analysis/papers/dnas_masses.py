@@ -10,6 +10,7 @@ from attnorm.analysis.figures import least_mass, line, log_axis, log_floor
 from attnorm.analysis.papers.drawing import GREY, STYLES, Drawing, Rows, names_of, panels
 from attnorm.analysis.papers.registry import Settings
 from attnorm.attention.build import short_name
+from attnorm.config.resolve import resolve_recorded
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.opening import read_run
 from attnorm.tasks.task import task_of
@@ -29,7 +30,7 @@ def masses(runs: tuple[Path, ...], trust_code: bool = False) -> Rows:
             curve = least_mass(run, SITE)
         except ValueError as error:
             raise ConfigError([Problem("runs", str(error), run)]) from error
-        keys = number_of_keys(task_of(cfg, run))
+        keys = number_of_keys(task_of(resolve_recorded(cfg), run))
         for update, mass in curve.items():
             name = short_name(cfg["attention"][SITE])
             row = {"run": name_of_run, "normalizer": name, "update": update, "smallest_mass": mass}

@@ -12,7 +12,8 @@ from attnorm.analysis.papers.drawing import GREEN, Drawing, Rows, listed, names_
 from attnorm.analysis.papers.registry import Settings
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.opening import read_run
-from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, recorded_scalars
+from attnorm.run.scalars import recorded_scalars
+from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

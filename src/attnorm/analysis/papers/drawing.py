@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from attnorm.config.resolve import run_label
+from attnorm.config.resolve import label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ class Drawing:
 
 def names_of(runs: Sequence[Path], configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each run, such as "hnas, seed 1". The folder is added to names that several runs would have."""
-    names = [f"{run_label(dict(cfg))}, seed {cfg['seed']}" for cfg in configs]
+    names = [f"{label_of(cfg)}, seed {cfg['seed']}" for cfg in configs]
     return [f"{name} ({run})" if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
 
 

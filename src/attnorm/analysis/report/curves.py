@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from attnorm.analysis.arms import Arm, TrainedRun
+from attnorm.run.scalars import COLUMNS
 from attnorm.run.state import RunState
-from attnorm.training.callbacks.learned_scalars import COLUMNS
 
 METRICS = "metrics.csv"
 LOGGED = ("train/loss", "val/loss", "val/", "train/gradient_norm")  # columns, in order

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.linear import flash
-from attnorm.attention.linear.flash import Gradients
+from attnorm.attention.linear.flash import Call, Gradients
 
 
 class Blockwise:
@@ -29,19 +29,9 @@ class Blockwise:
                 logsumexp[..., rows] = total
         return out, logsumexp
 
-    def backward(
-        self,
-        grad_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        out: Tensor,
-        logsumexp: Tensor,
-        scale: float,
-        bias_needs_grad: bool,
-    ) -> Gradients:
+    def backward(self, grad_out: Tensor, call: Call, bias_needs_grad: bool) -> Gradients:
         """With dO the gradient of o: dV = P' dO, dS = P * (dO V' - sum_d dO * O), dQ = scale dS K, dK = scale dS' Q."""
+        q, k, v, bias, out, logsumexp, scale = call
         wide = logsumexp.dtype
         keys, values = k.to(wide), v.to(wide)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(keys), torch.zeros_like(values)

@@ -11,7 +11,7 @@ of them before it is used.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,18 @@ aten = torch.ops.aten
 BIAS_PARTS = 3
 CHUNK = {"cpu": 2**19, "cuda": 2**26}  # elements of a padded copy, so that copies of all heads never exist at once
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+
+
+class Call(NamedTuple):
+    """A call of `Kernel.forward` and its results: the arguments of `Kernel.backward`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    out: Tensor
+    logsumexp: Tensor
+    scale: float
 
 
 class Kernel(Protocol):
@@ -42,18 +54,7 @@ class Kernel(Protocol):
         """
         ...
 
-    def backward(
-        self,
-        grad_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        out: Tensor,
-        logsumexp: Tensor,
-        scale: float,
-        bias_needs_grad: bool,
-    ) -> Gradients:
+    def backward(self, grad_out: Tensor, call: Call, bias_needs_grad: bool) -> Gradients:
         """Gradients of the o of `forward` with respect to q, k, v and, if requested, the bias (B, H, 1, M)."""
         ...
 
@@ -67,33 +68,23 @@ class FlashOnCPU:
         out, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=bias, scale=scale)
         return out, logsumexp.contiguous()
 
-    def backward(
-        self,
-        grad_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        out: Tensor,
-        logsumexp: Tensor,
-        scale: float,
-        bias_needs_grad: bool,
-    ) -> Gradients:
-        def gradients(bias: Tensor | None, *known: Tensor) -> QueryKeyValue:
-            return aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                *known, 0.0, False, attn_mask=bias, scale=scale
-            )
-
+    def backward(self, grad_out: Tensor, call: Call, bias_needs_grad: bool) -> Gradients:
         if not bias_needs_grad:
-            return *gradients(bias, grad_out, q, k, v, out, logsumexp), None
+            return *self.plain_backward(grad_out, call), None
+        q, k, v, bias, *_ = call
 
-        def widened(heads: slice) -> QueryKeyValue:
-            return F.pad(q[:, heads], (0, 1), value=1.0), F.pad(k[:, heads], (0, 1)), F.pad(v[:, heads], (0, 1))
+        def widened(heads: slice) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+            wide = F.pad(q[:, heads], (0, 1), value=1.0), F.pad(k[:, heads], (0, 1)), F.pad(v[:, heads], (0, 1))
+            return *wide, None if bias is None else bias[:, heads]
 
-        def of_slice(heads: slice, *known: Tensor) -> QueryKeyValue:
-            return gradients(None if bias is None else bias[:, heads], *known)
+        return wide_backward(widened, self.plain_backward, grad_out, call, bias_needs_grad)
 
-        return wide_backward(widened, of_slice, grad_out, q, k, v, out, logsumexp, scale, bias_needs_grad)
+    def plain_backward(self, grad_out: Tensor, call: Call) -> QueryKeyValue:
+        """`backward` without the gradient of the bias."""
+        q, k, v, bias, out, logsumexp, scale = call
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out, q, k, v, out, logsumexp, 0.0, False, attn_mask=bias, scale=scale
+        )
 
 
 class InChannels(ABC):
@@ -109,9 +100,7 @@ class InChannels(ABC):
         """`Kernel.forward` without a bias."""
 
     @abstractmethod
-    def plain_backward(
-        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, scale: float
-    ) -> QueryKeyValue:
+    def plain_backward(self, grad_out: Tensor, call: Call) -> QueryKeyValue:
         """`Kernel.backward` without a bias."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
@@ -128,31 +117,17 @@ class InChannels(ABC):
             logsumexp.masked_fill_(dead.squeeze(-1), 0.0)
         return out, logsumexp
 
-    def backward(
-        self,
-        grad_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        out: Tensor,
-        logsumexp: Tensor,
-        scale: float,
-        bias_needs_grad: bool,
-    ) -> Gradients:
+    def backward(self, grad_out: Tensor, call: Call, bias_needs_grad: bool) -> Gradients:
+        q, k, v, bias, _, _, scale = call
         if not bias_needs_grad and not needs_channels(q, bias):
-            return *self.plain_backward(grad_out, q, k, v, out, logsumexp, scale), None
+            return *self.plain_backward(grad_out, call), None
         if bias is not None:
             grad_out = grad_out.masked_fill(all_out(bias), 0.0)
 
-        def widened(heads: slice) -> QueryKeyValue:
-            return carry_bias(q[:, heads], k[:, heads], v[:, heads], bias, heads, scale)
+        def widened(heads: slice) -> tuple[Tensor, Tensor, Tensor, None]:
+            return *carry_bias(q[:, heads], k[:, heads], v[:, heads], bias, heads, scale), None
 
-        def of_slice(heads: slice, *known: Tensor) -> QueryKeyValue:
-            grad_out, q, k, v, out, logsumexp = known
-            return self.plain_backward(grad_out, q, k, v, out, logsumexp, scale)
-
-        return wide_backward(widened, of_slice, grad_out, q, k, v, out, logsumexp, scale, bias_needs_grad)
+        return wide_backward(widened, self.plain_backward, grad_out, call, bias_needs_grad)
 
 
 class FlashOnCUDA(InChannels):
@@ -163,9 +138,8 @@ class FlashOnCUDA(InChannels):
     def plain_forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         return aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)[:2]
 
-    def plain_backward(
-        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, scale: float
-    ) -> QueryKeyValue:
+    def plain_backward(self, grad_out: Tensor, call: Call) -> QueryKeyValue:
+        q, k, v, _, out, logsumexp, scale = call
         random_state = [torch.zeros(shape, dtype=torch.uint64, device=q.device) for shape in ((2,), ())]  # no dropout
         lengths = (None, None, q.shape[-2], k.shape[-2])
         return aten._scaled_dot_product_flash_attention_backward(
@@ -182,9 +156,8 @@ class EfficientOnCUDA(InChannels):
         out, logsumexp, *_ = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, scale=scale)
         return out, logsumexp[..., : q.shape[-2]].contiguous()  # the kernel rounds the length up to a multiple of 32
 
-    def plain_backward(
-        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, scale: float
-    ) -> QueryKeyValue:
+    def plain_backward(self, grad_out: Tensor, call: Call) -> QueryKeyValue:
+        q, k, v, _, out, logsumexp, scale = call
         random_state = [torch.zeros((), dtype=torch.int64, device=q.device) for _ in range(2)]  # no dropout
         logsumexp = F.pad(logsumexp, (0, -q.shape[-2] % 32), value=torch.inf)
         out = heads_inside(out)  # the kernel takes this layout of `out` for granted, without looking at its strides
@@ -194,37 +167,33 @@ class EfficientOnCUDA(InChannels):
 
 
 def wide_backward(
-    widened: Callable[[slice], QueryKeyValue],
-    gradients: Callable[..., QueryKeyValue],
+    widened: Callable[[slice], tuple[Tensor, Tensor, Tensor, Tensor | None]],
+    plain_backward: Callable[[Tensor, Call], QueryKeyValue],
     grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    scale: float,
+    call: Call,
     bias_needs_grad: bool,
 ) -> Gradients:
     """`Kernel.backward` by q, k and v with extra channels, a slice of the heads at a time.
 
-    widened:   q, k and v of a slice of the heads with extra channels, of which the first is 1 in q.
-    gradients: called with the slice, grad_out, q, k, v, out and logsumexp; returns the gradients of q, k and v.
+    widened: q, k and v of a slice of the heads with extra channels, of which the first is 1 in q; and its bias.
+    plain_backward: returns the gradients of q, k and v for such a slice.
 
     Let dS_ij be the gradient of the score s_ij. Consider a channel that is 1 in q and independent of i in k. Such a
     channel does not change the weights, or is itself the bias. Its gradient in k is scale * sum_i dS_ij, which is scale
     times the gradient of the bias.
     """
+    q, k, v, _, out, logsumexp, scale = call
     width = q.shape[-1]
     grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     grad_bias = logsumexp.new_empty(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
     for heads in head_slices(q, k):
         wide = widened(heads)
         wide_grad, wide_out = (F.pad(x[:, heads], (0, wide[0].shape[-1] - width)) for x in (grad_out, out))
-        found = gradients(heads, wide_grad, *wide, wide_out, logsumexp[:, heads].contiguous())
-        for grad, part in zip(grads, found, strict=True):
-            grad[:, heads] = part[..., :width]
+        part = plain_backward(wide_grad, Call(*wide, wide_out, logsumexp[:, heads].contiguous(), scale))
+        for grad, wide_part in zip(grads, part, strict=True):
+            grad[:, heads] = wide_part[..., :width]
         if grad_bias is not None:
-            grad_bias[:, heads, 0] = found[1][..., width] / scale
+            grad_bias[:, heads, 0] = part[1][..., width] / scale
     return *grads, grad_bias
 
 

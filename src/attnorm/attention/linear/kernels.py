@@ -17,6 +17,7 @@ from attnorm.attention.linear.blockwise import Blockwise
 from attnorm.attention.linear.flash import (
     BIAS_PARTS,
     SIXTEEN_BITS,
+    Call,
     EfficientOnCUDA,
     FlashOnCPU,
     FlashOnCUDA,
@@ -42,19 +43,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) 
     return choose(q).forward(q, k, v, bias, scale)
 
 
-def backward(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    logsumexp: Tensor,
-    scale: float,
-    bias_needs_grad: bool,
-) -> Gradients:
+def backward(grad_out: Tensor, call: Call, bias_needs_grad: bool) -> Gradients:
     """As `Kernel.backward`."""
-    return choose(q).backward(grad_out, q, k, v, bias, out, logsumexp, scale, bias_needs_grad)
+    return choose(call.q).backward(grad_out, call, bias_needs_grad)
 
 
 def candidates(device: torch.device, dtype: torch.dtype, width: int) -> list[Kernel]:

@@ -15,9 +15,43 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.linear import flash, kernels
-from attnorm.attention.linear.flash import heads_inside
+from attnorm.attention.linear.flash import Call, heads_inside
 
 
+@torch.library.custom_op("attnorm::attention", mutates_args=())
+def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """`Kernel.forward`: o (B, H, N, D) and l (B, H, N)."""
+    out, logsumexp = kernels.forward(q, k, v, bias, scale)
+    return heads_inside(out), logsumexp
+
+
+@torch.library.custom_op("attnorm::attention_backward", mutates_args=())
+def attention_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    scale: float,
+    bias_needs_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`Kernel.backward`."""
+    call = Call(q, k, v, bias, out, logsumexp, scale)
+    *grads, grad_bias = kernels.backward(grad_out, call, bias_needs_grad)
+    grad_q, grad_k, grad_v = map(heads_inside, grads)
+    return grad_q, grad_k, grad_v, logsumexp.new_empty(0) if grad_bias is None else grad_bias
+
+
+@torch.library.custom_op("attnorm::logsumexp", mutates_args=())
+def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """l (B, H, N), and sum_j p_ij k_j (B, H, N, D), which comes for free."""
+    mean_key, total = kernels.forward(q, k, k, bias, scale)
+    return total, heads_inside(mean_key)
+
+
+@torch.library.custom_op("attnorm::logsumexp_backward", mutates_args=())
 def logsumexp_backward(
     grad: Tensor,
     q: Tensor,
@@ -27,7 +61,7 @@ def logsumexp_backward(
     logsumexp: Tensor,
     scale: float,
     bias_needs_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the logsumexp l with respect to q, k and, if requested, the bias, from grad g (B, H, N).
 
     dl_i / ds_ij = p_ij: dq_i = scale g_i sum_j p_ij k_j, dk_j = scale sum_i g_i p_ij q_i, db_j = sum_i g_i p_ij.
@@ -51,54 +85,6 @@ def logsumexp_backward(
         grad_k[:, heads] = scale * sums[..., : k.shape[-1]]
         if grad_bias is not None:
             grad_bias[:, heads, 0] = sums[..., -1]
-    return grad_q, grad_k, grad_bias
-
-
-@torch.library.custom_op("attnorm::attention", mutates_args=())
-def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """`Kernel.forward`: o (B, H, N, D) and l (B, H, N)."""
-    out, logsumexp = kernels.forward(q, k, v, bias, scale)
-    return heads_inside(out), logsumexp
-
-
-@torch.library.custom_op("attnorm::attention_backward", mutates_args=())
-def attention_backward(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    logsumexp: Tensor,
-    scale: float,
-    bias_needs_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`Kernel.backward`."""
-    *grads, grad_bias = kernels.backward(grad_out, q, k, v, bias, out, logsumexp, scale, bias_needs_grad)
-    grad_q, grad_k, grad_v = map(heads_inside, grads)
-    return grad_q, grad_k, grad_v, logsumexp.new_empty(0) if grad_bias is None else grad_bias
-
-
-@torch.library.custom_op("attnorm::logsumexp", mutates_args=())
-def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """l (B, H, N), and sum_j p_ij k_j (B, H, N, D), which comes for free."""
-    mean_key, total = kernels.forward(q, k, k, bias, scale)
-    return total, heads_inside(mean_key)
-
-
-@torch.library.custom_op("attnorm::logsumexp_backward", mutates_args=())
-def logsumexp_backward_operator(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    bias: Tensor | None,
-    mean_key: Tensor,
-    logsumexp: Tensor,
-    scale: float,
-    bias_needs_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`logsumexp_backward`."""
-    grad_q, grad_k, grad_bias = logsumexp_backward(grad, q, k, bias, mean_key, logsumexp, scale, bias_needs_grad)
     return heads_inside(grad_q), heads_inside(grad_k), logsumexp.new_empty(0) if grad_bias is None else grad_bias
 
 
@@ -121,17 +107,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tup
 
 
 @attention_backward.register_fake
-def _(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    logsumexp: Tensor,
-    scale: float,
-    bias_needs_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(grad_out: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, k, v, _, _, logsumexp, _, bias_needs_grad = call
     return _empty_like(q), _empty_like(k), _empty_like(v), _empty_bias(logsumexp, k, bias_needs_grad)
 
 
@@ -140,17 +117,9 @@ def _(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, 
     return _empty_total(q), _empty_like(q)
 
 
-@logsumexp_backward_operator.register_fake
-def _(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    bias: Tensor | None,
-    mean_key: Tensor,
-    logsumexp: Tensor,
-    scale: float,
-    bias_needs_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+@logsumexp_backward.register_fake
+def _(grad: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, _, _, logsumexp, _, bias_needs_grad = call
     return _empty_like(q), _empty_like(k), _empty_bias(logsumexp, k, bias_needs_grad)
 
 
@@ -175,7 +144,7 @@ def _save_logsumexp(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> N
 
 def _logsumexp_gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     needed = ctx.needs_input_grad[2]
-    *grads, grad_bias = logsumexp_backward_operator(grad, *ctx.saved_tensors, ctx.scale, needed)
+    *grads, grad_bias = logsumexp_backward(grad, *ctx.saved_tensors, ctx.scale, needed)
     return *grads, grad_bias if needed else None, None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attnorm.attention.linear.flash import Kernel
+from attnorm.attention.linear.flash import Call, Kernel
 
 BATCH, HEADS, QUERIES, KEYS = 2, 2, 70, 150  # no multiple of a kernel's blocks, and more than one block of each
 PARTS = ("output", "logsumexp", "gradient of q", "gradient of k", "gradient of v", "gradient of the bias")
@@ -25,8 +25,9 @@ def disagreement(kernel: Kernel, device: torch.device, dtype: torch.dtype, width
         scale = width**-0.5
         on_device = None if bias is None else bias.to(device, torch.promote_types(dtype, torch.float32))
         out, logsumexp = kernel.forward(q, k, v, on_device, scale)
-        grads = kernel.backward(grad_out, q, k, v, on_device, out, logsumexp, scale, bias_needs_grad=True)
-        without = kernel.backward(grad_out, q, k, v, on_device, out, logsumexp, scale, bias_needs_grad=False)
+        call = Call(q, k, v, on_device, out, logsumexp, scale)
+        grads = kernel.backward(grad_out, call, bias_needs_grad=True)
+        without = kernel.backward(grad_out, call, bias_needs_grad=False)
         wanted = dense(q, k, v, grad_out, bias, scale)
         found = [*zip(PARTS, (out, logsumexp, *grads), strict=True), *zip(PARTS[2:5], without[:3], strict=True)]
         for part, value in found:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnorm.attention.normalizers._conjugate_gradients import conjugate_gradients
 from attnorm.attention.normalizers._once import once_differentiable
 
 
@@ -30,7 +31,7 @@ def covariance_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> 
 
 
 @torch.no_grad()
-def conjugate_gradients(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, tolerance: float | Tensor) -> Tensor:
+def row_solve(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, tolerance: float | Tensor) -> Tensor:
     """Computes (I + alpha Cov_w(T))^-1 x for w (B, H, N, M) by conjugate gradients, without a gradient.
 
     See `solve_iteratively`. Along the many directions in which the templates hardly vary, the matrix is close to I, so
@@ -45,27 +46,13 @@ def conjugate_gradients(T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor, 
     return solve_iteratively(multiply, x, tolerance)
 
 
-@torch.no_grad()
 def solve_iteratively(multiply: Callable[[Tensor], Tensor], x: Tensor, tolerance: float | Tensor) -> Tensor:
     """Solves multiply(y) = x for y (B, H, N, D) by conjugate gradients, without a gradient.
 
     `multiply` multiplies each row by a matrix that is I plus a positive semidefinite matrix, so the error is at most
     the residual. The iteration stops when the norm of the residual is at most `tolerance` |x|.
     """
-    y, residual, direction = torch.zeros_like(x), x, x
-    squared = x.square().sum(-1, keepdim=True)
-    enough = squared * tolerance**2
-    for _ in range(10 * x.shape[-1]):  # D steps suffice in exact arithmetic
-        going = squared > enough
-        if not going.any():
-            break
-        product = multiply(direction)
-        length = torch.where(going, squared / (direction * product).sum(-1, keepdim=True), 0.0)
-        y = y + length * direction
-        residual = residual - length * product
-        previous, squared = squared, residual.square().sum(-1, keepdim=True)
-        direction = residual + torch.where(going, squared / previous, 0.0) * direction
-    return y
+    return conjugate_gradients(multiply, x, x.square().sum(-1, keepdim=True) * tolerance**2)
 
 
 class RowSolve(torch.autograd.Function):
@@ -73,7 +60,7 @@ class RowSolve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, T: Tensor, w: Tensor, alpha: float | Tensor, x: Tensor) -> Tensor:
-        y = conjugate_gradients(T, w, alpha, x, rounding(x))
+        y = row_solve(T, w, alpha, x, rounding(x))
         ctx.alpha = alpha
         ctx.save_for_backward(T, w, x, y)
         return y
@@ -82,7 +69,7 @@ class RowSolve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (T, w, x, y), alpha = ctx.saved_tensors, ctx.alpha
-        a = conjugate_gradients(T, w, alpha, g, rounding(g))
+        a = row_solve(T, w, alpha, g, rounding(g))
         mean = w @ T
         aT, yT = a @ T.mT, y @ T.mT  # (B, H, N, M)
         aT_mean, yT_mean = ((z * mean).sum(-1, keepdim=True) for z in (a, y))

@@ -5,17 +5,18 @@ from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import attention
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.normalizers.base import FastNormalizer, Given
 
 DENSE_UP_TO = {"cpu": 192 * 192, "cuda": 512 * 512}  # N x M; on other devices, only the dense form is used
 
 
-def memory_linear(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None) -> bool:
+def memory_linear(q: Tensor, k: Tensor, given: Given) -> bool:
     """Whether `attend` can and should avoid the (N, M) weights. If not, it computes the dense weights.
 
     It can if the mask and the prior are the same for every query of a segment. It should if that is faster, which is
     the case above the sequence lengths that `benchmarks/attention_speed.py` reports.
     """
+    mask, log_prior = given.mask, given.log_prior
     separable = mask is None or (isinstance(mask, Mask) and not mask.causal)
     key_only = log_prior is None or log_prior.dim() < 2 or log_prior.shape[-2] == 1
     if not (separable and key_only and q.device.type in DENSE_UP_TO):
@@ -23,46 +24,36 @@ def memory_linear(q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: T
     return q.shape[-2] * k.shape[-2] > DENSE_UP_TO[q.device.type]
 
 
-class KeyBiased(Normalizer):
+class KeyBiased(FastNormalizer):
     """w_ij = softmax over j of s_ij + b_j, where the bias b may depend on all queries and keys.
 
     A subclass implements `key_bias`.
     """
 
-    def key_bias(
-        self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float
-    ) -> Tensor | None:
+    def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor | None:
         """Returns b, broadcastable to (B, H, 1, M), or None for a bias of 0.
 
-        log_prior: log u, broadcastable to (B, H, 1, M), and -inf at masked keys.
-        queries:   (B, 1, 1, N), 0 for the queries that take part and -inf for the others. It is the bias of the
-                   transposed problem.
+        given:   its log_prior is broadcastable to (B, H, 1, M), and -inf at masked keys.
+        queries: (B, 1, 1, N), 0 for the queries that take part and -inf for the others. It is the bias of the
+                 transposed problem.
         """
         raise NotImplementedError
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        if not memory_linear(q, k, mask, log_prior):
-            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
-        scale = q.shape[-1] ** -0.5 if scale is None else scale
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
+        if not memory_linear(q, k, given):
+            return None
+        mask, log_prior, _, scale = given
+        assert scale is not None  # `attend` gives it
         if mask is None:
-            return attention(q, k, v, self.key_bias(q, k, log_prior, None, scale), scale)
+            return attention(q, k, v, self.key_bias(q, k, given, None), scale)
         assert isinstance(mask, Mask)  # `memory_linear` refuses dense masks
         mask.check_shape(q.shape[0], q.shape[-2], k.shape[-2])
         if mask.segments is not None:
             return mask.each_segment(self.attend, q, k, v, log_prior, scale)
         queries = None if mask.queries is None else forbid(~mask.queries)
         if mask.keys is not None:
-            log_prior = forbid(~mask.keys, log_prior)
-        out = attention(q, k, v, self.key_bias(q, k, log_prior, queries, scale), scale)
+            given = given._replace(log_prior=forbid(~mask.keys, log_prior))
+        out = attention(q, k, v, self.key_bias(q, k, given, queries), scale)
         return out if mask.queries is None else out.masked_fill(~mask.queries[:, None, :, None], 0.0)
 
 

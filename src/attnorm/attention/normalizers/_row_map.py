@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import Normalizer, add_log_prior, masked_scores, upcast
+from attnorm.attention.normalizers.base import Given, Normalizer, add_log_prior, masked_scores, upcast
 
 
 class RowMap(Normalizer):
@@ -23,16 +23,8 @@ class RowMap(Normalizer):
         """
         raise NotImplementedError
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        return map_rows(lambda s, forbidden: self.row_weights(s), scores, mask, log_prior)
+    def weights(self, s: Tensor, given: Given) -> Tensor:
+        return map_rows(lambda s, forbidden: self.row_weights(s), add_log_prior(s, given.log_prior))
 
     def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
         """Omega(p) for weights p (B, H, N, M) -> (B, H, N). p is 0 where it is not `allowed`, bool (B, H, N, M)."""
@@ -48,24 +40,18 @@ class RowMap(Normalizer):
         return value_at(p, self.regularizer, scores, mask, log_prior)
 
 
-def map_rows(
-    row_weights: Callable[[Tensor, Tensor], Tensor],
-    scores: Tensor,
-    mask: Tensor | Mask | None,
-    log_prior: Tensor | None,
-) -> Tensor:
-    """Applies `row_weights(s, forbidden)` to s = scores + log u and returns weights in the dtype of `scores`.
+def map_rows(row_weights: Callable[[Tensor, Tensor], Tensor], s: Tensor) -> Tensor:
+    """Applies `row_weights(s, forbidden)` to s = scores + log u, (B, H, N, M), and returns the weights.
 
     The weights are 0 where `forbidden`. There s is -inf, except in a dead row (one without any allowed key), which is
     passed as zeros. As with softmax, a row with a NaN or +inf score gets NaN weights. Such a row is also passed as
     zeros, because sorting and indexing can crash on NaN.
     """
-    s = add_log_prior(masked_scores(scores, mask), log_prior)
     forbidden = s == -torch.inf
     top = s.detach().amax(-1, keepdim=True)
     broken = top.isnan() | (top == torch.inf)
     weights = row_weights(s.masked_fill(broken | (top == -torch.inf), 0.0), forbidden)
-    return weights.masked_fill(forbidden, 0.0).masked_fill(broken, torch.nan).to(scores.dtype)
+    return weights.masked_fill(forbidden, 0.0).masked_fill(broken, torch.nan)
 
 
 def value_at(

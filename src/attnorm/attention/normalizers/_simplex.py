@@ -10,11 +10,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attnorm.attention.normalizers._conjugate_gradients import conjugate_gradients
+
 SMALLEST = 1e-20  # below this weight, a function is continued linearly: log p has no value and no gradient at p = 0
 STEEPEST = 1e30  # stands for the infinite second derivative of a function at p = 0
 SHRINK = 0.05  # the largest reduction of a weight per step at which Omega is steep
 MEMORY = 8  # a step of `maximize_function` may end above the last objective, but not above the last MEMORY ones
-EXACT = 1e-13  # the tolerance of linear systems
+EXACT = 1e-13  # the relative precision of linear systems
 ENOUGH, HALVINGS = 1e-4, 50  # line search: the required share of the predicted decrease, and the maximum of halvings
 
 
@@ -145,7 +147,12 @@ def function_response(gradient: Tensor, p: Tensor, curvature: Tensor, support: T
     def multiply(x: Tensor) -> Tensor:
         return center(torch.autograd.grad(gradient, p, x, retain_graph=True)[0])
 
-    return conjugate_gradients(multiply, lambda r: inverse * r, center(v), inverse * v.square())
+    return conjugate_gradients(multiply, center(v), rounding(inverse * v.square()), lambda r: inverse * r)
+
+
+def rounding(size_of_b: Tensor) -> Tensor:
+    """`enough` of the conjugate gradients for b, a difference of terms of this size (..., M): smaller is rounding."""
+    return EXACT**2 * size_of_b.sum(-1, keepdim=True)
 
 
 # -------------------------------------------------------------------------------------------- Omega given by its prox
@@ -221,37 +228,6 @@ def prox_response(
         Cw = C(w)
         return C(A(Cw) - Cw) + Cw  # C B = C - C C
 
-    dy = C(conjugate_gradients(multiply, lambda r: r, C(A(v)), v.square()))
+    dy = C(conjugate_gradients(multiply, C(A(v)), rounding(v.square())))
     dp = A(v - dy)
     return dp, dp + dy
-
-
-# ------------------------------------------------------------------------------------------------------ linear systems
-
-
-def conjugate_gradients(
-    multiply: Callable[[Tensor], Tensor], precondition: Callable[[Tensor], Tensor], b: Tensor, size_of_b: Tensor
-) -> Tensor:
-    """Solves A x = b in each row for a positive semidefinite A and a preconditioner M.
-
-    It stops when <r, M r> of the residual r = b - A x is at most EXACT^2 times the sum of `size_of_b` (..., M). b is a
-    difference of terms of that size, so anything smaller is rounding.
-    """
-    x, r = torch.zeros_like(b), b
-    direction = preconditioned = precondition(r)
-    size = (r * preconditioned).sum(-1, keepdim=True)
-    enough = EXACT**2 * size_of_b.sum(-1, keepdim=True)
-    for _ in range(10 * b.shape[-1]):  # M steps suffice in exact arithmetic
-        going = size > enough
-        if not going.any():
-            break
-        product = multiply(direction)
-        bend = (direction * product).sum(-1, keepdim=True)
-        going = going & (bend > 0)
-        length = torch.where(going, size / bend, 0.0)
-        x = x + length * direction
-        r = r - length * product
-        preconditioned = precondition(r)
-        size, previous = torch.where(going, (r * preconditioned).sum(-1, keepdim=True), 0.0), size
-        direction = preconditioned + torch.where(going, size / previous, 0.0) * direction
-    return x

@@ -4,19 +4,29 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers.base import upcast
+from attnorm.attention.normalizers.base import Given, upcast
 
 
-def templates(name: str, keys: Tensor | None, scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
-    """Returns the keys (B, H, M, D) `without_padding`, in float32 or wider and at least as wide as the scores.
+def templates(name: str, s: Tensor, given: Given) -> Tensor:
+    """Returns the keys (B, H, M, D) `without_padding`, in float32 or wider and at least as wide as the scores s.
 
     Raises ValueError if the keys are missing or do not match the scores.
     """
+    keys = given.keys
     if keys is None:
         raise ValueError(f"{name}: the templates are the keys that gave the scores; pass keys=(B, H, M, D)")
-    if keys.shape[-2] != scores.shape[-1]:
-        raise ValueError(f"{name}: keys of shape {tuple(keys.shape)} do not match scores {tuple(scores.shape)}")
-    return without_padding(keys.to(torch.promote_types(upcast(keys).dtype, upcast(scores).dtype)), scores, mask)
+    if keys.shape[-2] != s.shape[-1]:
+        raise ValueError(f"{name}: keys of shape {tuple(keys.shape)} do not match scores {tuple(s.shape)}")
+    return without_padding(keys.to(torch.promote_types(upcast(keys).dtype, s.dtype)), s, given.mask)
+
+
+def positive(name: str, scale: float | Tensor | None) -> float | Tensor:
+    """Returns alpha, the scale of the scores. Raises ValueError if it is missing or not above 0."""
+    above = False if scale is None else scale > 0
+    if scale is None or not (above.all() if isinstance(above, Tensor) else above):
+        advice = "alpha is the scale of the scores; pass a number above 0, for example D ** -0.5"
+        raise ValueError(f"{name}: scale={scale}: {advice}")
+    return scale
 
 
 def without_padding(keys: Tensor, scores: Tensor, mask: Tensor | Mask | None) -> Tensor:

@@ -1,9 +1,11 @@
 """Base class of all normalizers. A normalizer turns scores into attention weights."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.hooks import TrainingHooks
@@ -12,10 +14,19 @@ from attnorm.attention.masking import Mask, dense_mask
 AT_MOST_ONE = (0.0, 1.0)  # a value for `Normalizer.total`, for example for sigmoid attention divided by M
 
 
+class Given(NamedTuple):
+    """What the formula of a normalizer may use besides the scores, as it was passed to `Normalizer.forward`."""
+
+    mask: Tensor | Mask | None = None
+    log_prior: Tensor | None = None
+    keys: Tensor | None = None
+    scale: float | None = None
+
+
 class Normalizer(TrainingHooks):
     """Turns scores (B, H, N, M) into attention weights of the same shape.
 
-    A subclass implements `forward`, which is the paper's formula. Models call `attend`. A subclass overrides `attend`
+    A subclass implements `weights`, which is the paper's formula. Models call `attend`. A subclass overrides `attend`
     if there is a faster way to compute the same result. The class attributes below declare which properties the weights
     have, and `attnorm.attention.testing.check_normalizer` verifies them. A subclass overrides the methods of
     `TrainingHooks` for parameters that should be recorded, need a higher learning rate, or need a projection.
@@ -23,7 +34,7 @@ class Normalizer(TrainingHooks):
     couples_queries: whether a row of weights depends on other queries. One of "none", "past" (only on earlier queries,
                      which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites; a call
                      with a `Mask` that is causal raises ValueError. A dense mask is not recognized as causal).
-    needs_keys:      whether `forward` requires `keys` and `scale`.
+    needs_keys:      whether the formula requires `keys` and `scale`.
     needs_fixed_alpha: whether the formula contains alpha, the scale of the scores, apart from the scores. A scorer must
                      not learn it then.
     differentiable:  whether the weights have a gradient. Training requires it.
@@ -59,6 +70,13 @@ class Normalizer(TrainingHooks):
         """Whether a layer with this normalizer may have a bank of templates outside the input."""
         return hasattr(self, "forward_with_bank")
 
+    def weights(self, s: Tensor, given: Given) -> Tensor:
+        """The formula: maps scores to weights (B, H, N, M), both in float32 or wider.
+
+        s is -inf at masked pairs, where the weight must be 0. Autocast is off.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: has neither weights(s, given), the formula, nor forward")
+
     def forward(
         self,
         scores: Tensor,
@@ -77,8 +95,12 @@ class Normalizer(TrainingHooks):
         keys:      (B, H, M, D), the keys that gave the scores. `keys` and `scale`, the scale of the scores, are used
                    only by normalizers whose formula contains them (the templates of optimal transport and Fenchel
                    duality).
+
+        A subclass overrides it instead of `weights` if it needs the scores before they are masked.
         """
-        raise NotImplementedError
+        with torch.autocast(scores.device.type, enabled=False):
+            s = masked_scores(scores, mask)
+            return self.weights(s, Given(mask, log_prior, keys, scale)).to(scores.dtype)
 
     def __call__(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
         """Calls `forward`. Raises ValueError if the weights would leak the future, see `refuse_leak`."""
@@ -90,7 +112,7 @@ class Normalizer(TrainingHooks):
         """Raises ValueError for a causal `Mask` if each row depends on all queries, and so on later ones."""
         if isinstance(mask, Mask) and mask.causal and self.couples_queries == "all":
             from attnorm.attention.build import name_of  # imports this module
-            from attnorm.attention.tables import leak_message
+            from attnorm.attention.problems import leak_message
 
             raise ValueError(f"Mask(causal=True): {leak_message(name_of(self))}")
 
@@ -113,6 +135,31 @@ class Normalizer(TrainingHooks):
         return weights.to(v.dtype) @ v
 
 
+class FastNormalizer(Normalizer):
+    """A normalizer whose `attend` has a faster way to the same result than by the (N, M) weights.
+
+    A subclass implements `fast_attend`.
+    """
+
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
+        """The result of `attend`, or None where the weights are to be computed. The scale is given."""
+        raise NotImplementedError
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        log_prior: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        output = self.fast_attend(q, k, v, Given(mask, log_prior, k, scale))
+        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale) if output is None else output
+
+
 def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:
     """Computes scale q k', (B, H, N, M), in float32 or wider regardless of the dtype of the inputs and of autocast."""
     with torch.autocast(q.device.type, enabled=False):
@@ -128,7 +175,7 @@ def masked_scores(scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
     """Returns the scores in float32 or wider, with -inf at masked pairs."""
     allowed = dense_mask(mask, scores)
     scores = upcast(scores)
-    return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+    return scores if allowed is None else torch.where(allowed, scores, -torch.inf)
 
 
 def add_log_prior(scores: Tensor, log_prior: Tensor | None) -> Tensor:
@@ -136,13 +183,22 @@ def add_log_prior(scores: Tensor, log_prior: Tensor | None) -> Tensor:
     return scores if log_prior is None else scores + log_prior.to(scores.dtype)
 
 
+# A row or column of -inf is dead. Its softmax and the gradient of its logsumexp would be NaN, so its scores are
+# replaced by finite numbers first, and its result by 0 afterwards. The mask alone does not tell which ones are dead: a
+# prior or a scorer may be -inf too.
+
+
 def softmax_over_keys(scores: Tensor) -> Tensor:
     """exp(s_ij) / sum_j' exp(s_ij'). In a row of -inf, the weights and their gradient are 0 instead of NaN."""
-    dead = scores.amax(-1, keepdim=True) == -torch.inf
-    return scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
+    live = scores.detach().amax(-1, keepdim=True) != -torch.inf
+    lowest = torch.finfo(scores.dtype).min
+    return F.threshold(scores, lowest, lowest).softmax(-1) * live.to(scores.dtype)
 
 
 def logsumexp_over_queries(scores: Tensor) -> Tensor:
     """c_j = log sum_i exp(s_ij), (B, H, 1, M). It is 0 for a key that no query may see."""
-    dead = scores.amax(-2, keepdim=True) == -torch.inf
-    return scores.masked_fill(dead, 0.0).logsumexp(-2, keepdim=True).masked_fill(dead, 0.0)
+    top = scores.detach().amax(-2, keepdim=True)
+    dead = top == -torch.inf
+    # terms that do not change the sum are raised to where exp does not underflow, which is several times slower
+    lowest = top.masked_fill(dead, 0.0) + 0.9 * math.log(torch.finfo(scores.dtype).tiny)
+    return scores.clamp(min=lowest).logsumexp(-2, keepdim=True).masked_fill(dead, 0.0)

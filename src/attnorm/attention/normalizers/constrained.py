@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._row_map import RowMap, map_rows, value_at
-from attnorm.attention.normalizers.base import dot_scores, softmax_over_keys, upcast
+from attnorm.attention.normalizers.base import add_log_prior, dot_scores, masked_scores, softmax_over_keys, upcast
 from attnorm.attention.option_checks import finite_number
 
 
@@ -53,7 +53,8 @@ class Constrained(RowMap):
         upper: float | Tensor | None = None,
     ) -> Tensor:
         upper = self.upper if upper is None else upper if isinstance(upper, Tensor) else check_number(upper)
-        return map_rows(lambda s, out: self.bounded_weights(s, bounds(upper, s, out)), scores, mask, log_prior)
+        s = add_log_prior(masked_scores(scores, mask), log_prior)
+        return map_rows(lambda s, out: self.bounded_weights(s, bounds(upper, s, out)), s).to(scores.dtype)
 
     def value(
         self,

@@ -9,8 +9,14 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._covariance import covariance_solve
-from attnorm.attention.normalizers._templates import center_on_first, log_preference, templates, without_padding
-from attnorm.attention.normalizers.base import Normalizer, masked_scores, upcast
+from attnorm.attention.normalizers._templates import (
+    center_on_first,
+    log_preference,
+    positive,
+    templates,
+    without_padding,
+)
+from attnorm.attention.normalizers.base import FastNormalizer, Given, upcast
 
 
 def gaussian_estimate(z: Tensor, mu: Tensor, alpha: float, covariance: Tensor | None = None) -> Tensor:
@@ -31,7 +37,7 @@ def gaussian_estimate(z: Tensor, mu: Tensor, alpha: float, covariance: Tensor | 
     return mu + alpha * (covariance @ solved.unsqueeze(-1)).squeeze(-1)
 
 
-class Continuous(Normalizer):
+class Continuous(FastNormalizer):
     """Replaces the preference u over the templates by the Gaussian N(mu, S) with the same mean and covariance.
 
     The templates t_j are the keys, the evidence z is the query, and alpha is the scale of the scores s = alpha T z.
@@ -43,62 +49,37 @@ class Continuous(Normalizer):
     so sum_j w_j t_j = mu + S lambda*. The weights of a row sum to 1, but they can be negative: the Gaussian extends
     beyond the templates. They are those of `fenchel` with order 2, to first order in their logits.
 
-    If all queries share one preference, `attend` is linear in the number of queries and keys.
+    `keys` and `scale` > 0 are required. If all queries share one preference, `attend` is linear in the number of
+    queries and keys.
     """
 
     needs_keys = True
     needs_fixed_alpha = True
     total = None
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        """As `Normalizer.forward`. `keys` and `scale` > 0 are required."""
-        T, alpha = center_on_first(templates("continuous", keys, scores, mask)), positive(scale)
-        with torch.autocast(scores.device.type, enabled=False):
-            s = masked_scores(scores, mask).to(T.dtype)
-            live = (s > -torch.inf).any(-1, keepdim=True)
-            u = log_preference(s, mask, log_prior).exp()  # broadcastable to (B, H, N, M)
-            s = s.masked_fill(s == -torch.inf, 0.0)
-            s = s - (u * s).sum(-1, keepdim=True)  # alpha (t_j - mu)'z
-            # (t_j - mu)'lambda* = s_j - alpha (t_j - mu)'(I + alpha S)^-1 S z, and sum_j u_j s_j t_j = alpha S z
-            correction = covariance_solve(T, u, alpha, (u * s) @ T)
-            moved = s - alpha * ((correction @ T.mT) - (correction * (u @ T)).sum(-1, keepdim=True))
-            return (u * (1 + moved)).masked_fill(~live, 0.0).to(scores.dtype)
+    def weights(self, s: Tensor, given: Given) -> Tensor:
+        T, alpha = center_on_first(templates("continuous", s, given)), positive("continuous", given.scale)
+        s = s.to(T.dtype)
+        live = (s > -torch.inf).any(-1, keepdim=True)
+        u = log_preference(s, given.mask, given.log_prior).exp()  # broadcastable to (B, H, N, M)
+        s = s.masked_fill(s == -torch.inf, 0.0)
+        s = s - (u * s).sum(-1, keepdim=True)  # alpha (t_j - mu)'z
+        # (t_j - mu)'lambda* = s_j - alpha (t_j - mu)'(I + alpha S)^-1 S z, and sum_j u_j s_j t_j = alpha S z
+        correction = covariance_solve(T, u, alpha, (u * s) @ T)
+        moved = s - alpha * ((correction @ T.mT) - (correction * (u @ T)).sum(-1, keepdim=True))
+        return (u * (1 + moved)).masked_fill(~live, 0.0)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        """As `Normalizer.attend`: mean of the values, plus lambda* times the covariance of templates and values."""
-        alpha = positive(q.shape[-1] ** -0.5 if scale is None else scale)
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
+        """The mean of the values, plus lambda* times the covariance of templates and values."""
+        mask, alpha = given.mask, positive("continuous", given.scale)
         with torch.autocast(q.device.type, enabled=False):
             few = upcast(q).new_empty(()).expand(1, 1, q.shape[-2], k.shape[-2])  # only its shape and dtype are used
-            u = log_preference(few, mask, log_prior).exp()
+            u = log_preference(few, mask, given.log_prior).exp()
             if u.shape[-2] != 1 or isinstance(alpha, Tensor):
-                return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+                return None
             T, V = center_on_first(without_padding(upcast(k), few, mask)), upcast(v)
             of_values = ((T - u @ T) * u.mT).mT @ V  # sum_j u_j (t_j - mu) v_j', (B, H, D, D')
             out = u @ V + alpha * covariance_solve(T, u, alpha, upcast(q)) @ of_values
             if isinstance(mask, Mask) and mask.queries is not None:
                 out = out.masked_fill(~mask.queries[:, None, :, None], 0.0)
             return out.to(v.dtype)
-
-
-def positive(scale: float | Tensor | None) -> float | Tensor:
-    """Returns alpha. Raises ValueError if it is missing or not positive."""
-    if scale is None or not scale > 0:
-        raise ValueError(f"continuous: scale={scale}: alpha is the scale of the scores; pass a number above 0")
-    return scale

@@ -3,16 +3,9 @@
 from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import logsumexp
-from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._cluster_prior import ClusterPrior
 from attnorm.attention.normalizers._key_bias import KeyBiased
-from attnorm.attention.normalizers.base import (
-    Normalizer,
-    add_log_prior,
-    logsumexp_over_queries,
-    masked_scores,
-    softmax_over_keys,
-)
+from attnorm.attention.normalizers.base import Given, add_log_prior, logsumexp_over_queries, softmax_over_keys
 
 
 class DNAS(KeyBiased):
@@ -43,32 +36,15 @@ class DNAS(KeyBiased):
         self.cluster_prior = None if beta is None else ClusterPrior(queries, heads, "dnas")
         self.query_equivariant = beta is None
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        s = masked_scores(scores, mask)
+    def weights(self, s: Tensor, given: Given) -> Tensor:
         c = logsumexp_over_queries(s if self.cluster_prior is None else s + self.cluster_prior(s.shape[-2]))
-        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, given.log_prior))
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        way = KeyBiased if self.cluster_prior is None else Normalizer  # a segment does not know its positions
-        return way.attend(self, q, k, v, mask, log_prior=log_prior, scale=scale)
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
+        # with cluster priors the weights are stored, because a segment does not know its positions
+        return super().fast_attend(q, k, v, given) if self.cluster_prior is None else None
 
-    def key_bias(self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float) -> Tensor:
-        c = logsumexp(k, q, queries, scale)  # the transposed problem: over the queries, for each key
-        return add_log_prior(-c, log_prior)
+    def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor:
+        assert given.scale is not None  # `attend` gives it
+        c = logsumexp(k, q, queries, given.scale)  # the transposed problem: over the queries, for each key
+        return add_log_prior(-c, given.log_prior)

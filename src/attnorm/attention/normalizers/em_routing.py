@@ -4,15 +4,16 @@ The keys are data from a mixture of Gaussians whose centers are the queries (Eq.
 sum_j log sum_i beta_i N(k_j | q_i, sigma_i^2). One step of expectation maximization is DNAS (Eq. 6-8).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._cluster_prior import ClusterPrior
-from attnorm.attention.normalizers._templates import center_on_first, templates
+from attnorm.attention.normalizers._templates import center_on_first, positive, templates
 from attnorm.attention.normalizers.base import (
+    Given,
     Normalizer,
     add_log_prior,
     logsumexp_over_queries,
@@ -48,7 +49,7 @@ class EMRouting(Normalizer):
     The scores are the logarithms of the numerators of the first step, up to a constant per key. With dot products,
     this is the paper's choice of sigma_i = 1 and beta_i ~ exp(|q_i|^2 / 2), so n_iters = 1 is DNAS. Later steps use the
     centers that the previous ones have found. A prior u weighs the keys. As for Sinkhorn, a prior that differs between
-    queries must be normalized if beta is estimated.
+    queries must be normalized if beta is estimated. `keys` and `scale` > 0 are required, unless n_iters = 1.
 
     n_iters: the number of updates of the centers.
     beta:    the priors of the clusters from the second step on: "norm" (~ exp(|q_i|^2 / 2), as in the paper),
@@ -93,44 +94,29 @@ class EMRouting(Normalizer):
         self.proportional_to_prior = n_iters == 1
         self.query_equivariant, self.prior_scale_invariant = beta != "learned", beta != "estimated"
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        """As `Normalizer.forward`. `keys` and `scale` > 0 are required (ValueError), unless n_iters = 1."""
-        with torch.autocast(scores.device.type, enabled=False):
-            s = log_joint = self.first_step(scores, mask)
-            if self.n_iters > 1:
-                k = scaled_keys(scores, mask, keys, scale)
-                for _ in range(self.n_iters - 1):
-                    log_joint = self.log_joint(self.update(log_joint, log_prior, k), k, s)
-            return self.center_weights(log_joint, log_prior).to(scores.dtype)
+    def weights(self, s: Tensor, given: Given) -> Tensor:
+        s = log_joint = self.first_step(s)
+        if self.n_iters > 1:
+            k = scaled_keys(s, given)
+            for _ in range(self.n_iters - 1):
+                log_joint = self.log_joint(self.update(log_joint, given.log_prior, k), k, s)
+        return self.center_weights(log_joint, given.log_prior)
 
-    def fit(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor,
-        scale: float,
-    ) -> Mixture:
-        """The mixture after `n_iters` updates. Its centers are what the weights of `forward` make of the keys."""
-        s = log_joint = self.first_step(scores, mask)
-        k = scaled_keys(scores, mask, keys, scale)
-        mixture = self.update(log_joint, log_prior, k)
+    def fit(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Mixture:
+        """The mixture after `n_iters` updates. Its centers are what the weights of `forward` make of the keys.
+
+        The arguments are those of `forward`; `keys` and `scale` are required.
+        """
+        s = log_joint = self.first_step(masked_scores(scores, mask))
+        known = Given(mask, **given)
+        k = scaled_keys(s, known)
+        mixture = self.update(log_joint, known.log_prior, k)
         for _ in range(self.n_iters - 1):
-            mixture = self.update(self.log_joint(mixture, k, s), log_prior, k)
+            mixture = self.update(self.log_joint(mixture, k, s), known.log_prior, k)
         return mixture
 
-    def first_step(self, scores: Tensor, mask: Tensor | Mask | None) -> Tensor:
-        """log beta_i N(k_j | q_i, 1) up to a constant per key, (B, H, N, M); -inf at masked pairs."""
-        s = masked_scores(scores, mask)
+    def first_step(self, s: Tensor) -> Tensor:
+        """log beta_i N(k_j | q_i, 1) up to a constant per key, (B, H, N, M), for masked scores s."""
         return s if self.cluster_prior is None else s + self.cluster_prior(s.shape[-2])
 
     def center_weights(self, log_joint: Tensor, log_prior: Tensor | None) -> Tensor:
@@ -164,11 +150,10 @@ class EMRouting(Normalizer):
         return (mixture.log_beta + log_density).masked_fill(s == -torch.inf, -torch.inf)
 
 
-def scaled_keys(scores: Tensor, mask: Tensor | Mask | None, keys: Tensor | None, scale: float | None) -> Tensor:
+def scaled_keys(s: Tensor, given: Given) -> Tensor:
     """The keys (B, H, M, D), multiplied by the square root of `scale`. Raises ValueError if one of them is missing."""
-    if scale is None or not scale > 0:
-        raise ValueError(f"em_routing: scale={scale}: pass the scale of the scores, a number above 0")
-    return templates("em_routing", keys, scores, mask) * scale**0.5
+    scale = positive("em_routing", given.scale)
+    return templates("em_routing", s, given) * scale**0.5
 
 
 def squared_distances(centers: Tensor, k: Tensor) -> Tensor:

@@ -10,10 +10,23 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._covariance import conjugate_gradients, covariance_solve
+from attnorm.attention.normalizers._covariance import covariance_solve, row_solve
 from attnorm.attention.normalizers._once import once_differentiable
-from attnorm.attention.normalizers._templates import center_on_first, log_preference, templates, without_padding
-from attnorm.attention.normalizers.base import Normalizer, dot_scores, masked_scores, softmax_over_keys, upcast
+from attnorm.attention.normalizers._templates import (
+    center_on_first,
+    log_preference,
+    positive,
+    templates,
+    without_padding,
+)
+from attnorm.attention.normalizers.base import (
+    FastNormalizer,
+    Given,
+    dot_scores,
+    masked_scores,
+    softmax_over_keys,
+    upcast,
+)
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.option_checks import inside_unit_interval, whole
 
@@ -21,7 +34,7 @@ ORDERS = (1, 2, "exact")
 ENOUGH, HALVINGS = 1e-4, 40  # line search: the required share of the predicted gain, and the maximum of halvings
 
 
-class Fenchel(Normalizer):
+class Fenchel(FastNormalizer):
     """The weights that solve the inference problem that attention approximates.
 
     With evidence z, templates t_j (the keys, rows of T), preference u (normalized over the allowed keys), mu = T'u and
@@ -31,6 +44,8 @@ class Fenchel(Normalizer):
 
     In score space, w = softmax(log u + s + alpha T T'(u - w)). Equivalently, w maximizes
     w's - KL(w|u) - alpha/2 |T'(w - u)|^2.
+
+    Orders 2 and "exact" require `keys` and `scale` > 0 (a number or a 0-dim tensor).
 
     order: 1 is the first-order solution in the evidence, softmax(log u + s), which is standard attention;
            2 is the second-order solution (Eq. 14), in which s is replaced by
@@ -50,53 +65,30 @@ class Fenchel(Normalizer):
         self.proportional_to_prior = order == 1
         self.softmax = Softmax()
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        """As `Normalizer.forward`. Orders 2 and "exact" require `keys` and `scale` > 0 (a number or a 0-dim tensor)."""
+    def weights(self, s: Tensor, given: Given) -> Tensor:
         if self.order == 1:
-            return self.softmax(scores, mask, log_prior=log_prior)
-        T, alpha = center_on_first(templates("fenchel", keys, scores, mask)), positive(scale)
-        with torch.autocast(scores.device.type, enabled=False):
-            if self.order == 2:
-                logits = second_order_logits(masked_scores(scores, mask), mask, log_prior, T, alpha)
-                return softmax_over_keys(logits).to(scores.dtype)
-            T, s = T.double(), masked_scores(scores, mask).double()
-            log_u = log_preference(s, mask, log_prior)
-            r = newton_residual(log_u + s, log_u, T, alpha, self.tolerance, self.max_steps)
-            with torch.no_grad():
-                w = softmax_over_keys(log_u + s + alpha * r @ T.mT)
-            stationary = log_u.exp() @ T - w @ T  # r, with a gradient through everything but w
-            logits = log_u + s + alpha * (stationary + (r - stationary).detach()) @ T.mT
-            return ImplicitGradient.apply(softmax_over_keys(logits), T, number(alpha), self.tolerance).to(scores.dtype)
+            return self.softmax.weights(s, given)
+        T, alpha = center_on_first(templates("fenchel", s, given)), positive("fenchel", given.scale)
+        if self.order == 2:
+            return softmax_over_keys(second_order_logits(s, given, T, alpha))
+        T, s = T.double(), s.double()
+        log_u = log_preference(s, given.mask, given.log_prior)
+        r = newton_residual(log_u + s, log_u, T, alpha, self.tolerance, self.max_steps)
+        with torch.no_grad():
+            w = softmax_over_keys(log_u + s + alpha * r @ T.mT)
+        stationary = log_u.exp() @ T - w @ T  # r, with a gradient through everything but w
+        logits = log_u + s + alpha * (stationary + (r - stationary).detach()) @ T.mT
+        return ImplicitGradient.apply(softmax_over_keys(logits), T, number(alpha), self.tolerance)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        """As `Normalizer.attend`.
-
-        Order 2 is softmax attention with transformed queries: with s = alpha T z, Eq. 14 becomes
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
+        """Order 2 is softmax attention with transformed queries: with s = alpha T z, Eq. 14 becomes
         s2 = alpha T (I + alpha Sigma)^-1 z.
         """
-        scale = q.shape[-1] ** -0.5 if scale is None else scale
         if self.order == "exact":
-            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+            return None
         if self.order == 2:
-            q, scale = second_order_queries(q, k, mask, log_prior, positive(scale)), 1.0
-        return self.softmax.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+            q, given = second_order_queries(q, k, given), given._replace(scale=1.0)
+        return self.softmax.fast_attend(q, k, v, given)
 
 
 def solve(
@@ -114,7 +106,7 @@ def solve(
     It is used for figures. mask and log_prior are as in `Normalizer.forward`. scale is alpha and defaults to D ** -0.5.
     The result has the dtype of q and no gradient. It is 0 for a query that may see no key.
     """
-    alpha = positive(q.shape[-1] ** -0.5 if scale is None else scale)
+    alpha = positive("fenchel", q.shape[-1] ** -0.5 if scale is None else scale)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         s = masked_scores(dot_scores(q.double(), k.double(), alpha), mask)
         log_u = log_preference(s, mask, log_prior)
@@ -124,15 +116,6 @@ def solve(
         return (alpha * (q + r)).masked_fill(dead, 0.0).to(q.dtype)
 
 
-def positive(scale: float | Tensor | None) -> float | Tensor:
-    """Returns alpha. Raises ValueError if it is missing or not positive."""
-    if scale is None:
-        raise ValueError("fenchel: alpha is the scale of the scores; pass scale=, for example D ** -0.5")
-    if not scale > 0:
-        raise ValueError(f"fenchel: scale={float(scale)}: alpha must be above 0")
-    return scale
-
-
 def number(alpha: float | Tensor) -> float:
     return alpha.item() if isinstance(alpha, Tensor) else alpha
 
@@ -140,27 +123,24 @@ def number(alpha: float | Tensor) -> float:
 # ------------------------------------------------------------------------------------------------------------- order 2
 
 
-def second_order_logits(
-    s: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, T: Tensor, alpha: float | Tensor
-) -> Tensor:
+def second_order_logits(s: Tensor, given: Given, T: Tensor, alpha: float | Tensor) -> Tensor:
     """Eq. 14: log u + s - alpha T (I + alpha Sigma)^-1 T'(diag u - u u') s; s (B, H, N, M) is -inf where masked."""
     s = s.to(T.dtype)
-    log_u = log_preference(s, mask, log_prior)
+    log_u = log_preference(s, given.mask, given.log_prior)
     u = log_u.exp()
     us = u * s.masked_fill(s == -torch.inf, 0.0)
     y = us @ T - us.sum(-1, keepdim=True) * (u @ T)  # T'(diag u - u u') s
     return log_u + s - alpha * covariance_solve(T, u, alpha, y) @ T.mT
 
 
-def second_order_queries(
-    q: Tensor, k: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, alpha: float | Tensor
-) -> Tensor:
+def second_order_queries(q: Tensor, k: Tensor, given: Given) -> Tensor:
     """Returns alpha (I + alpha Sigma)^-1 q in the dtype of q."""
+    alpha = positive("fenchel", given.scale)
     with torch.autocast(q.device.type, enabled=False):
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         scores = upcast(q).new_empty(()).expand(1, 1, n_queries, n_keys)  # only the shape and dtype are used
-        u = log_preference(scores, mask, log_prior).exp()
-        T = center_on_first(without_padding(upcast(k), scores, mask))
+        u = log_preference(scores, given.mask, given.log_prior).exp()
+        T = center_on_first(without_padding(upcast(k), scores, given.mask))
         return (alpha * covariance_solve(T, u, alpha, upcast(q))).to(q.dtype)
 
 
@@ -229,7 +209,7 @@ def newton(
                 x.take_along_dim(keep, -2) for x in (log_w, mu, longest, dead, place, r, value, w, gradient, residual)
             )
         # a looser tolerance saves steps, and Newton's method still converges quadratically
-        direction = conjugate_gradients(T, w, alpha, gradient, residual.clamp(max=0.1))
+        direction = row_solve(T, w, alpha, gradient, residual.clamp(max=0.1))
         gain = alpha * (gradient * direction).sum(-1, keepdim=True)
         length, slack = torch.ones_like(gain), 1e-13 * (1 + value.abs())
         for _ in range(HALVINGS):
@@ -261,5 +241,5 @@ class ImplicitGradient(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (w, T), alpha = ctx.saved_tensors, ctx.alpha
         Cg = w * (g - (w * g).sum(-1, keepdim=True))
-        y = conjugate_gradients(T, w, alpha, Cg @ T, ctx.tolerance)
+        y = row_solve(T, w, alpha, Cg @ T, ctx.tolerance)
         return g - alpha * y @ T.mT, None, None, None

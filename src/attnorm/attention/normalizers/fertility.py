@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers._row_map import map_rows
-from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, upcast
+from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, add_log_prior, masked_scores, upcast
 from attnorm.attention.normalizers.constrained import ConstrainedSoftmax, ConstrainedSparsemax, rounding
 from attnorm.attention.option_checks import finite_number
 
@@ -118,7 +118,8 @@ class Fertility(Normalizer):
         if state is not None:
             used = torch.cat([state, used[..., state.shape[-1] :]], -1)
         left = (self.budget(s, keys) - used).clamp(0.0, 1.0)
-        weights = map_rows(lambda s, forbidden: self.within(s, forbidden, left), s, mask, log_prior)
+        s = add_log_prior(masked_scores(s, mask), log_prior)
+        weights = map_rows(lambda s, forbidden: self.within(s, forbidden, left), s)
         return weights.to(scores.dtype), used + weights
 
     def within(self, scores: Tensor, forbidden: Tensor, left: Tensor) -> Tensor:

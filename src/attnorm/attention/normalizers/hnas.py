@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._fixed import Place, fixed_value, is_share
 from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers.base import Normalizer, upcast
+from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer
 from attnorm.attention.normalizers.dnas import DNAS
 from attnorm.attention.normalizers.softmax import Softmax
 
@@ -17,7 +16,7 @@ FORMS = ("sigmoid", "clamp")
 SHARES = ("layer", "head")
 
 
-class HNAS(Normalizer):
+class HNAS(FastNormalizer):
     """w = v * dnas + (1 - v) * softmax, where v is the trained hybrid weight (the paper's u).
 
     start: the initial value of v, in [0, 1].
@@ -99,31 +98,15 @@ class HNAS(Normalizer):
         v = self.hybrid_weight()[:, None, None].to(doubly.dtype)
         return torch.lerp(softmax, doubly, v)  # avoids temporary tensors for the two products
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        s = upcast(scores)
-        doubly = self.dnas(s, mask, log_prior=log_prior)
-        return self.mix(doubly, self.softmax(s, mask, log_prior=log_prior)).to(scores.dtype)
+    def weights(self, s: Tensor, given: Given) -> Tensor:
+        # with a mask, the gradients of each part are summed first: sums of floats depend on their order
+        own = s if given.mask is None else s.view_as(s)
+        return self.mix(self.dnas.weights(own, given), self.softmax.weights(s, given))
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """Mixes the outputs of both parts if neither of them needs the (N, M) weights."""
-        if not memory_linear(q, k, mask, log_prior):
-            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
-        doubly = self.dnas.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
-        return self.mix(doubly, self.softmax.attend(q, k, v, mask, log_prior=log_prior, scale=scale))
+        if not memory_linear(q, k, given):
+            return None
+        mask, log_prior, _, scale = given
+        parts = (part.attend(q, k, v, mask, log_prior=log_prior, scale=scale) for part in (self.dnas, self.softmax))
+        return self.mix(*parts)

@@ -11,7 +11,7 @@ from attnorm.attention.build import build_part, short_name
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._fixed import Place, fixed_value, on_simplex
 from attnorm.attention.normalizers._key_bias import memory_linear
-from attnorm.attention.normalizers.base import Normalizer, upcast
+from attnorm.attention.normalizers.base import FastNormalizer, Given, Normalizer, upcast
 from attnorm.attention.normalizers.hnas import SHARES
 
 Member = str | Mapping[str, Any]  # a name, or its name and its options
@@ -24,13 +24,13 @@ KEPT_BY_ALL = (  # promises that the mixture keeps if all of its members do
 )
 
 
-class Mix(Normalizer):
+class Mix(FastNormalizer):
     """w = sum_m v_m w^(m), where w^(m) are the weights of the members and v is a trained point of the simplex.
 
     With the members dnas and softmax, it is `hnas`, and the share of dnas is its hybrid weight. The mixture promises
     what all of its members promise, and it couples queries as strongly as the strongest of them.
 
-    members: at least two normalizers, each a name, a dotted path 'package.module:Class', or a mapping with its name and
+    members: at least two normalizers, each a name, a dotted path 'package.module.Class', or a mapping with its name and
              its options, such as {"name": "sinkhorn", "n_iters": 5}.
     start:   the initial shares of the members, nonnegative numbers with the sum 1. None: the same for all members.
     form:    "softmax" (v is the softmax of the parameter) or "project" (v is the parameter itself, and `project_`
@@ -135,33 +135,16 @@ class Mix(Normalizer):
         first, *others = (share * upcast(x) for share, x in zip(shares, of_members, strict=True))
         return sum(others, first)
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        s, given = upcast(scores), {"log_prior": log_prior, "keys": keys, "scale": scale}
+    def forward(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
+        s = upcast(scores)
         return self.mix(member(s, mask, **given) for member in self.each).to(scores.dtype)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """Mixes the outputs of the members where a fast path pays. Otherwise, they share one table of scores."""
-        if not memory_linear(q, k, mask, log_prior):
-            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
-        given: dict[str, Any] = {"log_prior": log_prior, "scale": scale}
-        return self.mix(member.attend(q, k, v, mask, **given) for member in self.each).to(v.dtype)
+        if not memory_linear(q, k, given):
+            return None
+        mask, log_prior, _, scale = given
+        return self.mix(m.attend(q, k, v, mask, log_prior=log_prior, scale=scale) for m in self.each).to(v.dtype)
 
     def step(
         self,

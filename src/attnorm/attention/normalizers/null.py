@@ -5,11 +5,11 @@ from typing import Any
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import Normalizer, upcast
+from attnorm.attention.normalizers.base import FastNormalizer, Given, upcast
 from attnorm.attention.normalizers.softmax import Softmax
 
 
-class UniformAttention(Normalizer):
+class UniformAttention(FastNormalizer):
     """w_ij = u_j / sum_j' u_j' over the allowed keys: the prior, or the mean of the values if there is none.
 
     This is softmax attention with all scores 0. Queries and keys keep a gradient, which is 0, so that all parameters of
@@ -24,21 +24,12 @@ class UniformAttention(Normalizer):
         super().__init__()
         self.softmax = Softmax()
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
+    def forward(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
         flat = 0 * upcast(scores).nan_to_num(0.0, 0.0, 0.0)
-        return self.softmax(flat, mask, log_prior=log_prior).to(scores.dtype)
+        return self.softmax(flat, mask, **given).to(scores.dtype)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
-        """As `Normalizer.attend`, by that of softmax."""
-        return self.softmax.attend(0 * q, k, v, mask, **given)
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor:
+        return self.softmax.fast_attend(0 * q, k, v, given)
 
 
 class NoAttention(UniformAttention):
@@ -51,5 +42,5 @@ class NoAttention(UniformAttention):
     def forward(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
         return 0 * super().forward(scores, mask, **given)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
-        return 0 * super().attend(q, k, v, mask, **given)
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor:
+        return 0 * super().fast_attend(q, k, v, given)

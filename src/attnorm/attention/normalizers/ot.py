@@ -1,22 +1,23 @@
 """Attention as entropic optimal transport, "Attention as Inference via Fenchel Duality", Sec. 9 and Appendix D."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers._templates import center_on_first, log_preference, templates
+from attnorm.attention.normalizers._templates import center_on_first, log_preference, positive, templates
 from attnorm.attention.normalizers._transport_orders import exact_weights, second_order_scores
-from attnorm.attention.normalizers.base import Normalizer, masked_scores, upcast
+from attnorm.attention.normalizers.base import Given, Normalizer, masked_scores, upcast
 from attnorm.attention.option_checks import above_zero, inside_unit_interval, whole
-from attnorm.imports import find, option_names, required_options
+from attnorm.imports import find, parameters
 
 ORDERS = (1, 2, "exact")
 COSTS = {
-    "squared_distance": "attnorm.attention.normalizers.ot:squared_distance",
-    "learned": "attnorm.attention.normalizers.ot:LearnedDistance",
+    "squared_distance": "attnorm.attention.normalizers.ot.squared_distance",
+    "learned": "attnorm.attention.normalizers.ot.LearnedDistance",
 }
 REACH = {torch.float32: 60.0, torch.float64: 600.0}  # the largest exponents that are safe outside the log domain
 BUFFER = 2**24  # elements of the largest temporary tensor in the log domain: 128 MiB
@@ -47,10 +48,10 @@ def build_cost(cost: object, **facts: int | None) -> Callable[[Tensor, Tensor], 
 
     Raises ValueError if there is no such function, or if a fact is not known.
     """
-    found = cost if callable(cost) else find("cost", cost, COSTS)  # type: ignore[arg-type]  # find checks the type
+    found = cost if callable(cost) else find("cost", cost, COSTS)
     if isinstance(found, type):
-        takes, known = option_names(found), {name: value for name, value in facts.items() if value is not None}
-        if missing := [name for name in required_options(found) if name not in known]:
+        takes, known = parameters(found), {name: value for name, value in facts.items() if value is not None}
+        if missing := [name for name, it in takes.items() if it.default is it.empty and name not in known]:
             raise ValueError(f"cost={cost!r}: needs {' and '.join(f'{name}=<number>' for name in missing)}")
         found = found(**{name: value for name, value in known.items() if name in takes})
     if not callable(found):
@@ -67,11 +68,13 @@ class OptimalTransport(Normalizer):
     excludes a template as a source, but not as a target. The mask excludes a template as both. A `bank` of
     `MultiHeadAttention` adds templates that are targets only, see `forward_with_bank`.
 
+    `keys` are required, and so is `scale` > 0 for orders 2 and "exact".
+
     gamma: > 0. With a small gamma the weights follow the scores and the costs strictly; with a large gamma they become
            uniform.
     cost:  "squared_distance" (|k_t - k_i|^2 / D); "learned" (the same after a trained linear map per head); a function
            (targets (B, H, A, D), sources (B, H, M, D)) -> C (B, H, A, M) >= 0, which need not be symmetric; a module,
-           which is trained with the model; or the dotted path 'package.module:name' of a function or of the class of a
+           which is trained with the model; or the dotted path 'package.module.name' of a function or of the class of a
            module, whose constructor may take `heads` and `width`.
     order: the formula above is the solution of an inference problem (Eq. 38) to first order in s: 1. With 2 and
            "exact", the scores are corrected so that it is the solution to second order, or the exact one, found by
@@ -104,30 +107,11 @@ class OptimalTransport(Normalizer):
         self.cost = build_cost(cost, heads=heads, width=width)
         self.needs_fixed_alpha = order != 1
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        """As `Normalizer.forward`. `keys` (B, H, M, D) is required (ValueError).
-
-        `scale` is alpha. It must be above 0, and only orders 2 and "exact" use it.
-        """
-        return self.forward_with_bank(scores, mask, log_prior=log_prior, keys=keys, scale=scale, outside=0)
+    def weights(self, s: Tensor, given: Given) -> Tensor:
+        return self.weights_with_bank(s, given, outside=0)
 
     def forward_with_bank(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-        outside: int,
+        self, scores: Tensor, mask: Tensor | Mask | None = None, *, outside: int, **given: Any
     ) -> Tensor:
         """`forward` for keys of which the first `outside` are not part of the input: they are targets, but not sources.
 
@@ -136,27 +120,26 @@ class OptimalTransport(Normalizer):
         result is that of `forward` with log_prior = -inf for the first templates, but only the costs of A x (A -
         outside) pairs are computed.
         """
-        keys = templates("ot", keys, scores, mask)
-        inside = mask[..., outside:] if isinstance(mask, Tensor) and mask.shape[-1] > 1 else mask
         with torch.autocast(scores.device.type, enabled=False):
-            s = masked_scores(scores, mask).to(keys.dtype)  # (B, H, N, A)
-            if self.order != 1:
-                s = s.double()
-            log_u = log_preference(s[..., outside:], inside, log_prior)  # (B, H, N, M), or broadcastable to it
-            costs = self.costs(
-                keys, outside, None if self.order == 1 else torch.float64
-            )  # (B, H, A targets, M sources)
-            if self.order == 1:
-                return self.first_order(s, log_u, costs, keys).to(scores.dtype)
-            T, alpha = center_on_first(keys.double()), positive(scale)
-            if self.order == 2:
-                s = second_order_scores(s, log_u, costs, T, alpha, self.gamma)
-                return self.first_order(s, log_u, costs).to(scores.dtype)
-            weights = exact_weights(
-                lambda s: self.first_order(s, log_u, costs),
-                *(s, log_u, costs, T, alpha, self.gamma, self.tolerance, self.max_steps),
-            )
-            return weights.to(scores.dtype)
+            s = masked_scores(scores, mask)
+            return self.weights_with_bank(s, Given(mask, **given), outside).to(scores.dtype)
+
+    def weights_with_bank(self, s: Tensor, given: Given, outside: int) -> Tensor:
+        """`weights`, for `forward_with_bank`."""
+        keys, mask = templates("ot", s, given), given.mask
+        inside = mask[..., outside:] if isinstance(mask, Tensor) and mask.shape[-1] > 1 else mask
+        s = s.to(keys.dtype) if self.order == 1 else s.double()  # (B, H, N, A)
+        log_u = log_preference(s[..., outside:], inside, given.log_prior)  # (B, H, N, M), or broadcastable to it
+        costs = self.costs(keys, outside, None if self.order == 1 else torch.float64)  # (B, H, A targets, M sources)
+        if self.order == 1:
+            return self.first_order(s, log_u, costs, keys)
+        T, alpha = center_on_first(keys.double()), positive("ot", given.scale)
+        if self.order == 2:
+            return self.first_order(second_order_scores(s, log_u, costs, T, alpha, self.gamma), log_u, costs)
+        return exact_weights(
+            lambda s: self.first_order(s, log_u, costs),
+            *(s, log_u, costs, T, alpha, self.gamma, self.tolerance, self.max_steps),
+        )
 
     def first_order(self, s: Tensor, log_u: Tensor, costs: Tensor, keys: Tensor | None = None) -> Tensor:
         """The formula, at any size of scores and costs. In float32, `keys` must be given to repeat it in float64."""
@@ -210,15 +193,6 @@ class OptimalTransport(Normalizer):
             if len(part[0])
         ]
         return weights.index_put((rows,), torch.cat(summed))
-
-
-def positive(scale: float | Tensor | None) -> float | Tensor:
-    """Returns alpha. Raises ValueError if it is missing or not positive."""
-    if scale is None:
-        raise ValueError("ot: alpha is the scale of the scores; pass scale=, for example D ** -0.5")
-    if not (torch.as_tensor(scale) > 0).all():
-        raise ValueError(f"ot: scale={scale}: alpha must be above 0")
-    return scale
 
 
 def in_log_domain(s: Tensor, log_u: Tensor, costs: Tensor) -> Tensor:

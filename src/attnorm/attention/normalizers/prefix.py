@@ -4,7 +4,14 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.masking import Mask
-from attnorm.attention.normalizers.base import Normalizer, add_log_prior, masked_scores, softmax_over_keys, upcast
+from attnorm.attention.normalizers.base import (
+    Given,
+    Normalizer,
+    add_log_prior,
+    masked_scores,
+    softmax_over_keys,
+    upcast,
+)
 from attnorm.attention.normalizers.hnas import HNAS
 
 
@@ -22,19 +29,10 @@ class DNASPrefix(Normalizer):
     least_mass = 1.0
     proportional_to_prior = True
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        s = masked_scores(scores, mask)
+    def weights(self, s: Tensor, given: Given) -> Tensor:
         # the smallest number does not change a sum and, unlike -inf, has a well-defined gradient
         c = s.masked_fill(s == -torch.inf, torch.finfo(s.dtype).min).logcumsumexp(-2)
-        return softmax_over_keys(add_log_prior(s - c, log_prior)).to(scores.dtype)
+        return softmax_over_keys(add_log_prior(s - c, given.log_prior))
 
     def step(
         self,

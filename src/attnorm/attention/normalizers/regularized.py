@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._once import once_differentiable
 from attnorm.attention.normalizers._row_map import RowMap, map_rows
 from attnorm.attention.normalizers._simplex import (
@@ -22,6 +21,7 @@ from attnorm.attention.normalizers._simplex import (
     maximize_prox,
     prox_response,
 )
+from attnorm.attention.normalizers.base import Given, add_log_prior
 from attnorm.attention.option_checks import inside_unit_interval, whole
 
 LOWEST = -1e6  # scores further below the best score of their row are raised to this difference
@@ -96,18 +96,10 @@ class RegularizedMax(RowMap):
             return self.apply_to("omega", p, allowed)
         return p.square().sum(-1) / 2 + self.apply_to("penalty", p, allowed)
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
+    def weights(self, s: Tensor, given: Given) -> Tensor:
         # the compiler cannot trace the derivatives of Omega, which the gradient of the solution differentiates again
         solution = torch.compiler.disable(self.solution) if torch.compiler.is_compiling() else self.solution
-        return map_rows(solution, scores, mask, log_prior)
+        return map_rows(solution, add_log_prior(s, given.log_prior))
 
     def solution(self, scores: Tensor, forbidden: Tensor) -> Tensor:
         """The weights (B, H, N, M) in float64 for scores that are -inf where forbidden, as from `map_rows`."""

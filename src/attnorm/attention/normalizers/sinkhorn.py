@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.linear.logsumexp import logsumexp
-from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._key_bias import KeyBiased
-from attnorm.attention.normalizers.base import add_log_prior, logsumexp_over_queries, masked_scores, softmax_over_keys
+from attnorm.attention.normalizers.base import Given, add_log_prior, logsumexp_over_queries, softmax_over_keys
 from attnorm.attention.option_checks import whole
 
 
@@ -30,25 +29,17 @@ class Sinkhorn(KeyBiased):
         self.n_iters = whole("n_iters", n_iters, 1)
         self.proportional_to_prior = self.prior_scale_invariant = n_iters == 1
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        s = masked_scores(scores, mask)
+    def weights(self, s: Tensor, given: Given) -> Tensor:
         f: Tensor | float = 0.0
         for _ in range(self.n_iters - 1):
             g = logsumexp_over_queries(s - f)
-            f = logsumexp_over_keys(add_log_prior(s - g, log_prior))
+            f = logsumexp_over_keys(add_log_prior(s - g, given.log_prior))
         g = logsumexp_over_queries(s - f)
-        return softmax_over_keys(add_log_prior(s - g, log_prior)).to(scores.dtype)  # the softmax is the last row step
+        return softmax_over_keys(add_log_prior(s - g, given.log_prior))  # the softmax is the last row step
 
-    def key_bias(self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float) -> Tensor:
-        without_f = queries
+    def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor:
+        without_f, log_prior, scale = queries, given.log_prior, given.scale
+        assert scale is not None  # `attend` gives it
         for _ in range(self.n_iters - 1):
             g = logsumexp(k, q, queries, scale)
             f = logsumexp(q, k, add_log_prior(-g, log_prior), scale)
@@ -59,7 +50,7 @@ class Sinkhorn(KeyBiased):
 
 def logsumexp_over_keys(scores: Tensor) -> Tensor:
     """f_i = log sum_j exp(s_ij), (B, H, N, 1). It is 0 for a query that may see no key."""
-    return logsumexp_over_queries(scores.transpose(-2, -1)).transpose(-2, -1)
+    return logsumexp_over_queries(scores.transpose(-2, -1).contiguous()).transpose(-2, -1)
 
 
 def marginal_error(weights: Tensor, allowed: Tensor | None = None) -> Tensor:

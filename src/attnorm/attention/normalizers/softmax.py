@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.attention.masking import Mask, dense_mask
-from attnorm.attention.normalizers._key_bias import KeyBiased, memory_linear
-from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys, upcast
+from attnorm.attention.normalizers._key_bias import KeyBiased
+from attnorm.attention.normalizers.base import Given, add_log_prior, masked_scores, softmax_over_keys, upcast
 
 
 class Softmax(KeyBiased):
@@ -14,16 +14,8 @@ class Softmax(KeyBiased):
 
     proportional_to_prior = True
 
-    def forward(
-        self,
-        scores: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        keys: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        return softmax_over_keys(add_log_prior(masked_scores(scores, mask), log_prior)).to(scores.dtype)
+    def weights(self, s: Tensor, given: Given) -> Tensor:
+        return softmax_over_keys(add_log_prior(s, given.log_prior))
 
     def value(self, scores: Tensor, mask: Tensor | Mask | None = None, *, log_prior: Tensor | None = None) -> Tensor:
         """As `RowMap.value`, with Omega(p) = sum_j p_j log p_j: log sum_j u_j exp(s_ij)."""
@@ -31,27 +23,18 @@ class Softmax(KeyBiased):
         dead = s.amax(-1) == -torch.inf
         return s.masked_fill(dead.unsqueeze(-1), 0.0).logsumexp(-1).masked_fill(dead, 0.0).to(scores.dtype)
 
-    def key_bias(
-        self, q: Tensor, k: Tensor, log_prior: Tensor | None, queries: Tensor | None, scale: float
-    ) -> Tensor | None:
-        return log_prior
+    def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor | None:
+        return given.log_prior
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | Mask | None = None,
-        *,
-        log_prior: Tensor | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        """As `Normalizer.attend`, using torch's fused attention."""
+    def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor:
+        """torch's fused attention."""
+        mask, log_prior, _, scale = given
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         if mask is None and log_prior is None:
             return F.scaled_dot_product_attention(q, k, v, scale=scale)
-        if memory_linear(q, k, mask, log_prior):
-            return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+        out = super().fast_attend(q, k, v, given)
+        if out is not None:
+            return out
         if isinstance(mask, Mask) and mask.only_causal and log_prior is None and n_queries == n_keys:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         bias = dense_mask(mask, q.new_empty(()).expand(1, 1, n_queries, n_keys))
@@ -60,5 +43,4 @@ class Softmax(KeyBiased):
             bias = log_prior if bias is None else log_prior.masked_fill(~bias, -torch.inf)
         if bias is not None:
             bias = bias.expand(*bias.shape[:-2], n_queries, n_keys)  # torch makes a float copy; avoid one copy per head
-
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)

@@ -11,12 +11,12 @@ import torch
 
 from attnorm.attention.build import PARTS, build_part, normalizers_of, short_name
 from attnorm.attention.normalizers.base import Normalizer
-from attnorm.attention.tables import at_site, with_tables
+from attnorm.attention.tables import AttentionTables
 from attnorm.attention.testing.cases import PRIORS, WIDTH, Subject
 from attnorm.attention.testing.check import PROPERTIES, meaning_of
 from attnorm.attention.testing.report import Failure, Result, Skip
 from attnorm.errors import Problem
-from attnorm.imports import find, required_options
+from attnorm.imports import find, parameters
 
 CHEAPEST = ("masked_entries_are_zero", "dead_rows_give_zero")
 CAUSAL = "no_leak_in_causal_use"  # tried at autoregressive sites
@@ -30,33 +30,29 @@ FEW_MASKS = (
 log = logging.getLogger(__name__)
 
 
-def problems_before_training(
-    attention: Mapping[str, Any], sites: Mapping[str, bool], heads: Mapping[str, Any]
-) -> Iterator[Problem]:
+def problems_before_training(tables: AttentionTables) -> Iterator[Problem]:
     """The normalizers of a model, not attnorm's, that lack one of the cheapest properties. It takes about 50 ms each.
 
-    attention: tables in which `attnorm.attention.check_attention` finds no problem.
-    sites:     the model's sites, each with whether it is autoregressive. heads: the number of heads at each site.
+    tables: attention tables without a problem.
 
     A normalizer that raises on the small inputs of the check is not a problem here: a warning is logged. It may be
     right at the lengths of the run, and if it is not, the run ends with its traceback.
     """
-    attention = with_tables(attention)
+    attention, sites = tables.attention, tables.sites
     used: dict[str, tuple[str, int]] = {}
-    for site in sorted(sites, key=lambda site: not sites[site]):  # autoregressive sites first: they need all properties
-        names = normalizers_of(at_site(attention, site, sites[site]))
-        for layer, name in enumerate(names):
+    for site in sorted(sites, key=sites.__getitem__, reverse=True):  # autoregressive first: they need all properties
+        for layer, name in enumerate(normalizers_of(tables.at_sites[site])):
             used.setdefault(name, (site, layer))
     for name, place in used.items():
-        site = place[0]
-        count = heads.get(site)
-        count = count if type(count) is int else 2  # any number will do if the model does not say it
-        normalizer = build_part("normalizer", name, attention, heads=count, width=WIDTH, place=place)
-        if is_of_attnorm(normalizer):
+        if is_of_attnorm(tables.build("normalizer", name)):
             continue
+        site = place[0]
+        heads = (tables.heads or {}).get(site)
+        heads = heads if type(heads) is int else 2  # any number will do if the model does not say it
+        normalizer = build_part("normalizer", name, attention, heads=heads, width=WIDTH, place=place)
         key = f"attention.{site}" if site in attention else "attention._default_"
         try:
-            failure = first_failure(normalizer, count, sites[site], bool(attention["prior"].get(site)))
+            failure = first_failure(normalizer, heads, sites[site], bool(attention["prior"].get(site)))
         except Exception as error:
             raised = f"{type(error).__name__}: {error}"
             log.warning("%s=%s: not checked before training, because it raised %s", key, name, raised)
@@ -67,8 +63,10 @@ def problems_before_training(
 
 def is_of_attnorm(normalizer: Normalizer) -> bool:
     """Whether the normalizer and all normalizers inside it, such as the members of a mix, are classes of attnorm."""
-    parts = [type(part) for part in normalizer.modules() if isinstance(part, Normalizer)]
-    return all(part.__module__.partition(".")[0] == "attnorm" for part in parts)
+    for part in normalizer.modules():
+        if isinstance(part, Normalizer) and type(part).__module__.partition(".")[0] != "attnorm":
+            return False
+    return True
 
 
 def first_failure(normalizer: Normalizer, heads: int, causal: bool, prior: bool) -> Result | None:
@@ -101,9 +99,8 @@ def in_words(failure: Result) -> str:
 def command(name: str, attention: Mapping[str, Any]) -> str:
     """The command that tries all properties of a normalizer with its options."""
     options = attention["options"].get(short_name(name)) or {}
-    facts = [
-        fact for fact in ("heads", "width") if fact in required_options(find("normalizer", name, *PARTS["normalizer"]))
-    ]
+    takes = parameters(find("normalizer", name, *PARTS["normalizer"]))
+    facts = [fact for fact in ("heads", "width") if fact in takes and takes[fact].default is takes[fact].empty]
     arguments = [repr(name), *(f"{fact}={fact}" for fact in facts), *(f"{key}={it!r}" for key, it in options.items())]
     make = f"lambda {', '.join(facts)}: build_normalizer({', '.join(arguments)})".replace("lambda :", "lambda:")
     imports = "from attnorm.attention import build_normalizer; from attnorm.attention.testing import check_normalizer"

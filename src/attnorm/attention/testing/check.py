@@ -130,11 +130,13 @@ def likely_cause(subject: Subject) -> str:
     problem = subject.current
     assert problem is not None
     form = "None" if problem.mask is None else "a compact Mask"
+    short = type(subject.normalizer).forward is Normalizer.forward
+    advice = "the scores of `weights` are masked already." if short else "use masked_scores(scores, mask)."
     dense = replace(problem, mask=problem.allowed)
     keys = {"keys": problem.k, "scale": problem.scale}
     attempts: list[tuple[Problem, dict[str, Any], str]] = [
         (problem, {}, ""),  # another call than `forward` raised
-        (dense, {}, f"The mask is {form} here, and a dense mask works; use masked_scores(scores, mask)."),
+        (dense, {}, f"The mask is {form} here, and a dense mask works; {advice}"),
         (problem, keys, "With `keys` and `scale` it works; declare needs_keys = True."),
     ]
     for attempt, given, words in attempts:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from attnorm.errors import ConfigError
-from attnorm.schema import EMPTY, is_checked, parameters, value_problems
+from attnorm.schema import wrong_values
 
 SPLITS = ("train", "validation", "test")
 # The name of each split in config keys such as data.valid_size and data.max_valid.
@@ -71,15 +71,7 @@ class Source(ABC):
 
     def __new__(cls, *arguments: object, **options: object) -> "Source":
         """Raises ConfigError for options that are not what their annotations allow."""
-        known = parameters(cls) if is_checked(cls) else {}
-        annotations = {name: known[name].annotation for name in options if name in known}
-        problems = [
-            problem
-            for name, annotation in annotations.items()
-            if annotation is not EMPTY
-            for problem in value_problems(f"data.{name}", options[name], annotation)
-        ]
-        if problems:
+        if problems := wrong_values("data", cls, options):
             raise ConfigError(problems)
         return super().__new__(cls)
 

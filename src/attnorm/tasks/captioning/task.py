@@ -21,6 +21,7 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
 from attnorm.models.generation import Decoding
 from attnorm.progress import tracked
+from attnorm.resolved import ResolvedConfig
 from attnorm.schema import Share
 from attnorm.tasks.captioning.features import CaptionCollator, CaptionFeaturizer
 from attnorm.tasks.captioning.generate import NamedImages, write, write_captions
@@ -53,7 +54,7 @@ class CaptioningTask(Task):
     primary = "CIDEr-D"
     scoring, monitoring = ("decoding",), ("task.scored_images",)
 
-    def __init__(self, cfg: dict):
+    def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)
         self._shape: ImageShape | None = None
 
@@ -86,7 +87,7 @@ class CaptioningTask(Task):
         return {name: digest([of_split, asdict(self.shape())]) for name, of_split in captions.items()}
 
     def featurizer(self) -> CaptionFeaturizer:
-        return CaptionFeaturizer(self.cfg["model"]["max_target"])
+        return CaptionFeaturizer(self.cfg.model.max_target)
 
     def model(self, tokenizer: Tokenizer) -> torch.nn.Module:
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, **asdict(self.shape()))
@@ -98,7 +99,7 @@ class CaptioningTask(Task):
             validation.texts,
             label_smoothing=self.config.label_smoothing,
             scored_images=self.config.scored_images,
-            max_length=self.cfg["decoding"]["max_length"],
+            max_length=self.decoding().max_length,
         )
 
     def collator(self, split: Split) -> CaptionCollator:
@@ -123,14 +124,14 @@ class CaptioningTask(Task):
         return self.group("decoding")
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        return length_problems(self.cfg, is_valid)
+        return length_problems(self.decoding(), self.cfg.model, is_valid)
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
         """One caption for each image. texts: paths of image files, or ids of images of the data."""
         splits = [name for name in ("validation", "test", "train") if name in self.source().splits]
         images = NamedImages(self.shape(), splits, self.images)
         images.check(texts)
-        return write_captions(model, tokenizer, images, texts, self.decoding(), self.cfg["data"]["batch_tokens"])
+        return write_captions(model, tokenizer, images, texts, self.decoding(), self.cfg.data.batch_tokens)
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         message = "task=captioning: its models look at an image; give the id of a validation image as example"
@@ -167,7 +168,7 @@ class CaptioningTask(Task):
             self.images(split.name),
             names,
             self.decoding(),
-            self.cfg["data"]["batch_tokens"],
+            self.cfg.data.batch_tokens,
             lambda items: tracked(items, f"{split.name} captions"),
         )
         seconds = time.perf_counter() - started

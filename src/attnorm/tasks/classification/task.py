@@ -110,13 +110,13 @@ class ClassificationTask(EncoderTask):
     schema, unit, head = LABELLED, "rows", Classifier
 
     def featurizer(self) -> ClassificationFeaturizer:
-        return ClassificationFeaturizer(self.cfg["model"]["max_source"], self.cfg["data"]["labels"])
+        return ClassificationFeaturizer(self.cfg.model.max_source, self.cfg.source.options["labels"])
 
     def extra(self) -> dict:
-        return {"labels": len(self.cfg["data"]["labels"])}
+        return {"labels": len(self.cfg.source.options["labels"])}
 
     def module(self, model: Classifier, tokenizer: Tokenizer, validation: Split) -> ClassificationModule:
-        return ClassificationModule(model, tokenizer, validation.texts, self.cfg["data"]["labels"])
+        return ClassificationModule(model, tokenizer, validation.texts, self.cfg.source.options["labels"])
 
     def collator(self, split: Split) -> ClassificationCollator:
         return ClassificationCollator(split.rows, split.tokenizer.pad_id)

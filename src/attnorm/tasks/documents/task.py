@@ -105,12 +105,12 @@ class DocumentTask(LabelTask):
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         if is_valid("data.batch_tokens", "model.max_tokens"):
-            longest, tokens = self.cfg["model"]["max_tokens"], self.cfg["data"]["batch_tokens"]
+            longest, tokens = self.cfg.model.max_tokens, self.cfg.data.batch_tokens
             if tokens < longest:
                 yield Problem("data.batch_tokens", f"must be at least {longest}, the tokens of a document", tokens)
 
     def featurizer(self) -> DocumentFeaturizer:
-        return DocumentFeaturizer(self.cfg["model"]["max_tokens"], self.labels)
+        return DocumentFeaturizer(self.cfg.model.max_tokens, self.labels)
 
     def model(self, tokenizer: Tokenizer) -> nn.Module:
         words = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id}
@@ -129,13 +129,13 @@ class DocumentTask(LabelTask):
         """The model reads the sentences of the text. A query is named by its number, with that of its sentence if every
         sentence has queries of its own."""
         ids, sentences = encode_sentences(text, tokenizer)
-        most = self.cfg["model"]["max_tokens"]
+        most = self.cfg.model.max_tokens
         ids, sentences = ids[:most], sentences[:most]
         words = [tokenizer.token(number) for number in ids]
-        queries = [f"query {number}" for number in range(self.cfg["model"]["queries"])]
+        queries = [f"query {number}" for number in range(self.cfg.model.queries)]
         numbered = [f"sentence {number}" for number in range(sentences[-1] + 1)]
         of_words = queries
-        if "sentence" in self.model_class().sites:
+        if "sentence" in self.cfg.sites:
             of_words = [f"s{sentence}, {query}" for sentence in range(len(numbered)) for query in queries]
 
         def tokens(layer: str) -> tuple[list[str], list[str]]:

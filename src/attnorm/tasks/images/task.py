@@ -105,19 +105,19 @@ class ImageTask(LabelTask):
     def grid(self) -> tuple[int, int]:
         """The rows and columns of patches of an image."""
         height, width, _ = self.facts["shape"]
-        patch = self.cfg["model"]["patch"]
+        patch = self.cfg.model.patch
         return height // patch, width // patch
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         if not is_valid("model", "data"):
             return
         height, width, _ = self.facts["shape"]
-        patch, cells = self.cfg["model"]["patch"], math.prod(self.grid)
+        patch, cells = self.cfg.model.patch, math.prod(self.grid)
         if height % patch or width % patch:
             yield Problem("model.patch", f"must divide the size of the images, {height} x {width} pixels", patch)
-        elif self.cfg["data"]["batch_tokens"] < cells:
+        elif self.cfg.data.batch_tokens < cells:
             message = f"must be at least {cells}, the patches of an image"
-            yield Problem("data.batch_tokens", message, self.cfg["data"]["batch_tokens"])
+            yield Problem("data.batch_tokens", message, self.cfg.data.batch_tokens)
 
     def notes(self) -> str:
         height, width, channels = self.facts["shape"]
@@ -161,12 +161,12 @@ class ImageTask(LabelTask):
     def attended_example(self, model: Any, split: Split, row: int) -> tuple[tuple, Tokens]:
         """The model reads an image. Patches are named by row and column, learned queries by their number."""
         batch = self.collator(split)[MicroBatch([row], 1)]
-        options = self.cfg["model"]
-        grids = [self.grid] * options["layers"] + [tuple(options.get("query_grid") or self.grid)]
+        options = self.cfg.model
+        grids = [self.grid] * options.layers + [tuple(options.query_grid or self.grid)]
 
         def tokens(layer: str) -> tuple[list[str], list[str]]:
             if layer == "pool":
-                return [f"query {number}" for number in range(options["queries"])], cells_of(grids[-1])
+                return [f"query {number}" for number in range(options.queries)], cells_of(grids[-1])
             number = int(layer.rpartition("/")[2])
             return cells_of(grids[number + 1]), cells_of(grids[number])
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import DOCUMENTS
-from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
 from attnorm.models.bert import MaskedLM
 from attnorm.parts import TARGET, names_of
@@ -105,7 +105,7 @@ class MaskedLMTask(EncoderTask):
     Config, schema, unit, head = MaskedLMTaskConfig, DOCUMENTS, "documents", MaskedLM
 
     def featurizer(self) -> PackedFeaturizer:
-        return PackedFeaturizer(self.cfg["model"]["max_source"], self.config.packed, self.config.mask_prob)
+        return PackedFeaturizer(self.cfg.model.max_source, self.config.packed, self.config.mask_prob)
 
     def masking(self) -> Masking:
         """Which tokens are masked, and what replaces them."""
@@ -116,7 +116,7 @@ class MaskedLMTask(EncoderTask):
 
     def collator(self, split: Split) -> MaskedLMCollator:
         """Batches whose masks depend on the seed of the run in training, and are the same for all runs otherwise."""
-        seed = self.cfg["seed"] if split.name == "train" else EVALUATION_SEED
+        seed = self.cfg.seed if split.name == "train" else EVALUATION_SEED
         return MaskedLMCollator(split.rows, split.tokenizer, self.masking(), seed)
 
     def input_hashes(self, split: Split) -> list[str]:
@@ -142,8 +142,8 @@ class MaskedLMTask(EncoderTask):
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
         if is_valid("task"):
-            options = {name: value for name, value in self.cfg["task"].items() if name in names_of(Masking)}
+            options = {name: value for name, value in self.cfg.settings["task"].items() if name in names_of(Masking)}
             yield from Masking.check(options, "task")
-        if is_valid("tokenizer") and not tokenizer_class(self.cfg["tokenizer"]).has_mask:
+        if is_valid("tokenizer") and not self.cfg.tokenizer.cls.has_mask:
             message = "has no mask token, which this task needs; use tokenizer=wordpiece"
-            yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])
+            yield Problem(f"tokenizer.{TARGET}", message, self.cfg.settings["tokenizer"][TARGET])

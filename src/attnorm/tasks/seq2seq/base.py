@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,7 +14,6 @@ from attnorm.data.featurizer import Table
 from attnorm.data.preprocess import Split
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
-from attnorm.models.config import TransformerConfig
 from attnorm.models.generation import Decoding, generate
 from attnorm.progress import tracked
 from attnorm.schema import Share
@@ -161,15 +160,15 @@ class Seq2SeqTask(Task):
     names: ClassVar[tuple[str, str]] = ("sources", "targets")
 
     def featurizer(self) -> PairFeaturizer:
-        model = self.cfg["model"]
-        return PairFeaturizer(model["max_source"], model["max_target"], self.schema, self.names)
+        model = self.cfg.model
+        return PairFeaturizer(model.max_source, model.max_target, self.schema, self.names)
 
     def model(self, tokenizer: Tokenizer) -> Any:
         return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
 
     def module_options(self, scored_pairs: int) -> dict[str, Any]:
         """The keyword arguments of the module."""
-        lengths = {"scored_pairs": scored_pairs, "max_length": self.cfg["decoding"]["max_length"]}
+        lengths = {"scored_pairs": scored_pairs, "max_length": self.decoding().max_length}
         return {"label_smoothing": self.config.label_smoothing, **lengths}
 
     def collator(self, split: Split) -> PairCollator:
@@ -181,14 +180,14 @@ class Seq2SeqTask(Task):
         return self.group("decoding")
 
     def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
-        return self.write(model, tokenizer, cut(tokenizer.encode(texts), self.cfg["model"]["max_source"]))
+        return self.write(model, tokenizer, cut(tokenizer.encode(texts), self.cfg.model.max_source))
 
     def write(
         self, model: Any, tokenizer: Tokenizer, sources: Sequence[list[int]], progress: Callable = iter
     ) -> list[str]:
         """One text for each source, token ids without special tokens. `progress` wraps the list of batches."""
         with self.while_decoding(model):
-            return write_texts(model, tokenizer, sources, self.decoding(), self.cfg["data"]["batch_tokens"], progress)
+            return write_texts(model, tokenizer, sources, self.decoding(), self.cfg.data.batch_tokens, progress)
 
     def text_scores(self, module: Any, split: Split, texts: list[str]) -> TextScores:
         """The scores of the texts that a model has written for all sources of a split."""
@@ -234,7 +233,7 @@ class Seq2SeqTask(Task):
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
         """The model reads the source and the target that it has generated."""
-        [source] = cut(tokenizer.encode([text]), self.cfg["model"]["max_source"])
+        [source] = cut(tokenizer.encode([text]), self.cfg.model.max_source)
         source, special = [*source, tokenizer.eos_id], special_tokens(tokenizer)
         device = next(model.parameters()).device
         with self.while_decoding(model):
@@ -249,22 +248,20 @@ class Seq2SeqTask(Task):
         return (torch.tensor([source]), torch.tensor([target])), tokens
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        model = {"max_target": TransformerConfig.max_target, **self.cfg["model"]}
-        data = self.cfg["data"]
-        yield from length_problems(self.cfg, is_valid)
+        model, tokens = self.cfg.model, self.cfg.data.batch_tokens
+        yield from length_problems(self.decoding(), model, is_valid)
         if is_valid("data.batch_tokens", "model.max_source", "model.max_target"):
-            longest = model["max_source"] + model["max_target"]
-            if data["batch_tokens"] < longest:
+            longest = model.max_source + model.max_target
+            if tokens < longest:
                 message = f"must be at least {longest}, the tokens of the longest possible pair"
-                yield Problem("data.batch_tokens", message, data["batch_tokens"])
+                yield Problem("data.batch_tokens", message, tokens)
 
 
-def length_problems(cfg: Mapping[str, Any], is_valid: Callable[..., bool]) -> Iterator[Problem]:
+def length_problems(decoding: Decoding, model: Any, is_valid: Callable[..., bool]) -> Iterator[Problem]:
     """Problems with the lengths of the texts that a model may generate. is_valid: as in `Task.problems`."""
-    decoding, positions = cfg["decoding"], cfg["model"].get("max_target", TransformerConfig.max_target)
-    if is_valid("decoding.max_length", "model.max_target") and decoding["max_length"] >= positions:
-        message = f"must be below model.max_target={positions}, because the begin token takes a position"
-        yield Problem("decoding.max_length", message, decoding["max_length"])
-    if is_valid("decoding.min_length", "decoding.max_length") and decoding["min_length"] > decoding["max_length"]:
-        message = f"must be at most decoding.max_length={decoding['max_length']}"
-        yield Problem("decoding.min_length", message, decoding["min_length"])
+    if is_valid("decoding.max_length", "model.max_target") and decoding.max_length >= model.max_target:
+        message = f"must be below model.max_target={model.max_target}, because the begin token takes a position"
+        yield Problem("decoding.max_length", message, decoding.max_length)
+    if is_valid("decoding.min_length", "decoding.max_length") and decoding.min_length > decoding.max_length:
+        message = f"must be at most decoding.max_length={decoding.max_length}"
+        yield Problem("decoding.min_length", message, decoding.min_length)

@@ -14,7 +14,7 @@ from attnorm.data.featurizer import Table
 from attnorm.data.preprocess import Split
 from attnorm.data.readers.text import digest
 from attnorm.data.sources.base import QUESTIONS
-from attnorm.data.tokenizers.base import Tokenizer, tokenizer_class
+from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.models.heads import SpanModel
 from attnorm.parts import TARGET
@@ -132,7 +132,7 @@ class SquadTask(EncoderTask):
 
     def featurizer(self) -> SquadFeaturizer:
         config = self.config
-        return SquadFeaturizer(self.cfg["model"]["max_source"], config.max_query, config.stride, config.no_answer)
+        return SquadFeaturizer(self.cfg.model.max_source, config.max_query, config.stride, config.no_answer)
 
     def module(self, model: SpanModel, tokenizer: Tokenizer, validation: Split) -> SpanModule:
         config = self.config
@@ -164,12 +164,12 @@ class SquadTask(EncoderTask):
                 self.featurizer()
             except ConfigError as error:
                 yield from error.problems
-        task = self.cfg["task"]
-        if is_valid("task.no_answer", "task.null_threshold") and task["null_threshold"] and not task["no_answer"]:
-            yield Problem("task.null_threshold", "has no effect without task.no_answer=true", task["null_threshold"])
-        if is_valid("tokenizer") and not tokenizer_class(self.cfg["tokenizer"]).has_offsets:
+        task = self.config
+        if is_valid("task.no_answer", "task.null_threshold") and task.null_threshold and not task.no_answer:
+            yield Problem("task.null_threshold", "has no effect without task.no_answer=true", task.null_threshold)
+        if is_valid("tokenizer") and not self.cfg.tokenizer.cls.has_offsets:
             message = "does not return the character offsets of tokens, which this task needs; use tokenizer=wordpiece"
-            yield Problem(f"tokenizer.{TARGET}", message, self.cfg["tokenizer"][TARGET])
+            yield Problem(f"tokenizer.{TARGET}", message, self.cfg.settings["tokenizer"][TARGET])
 
     def score(self, module: SpanModule, split: Split) -> Results:
         """The official scores, with the answers and, for SQuAD 2.0, the odds of no answer in the official format.

@@ -1,6 +1,6 @@
 """Translation: pairs of sentences, an encoder-decoder, BLEU and chrF."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from attnorm.attention.build import normalizers_of
-from attnorm.attention.tables import at_site, with_tables
 from attnorm.data.preprocess import Split
 from attnorm.data.sources.parallel import PARALLEL
 from attnorm.data.tokenizers.base import Tokenizer
@@ -61,12 +60,6 @@ class TranslationTaskConfig(Seq2SeqTaskConfig):
     detokenize: Literal["auto"] | Language | None = AUTO
 
 
-def language_of(cfg: Mapping[str, Any]) -> Any:
-    """The value of task.detokenize: for "auto" data.target_language, or English if the data do not say it."""
-    value = cfg["task"].get("detokenize", AUTO)
-    return cfg["data"].get("target_language", "en") if value == AUTO else value
-
-
 class TranslationTask(Seq2SeqTask):
     """task=translation."""
 
@@ -77,12 +70,16 @@ class TranslationTask(Seq2SeqTask):
 
     @staticmethod
     def completed(cfg: dict) -> dict:
-        """With task.detokenize=auto, the language is that of the targets."""
-        return {**cfg, "task": {**cfg["task"], "detokenize": language_of(cfg)}}
+        """With task.detokenize=auto, the language is that of the targets, or English if the data do not say it."""
+        task, data = cfg["task"], cfg["data"]
+        if task["detokenize"] != AUTO:
+            return cfg
+        return {**cfg, "task": {**task, "detokenize": data.get("target_language", "en")}}
 
     def scorer(self) -> Scorer:
         """BLEU and chrF, with the configured detokenization."""
-        return Scorer(language_of(self.cfg))
+        language = self.config.detokenize
+        return Scorer(self.cfg.source.options.get("target_language", "en") if language == AUTO else language)
 
     def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> TranslationModule:
         options = self.module_options(self.config.scored_pairs)
@@ -93,14 +90,14 @@ class TranslationTask(Seq2SeqTask):
 
     def cross_normalizers(self) -> list[str]:
         """The normalizers of the attention to the source."""
-        return normalizers_of(at_site(with_tables(self.cfg["attention"]), "cross", autoregressive=True))
+        return normalizers_of(self.cfg.attention["cross"])
 
     def while_decoding(self, model: Any) -> AbstractContextManager:
         return limited(model, self.decoding().fertility, self.cross_normalizers())
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
         yield from super().problems(is_valid)
-        fertility = self.cfg["decoding"].get("fertility")
+        fertility = self.decoding().fertility
         if fertility is not None and is_valid("attention"):
             wrong = [name for name in self.cross_normalizers() if name not in WITH_FERTILITY]
             if wrong:
@@ -109,7 +106,7 @@ class TranslationTask(Seq2SeqTask):
 
     def coverage_of(self, model: Any, split: Split, translations: list[str]) -> dict[str, float]:
         """How much attention the source tokens of a split receive while the model writes the translations."""
-        tokenizer, limit = split.tokenizer, self.cfg["model"]["max_target"] - 1
+        tokenizer, limit = split.tokenizer, self.cfg.model.max_target - 1
         written = [ids[:limit] for ids in tokenizer.encode(translations)]
         with self.while_decoding(model):
             return summary(coverage(model, list(split.rows["source"]), written, special_tokens(tokenizer)))

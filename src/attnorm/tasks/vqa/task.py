@@ -18,10 +18,11 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.base import VISUAL
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, Problem, RunError
+from attnorm.resolved import ResolvedConfig
 from attnorm.schema import Count, Text
 from attnorm.tasks.input_hashes import hash_of, hash_of_image
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.task import Task, TaskConfig, Tokens, model_settings
+from attnorm.tasks.task import Task, TaskConfig, Tokens
 from attnorm.tasks.vqa.answers import AnswerList, accuracy
 from attnorm.tasks.vqa.features import VqaCollator, VqaFeaturizer
 from attnorm.tasks.vqa.metric import references, results, score
@@ -46,7 +47,7 @@ class VqaTask(Task):
 
     Config, interface, schema, unit = VqaTaskConfig, "vqa", VISUAL, "questions"
 
-    def __init__(self, cfg: dict):
+    def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)
         self._answers: AnswerList | None = None
         self._sizes: tuple[list[int], list[int]] | None = None
@@ -59,10 +60,9 @@ class VqaTask(Task):
         return cfg
 
     def notes(self) -> str:
-        alone = self.cfg["model"]["fusion"] == "none"
+        alone = self.cfg.model.fusion == "none"
         views = "the question alone (model.fusion=none)" if alone else f"boxes per view: {self.sizes()[1]}"
-        sites = self.model_class().sites_of(model_settings(self.cfg["model"]))
-        idle = "" if sites else "; no site for a normalizer in this model"
+        idle = "" if self.cfg.sites else "; no site for a normalizer in this model"
         return f"{len(self.answers()):,} answers; {views}{idle}"
 
     def data_fingerprints(self, splits: dict[str, Split]) -> dict[str, str]:
@@ -105,7 +105,7 @@ class VqaTask(Task):
 
     def _frequent_answers(self) -> Path:
         """The cached file with the frequent answers of the training split."""
-        source, limit, least = self.source(), self.cfg["data"]["max_train"], self.config.min_count
+        source, limit, least = self.source(), self.cfg.data.max_train, self.config.min_count
 
         def build(folder: Path) -> None:
             given = (json.loads(answers) for *_, answers, _ in islice(source.rows("train"), limit))
@@ -129,7 +129,7 @@ class VqaTask(Task):
 
     def views(self, split: str) -> ImageFeatures | None:
         """The views of a split's images that the model uses. None if it uses the question alone."""
-        fusion = self.cfg["model"]["fusion"]
+        fusion = self.cfg.model.fusion
         if fusion == "none":
             return None
         source: Any = self.source()  # a VisualSource, or one like it
@@ -143,7 +143,7 @@ class VqaTask(Task):
         """
         if self._sizes is None:
             views = self.views("train")
-            if views is not None and self.model_config().geometry and not all(views.geometry):
+            if views is not None and self.cfg.model.geometry and not all(views.geometry):
                 name = views.names[views.geometry.index(False)]
                 message = f"{name} has no box positions; use model.geometry=false"
                 raise ConfigError([Problem("model.geometry", message, True)])
@@ -151,16 +151,18 @@ class VqaTask(Task):
         return self._sizes
 
     def featurizer(self) -> VqaFeaturizer:
-        return VqaFeaturizer(self.cfg["model"]["max_question"], self.answers())
+        return VqaFeaturizer(self.cfg.model.max_question, self.answers())
 
     def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
-        longest, data = self.cfg["model"].get("max_question"), self.cfg["data"]
-        if is_valid("data.batch_tokens", "model.max_question") and data["batch_tokens"] < longest:
+        longest, tokens = self.cfg.model.max_question, self.cfg.data.batch_tokens
+        if is_valid("data.batch_tokens", "model.max_question") and tokens < longest:
             message = f"must be at least {longest}, the tokens of the longest possible question"
-            yield Problem("data.batch_tokens", message, data["batch_tokens"])
-        given = data["features"] if isinstance(data.get("features"), list) else []
-        if given and is_valid("model", "data"):
-            if self.cfg["model"]["fusion"] == "attention" and len(given) < 2:
+            yield Problem("data.batch_tokens", message, tokens)
+        if not is_valid("model", "data"):
+            return
+        given = self.cfg.source.options.get("features")
+        if given and not isinstance(given, str):
+            if self.cfg.model.fusion == "attention" and len(given) < 2:
                 message = "requires at least 2 views, but data.features has 1; use model.fusion=single"
                 yield Problem("model.fusion", message, "attention")
                 return
@@ -172,14 +174,14 @@ class VqaTask(Task):
                 yield Problem("data.features", str(error))
 
     def ignored_keys(self) -> dict[str, str]:
-        model, transformer = self.cfg["model"], "model.question=transformer or model=mcan_small"
+        model, transformer = self.cfg.model, "model.question=transformer or model=mcan_small"
         keys: dict[str, str] = {}
-        if "encoder" not in self.model_class().sites_of(model_settings(model)):
+        if "encoder" not in self.cfg.sites:
             names = ("layers", "n_heads", "ffn_dim", "norm_first", "residual")
             keys |= {f"model.{name}": transformer for name in names}
-        if model["fusion"] != "attention":
+        if model.fusion != "attention":
             keys |= dict.fromkeys(("model.fusion_heads", "model.fusion_views"), "model.fusion=attention")
-        if model["fusion"] == "none":
+        if model.fusion == "none":
             keys["model.geometry"] = "model.fusion=single, concat or attention"
         return keys
 
@@ -219,7 +221,7 @@ class VqaTask(Task):
         if views is not None:
             most = zip(views.names, self.sizes()[1], strict=True)
             boxes = [[f"{name} {number}" for number in range(count)] for name, count in most]
-        joined = self.cfg["model"]["fusion"] == "concat"
+        joined = self.cfg.model.fusion == "concat"
         fused = [box for view in (boxes if joined else boxes[:1]) for box in view]
 
         def tokens(layer: str) -> tuple[list[str], list[str]]:

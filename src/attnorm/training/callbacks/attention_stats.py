@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import entropy, observe, smallest_column_mass
+from attnorm.run.scalars import read_csv
 from attnorm.schema import WholeNumber
 from attnorm.tasks.ranks import gathered
-from attnorm.training.csv_table import CsvTable, read_csv
+from attnorm.training.csv_table import CsvTable
 from attnorm.training.module import TrainingModule
 
 ATTENTION_FILE = "attention.csv"

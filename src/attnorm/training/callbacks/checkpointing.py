@@ -9,8 +9,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Checkpoint
 
-from attnorm.config.run_settings import RunSettings
 from attnorm.errors import CheckpointError
+from attnorm.resolved import RunSettings
 from attnorm.run.checkpoint import LAST, UNFINISHED, best_file, read_checkpoint, replace_by_copy
 from attnorm.training.callbacks.graceful_stop import GracefulStop
 

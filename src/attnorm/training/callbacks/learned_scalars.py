@@ -7,13 +7,13 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
+from attnorm.run.scalars import COLUMNS, file_of
 from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
-from attnorm.training.csv_table import CsvTable, read_csv
+from attnorm.training.csv_table import CsvTable
 from attnorm.training.loggers import send_charts
 from attnorm.training.module import TrainingModule
 
-COLUMNS = ("step", "layer", "head", "value")
 NO_EVIDENCE = "A weight near one half is no evidence that a layer uses both: it may not have moved yet."
 RESERVED = (
     "attention",
@@ -87,14 +87,3 @@ def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
                     raise ValueError(f"{declared} has shape {tuple(scalar.shape)}; {expected}")
                 found[name][layer] = scalar.detach().flatten()
     return dict(found)
-
-
-def file_of(run_folder: Path, name: str) -> Path:
-    """The CSV file of a learned scalar."""
-    return run_folder / f"{name}.csv"
-
-
-def recorded_scalars(run_folder: Path) -> dict[str, list[dict[str, str]]]:
-    """The rows of every learned scalar that a run has recorded, by name; they are recognized by their columns."""
-    tables = {path.stem: read_csv(path) for path in sorted(run_folder.glob("*.csv"))}
-    return {name: rows for name, rows in tables.items() if rows and tuple(rows[0]) == COLUMNS}

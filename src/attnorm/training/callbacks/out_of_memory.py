@@ -12,6 +12,7 @@ from torch import Tensor
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.errors import UserError
+from attnorm.resolved import ResolvedConfig
 from attnorm.training.environment import peak_memory
 
 ON_CPU = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
@@ -31,7 +32,7 @@ class OutOfMemory(pl.Callback):
     cfg: the configuration of the run.
     """
 
-    def __init__(self, cfg: Mapping[str, Any]):
+    def __init__(self, cfg: ResolvedConfig):
         self.cfg = cfg
         self.trainer: pl.Trainer | None = None
         self.phase = "scoring"
@@ -70,17 +71,16 @@ class OutOfMemory(pl.Callback):
         return [*self._in_evaluation(), "a smaller data.batch_tokens"]
 
     def _in_training(self) -> Iterator[str]:
-        pieces = self.cfg["trainer"].get("accumulate_grad_batches") or 1
-        yield f"trainer.accumulate_grad_batches={2 * pieces} (same result)"
-        if self.cfg["model"].get("attention_dropout"):
+        yield f"trainer.accumulate_grad_batches={2 * self.cfg.trainer.accumulate_grad_batches} (same result)"
+        if getattr(self.cfg.model, "attention_dropout", 0):
             yield "model.attention_dropout=0 (otherwise all attention weights are kept)"
         if self.trainer and (tables := normalizers_with_tables(self.trainer.lightning_module)):
             yield f"another normalizer than {', '.join(tables)}, which keeps all attention weights"
-        if str(self.cfg["trainer"].get("precision")).startswith("32"):
+        if str(self.cfg.trainer.precision).startswith("32"):
             yield "trainer.precision=bf16-mixed"
 
     def _in_evaluation(self) -> Iterator[str]:
-        beam = (self.cfg.get("decoding") or {}).get("beam_size", 1)
+        beam = getattr(self.cfg.groups.get("decoding"), "beam_size", 1)
         if self.phase == "scoring" and beam > 1:
             yield f"a smaller decoding.beam_size (now {beam})"
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from attnorm.attention.build import normalizers_of, short_name
 from attnorm.attention.placement import MIXTURES
-from attnorm.attention.tables import names_in
+from attnorm.attention.problems import names_in
 from attnorm.errors import ConfigError, Problem
 from attnorm.run.config_file import FILE, read_config
-from attnorm.training.callbacks.learned_scalars import file_of, recorded_scalars
+from attnorm.run.scalars import file_of, recorded_scalars
 
 Rows = list[dict[str, str]]
 Value = float | list  # of one layer: a share, or the shares of the members; or a list with one of these per head

@@ -1,0 +1,150 @@
+"""Reading the groups paths, model, attention, data and tokenizer: their classes, options and problems."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from torch import nn
+
+from attnorm.attention.placement import missing_facts
+from attnorm.attention.tables import AttentionTables
+from attnorm.choices import choices
+from attnorm.data.sources.base import Source
+from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import ConfigError, Problem
+from attnorm.parts import TARGET, Part, Problems, class_of, names_of, options_of
+from attnorm.resolved import CleaningConfig, DataConfig, PathsConfig, StartConfig
+from attnorm.schema import defaults_of, read_options
+from attnorm.tasks.task import Task
+
+MODEL_FACTS = ("attention", "seed", "vocab_size", "pad_id")  # what a task tells a model; a task may add others
+
+
+def read_paths(settings: Mapping[str, Any], problems: Problems) -> PathsConfig:
+    """The group `paths`. A folder that cannot be made, because a file is in the way, is a problem."""
+    paths: PathsConfig = problems.typed("paths", PathsConfig, settings)
+    for key, value in vars(paths).items() if problems.is_valid("paths") else ():
+        folder = Path(value).absolute()
+        while not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir():
+            problems.append(Problem(f"paths.{key}", f"must be a folder, but {folder} is a file", value))
+    return paths
+
+
+def model_of(settings: Mapping[str, Any]) -> Any:
+    """The class of the model. Raises ConfigError for a module that cannot be the model of a task."""
+    cls = class_of("model", settings, nn.Module)
+    if not hasattr(cls, "interface"):
+        message = "must be a model with an `interface` and attention `sites`, see attnorm.models"
+        raise ConfigError([Problem(f"model.{TARGET}", message, settings[TARGET])])
+    return cls
+
+
+def read_model(settings: Mapping[str, Any], cls: Any, problems: Problems) -> tuple[StartConfig, Any]:
+    """The keys of `model` that attnorm reads, and the options of its class: an instance of its `Config`, or else a
+    namespace with the defaults filled in."""
+    start, options = problems.shared("model", StartConfig, settings), options_of(settings, names_of(StartConfig))
+    if hasattr(cls, "Config"):
+        return start, problems.typed("model", cls.Config, options, owner=cls)
+    values, wrong = read_options("model", cls, options, MODEL_FACTS)
+    problems += wrong
+    free = {name: value for name, value in defaults_of(cls).items() if name not in MODEL_FACTS}
+    return start, SimpleNamespace(**{**free, **values})
+
+
+def all_options(settings: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """The keys of `model`, with the defaults of its class for those that are not set."""
+    return {**defaults_of(getattr(model, "Config", model)), **settings}
+
+
+def sites_of(settings: Mapping[str, Any]) -> dict[str, bool]:
+    """The attention sites of the model that the keys of `model` describe, each with whether it is autoregressive."""
+    model = class_of("model", settings, nn.Module)
+    return model.sites_of(all_options(settings, model)) if hasattr(model, "sites_of") else model.sites
+
+
+def read_attention(
+    attention: Mapping[str, Any], settings: Mapping[str, Any], model: Any, typed: Collection[str] | None
+) -> AttentionTables:
+    """The attention tables for the sites of a model with these settings. typed: as in `AttentionTables`.
+
+    A model may say how many layers and heads each site has, by optional methods `site_layers` and `site_heads`; without
+    the latter it is `n_heads`.
+    """
+    options = all_options(settings, model)
+    sites = model.sites_of(options) if hasattr(model, "sites_of") else model.sites
+    layers = model.site_layers(options) if hasattr(model, "site_layers") else {}
+    heads = model.site_heads(options) if hasattr(model, "site_heads") else dict.fromkeys(sites, options.get("n_heads"))
+    return AttentionTables(attention, sites, layers, typed, heads)
+
+
+def unknown_facts(tables: AttentionTables, task: type[Task] | None, model: Any) -> Iterator[str]:
+    """Priors that need to know something of the input that the model does not tell them."""
+    provided = task.provides(model) if task else ()
+    for key, facts in missing_facts(tables.resolved, tables.sites, provided):
+        fitting = []
+        for name, settings in choices("task").items():
+            other = Problems().class_of("task", settings, Task)
+            if other and {*facts.split(", ")} <= {*other.provides(model)}:
+                fitting.append(f"task={name}")
+        instead = f"; use {' or '.join(fitting)}" if fitting else ""
+        yield f"{key}: needs {facts}, which the model of this task does not provide{instead}"
+
+
+def no_vocabulary(tables: AttentionTables, model: Any) -> Iterator[str]:
+    """Banks of token embeddings at sites where the model has none."""
+    for site, bank in tables.resolved.get("bank", {}).items():
+        if bank == "vocabulary" and site not in getattr(model, "token_sites", ()):
+            yield f"attention.bank.{site}=vocabulary: the model has no token embeddings at this site; use templates"
+
+
+def read_source(
+    settings: Mapping[str, Any], task: type[Task] | None, splits: Sequence[str], problems: Problems
+) -> Part | None:
+    """The source of the group `data`. Missing files, and rows that the task cannot use, are problems."""
+    if settings.get("prefetch_factor") is not None and settings.get("num_workers") == 0:
+        message = "has no effect without worker processes; set data.num_workers to 1 or more"
+        problems.append(Problem("data.prefetch_factor", message, settings["prefetch_factor"]))
+    cls = problems.class_of("data", settings, Source)
+    if cls is None:
+        return None
+    if not cls.schema.cleaned:
+        for name in names_of(CleaningConfig):
+            if settings.get(name, False) is not False:
+                message = f"has no effect, since the texts of {cls.__name__} must not be changed"
+                problems.append(Problem(f"data.{name}", message, settings[name]))
+    shared = (*names_of(DataConfig), *names_of(CleaningConfig))
+    options, wrong = read_options("data", cls, options_of(settings, shared))
+    problems += wrong
+    source = Part(cls, options)
+    if task is not None and cls.schema != task.schema:
+        message = f"yields {cls.schema.name}, but this task needs {task.schema.name}; use {fitting_sources(task)}"
+        problems.append(Problem("data", f"{cls.__name__} {message}"))
+    elif not wrong and splits:
+        try:
+            problems.add("data", source.build().check(splits))
+        except ConfigError as error:
+            problems.add("data", error.problems)
+    return source
+
+
+def fitting_sources(task: type[Task]) -> str:
+    """The files of conf/data whose source a task can use."""
+    sources = {name: Problems().class_of("data", settings, Source) for name, settings in choices("data").items()}
+    fitting = [f"data={name}" for name, source in sources.items() if source and source.schema == task.schema]
+    return ", ".join(fitting) or "a source of your own"
+
+
+def read_tokenizer(settings: Mapping[str, Any], trains: bool, problems: Problems) -> Part | None:
+    """The tokenizer. trains: whether its options matter, because it is not the one of a run folder."""
+    cls = problems.class_of("tokenizer", settings, Tokenizer)
+    if cls is None or not trains:
+        return cls and Part(cls, {})
+    given = options_of(settings)
+    options, wrong = read_options("tokenizer", cls.from_settings, given, facts=("draw",))
+    problems += wrong
+    keys = {problem.key for problem in wrong}
+    problems.add("tokenizer", cls.check({name: it for name, it in given.items() if f"tokenizer.{name}" not in keys}))
+    return Part(cls, options)
