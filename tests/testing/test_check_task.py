@@ -94,6 +94,12 @@ def test_a_task_of_ours_keeps_its_promises(task):
     assert report.summary == f"{len(PROPERTIES) - 1} ok, 0 failed, 1 skipped", report
 
 
+@pytest.mark.numerical
+def test_another_model_of_a_task_reads_each_example_as_alone():
+    names = ["the_loss_is_that_of_the_rows_one_by_one", "the_company_of_an_example_does_not_change_its_loss"]
+    checked("document_classification", "model=flat_tiny", properties=names, row_loss=of_labels)
+
+
 @pytest.mark.slow
 @pytest.mark.numerical
 @pytest.mark.parametrize("task", FILES)

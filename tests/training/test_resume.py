@@ -65,15 +65,6 @@ def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatc
     assert rows(tmp_path / "second") == rows(uninterrupted(*overrides))
 
 
-@pytest.mark.parametrize("task", ["mlm", *map(slow, TASKS[2:])])
-def test_every_task_resumes_in_the_middle_of_an_epoch(monkeypatch, tmp_path, task):
-    overrides = ("attention=hnas", "trainer.max_epochs=2", "task.validations=2")
-    steps = runs.summary_of(uninterrupted(*overrides, task=task))["steps"]
-    first = runs.stopped(monkeypatch, tmp_path / "first", steps // 2 + 1, *overrides, task=task)
-    runs.tiny_run(tmp_path / "second", *overrides, last(first), task=task)
-    assert runs.different_ends(uninterrupted(*overrides, task=task), tmp_path / "second") == []
-
-
 # a stop behind the last update
 
 

@@ -51,9 +51,9 @@ def without(table: dict[str, list] | None, column: str) -> dict[str, list] | Non
     return table and {name: values for name, values in table.items() if name != column}
 
 
-def curves_of(run: Path) -> list[list[tuple[str, str]]]:
-    """The values in metrics.csv, sorted, without those that depend on the speed of the machine."""
-    rows = read_csv(run / "metrics.csv")
+def curves_of(path: Path) -> list[list[tuple[str, str]]]:
+    """The values in a CSV file of a run, sorted, without those that depend on the speed of the machine."""
+    rows = read_csv(path) if path.exists() else []
     return sorted(sorted((key, it) for key, it in row.items() if it and key not in TIMING_COLUMNS) for row in rows)
 
 
