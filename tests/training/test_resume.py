@@ -47,7 +47,7 @@ rows = runs.metric_rows
     [
         ("max_epochs", 3, ()),
         slow("max_epochs", 4, ("trainer.val_check_interval=4",)),
-        ("max_epochs", 6, ()),
+        slow("max_epochs", 6, ()),
         slow("max_epochs", 9, ("trainer.accumulate_grad_batches=2",)),
         slow("max_epochs", 8, ("data.num_workers=1",)),
         slow("max_steps", 9, ("data.num_workers=1", "trainer.accumulate_grad_batches=2")),
