@@ -16,7 +16,7 @@ from sweeps import table
 
 from attnorm.analysis import compare
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.costs import COSTS
+from attnorm.analysis.verdict import COSTS
 
 COLUMNS = (
     *("task", "metric", "primary", "examples", "arm", "seeds", "mean", "sd"),

@@ -9,13 +9,22 @@ from pathlib import Path
 
 import pytest
 import runs
+import yaml
 from marks import slow
 
 from attnorm import imports
 from attnorm.cli import main
+from attnorm.cli.attention import AttentionKeys
 from attnorm.cli.commands import with_keys
-from attnorm.config.overrides import read_command
+from attnorm.cli.compare import CompareSettings
+from attnorm.cli.evaluate import EvalKeys
+from attnorm.cli.figures import FigureKeys
+from attnorm.cli.generate import GenerateKeys
+from attnorm.cli.report import ReportSettings
+from attnorm.config.command import fitting, read
 from attnorm.run.trust import find_own_parts
+from attnorm.schema import EMPTY, defaults_of, parameters
+from attnorm.sweeps.settings import SweepSettings
 
 NORMALIZER = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
 
@@ -66,10 +75,26 @@ def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_
     assert with_keys("attention", ["here", "logs/b", "text=a / b"]) == ["run=here,logs/b", "text=a / b"]
     assert with_keys("compare", ["lr=0.1"]) == ["against=lr=0.1"]
     assert with_keys("compare", ["logs/*", "here", "level=0.9"]) == ["against=['logs/*','here']", "level=0.9"]
-    settings = read_command(with_keys("compare", ["logs/*", "lr=0.1"]), {"against": "???"}, changes=False).settings
-    assert settings["against"] == ["logs/*", "lr=0.1"]
+    settings = read(with_keys("compare", ["logs/*", "lr=0.1"]), CompareSettings, "attnorm compare").settings
+    assert settings.against == ("logs/*", "lr=0.1")
     for left in (["nothing"], ["~decoding.beam_size"], ["data.dir=a/b"]):
         assert with_keys("eval", left) == left
+
+
+@pytest.mark.parametrize(
+    ("verb", "keys"),
+    [
+        *(("eval", EvalKeys), ("generate", GenerateKeys), ("attention", AttentionKeys), ("compare", CompareSettings)),
+        *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings)),
+    ],
+)
+def test_the_help_of_a_verb_shows_its_keys_and_their_defaults(verb, keys):
+    shown = yaml.safe_load((runs.CONF / f"{verb}.yaml").read_text())
+    defaults = {key: "???" if it.default is EMPTY else it.default for key, it in parameters(keys).items()}
+    defaults |= {key: value for key, value in defaults_of(keys).items() if value is not None}
+    read_back = {key: fitting(value, str(value), parameters(keys)[key].annotation) for key, value in shown.items()}
+    assert {key: tuple(it) if isinstance(it, list) else it for key, it in read_back.items()} == defaults
+    assert [*shown] == [*parameters(keys)]
 
 
 def test_the_shell_completes_verbs_and_settings(monkeypatch, capsys):

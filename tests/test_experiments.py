@@ -84,12 +84,15 @@ def combinations(settings):
 
 def front_problems(arguments):
     """What is wrong with the keys of the sweep itself."""
-    from attnorm.cli.read_sweep import read_own
-    from attnorm.schema import option_problems
+    from attnorm.config.command import read
+    from attnorm.errors import ConfigError
     from attnorm.sweeps.settings import SweepSettings
 
-    own = read_own([it for it in arguments if it.partition("=")[0] in ("dir", "jobs")])
-    return option_problems("", SweepSettings, own)
+    try:
+        read([it for it in arguments if it.partition("=")[0] in ("dir", "jobs")], SweepSettings, "attnorm sweep")
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def start(monkeypatch, name, *arguments):

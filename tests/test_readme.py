@@ -20,21 +20,25 @@ import torch
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_up_runs import make_runs
-from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from test_house import BELOW
 
 from attnorm.analysis.verdict import p_text
 from attnorm.cli import main
 from attnorm.cli import train as front
-from attnorm.cli.attention import read_attention, run_folders
+from attnorm.cli.attention import read_attention
+from attnorm.cli.compare import CompareSettings
+from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.figures import read_figures
+from attnorm.cli.generate import GenerateKeys
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.report import read_report
+from attnorm.cli.score_predictions import files_of
 from attnorm.cli.sweep import sample_jobs
 from attnorm.config import check_trainer
 from attnorm.config import overrides as rerun
 from attnorm.config.arguments import readable, register_attention
+from attnorm.config.command import read
 from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sources.gigaword import FILES
 from attnorm.errors import ConfigError
@@ -220,22 +224,23 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "report":
         read_report(arguments)
         return []
-    defaults = OmegaConf.to_container(OmegaConf.load(runs.CONF / f"{verb}.yaml"))
     if verb == "figures":
-        read_figures(arguments, defaults)
+        read_figures(arguments)
         return []
     if verb == "compare":
-        rerun.read_command(arguments, defaults, changes=False)
+        read(arguments, CompareSettings, "attnorm compare")
         return []
-    command = (read_attention if verb == "attention" else rerun.read_command)(arguments, defaults)
-    if command.settings.get("metric"):
-        references = command.settings["references"]
-        paths = references if isinstance(references, list) else [references]
-        return [f"no file {path}" for path in (command.settings["predictions"], *paths) if not Path(path).is_file()]
-    if any(key.startswith("task.") for key, _ in command.typed):
+    if verb == "attention":
+        command = read_attention(arguments)
+        folders = command.settings.folders
+    else:
+        command = read(arguments, EvalKeys if verb == "eval" else GenerateKeys, verb, rerun.OVERRIDABLE)
+        folders = [Path(command.settings.run or "")]
+    if getattr(command.settings, "metric", None):
+        return [f"no file {path}" for path in files_of(command.settings) if not Path(path).is_file()]
+    if any(key.startswith("task.") for key, _ in command.changes):
         return []  # of another task than that of the run at hand
-    folders = run_folders(command.settings) if verb == "attention" else [Path(command.settings["run"])]
-    cfgs = [rerun.changed(read_run(folder), command.typed, runs.CONF) for folder in folders]
+    cfgs = [rerun.changed(read_run(folder), command.changes, runs.CONF) for folder in folders]
     return [it for cfg in cfgs for it in problems_of_evaluation(cfg)]
 
 

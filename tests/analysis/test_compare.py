@@ -17,8 +17,8 @@ from scipy import stats
 
 from attnorm.analysis import compare
 from attnorm.analysis.arms import arms_of, find_runs, varying, waiting_jobs
+from attnorm.analysis.cautions import unbeaten
 from attnorm.analysis.comparison import all_verdicts, baseline_of
-from attnorm.analysis.withheld import unbeaten
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.state import locked
 from attnorm.sweeps.state import Journal

@@ -11,7 +11,7 @@ import pytest
 import runs
 import torch
 
-from attnorm.analysis.papers import dnas_centers, dnas_masses, dnas_mixtures, dnas_weights
+from attnorm.analysis.papers import dnas_centers, dnas_mixtures, dnas_training
 from attnorm.analysis.papers.registry import FIGURES, Settings
 from attnorm.attention.build import build_normalizer
 from attnorm.errors import ConfigError
@@ -155,7 +155,7 @@ def recorded_masses(run):
 
 @pytest.mark.training
 def test_the_masses_are_those_that_the_run_recorded_with_the_bound_of_its_keys(visual):
-    rows = dnas_masses.masses((visual,))
+    rows = dnas_training.masses((visual,))
     assert {row["update"]: row["smallest_mass"] for row in rows} == recorded_masses(visual)
     assert {(row["normalizer"], row["keys"], row["bound"]) for row in rows} == {("hnas", 72, 1 / 72)}  # 2 views of 36
     drawing = FIGURES["dnas_fig1"].draw(Settings(runs=(visual,)))
@@ -167,9 +167,9 @@ def test_the_masses_are_those_that_the_run_recorded_with_the_bound_of_its_keys(v
 @pytest.mark.training
 def test_the_first_sentence_says_whether_the_lemma_holds(visual):
     rows = [{"normalizer": "dnas", "smallest_mass": mass, "bound": 0.1} for mass in (0.1, 0.3)]
-    assert "dnas stays above this bound at every" in dnas_masses.sentences(rows)[1]
+    assert "dnas stays above this bound at every" in dnas_training.sentences_on_masses(rows)[1]
     rows[0]["smallest_mass"] = 0.09
-    assert "dnas falls below it" in dnas_masses.sentences(rows)[1]
+    assert "dnas falls below it" in dnas_training.sentences_on_masses(rows)[1]
 
 
 @pytest.mark.training
@@ -180,7 +180,7 @@ def test_hybrid_weights_are_those_of_the_run(visual):
     assert "starts at 0.50" in drawing.sentences[0]
     assert "hybrid_lr_factor" in drawing.sentences[1] and "no evidence" in drawing.sentences[1]
     with pytest.raises(ConfigError, match=r"no hybrid weights of encoder \(recorded: fusion\)"):
-        dnas_weights.draw_layers(Settings(runs=(visual,)))
+        dnas_training.draw_layers(Settings(runs=(visual,)))
 
 
 @pytest.mark.training
@@ -208,11 +208,11 @@ def test_runs_are_named_by_their_attention_and_seed(tmp_path, visual):
     drawing = FIGURES["dnas_fig3"].draw(Settings(runs=(visual, other)))
     assert [axes.get_title() for axes in drawing.figure.axes] == ["hnas, seed 1", "hnas, seed 7"]
     assert re.search(r"is 0\.\d\d \(hnas, seed 1\); 0\.\d\d \(hnas, seed 7\) at update", drawing.sentences[0])
-    assert len(dnas_masses.draw(Settings(runs=(visual, other))).figure.axes[0].get_lines()) == 3
+    assert len(dnas_training.draw_masses(Settings(runs=(visual, other))).figure.axes[0].get_lines()) == 3
 
 
 @pytest.mark.training
 def test_a_run_without_recorded_attention_is_refused(tmp_path, visual):
     (tmp_path / "config.yaml").write_text((visual / "config.yaml").read_text())
     with pytest.raises(ConfigError, match="no attention was recorded"):
-        dnas_masses.draw(replace(Settings(), runs=(Path(tmp_path),)))
+        dnas_training.draw_masses(replace(Settings(), runs=(Path(tmp_path),)))

@@ -26,7 +26,7 @@ def defaults():
 
 def problems_of(*arguments):
     with pytest.raises(ConfigError) as caught:
-        figures.read_figures(list(arguments), defaults())
+        figures.read_figures(list(arguments))
     return caught.value.problems
 
 
@@ -101,8 +101,8 @@ def test_all_problems_are_reported_together():
         (("dnas_fig2", "seed=1"), "seed: has no effect on dnas_fig2"),
         (("dnas_fig5", "fenchel_fig3", "lines=3"), "lines: has no effect on dnas_fig5, fenchel_fig3"),
         (("all", "runs=x"), "runs: draw one figure at a time from runs, because they are those of one task"),
-        (("dnas_fig2", "data.max_boxes=3"), "data.max_boxes: cannot be set here"),
-        (("dnas_fig2", "seeds=3"), "seeds: cannot be set here; allowed: out, runs"),
+        (("dnas_fig2", "data.max_boxes=3"), "data.max_boxes=3: attnorm figures has no such option"),
+        (("dnas_fig2", "seeds=3"), "seeds=3: attnorm figures has no such option; it has draws, lines"),
     ],
 )
 def test_a_key_without_effect_is_refused(arguments, expected):
@@ -111,19 +111,17 @@ def test_a_key_without_effect_is_refused(arguments, expected):
 
 
 def test_the_settings_are_those_that_were_typed(tmp_path):
-    named, settings, out = figures.read_figures(
-        ["fenchel_fig4", "runs=[a,b]", "text=3", "tokens=7", "out=1"], defaults()
-    )
+    named, settings, out = figures.read_figures(["fenchel_fig4", "runs=[a,b]", "text=3", "tokens=7", "out=1"])
     assert list(named) == ["fenchel_fig4"] and str(out) == "1"
     assert [str(run) for run in settings.runs] == ["a", "b"] and str(settings.text) == "3" and settings.tokens == 7
-    named, settings, _ = figures.read_figures(["all", "draws=3"], defaults())
+    named, settings, _ = figures.read_figures(["all", "draws=3"])
     assert named == FIGURES and settings == Settings(draws=3)
 
 
 def test_a_model_of_another_type_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     for name in ("fenchel_fig4", "fenchel_fig5", "all"):
-        figures.read_figures([name, f"model={tmp_path}"], defaults())
+        figures.read_figures([name, f"model={tmp_path}"])
     [problem] = problems_of("fenchel_fig6", f"model={tmp_path}")
     assert problem == f"model={tmp_path}: a model of type bert; fenchel_fig6 needs t5"
 
@@ -186,6 +184,6 @@ def test_without_transformers_the_figures_of_t5_are_left_out(tmp_path, monkeypat
     monkeypatch.setattr(figures, "short_run", lambda name, folder: folder / name)
     monkeypatch.setattr(figures, "write", lambda *_: [])
     monkeypatch.setattr(registry.PaperFigure, "draw", draw)
-    figures.draw_figures(["all"], defaults(), runs.CONF)
+    figures.draw_figures(["all"], runs.CONF)
     assert len(drawn) == len(FIGURES) - 3
     assert "fenchel_fig7: left out" in capsys.readouterr().out

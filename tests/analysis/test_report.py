@@ -83,9 +83,9 @@ def test_speed_and_memory_are_means_over_seeds(nine, of_nine):
 def test_the_verdict_is_in_words_and_comes_with_the_weaker_claim(of_nine):
     task = of_nine
     by_label = {it.label: it for it in task.verdicts}
-    assert by_label["hnas"].kind == "shown" and ": shown, adjusted p" in by_label["hnas"].sentence
-    assert by_label["dnas"].kind == "not-shown"
-    assert by_label["hnas"].claim.startswith("For new seeds on these examples only")
+    assert by_label["hnas"].is_shown and ": shown, adjusted p" in by_label["hnas"].sentence()
+    assert by_label["dnas"].word == "not shown"
+    assert by_label["hnas"].claim_for_this_test_set().startswith("For new seeds on these examples only")
     assert task.headline.startswith("1 of 2 arms differs from softmax in ROUGE-L F1: hnas")
     assert [row["verdict"] for row in task.forest.data["rows"]] == ["not shown", "shown"]
 
@@ -212,7 +212,7 @@ def test_there_is_no_verdict_while_a_run_trains(tmp_path):
         lock.release()
     task = task_of(report)
     assert task.headline.startswith("No verdict yet")
-    assert [it.kind for it in task.verdicts] == ["none"] and "no verdict" in task.verdicts[0].sentence
+    assert [it.word for it in task.verdicts] == ["no verdict"] and "no verdict" in task.verdicts[0].sentence()
     row = cells(task.main, "hnas")
     assert (row["difference"].text, row["95 % interval"].text, row["adjusted p"].text) == ("–", "–", "–")
     assert task.forest is None and task.contrasts == [] and task.drawings.differences == []
@@ -220,7 +220,7 @@ def test_there_is_no_verdict_while_a_run_trains(tmp_path):
     [progress] = report.running
     assert (progress.name, progress.step, progress.updates) == ("hnas, seed 4", 400, 600)
     assert progress.share == pytest.approx(2 / 3) and report.refresh == 5
-    assert task_of(collect([tmp_path])).verdicts[0].kind == "shown"
+    assert task_of(collect([tmp_path])).verdicts[0].is_shown
 
 
 def test_arms_that_have_not_learned_the_task_get_a_box_and_no_verdict(tmp_path):
@@ -247,7 +247,7 @@ def test_means_and_differences_are_over_the_same_seeds(tmp_path):
     means = [cells(task.main, arm)["ROUGE-L F1 ↑"].value for arm in ("softmax", "hnas")]
     assert cells(task.main, "hnas")["difference"].value == pytest.approx(means[1] - means[0])
     assert cells(task.main, "softmax")["seeds"].value == 3
-    assert "seed 4, because hnas failed" in task.verdicts[0].sentence
+    assert "seed 4, because hnas failed" in task.verdicts[0].sentence()
     assert any("softmax, seed 4" in note for note in task.notes)
 
 

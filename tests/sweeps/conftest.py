@@ -3,4 +3,14 @@
 import sys
 from pathlib import Path
 
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def no_hydra_is_left():
+    """Checking the jobs of a sweep starts Hydra in this process; other tests start it themselves."""
+    yield
+    GlobalHydra.instance().clear()

@@ -95,7 +95,6 @@ WRONG = {
     "hydra.run.dir=x": "hydra.run.dir=x: the run folders are in the sweep folder",
     "optimizer.lr=interval(1e-4,1e-2)": "an interval is for search=random",
     "submitit.timeout_min=3": "submitit: has no effect with launcher=local",
-    "optim.lr=1": "optim.lr: is now called",
     "task=null,gigaword": "task=null: allowed: captioning",
     "jobs=1,2": "jobs=1,2: expected a single value",
     "submitit=3": "submitit=3: expected submitit.<name>=<value>",

@@ -21,7 +21,7 @@ from attnorm.analysis.scores import example_table
 from attnorm.cli.train import check_settings
 from attnorm.config.resume import recorded_settings
 from attnorm.errors import CheckpointError, ConfigError, RunError
-from attnorm.run.config_file import OF_EVERY_RUN, read_config
+from attnorm.run.config_file import REQUIRED_GROUPS, read_config
 from attnorm.run.integrity import COMPANIONS, check_types, seal
 from attnorm.run.opened_folder import leave_out
 from attnorm.run.opening import read_run
@@ -707,7 +707,7 @@ def test_the_cache_that_a_run_folder_names_is_used_only_if_it_is_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("seed", [1]), ("seed", None), ("seed", "1"), ("task.name", 3), *((it, ...) for it in OF_EVERY_RUN)],
+    [("seed", [1]), ("seed", None), ("seed", "1"), ("task.name", 3), *((it, ...) for it in REQUIRED_GROUPS)],
 )
 def test_what_every_run_records_is_there(monkeypatch, tmp_path, capfd, key, value):
     run = runs.copied_run(tmp_path)

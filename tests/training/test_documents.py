@@ -7,7 +7,7 @@ import pytest
 import runs
 
 from attnorm.data.sources.passages import Passages
-from attnorm.tasks.selection import selection_half
+from attnorm.tasks.task import selection_half
 
 TASK = "document_classification"
 KINDS = ("hierarchical_tiny", "flat_tiny")

@@ -2,6 +2,8 @@
 
 import json
 import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import pytest
 import runs
@@ -9,9 +11,11 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from attnorm.config import overrides as rerun
 from attnorm.config.arguments import PATH_KEYS, as_typed, quoted, readable
+from attnorm.config.command import read as read_command
+from attnorm.errors import ConfigError
 from attnorm.run.config_file import read_config
+from attnorm.schema import Share, Text, WholeNumber
 
 NASTY = [
     "my file (1).json",
@@ -185,11 +189,61 @@ def test_a_run_keeps_the_true_path_and_is_scored_again(tmp_path):
     assert record["metrics"] == json.loads((run / "summary.json").read_text())["validation"]["metrics"]
 
 
-def test_settings_of_a_script_are_text_where_they_name_files():
-    defaults = {"run": None, "null_threshold": 1.0, "input": "???"}
-    command = rerun.read_command(["run=2024", "null_threshold=2", "input=1e5"], defaults)
-    assert command.settings == {"run": "2024", "null_threshold": 2, "input": "1e5"}
-    assert command.asked == {"run", "null_threshold", "input"}
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    run: Text
+    text: str | None = None
+    split: Literal["validation", "test"] = "validation"
+    files: tuple[Text, ...] | None = None
+    heads: tuple[WholeNumber, ...] = ()
+    level: Share = 0.5
+    ray: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("typed", "settings"),
+    [
+        ("run=2024 ; level=0", {"run": "2024", "level": 0}),
+        ("run='a, b' ; text='${x} (y'", {"run": "a, b", "text": "${x} (y"}),
+        ("run=a ; files=b ; heads=3", {"run": "a", "files": ("b",), "heads": (3,)}),
+        ("run=a ; files=[1,b=c.txt] ; heads=[0,1]", {"run": "a", "files": ("1", "b=c.txt"), "heads": (0, 1)}),
+        ("run=a ; files=2024 ; text=null", {"run": "a", "files": ("2024",), "text": None}),
+        ("+run=a ; ray.num_cpus=2 ; ray.address=auto", {"run": "a", "ray": {"num_cpus": 2, "address": "auto"}}),
+    ],
+)
+def test_the_keys_of_a_command_have_the_types_of_its_dataclass(typed, settings):
+    command = read_command(typed.split(" ; "), Keys, "attnorm x")
+    assert command.settings == Keys(**settings) and command.typed == set(settings)
+
+
+@pytest.mark.parametrize(
+    ("typed", "problems"),
+    [
+        ("", ["run: must be given, as in run=<value>"]),
+        ("run=null", ["run: must be given, as in run=<value>"]),
+        ("run=??? level=2", ["level=2: allowed: numbers from 0 and below 1", "run: must be given, as in run=<value>"]),
+        ("run", ["run: expected key=value; the keys are run, text, split, files, heads, level, ray"]),
+        ("run=a heads=0,1", ["heads=0,1: type several values as a list, heads=[0,1]"]),
+        ("run=a level=0,1", ["level=0,1: expected a single value"]),
+        ("run=a ray=3 level.x=1", ["ray=3: expected ray.<name>=<value>", "level.x=1: expected a single value"]),
+        ("run=a split=tset", ["split=tset: allowed: validation, test"]),
+        ("run=a data.dir=x", ["data.dir=x: attnorm x has no such option; it has .*"]),
+        ("run=a lvel=1", ["lvel=1: attnorm x has no such option; it has .* Did you mean 'level'?"]),
+    ],
+)
+def test_every_problem_of_a_command_is_reported(typed, problems):
+    with pytest.raises(ConfigError) as caught:
+        read_command(typed.split(), Keys, "attnorm x")
+    assert len(caught.value.problems) == len(problems)
+    for problem, expected in zip(caught.value.problems, problems, strict=True):
+        assert problem == expected or re.fullmatch(expected.replace("?", r"\?"), problem)
+
+
+def test_other_keys_change_the_run_if_the_command_can_do_that():
+    command = read_command(["run=a", "data.dir=1", "++paths.x=b", "data=mine"], Keys, "attnorm x", ("data", "paths"))
+    assert command.changes == (("data.dir", "1"), ("paths.x", "b"), ("data", "mine"))
+    with pytest.raises(ConfigError, match=r"rnu: cannot be set here; allowed: run, .*, data. Did you mean 'run'"):
+        read_command(["run=a", "rnu=3"], Keys, "attnorm x", ("data",))
 
 
 def test_an_older_run_keeps_the_corpus_that_it_was_trained_on(tmp_path):

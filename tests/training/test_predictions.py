@@ -17,9 +17,8 @@ from attnorm.tasks import results
 from attnorm.tasks.headlines.rouge import Rouge
 from attnorm.tasks.input_hashes import hash_of_image
 from attnorm.tasks.results import Predictions, Results
-from attnorm.tasks.selection import selection_half
 from attnorm.tasks.squad import metric as squad_metric
-from attnorm.tasks.task import task_of
+from attnorm.tasks.task import selection_half, task_of
 from attnorm.tasks.vqa.answers import accuracy
 from attnorm.training.run_folder import load_weights
 

@@ -343,6 +343,8 @@ def tracked_run() -> Path:
         offline(patch, folder.parent)
         patch.setenv("WANDB_RUN_GROUP", "sweep 1")
         train(runs.tiny("attention=hnas", *ENTRIES), folder, draw=draw_run)
+        if WANDB:
+            importlib.import_module("wandb").teardown()  # it keeps the environment that it has read first
     return folder
 
 

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnorm.config.resolve import resolve_recorded
+from attnorm.analysis.run import Run, load_run
 from attnorm.data.sampler import MicroBatch
-from attnorm.run.opening import open_run, read_run
-from attnorm.tasks.task import task_of
 from attnorm.tasks.vqa.answers import tally
 from attnorm.tasks.vqa.module import views_of
 
@@ -28,7 +26,7 @@ SPOTS = (0.5, 0.25, 0.75, 0.1, 0.9)  # for a number in its box, in fractions of 
 ROOMY = 0.2  # distance between two numbers at which they do not touch, in fractions of the image
 
 
-def draw_boxes(run: Path, rows: list[int], trust_code: bool = False) -> "FigureSet":
+def draw_boxes(run: Run, rows: list[int]) -> "FigureSet":
     """Draws a figure for each of these validation questions: "boxes_0", ...
 
     There is one panel per view, with each box coloured by the share of the question's attention that reaches it
@@ -37,12 +35,11 @@ def draw_boxes(run: Path, rows: list[int], trust_code: bool = False) -> "FigureS
     """
     from attnorm.analysis.notebook import FigureSet
 
-    cfg = resolve_recorded(read_run(run, trust_code))
-    if cfg.task_class.interface != "vqa":
-        raise ValueError(f"{run}: a run of task={cfg.task.name}; boxes are those of task=vqa")
-    tokenizer, model, _ = open_run(run, cfg, "best")
-    task: Any = task_of(cfg, run)  # with `views` and `answers`, as VqaTask has them
-    split = task.splits(tokenizer, ("validation",))["validation"]
+    task: Any = run.task  # with `views` and `answers`, as VqaTask has them
+    if task.interface != "vqa":
+        raise ValueError(f"{run.folder}: a run of task={run.config['task']['name']}; boxes are those of task=vqa")
+    model: Any = run.model
+    split = run.validation
     if wrong := [row for row in rows if not 0 <= row < len(split)]:
         raise ValueError(f"question {wrong[0]}: the validation split has questions 0 to {len(split) - 1:,}")
     device = next(model.parameters()).device
@@ -50,7 +47,7 @@ def draw_boxes(run: Path, rows: list[int], trust_code: bool = False) -> "FigureS
     ids, views = batch["ids"], views_of(batch)
     places = [geometry for *_, geometry in views if geometry is not None]
     if len(places) < len(views):
-        raise ValueError(f"{run}: its data has no box positions")
+        raise ValueError(f"{run.folder}: its data has no box positions")
     sizes = [present.shape[1] for _, present, _ in views]
     over_boxes, fusion = model.attention_over_boxes(ids, views)
     shares = view_shares(over_boxes, fusion, sizes)
@@ -159,7 +156,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, nargs="+", default=[0, 1, 2], help="numbers in the validation split")
     args = parser.parse_args()
     try:
-        print(*draw_boxes(args.run, args.questions).save(args.run / "figures", dpi=150), sep="\n")
+        print(*draw_boxes(load_run(args.run), args.questions).save(args.run / "figures", dpi=150), sep="\n")
     except ValueError as error:
         parser.error(str(error))
 

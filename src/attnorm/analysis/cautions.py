@@ -1,17 +1,131 @@
-"""Warnings that belong to a verdict: what makes its interval too narrow, or its runs unusual."""
+"""What stands between an interval and a verdict: why a verdict is withheld, and the warnings that belong to it.
 
+A verdict is withheld, although the numbers alone would allow one, if the models have not learned the task. Arms that do
+not beat a simple method, that write the same output for nearly every example, or that have the scores of each other say
+nothing about their normalizers, however narrow the interval for their difference is. A verdict gets a warning if its
+interval may be too narrow, or if one of its runs is unusual.
+"""
+
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from statistics import median
 
 import numpy as np
 
-from attnorm.analysis.arms import TrainedRun
+from attnorm.analysis.arms import TrainedRun, as_number
+from attnorm.analysis.scores import ExampleTable
 from attnorm.analysis.statistics.shape import distances, outlying_seeds, skewed_examples
+from attnorm.analysis.verdict import listed_seeds
+from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.wording import counted
 
+Metrics = Mapping[str, float]
+ALMOST_ALL, MOSTLY = 0.95, 0.9  # shares of equal outputs that are a collapse, and of equal references that excuse it
+ADVICE = "A difference between such arms says nothing about their normalizers. Train longer, or on more data."
 WORSE = 1.5  # times the median loss of the other runs: a run whose loss rose to this has diverged
 EFFECT = "so the interval may miss the true difference more often than it says"
+
+
+# ---------------------------------------------------------------------------------------------------- verdicts withheld
+
+
+def numbers_of(record: object) -> dict[str, float]:
+    """The finite numbers of a JSON object, by name."""
+    items = record.items() if isinstance(record, dict) else ()
+    return {str(name): number for name, value in items if (number := as_number(value)) is not None}
+
+
+def simple_methods(record: Mapping[str, object]) -> dict[str, dict[str, float]]:
+    """The metrics of the simple methods by name, as a recorded evaluation states them for its whole split."""
+    methods = record.get("baselines")
+    found = {str(name): numbers_of(its) for name, its in methods.items()} if isinstance(methods, dict) else {}
+    return {name: metrics for name, metrics in found.items() if metrics}
+
+
+def unbeaten(arms: Mapping[str, Sequence[Metrics]], methods: Mapping[str, Metrics], primary: str | None) -> list[str]:
+    """A clause for each simple method that no arm beats.
+
+    An arm beats a method if its mean over seeds is better on the primary metric, on the whole split. A method without a
+    value for the primary metric is judged by its first metric.
+
+    arms: for each arm, the recorded metrics of its runs. methods: see `simple_methods`.
+    """
+    clauses = []
+    for method, its in methods.items():
+        metric = primary if primary is not None and primary in its else next(iter(its))
+        means = {
+            label: float(np.mean([run[metric] for run in runs]))
+            for label, runs in arms.items()
+            if runs and all(metric in run for run in runs)
+        }
+        sign = -1 if metric in LOWER_IS_BETTER else 1
+        if means and all(sign * (mean - its[metric]) <= 0 for mean in means.values()):
+            best = max(means, key=lambda label: sign * means[label])
+            scores = f"{means[best]:.2f} {NAMES.get(metric, metric)} against {its[metric]:.2f}"
+            clauses.append(f"no arm beats the simple baseline {method}; the best one, {best}, has {scores}")
+    return clauses
+
+
+def collapsed(label: str, tables: Mapping[int, ExampleTable], ids: Sequence[str]) -> str | None:
+    """A clause if an arm writes the same output for (almost) all examples with most of its seeds.
+
+    tables: its examples by seed. If (almost) all references are equal, so may the outputs be.
+    """
+    outputs = {seed: largest_share(table.texts("output", ids)) for seed, table in tables.items()}
+    shares = {seed: share for seed, share in outputs.items() if share >= ALMOST_ALL}
+    references = next(iter(tables.values())).texts("reference", ids)
+    if 2 * len(shares) <= len(outputs) or largest_share(references) >= MOSTLY:
+        return None
+    least, size = min(shares.values()), f"{len(ids):,} examples"
+    part = f"all {size}" if least == 1 else f"at least {int(100 * least)} % of {size}"
+    return f"{label} gives one and the same output for {part} with {seeds_of(list(shares), len(outputs))}"
+
+
+def largest_share(texts: Sequence[str]) -> float:
+    """The share of the most frequent text."""
+    return Counter(texts).most_common(1)[0][1] / len(texts)
+
+
+def identical(
+    labels: tuple[str, str],
+    pairs: Mapping[int, tuple[ExampleTable, ExampleTable]],
+    metric: str,
+    ids: Sequence[str],
+) -> str | None:
+    """A clause if two arms have the same scores on every example with most of their seeds. pairs: theirs by seed."""
+    equal = {
+        seed: (one, other)
+        for seed, (one, other) in pairs.items()
+        if not np.any(one.values(metric, ids) - other.values(metric, ids))
+    }
+    if 2 * len(equal) <= len(pairs):
+        return None
+    texts = [zip(one.texts("output", ids), other.texts("output", ids), strict=True) for one, other in equal.values()]
+    differ = sum(ours != theirs for outputs in texts for ours, theirs in outputs)
+    between = f"all differences between {labels[0]} and {labels[1]} are zero"
+    where = f"{differ:,} of {len(equal) * len(ids):,} outputs differ"
+    return f"{between} with {seeds_of(list(equal), len(pairs))}, where {where}"
+
+
+def withheld_lines(clauses: Sequence[str]) -> list[str]:
+    """The clauses as sentences to be shown above everything else, and what they mean; [] without clauses."""
+    return [*(f"No verdict: {clause}." for clause in clauses), ADVICE] if clauses else []
+
+
+def simple_label(name: str) -> str:
+    """The label of a simple method in a table of arms; its scores are those on the whole split."""
+    return f"{name} (simple baseline, whole split)"
+
+
+def seeds_of(seeds: Sequence[int], total: int) -> str:
+    """Seeds in words: "seed 1", "seeds 1 and 2 (of 3)", "all 3 seeds"."""
+    if len(seeds) == total > 1:
+        return f"all {total} seeds"
+    return listed_seeds(seeds) + (f" (of {total})" if len(seeds) < total else "")
+
+
+# ------------------------------------------------------------------------------------------------------------- warnings
 
 
 def cautions_of(
@@ -34,7 +148,7 @@ def cautions_of(
     if skewed_examples(rows, groups):
         kind = "examples" if groups is None else "groups"
         found.append(f"the differences of the {kind} are skewed, and there are too few of them, {EFFECT}")
-    return tuple(f"Caution: {it}." for it in found)
+    return tuple(f"Caution: {clause}." for clause in found)
 
 
 def about_runs(runs: Sequence[tuple[str, TrainedRun]]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from attnorm.analysis.arms import Arm, arms_of, find_runs, is_of_normalizer, varying, waiting_jobs
-from attnorm.analysis.cautions import cautions_of
+from attnorm.analysis.cautions import cautions_of, collapsed, identical, numbers_of, simple_methods, unbeaten
 from attnorm.analysis.provenance import check_inputs, doubts_of
 from attnorm.analysis.scores import (
     ExampleTable,
@@ -23,7 +23,6 @@ from attnorm.analysis.seeds import SharedSeeds, shared_seeds
 from attnorm.analysis.statistics.crossed import paired_difference, without_claims
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.analysis.verdict import ArmScores, Verdict
-from attnorm.analysis.withheld import collapsed, identical, numbers_of, simple_methods, unbeaten
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.imports import nearest
 from attnorm.run.state import RunState
@@ -46,7 +45,7 @@ class Comparison:
     SOURCES. examples: their number. scores: of all arms, the baseline first, over the seeds that count, see
     `shared_seeds`. verdicts: of the other arms.
     simple: the metric of each simple method, such as lead-8, on the whole split; empty if they do not have it.
-    withheld: why some or all verdicts are withheld, as clauses, see `analysis.withheld`; to be shown above everything.
+    withheld: why some or all verdicts are withheld, as clauses, see `analysis.cautions`; to be shown above everything.
     differing: the settings besides the attention in which the arms differ. notes: what a reader has to know.
     doubts: what else differs between the runs, see `analysis.provenance`.
     pending: the runs that are not finished yet; there are no verdicts as long as there are any.
@@ -93,28 +92,26 @@ def compare(
 
     Raises RunError for folders without runs and runs that cannot be compared, and ConfigError for other arguments.
     """
-    places = [places_of(its) for its in (baseline, against if against is not None else baseline)]
-    if against is not None and is_label(baseline):
-        arms, place = arms_of(find_runs(places[1])), places[1]
-        chosen = baseline_of(arms, str(baseline))
-        others = [arm for arm in arms if arm is not chosen]
-    elif against is None:
-        arms, place = arms_of(find_runs(places[0])), places[0]
-        chosen = baseline_of(arms, None)
-        others = [arm for arm in arms if arm is not chosen]
+    # the baseline is given by its label: it is neither a path nor a pattern
+    is_label = isinstance(baseline, str) and not Path(baseline).exists() and not set("*?[/") & set(baseline)
+    if against is None or is_label:
+        places = places_of(baseline if against is None else against)
+        arms = arms_of(find_runs(places))
+        chosen = baseline_of(arms, None if against is None else str(baseline))
     else:
-        runs = [find_runs(its) for its in places]
-        arms, place = arms_of([*runs[0], *runs[1]]), [*places[0], *places[1]]
-        ours = {run.folder for run in runs[0]}
-        found = [arm for arm in arms if any(run.folder in ours for run in arm.runs)]
-        if len(found) != 1:
-            labels = "; ".join(arm.label for arm in found) or "they repeat runs of against"
-            raise ConfigError([Problem("baseline", f"must be one arm, but these runs form {len(found)}: {labels}")])
-        [chosen] = found
-        others = [arm for arm in arms if arm is not chosen]
+        places = [*places_of(baseline), *places_of(against)]
+        runs = find_runs(places_of(baseline))
+        arms = arms_of([*runs, *find_runs(places_of(against))])
+        folders = {run.folder for run in runs}
+        formed = [arm for arm in arms if any(run.folder in folders for run in arm.runs)]
+        if len(formed) != 1:
+            labels = "; ".join(arm.label for arm in formed) or "they repeat runs of against"
+            raise ConfigError([Problem("baseline", f"must be one arm, but these runs form {len(formed)}: {labels}")])
+        [chosen] = formed
+    others = [arm for arm in arms if arm is not chosen]
     if not others:
         raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
-    return compare_arms(chosen, others, metric, split=split, level=level, pending=waiting_jobs(place))
+    return compare_arms(chosen, others, metric, split=split, level=level, pending=waiting_jobs(places))
 
 
 def compare_arms(
@@ -152,20 +149,15 @@ def compare_arms(
     records = {arm.label: [evaluation_of(run, chosen_split) for run in shared.runs(arm).values()] for arm in arms}
     methods = next((simple for its in records.values() for it in its if (simple := simple_methods(it))), {})
     metrics = {label: [numbers_of(it.get("metrics")) for it in its] for label, its in records.items()}
-    of_all = unbeaten(metrics, methods, primary)
-    of_arm = {arm.label: [why] for arm in arms if (why := collapsed(arm.label, shared.tables(arm), ids))}
-    verdicts, withheld = [], [*of_all, *(clause for its in of_arm.values() for clause in its)]
-    for arm in others:
-        verdict = verdict_of(shared, arm, metric, ids, level)
-        equal = identical((arm.label, baseline.label), shared.pairs(arm), metric, ids)
-        of_pair = [*of_arm.get(baseline.label, []), *of_arm.get(arm.label, []), *([equal] if equal else [])]
-        if waiting:
-            unfinished = counted(len(waiting), "planned run") + (" is" if len(waiting) == 1 else " are")
-            verdict = silenced(verdict, f"{unfinished} not finished yet")
-        elif reasons := [*of_all, *of_pair]:
-            verdict = silenced(verdict, reasons[0])
-            withheld += [equal] if equal else []
-        verdicts.append(verdict)
+    beaten_by_none = unbeaten(metrics, methods, primary)
+    by_arm, withheld = failures(shared, metric, ids)
+    verdicts = [verdict_of(shared, arm, metric, ids, level) for arm in others]
+    if waiting:
+        unfinished = counted(len(waiting), "planned run") + (" is" if len(waiting) == 1 else " are")
+        verdicts = [silenced(verdict, f"{unfinished} not finished yet") for verdict in verdicts]
+    else:
+        reasons = [[*beaten_by_none, *by_arm[verdict.label]] for verdict in verdicts]
+        verdicts = [silenced(it, why[0]) if why else it for it, why in zip(verdicts, reasons, strict=True)]
     return Comparison(
         task=baseline.task,
         metric=metric,
@@ -175,7 +167,7 @@ def compare_arms(
         scores=[shared.scores_of(arm, metric, ids) for arm in arms],
         verdicts=adjusted(verdicts),
         simple={name: its[metric] for name, its in methods.items() if metric in its},
-        withheld=[] if waiting else withheld,
+        withheld=[] if waiting else [*beaten_by_none, *withheld],
         differing=[key for key in varying(arm.settings for arm in arms) if not is_of_normalizer(key)],
         notes=notes,
         doubts=doubts,
@@ -202,6 +194,21 @@ def verdict_of(shared: SharedSeeds, arm: Arm, metric: str, ids: Sequence[str], l
         left_out=shared.left_out(arm),
         cautions=cautions_of(rows, list(pairs), groups, both),
     )
+
+
+def failures(shared: SharedSeeds, metric: str, ids: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """What shows, in the outputs and scores, that models have not learned the task, as clauses.
+
+    Returns those that concern the verdict on each arm, by its label, and all of them, each once.
+    """
+    baseline, *others = shared.arms
+    same_output = {arm.label: collapsed(arm.label, shared.tables(arm), ids) for arm in shared.arms}
+    same_scores = {arm.label: identical((arm.label, baseline.label), shared.pairs(arm), metric, ids) for arm in others}
+    by_arm = {
+        label: [clause for clause in (same_output[baseline.label], same_output[label], equal) if clause]
+        for label, equal in same_scores.items()
+    }
+    return by_arm, [clause for clause in (*same_output.values(), *same_scores.values()) if clause]
 
 
 def silenced(verdict: Verdict, reason: str) -> Verdict:
@@ -273,11 +280,6 @@ def baseline_of(arms: Sequence[Arm], label: str | None) -> Arm:
         message = f"there is neither such a folder nor such an arm; the arms are: {', '.join(labels)}"
         raise ConfigError([Problem("baseline", f"{message}.{nearest(label, labels)}", label)])
     return arms[labels.index(label)]
-
-
-def is_label(baseline: Places) -> bool:
-    """Whether the baseline is given by its label: it is neither a path nor a pattern."""
-    return isinstance(baseline, str) and not Path(baseline).exists() and not set("*?[/") & set(baseline)
 
 
 def places_of(places: Places) -> list[str | Path]:

@@ -51,7 +51,7 @@ class TokenAccuracy(CorpusMetric):
         return 100 * mean_loss(totals)
 
 
-OF_EVERY_TASK: dict[str, type[CorpusMetric]] = {"loss": MeanLoss, "perplexity": Perplexity, "accuracy": TokenAccuracy}
+COMMON_METRICS: dict[str, type[CorpusMetric]] = {"loss": MeanLoss, "perplexity": Perplexity, "accuracy": TokenAccuracy}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ExampleTable:
 
     rows: the table of predictions, indexed by `id`. source: "test", "half" (the half of the validation split that did
     not select the checkpoint) or "validation" (all of it, although it selected the checkpoint).
-    corpus_metrics: metrics of the task that are no means over examples; those in `OF_EVERY_TASK` are always included.
+    corpus_metrics: metrics of the task that are no means over examples; those in `COMMON_METRICS` are always included.
     """
 
     rows: pd.DataFrame
@@ -75,7 +75,7 @@ class ExampleTable:
 
     def corpus(self) -> dict[str, type[CorpusMetric]]:
         """The metrics that are computed from sums over examples."""
-        every = {**OF_EVERY_TASK, **self.corpus_metrics}
+        every = {**COMMON_METRICS, **self.corpus_metrics}
         return {name: metric for name, metric in every.items() if {*metric.columns} <= {*self.rows.columns}}
 
     def values(self, metric: str, ids: Sequence[str]) -> np.ndarray:

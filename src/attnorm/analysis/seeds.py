@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnorm.analysis.arms import Arm, TrainedRun
-from attnorm.analysis.costs import mean_costs
 from attnorm.analysis.scores import ExampleTable, SplitName
 from attnorm.analysis.statistics.crossed import MIN_SEEDS
-from attnorm.analysis.verdict import ArmScores, listed_seeds
+from attnorm.analysis.verdict import ArmScores, listed_seeds, mean_costs
 from attnorm.errors import RunError
 from attnorm.run.state import RunState
 

@@ -1,22 +1,64 @@
-"""What can be said about the difference between an arm and the baseline, in numbers and in words."""
+"""What an arm scored and what it cost, and what can be said about its difference from the baseline."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
 import numpy as np
 
+from attnorm.analysis.arms import TrainedRun, as_number
 from attnorm.analysis.statistics.crossed import Difference
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
 from attnorm.wording import counted
 
 
 @dataclass(frozen=True)
+class Cost:
+    """How a cost is shown. name: the header of its column. digits: after the point. meaning: in words."""
+
+    name: str
+    digits: int
+    meaning: str
+
+
+COSTS = {
+    "tokens_per_second": Cost("tokens/s", 0, "training speed in tokens per second without padding, mean over seeds"),
+    "peak_memory_mb": Cost("memory (MB)", 0, "peak memory of the GPU, or of the process on a CPU, mean over seeds"),
+    "hours": Cost("hours per run", 2, "wall time of a run, mean over seeds"),
+    "parameters": Cost("parameters", 0, "number of trained parameters"),
+}
+
+
+def costs_of(run: TrainedRun) -> dict[str, float]:
+    """The costs of a run by name, as in COSTS, as far as they are recorded. On a GPU, the memory is that of the GPU."""
+    memory = run.summary.get("peak_memory")
+    memory = memory if isinstance(memory, dict) else {}
+    seconds = as_number(run.summary.get("wall_seconds"))
+    costs = {
+        "tokens_per_second": as_number(run.summary.get("tokens_per_second")),
+        "peak_memory_mb": as_number(memory.get("gpu_mb", memory.get("process_mb"))),
+        "hours": None if seconds is None else seconds / 3600,
+        "parameters": as_number(run.summary.get("parameters")),
+    }
+    return {name: value for name, value in costs.items() if value is not None}
+
+
+def mean_costs(runs: Iterable[TrainedRun]) -> dict[str, float]:
+    """The mean of each cost over the runs that have recorded it."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        for name, value in costs_of(run).items():
+            values[name].append(value)
+    return {name: sum(each) / len(each) for name, each in values.items()}
+
+
+@dataclass(frozen=True)
 class ArmScores:
     """The scores of one arm on the examples of a comparison.
 
-    values: the metric by seed, for the seeds that count. costs: means over these runs, by name, see
-    `analysis.costs`. left_out: what has become of the other runs, as sentences.
+    values: the metric by seed, for the seeds that count. costs: means over these runs, by name, as in
+    `COSTS`. left_out: what has become of the other runs, as sentences.
     """
 
     label: str
@@ -43,7 +85,7 @@ class Verdict:
                 examples, adjusted for all arms that were compared (Holm 1979); NaN without a verdict.
     by_seed:    the difference of each seed. no_verdict: the reason if there is no verdict.
     is_silent:  whether no claim is made at all, not even the estimate, because planned runs are unfinished or because
-                the models have not learned the task (`analysis.withheld`).
+                the models have not learned the task (`analysis.cautions`).
     left_out:   the seeds that do not count, with the reasons, as a sentence; may be empty.
     cautions:   what makes the interval too narrow or the runs unusual, as sentences (`analysis.cautions`).
     """
@@ -64,6 +106,11 @@ class Verdict:
         """Whether the difference is shown at the level of the interval, after the adjustment."""
         return self.no_verdict is None and self.adjusted < 1 - self.difference.level
 
+    @property
+    def word(self) -> str:
+        """The verdict in short: "shown", "not shown" or "no verdict"."""
+        return "no verdict" if self.no_verdict is not None else "shown" if self.is_shown else "not shown"
+
     def sentence(self) -> str:
         """The verdict in words, with the unadjusted interval and the difference that could have been detected."""
         it, digits = self.difference, decimals(self.metric)
@@ -81,9 +128,8 @@ class Verdict:
         interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f} for new seeds and new examples"
         adjusted = f"adjusted p {p_is(self.adjusted)}"
         better = " (lower is better)" if self.metric in LOWER_IS_BETTER else ""
-        verdict = "shown" if self.is_shown else "not shown"
         return (
-            f"{start}{better}, {interval} ({sizes}): {verdict}, {adjusted}. "
+            f"{start}{better}, {interval} ({sizes}): {self.word}, {adjusted}. "
             f"Detectable with 80 % power: {it.detectable:.{digits}f}.{more}"
         )
 

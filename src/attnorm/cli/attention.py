@@ -1,31 +1,32 @@
 """`attnorm attention`: heat maps and measures of the attention of one run, or of two next to each other."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
 from attnorm import progress
 from attnorm.analysis.alignment import draw_alignments
-from attnorm.analysis.attention.heatmaps import FORMATS, draw_reading
+from attnorm.analysis.attention.heatmaps import draw_reading
 from attnorm.analysis.attention.reading import Reading
 from attnorm.analysis.boxes import draw_boxes
 from attnorm.analysis.captions import draw_words, has_pixels, looks
 from attnorm.analysis.notebook import FigureSet
 from attnorm.analysis.run import Run
-from attnorm.cli.evaluate import configurations
-from attnorm.config.arguments import quoted
-from attnorm.config.overrides import EvalCommand, read_command
+from attnorm.cli.evaluate import CheckpointName, configurations
+from attnorm.config.command import Command, read
+from attnorm.config.overrides import OVERRIDABLE
 from attnorm.errors import ConfigError, Problem
+from attnorm.schema import Text, WholeNumber
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
 
 if TYPE_CHECKING:
     import pandas as pd
 
-AS_TYPED = ("run", "against", "text", "example", "folder")  # their values are text, whatever characters they contain
 MOST_ROWS = 12  # heads that are printed one by one; the means over the heads of a layer are printed if there are more
 WEIGHTS = {  # columns of the printed tables, and their names
     "entropy": "entropy",
@@ -52,91 +53,82 @@ STATES = {
 }
 
 
-def show_attention(arguments: list[str], defaults: dict, conf: Path) -> None:
+@dataclass(frozen=True, kw_only=True)
+class AttentionKeys:
+    """The keys of `attnorm attention`, as in conf/attention.yaml."""
+
+    run: Text
+    against: Text | None = None
+    text: str | None = None
+    example: Text | None = None
+    layers: tuple[Text, ...] | None = None
+    heads: tuple[WholeNumber, ...] | None = None
+    folder: Text | None = None
+    formats: Annotated[tuple[Literal["png", "svg"], ...], Field(min_length=1)] = ("png",)
+    ckpt: CheckpointName = "best"
+    trust_code: bool = False
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of `run` and `against`. A folder whose name has a comma is one folder if it exists."""
+        parts = [self.run] if Path(self.run).exists() else self.run.split(",")
+        return [Path(part.strip()) for part in (*parts, self.against or "") if part.strip()]
+
+
+def show_attention(arguments: list[str], conf: Path) -> None:
     """Draws figures, writes tables, and prints the measures of the attention of one or two runs."""
     progress.quiet_libraries()
-    command = read_attention(arguments, defaults)
-    settings = command.settings
-    folders = run_folders(settings)
+    command = read_attention(arguments)
+    keys, folders = command.settings, command.settings.folders
     readings, runs = [], []
     for folder in folders:
         _, cfg = configurations(folder, command, conf)
-        runs.append(Run(folder, cfg.settings, settings["ckpt"]))
-        found = runs[-1].reading(settings["text"], example=settings["example"])
-        readings.append(found.select(settings["layers"], settings["heads"]))
-    target = Path(settings["folder"] or folders[0] / "figures" / "attention")
+        runs.append(Run(folder, cfg.settings, keys.ckpt))
+        found = runs[-1].reading(keys.text, example=keys.example)
+        readings.append(found.select(keys.layers, keys.heads))
+    target = Path(keys.folder or folders[0] / "figures" / "attention")
     if len({reading.run for reading in readings}) < len(readings):
         readings = [replace(it, run=f"{it.run} ({folder})") for it, folder in zip(readings, folders, strict=True)]
-    written = draw_reading(readings).save(target, settings["formats"])
+    written = draw_reading(readings).save(target, keys.formats)
     for number, run in enumerate(runs, start=1):
-        written += pictures_of_task(run, settings, target / f"run_{number}" if len(runs) > 1 else target)
+        written += pictures_of_task(run, keys, target / f"run_{number}" if len(runs) > 1 else target)
     written += write_tables(readings, target)
     for reading in readings:
         show(reading)
     progress.console.print(f"written to {target}: {', '.join(str(path.relative_to(target)) for path in written)}")
 
 
-def read_attention(arguments: Sequence[str], defaults: dict) -> EvalCommand:
-    """The settings of the command. Raises ConfigError with every problem of them."""
-    command = read_command([as_typed(argument) for argument in arguments], defaults)
-    settings = command.settings
-    problems: list[str] = []
-    for key in ("layers", "heads", "formats"):
-        if settings[key] is not None and not isinstance(settings[key], list):
-            settings[key] = [settings[key]]
-    problems += [
-        Problem("heads", "allowed: whole numbers from 0", head)
-        for head in settings["heads"] or ()
-        if type(head) is not int or head < 0
-    ]
-    for suffix in settings["formats"] or [None]:
-        if suffix not in FORMATS:
-            problems.append(Problem("formats", f"allowed: {', '.join(FORMATS)}", suffix))
-    if (settings["text"] is None) == (settings["example"] is None):
-        given = "not both" if settings["text"] is not None else 'as in text="Police arrested two men."'
+def read_attention(arguments: Sequence[str]) -> Command[AttentionKeys]:
+    """The arguments of the command. Raises ConfigError with every problem of them."""
+    command = read(arguments, AttentionKeys, "attnorm attention", OVERRIDABLE)
+    keys, problems = command.settings, []
+    if (keys.text is None) == (keys.example is None):
+        given = "not both" if keys.text is not None else 'as in text="Police arrested two men."'
         problems.append(Problem("text", f"either text or example must be given, {given}"))
-    if len(run_folders(settings)) > 2:
-        problems.append(Problem("run", "at most two runs can be compared", settings["run"]))
+    if len(keys.folders) > 2:
+        problems.append(Problem("run", "at most two runs can be compared", keys.run))
     if problems:
         raise ConfigError(problems)
     return command
 
 
-def as_typed(argument: str) -> str:
-    """An argument whose value Hydra reads as text if it is one of AS_TYPED: commas, quotes and braces are kept."""
-    key, equals, value = argument.partition("=")
-    if key not in AS_TYPED or not equals or value in ("null", "???"):
-        return argument
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-        value = value[1:-1]
-    return f"{key}={quoted(value)}"
-
-
-def run_folders(settings: dict[str, Any]) -> list[Path]:
-    """The folders of `run` and `against`. A folder whose name has a comma is one folder if it exists."""
-    run = settings["run"]
-    parts = [run] if Path(run).exists() else [part.strip() for part in run.split(",") if part.strip()]
-    return [Path(part) for part in (*parts, *([settings["against"]] if settings["against"] else []))]
-
-
-def pictures_of_task(run: Run, settings: dict[str, Any], folder: Path) -> list[Path]:
+def pictures_of_task(run: Run, keys: AttentionKeys, folder: Path) -> list[Path]:
     """Draws what only runs of some tasks have, and returns the files.
 
     Between two texts: the alignment of their words, which is a mean over all layers, if no layers are selected. For a
     question about an image: its boxes, shaded by the attention of the question. For a caption: the image once per
     word, shaded by the attention of the word.
     """
-    if settings["text"] is not None:
-        aligned = isinstance(run.task, Seq2SeqTask) and settings["layers"] is None
-        return draw_alignments(run, [settings["text"]]).save(folder, settings["formats"]) if aligned else []
+    if keys.text is not None:
+        aligned = isinstance(run.task, Seq2SeqTask) and keys.layers is None
+        return draw_alignments(run, [keys.text]).save(folder, keys.formats) if aligned else []
+    example = keys.example or ""
     if getattr(run.model, "fusion", None) is not None:
-        row = run.row_of(settings["example"])
-        return draw_boxes(run.folder, [row], settings["trust_code"]).save(folder, settings["formats"], dpi=150)
+        return draw_boxes(run, [run.row_of(example)]).save(folder, keys.formats, dpi=150)
     if run.task.interface == "captioning" and has_pixels(run):
-        found = looks(run, settings["example"])
+        found = looks(run, example)
         drawn = draw_words(found, f"{run.name}: {found.caption}")
-        names = FigureSet({f"words_{Path(settings['example']).stem}": drawn})
-        return names.save(folder, settings["formats"], dpi=150)
+        return FigureSet({f"words_{Path(example).stem}": drawn}).save(folder, keys.formats, dpi=150)
     return []
 
 

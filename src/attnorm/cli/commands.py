@@ -6,9 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
 
 from attnorm.cli.errors import exit_code, to_the_end
 from attnorm.config.arguments import quoted
@@ -37,9 +34,8 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
 
     def job() -> int:
         with quiet_ends(), to_the_end():
-            defaults: Any = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
             module, _, action = COMMANDS[name].partition(":")
-            getattr(importlib.import_module(module), action)(arguments, defaults, conf)
+            getattr(importlib.import_module(module), action)(arguments, conf)
         return 0
 
     return exit_code(job, conf)

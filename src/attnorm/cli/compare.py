@@ -7,16 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from attnorm.analysis.cautions import simple_label, withheld_lines
 from attnorm.analysis.comparison import SOURCES, Comparison, compare
-from attnorm.analysis.costs import COSTS
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.statistics.power import plan
-from attnorm.analysis.verdict import ArmScores, Verdict, decimals
-from attnorm.analysis.withheld import simple_label, withheld_lines
-from attnorm.config.overrides import read_command
+from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals
+from attnorm.config.command import read
 from attnorm.errors import RunError
 from attnorm.progress import console
-from attnorm.schema import Positive, Text, build
+from attnorm.schema import Positive, Text
 from attnorm.tasks.results import NAMES
 from attnorm.training.console import print_table, show_lines, show_warnings
 from attnorm.wording import counted
@@ -28,17 +27,17 @@ Places = Text | tuple[Text, ...]
 class CompareSettings:
     """The keys of `attnorm compare`, as in conf/compare.yaml."""
 
-    baseline: Places | None
+    baseline: Places | None = None
     against: Places
-    metric: Text | None
-    split: SplitName
-    level: Annotated[float, Field(gt=0, lt=1)]
-    plan: Positive | None
+    metric: Text | None = None
+    split: SplitName = "auto"
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    plan: Positive | None = None
 
 
-def run_compare(arguments: list[str], defaults: dict[str, Any], conf: Path) -> None:
+def run_compare(arguments: list[str], conf: Path) -> None:
     """Prints the scores of the arms and the verdicts, or a plan."""
-    settings: CompareSettings = build("", CompareSettings, read_command(arguments, defaults, changes=False).settings)
+    settings = read(arguments, CompareSettings, "attnorm compare").settings
     options: dict[str, Any] = {"metric": settings.metric, "split": settings.split, "level": settings.level}
     if settings.baseline is None:
         found = compare(settings.against, **options)
@@ -93,7 +92,7 @@ def show_plan(found: Comparison, verdict: Verdict, difference: float) -> None:
     hours = [it.costs["hours"] for it in found.scores if it.label in (verdict.label, verdict.baseline) if it.costs]
     level, per_run = verdict.difference.level, sum(hours) / len(hours) if hours else None
     try:
-        rows = plan(verdict.difference, difference, level=level, hours_per_run=per_run)
+        rows = plan(verdict.difference.variances, difference, level=level, hours_per_run=per_run)
     except ValueError as error:
         raise RunError(f"{verdict.label} and {verdict.baseline}: {error}") from error
     digits = decimals(found.metric)

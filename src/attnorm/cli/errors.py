@@ -17,7 +17,7 @@ from attnorm.config.arguments import COMPLETION
 from attnorm.errors import ConfigError, Interrupted, Problem, UserError
 from attnorm.imports import nearest
 
-OF_THE_MACHINE = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
+MACHINE_ERRORS = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM}
 
 
 def exit_code(job: Callable[[], int], conf: Path) -> int:
@@ -78,7 +78,7 @@ def is_user_error(error: Exception) -> bool:
     settings that Lightning refuses."""
     if any(cls.__name__ == "MisconfigurationException" for cls in type(error).__mro__):
         return True
-    return isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in OF_THE_MACHINE)
+    return isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in MACHINE_ERRORS)
 
 
 def explain_hydra_error(message: str, conf: Path) -> str:

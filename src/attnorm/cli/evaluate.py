@@ -1,59 +1,76 @@
 """`eval.py`: scores a run folder, or a file of predictions."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from attnorm import progress
-from attnorm.cli.score_predictions import METRICS, OF_FILES, score_file
-from attnorm.config.overrides import EvalCommand, changed, read_command
+from attnorm.cli.score_predictions import METRICS, FileKeys, score_file
+from attnorm.config.command import Command, read
+from attnorm.config.overrides import OVERRIDABLE, changed
 from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sources.base import Source
 from attnorm.errors import ConfigError
-from attnorm.parts import TARGET
+from attnorm.parts import TARGET, names_of
 from attnorm.resolved import ResolvedConfig
 from attnorm.run.config_file import Recorded
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.opening import open_run, read_run
+from attnorm.schema import Text
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.baselines import unbeaten
 from attnorm.training.callbacks.out_of_memory import OutOfMemory
 from attnorm.training.environment import write_json
 
-SPLITS = ("validation", "test")
-OF_RUNS = ("run", "split", "ckpt", "trust_code")  # eval.py's keys about runs; those about files are in score_file
+CheckpointName = Literal["best", "last"]
 
 
-def evaluate(arguments: list[str], defaults: dict, conf: Path) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RunKeys:
+    """The keys of `attnorm eval` about runs, as in conf/eval.yaml."""
+
+    run: Text | None = None
+    split: Literal["validation", "test"] = "validation"
+    ckpt: CheckpointName = "best"
+    trust_code: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalKeys(FileKeys, RunKeys):
+    """The keys of `attnorm eval`."""
+
+
+def evaluate(arguments: list[str], conf: Path) -> None:
     """Scores a run on a split and writes eval_<split>.json, and what the model wrote, into its folder; or, with
     `metric`, a file of predictions."""
     progress.quiet_libraries()
-    command = read_command(arguments, defaults)
-    if command.settings["metric"] is not None:
-        return score_file(command, OF_RUNS)
+    command = read(arguments, EvalKeys, "attnorm eval", OVERRIDABLE)
+    keys = command.settings
+    if keys.metric is not None:
+        return score_file(command, names_of(RunKeys))
     metrics = f"metric={'|'.join(METRICS)}"
-    if command.settings["run"] in (None, ""):
+    if keys.run is None:
         raise ConfigError([f"run: must be given, as in run=<run folder>, or {metrics} with files to score"])
-    if others := [key for key in OF_FILES if key in command.asked]:
+    if others := [key for key in names_of(FileKeys) if key in command.typed]:
         raise ConfigError([f"{key}: it is for {metrics}, which score a file, not a run" for key in others])
-    run, split = Path(command.settings["run"]), command.settings["split"]
-    if split not in SPLITS:
-        raise ConfigError([f"split={split}: allowed: {', '.join(SPLITS)}"])
+    run, split = Path(keys.run), keys.split
     trained, cfg = configurations(run, command, conf, (split,))
-    tokenizer, model, step = open_run(run, cfg, command.settings["ckpt"])
+    tokenizer, model, step = open_run(run, cfg, keys.ckpt)
     task = task_of(cfg, run)
     data = task.splits(tokenizer, (split,), cleaner(trained, cfg))[split]
     with OutOfMemory(cfg):
         scores = task.score(task.module(model, tokenizer, data), data)
     if scores.predictions is not None:
         scores.predictions.input_hashes = task.input_hashes(data)
-        checkpoint = run / "checkpoints" / f"{command.settings['ckpt']}.ckpt"
+        checkpoint = run / "checkpoints" / f"{keys.ckpt}.ckpt"
         scores.predictions.checkpoint = {"update": step, "sha256": recorded_digest(checkpoint)}
     name = free_name(run, f"eval_{split}")
     written = [*scores.write(run, name), *scores.write_predictions(run, name)]
     record = {
-        "checkpoint": command.settings["ckpt"],
+        "checkpoint": keys.ckpt,
         "step": step,
-        "typed": dict(command.typed),
+        "typed": dict(command.changes),
         "data": cfg.settings["data"],
         **scores.record(),
     }
@@ -73,11 +90,11 @@ def cleaner(trained: Recorded, cfg: ResolvedConfig) -> Source:
 
 
 def configurations(
-    run: Path, command: EvalCommand, conf: Path, splits: tuple[str, ...] = ()
+    run: Path, command: Command[Any], conf: Path, splits: tuple[str, ...] = ()
 ) -> tuple[Recorded, ResolvedConfig]:
     """A run's configuration, as it was trained and with the overrides applied. splits: as in `resolve_recorded`."""
-    recorded = read_run(run, command.settings["trust_code"], [key for key, _ in command.typed])
-    return recorded, resolve_recorded(changed(recorded, command.typed, conf), splits)
+    recorded = read_run(run, command.settings.trust_code, [key for key, _ in command.changes])
+    return recorded, resolve_recorded(changed(recorded, command.changes, conf), splits)
 
 
 def free_name(run: Path, stem: str) -> str:

@@ -1,7 +1,7 @@
 """`attnorm figures`: draws figures of the papers."""
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +10,31 @@ from attnorm.analysis.papers.drawing import write
 from attnorm.analysis.papers.fenchel_models import folders_by_type, has_transformers
 from attnorm.analysis.papers.registry import ALL, FIGURES, PaperFigure, Settings
 from attnorm.cli.short_runs import short_run
-from attnorm.config.overrides import read_command
+from attnorm.config.command import read
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
-from attnorm.schema import Count, Text, WholeNumber, value_problems
-
-TYPES = {"out": Text, "lines": Count, "tokens": Count, "draws": Count, "seed": WholeNumber, "trust_code": bool}
+from attnorm.schema import Count, Text, WholeNumber
 
 
-def draw_figures(arguments: list[str], defaults: dict[str, Any], conf: Path) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FigureKeys:
+    """The keys of `attnorm figures`, as in conf/figures.yaml; `Settings` says what they mean."""
+
+    out: Text = "figures"
+    runs: tuple[Text, ...] | None = None
+    trust_code: bool = False
+    model: tuple[Text, ...] | None = None
+    text: Text | None = None
+    lines: Count = 2
+    tokens: Count = 128
+    draws: Count = 20
+    seed: WholeNumber = 0
+
+
+def draw_figures(arguments: list[str], conf: Path) -> None:
     """Draws the named figures into a folder, and prints what to see in them."""
     progress.quiet_libraries()
-    figures, settings, out = read_figures(arguments, defaults)
+    figures, settings, out = read_figures(arguments)
     for name, figure in figures.items():
         if figure.models == ("t5",) and ALL in arguments and not has_transformers():
             progress.console.print(f"\n{name}: left out, because the library transformers is not installed")
@@ -35,11 +48,10 @@ def draw_figures(arguments: list[str], defaults: dict[str, Any], conf: Path) -> 
         progress.console.print(f"written to {', '.join(map(str, paths))}")
 
 
-def read_figures(arguments: list[str], defaults: dict[str, Any]) -> tuple[dict[str, PaperFigure], Settings, Path]:
+def read_figures(arguments: list[str]) -> tuple[dict[str, PaperFigure], Settings, Path]:
     """The named figures, what they are drawn from, and the folder of their files. Raises ConfigError with all problems
     of the arguments."""
     names = [word for word in arguments if "=" not in word]
-    command = read_command([word for word in arguments if "=" in word], defaults, changes=False)
     problems: list[Problem] = []
     allowed = [*FIGURES, ALL]
     if not names:
@@ -49,24 +61,22 @@ def read_figures(arguments: list[str], defaults: dict[str, Any]) -> tuple[dict[s
         sentence = f"{name}: no such figure; allowed: {', '.join(allowed)}.{nearest(name, allowed)}"
         problems.append(Problem.about("name", sentence))
     figures = FIGURES if ALL in names else {name: FIGURES[name] for name in names if name not in unknown}
-    values = command.settings
-    for key, annotation in TYPES.items():
-        problems += value_problems(key, values[key], annotation)
-    problems += useless(figures, command.asked) if not unknown and names else []
-    if problems:
+    command = read([it for it in arguments if "=" in it], FigureKeys, "attnorm figures", known=problems)
+    keys = command.settings
+    if problems := useless(figures, command.typed):
         raise ConfigError(problems)
-    given: dict[str, Any] = {field.name: values[field.name] for field in fields(Settings)}
-    given |= {"runs": paths_of(values["runs"]), "model": paths_of(values["model"])}
-    given |= {"text": None if values["text"] is None else Path(str(values["text"]))}
+    given: dict[str, Any] = {field.name: getattr(keys, field.name) for field in fields(Settings)}
+    given |= {name: tuple(map(Path, given[name] or ())) for name in ("runs", "model")}
+    given["text"] = keys.text and Path(keys.text)
     check_models(figures, given["model"])
-    return figures, Settings(**given), Path(values["out"])
+    return figures, Settings(**given), Path(keys.out)
 
 
-def useless(figures: Mapping[str, PaperFigure], asked: set[str]) -> list[Problem]:
+def useless(figures: Mapping[str, PaperFigure], asked: Collection[str]) -> list[Problem]:
     """The keys that were typed but that none of the figures uses."""
     used = {key for figure in figures.values() for key in figure.reads} | {"out"}
-    problems = [Problem(key, f"has no effect on {', '.join(figures)}") for key in sorted(asked - used)]
-    if "runs" in asked & used and len(figures) > 1:
+    problems = [Problem(key, f"has no effect on {', '.join(figures)}") for key in sorted({*asked} - used)]
+    if "runs" in {*asked} & used and len(figures) > 1:
         problems.append(Problem("runs", "draw one figure at a time from runs, because they are those of one task"))
     return problems
 
@@ -78,10 +88,3 @@ def check_models(figures: Mapping[str, PaperFigure], folders: tuple[Path, ...]) 
         if kind not in shown:
             message = f"a model of type {kind}; {', '.join(figures)} needs {' or '.join(sorted(shown))}"
             raise ConfigError([Problem("model", message, folder)])
-
-
-def paths_of(value: Any) -> tuple[Path, ...]:
-    """One path, several, or none."""
-    if value is None:
-        return ()
-    return tuple(Path(str(path)) for path in (value if isinstance(value, list) else [value]))

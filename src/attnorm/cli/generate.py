@@ -5,35 +5,47 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attnorm.cli.evaluate import cleaner, configurations
-from attnorm.config.overrides import read_command
+from attnorm.cli.evaluate import CheckpointName, cleaner, configurations
+from attnorm.config.command import read
+from attnorm.config.overrides import OVERRIDABLE
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.errors import ConfigError, DataError, Problem
 from attnorm.progress import bar, quiet_libraries
 from attnorm.run.opening import open_run
-from attnorm.schema import Count, value_problems
+from attnorm.schema import Count, Text
 from attnorm.tasks.task import Task, task_of
 
 
-def generate(arguments: list[str], defaults: dict, conf: Path) -> None:
+@dataclass(frozen=True, kw_only=True)
+class GenerateKeys:
+    """The keys of `attnorm generate`, as in conf/generate.yaml."""
+
+    run: Text
+    input: Text
+    ckpt: CheckpointName = "best"
+    trust_code: bool = False
+    chunk: Count = 256
+
+
+def generate(arguments: list[str], conf: Path) -> None:
     """Writes one text per line for one input per line, in order, as soon as a chunk of them is done."""
     quiet_libraries()
-    command = read_command(arguments, defaults)
-    run, source, chunk = Path(command.settings["run"]), str(command.settings["input"]), command.settings["chunk"]
-    if problems := value_problems("chunk", chunk, Count):
-        raise ConfigError(problems)
+    command = read(arguments, GenerateKeys, "attnorm generate", OVERRIDABLE)
+    keys = command.settings
+    run, source, chunk = Path(keys.run), keys.input, keys.chunk
     trained, cfg = configurations(run, command, conf)
     if source != "-" and (problem := unreadable(Path(source))):
         raise ConfigError([f"input={source}: {problem}; - reads standard input"])
     task = task_of(cfg, run)
     if type(task).generate is Task.generate:
         raise ConfigError([Problem("run", f"the models of task={cfg.task.name} write no text", run)])
-    tokenizer, model, _ = open_run(run, cfg, command.settings["ckpt"])
+    tokenizer, model, _ = open_run(run, cfg, keys.ckpt)
     of_source = cleaner(trained, cfg)
     total = count_lines(Path(source)) if Path(source).is_file() else None
     with bar("texts", stderr=True) as progress, input_lines(source) as lines:

@@ -3,19 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from attnorm.choices import own_folder
 from attnorm.config.arguments import as_typed, readable, register_attention, wrong_choices
+from attnorm.config.command import read
 from attnorm.errors import ConfigError, Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
-from attnorm.schema import option_problems
 from attnorm.sweeps.jobs import parse
-from attnorm.sweeps.settings import OF_LAUNCHERS, SweepSettings
+from attnorm.sweeps.settings import SweepSettings
 
 OWN = tuple(field.name for field in fields(SweepSettings))
 REFUSED = {  # keys of a single run
@@ -59,8 +57,6 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
     options, folders, rest, problems = split_options(conf, arguments)
     own = [it for it in rest if it.partition("=")[0].lstrip("+").partition(".")[0] in OWN]
     theirs = [it for it in rest if it not in own]
-    values = read_own(own)
-    problems += option_problems("", SweepSettings, values)
     for argument in theirs:
         key = argument.partition("=")[0].lstrip("+")
         if key in REFUSED:
@@ -68,11 +64,9 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
         elif "." not in key and (suggestion := nearest(key, OWN, cutoff=0.7)) and not is_of_runs(key, folders):
             problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
     problems += wrong_choices(readable(theirs, is_sweep=True))
-    if problems:
-        raise ConfigError(problems)
-    settings = SweepSettings(**values)
-    overrides = parse_overrides(folders, theirs)
-    problems += settings.problems(values.keys())
+    command = read(own, SweepSettings, "attnorm sweep", known=problems)
+    settings, overrides = command.settings, parse_overrides(folders, theirs)
+    problems += settings.problems(command.typed)
     for override in overrides:
         if override.is_interval_sweep() and not settings.is_search:
             message = "an interval is for search=random and search=optuna; search=grid needs single values"
@@ -113,24 +107,6 @@ def split_options(conf: Path, arguments: Sequence[str]) -> tuple[tuple[str, ...]
     if not options and (own := own_folder()):
         options, folders = ["--config-dir", str(own)], [conf, own]
     return tuple(options), folders, rest, problems
-
-
-def read_own(arguments: Sequence[str]) -> dict[str, Any]:
-    """The values of the sweep's own keys; `submitit.timeout_min=60` becomes {"submitit": {"timeout_min": 60}}."""
-    values: dict[str, Any] = {}
-    for override in OverridesParser.create().parse_overrides(readable(arguments)):
-        key, value = override.key_or_group, override.value()
-        group, _, name = key.partition(".")
-        if override.is_sweep_override() or (group in OF_LAUNCHERS) != bool(name):
-            expected = f"{group}.<name>=<value>" if group in OF_LAUNCHERS else "a single value"
-            raise ConfigError([Problem.about(key, f"{as_typed([override.input_line or ''])[0]}: expected {expected}")])
-        if name:
-            values.setdefault(group, {})[name] = value
-        elif key == "dir":  # a folder may be called 1
-            values[key] = (override.input_line or "").partition("=")[2].strip("'\"") if value is not None else None
-        else:
-            values[key] = value
-    return values
 
 
 def parse_overrides(folders: Sequence[Path], arguments: Sequence[str]) -> list[Override]:

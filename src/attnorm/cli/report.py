@@ -3,17 +3,15 @@
 import time
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-
 from attnorm.cli.errors import exit_code
-from attnorm.config.arguments import as_typed, readable
+from attnorm.config.command import read
 from attnorm.errors import ConfigError, Problem, UserError
 from attnorm.progress import console
-from attnorm.schema import Count, Share, Text, option_problems
+from attnorm.schema import Count, Share, Text
 
 if TYPE_CHECKING:
     from attnorm.analysis.report.content import Report
@@ -31,7 +29,7 @@ class ReportSettings:
     page every so many seconds until all runs have ended. open: open it in the web browser.
     """
 
-    runs: list[Text] = field(default_factory=list)
+    runs: tuple[Text, ...] = ()
     out: Text | None = None
     baseline: Text | None = None
     metric: Text | None = None
@@ -51,7 +49,6 @@ class ReportSettings:
 
 
 OWN = tuple(it.name for it in fields(ReportSettings))
-TEXTS = ("out", "baseline", "metric")  # taken as typed: a folder or an arm may be called 1
 
 
 def run_report(conf: Path, arguments: Sequence[str]) -> int:
@@ -65,27 +62,16 @@ def run_report(conf: Path, arguments: Sequence[str]) -> int:
 def read_report(arguments: Sequence[str]) -> ReportSettings:
     """Reads the arguments. What is no `key=value`, or exists, is a place. Raises ConfigError with every problem."""
     places = [it for it in arguments if is_place(it)]
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for override in OverridesParser.create().parse_overrides(readable([it for it in arguments if it not in places])):
-        key, value, [line] = override.key_or_group, override.value(), as_typed([override.input_line or ""])
-        if override.is_sweep_override():
-            problems.append(Problem.about(key, f"{line}: expected a single value, or runs=[<place>,<place>]"))
-        elif key in TEXTS and value is not None:
-            values[key] = (override.input_line or "").partition("=")[2].strip("'\"")
-        elif key == "runs":
-            values[key] = [str(it) for it in value] if isinstance(value, list) else [str(value)]
-        else:
-            values[key] = value
-    if "every" in values and values.get("watch") is not True:
-        problems.append(Problem("every", "has no effect without watch=true", values["every"]))
-    values["runs"] = [*places, *values.get("runs", [])]
-    problems += option_problems("", ReportSettings, values, owner="attnorm report")
-    if not values["runs"]:
+    command = read([it for it in arguments if it not in places], ReportSettings, "attnorm report")
+    settings = replace(command.settings, runs=(*places, *command.settings.runs))
+    problems = []
+    if "every" in command.typed and not settings.watch:
+        problems.append(Problem("every", "has no effect without watch=true", settings.every))
+    if not settings.runs:
         problems.append(Problem("runs", "must be given, as in attnorm report <run folder> <run folder>"))
     if problems:
         raise ConfigError(problems)
-    return ReportSettings(**values)
+    return settings
 
 
 def is_place(argument: str) -> bool:
@@ -136,7 +122,7 @@ def show_verdicts(found: "Report") -> None:
     for task in found.tasks:
         for line in task.withheld:
             console.print(line, style="bold yellow", markup=False)
-        verdicts = [it.sentence for it in task.verdicts]
+        verdicts = [it.sentence() for it in task.verdicts]
         for line in verdicts if len(verdicts) <= MOST_VERDICTS else [task.headline]:
             console.print(line, markup=False)
 
@@ -147,7 +133,7 @@ def write_report_of_sweep(folder: Path) -> None:
 
     try:
         check_installed()
-        write(ReportSettings(runs=[str(folder)]), ended=True)
+        write(ReportSettings(runs=(str(folder),)), ended=True)
     except Exception as error:  # the runs are done: nothing about a page may change how the sweep ends
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         console.print(f"no {PAGE}: {kind}{' '.join(str(error).splitlines())}", markup=False)

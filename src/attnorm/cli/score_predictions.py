@@ -1,81 +1,93 @@
 """`eval.py metric=...`: a file of predictions, by anyone, scored by the official rules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from attnorm import progress
-from attnorm.config.overrides import EvalCommand
+from attnorm.config.command import Command
 from attnorm.data.sources.vqa_v2 import joined, read_questions
 from attnorm.errors import ConfigError, DataError
-from attnorm.schema import Number, value_problems
+from attnorm.parts import names_of
+from attnorm.schema import Number, Text
 from attnorm.tasks.headlines import rouge
 from attnorm.tasks.results import Results
 from attnorm.tasks.squad import metric as squad_metric
 from attnorm.tasks.vqa import metric as vqa_metric
 from attnorm.training import console
 
-FILES = ("predictions", "references", "questions", "null_odds")  # the keys of conf/eval.yaml that name files,
-OF_FILES = (*FILES, "null_threshold", "stemmer")  # and all that are for them
 NEEDED = ("predictions", "references")
+FILES = (*NEEDED, "questions", "null_odds")  # keys that name files
 
 
-def squad(settings: dict) -> Results:
+@dataclass(frozen=True, kw_only=True)
+class FileKeys:
+    """The keys of `attnorm eval` about files of predictions, as in conf/eval.yaml."""
+
+    metric: Literal["squad", "vqa", "rouge"] | None = None
+    predictions: Text | None = None
+    references: tuple[Text, ...] | None = None
+    questions: Text | None = None
+    null_odds: Text | None = None
+    null_threshold: Number = 1.0
+    stemmer: bool = True
+
+
+def squad(keys: FileKeys) -> Results:
     """Exact match and F1; with odds of no answer, at the threshold and at the best one."""
-    odds = settings["null_odds"]
-    predictions = squad_metric.read_predictions(settings["predictions"])
-    gold = squad_metric.read_references(settings["references"])
-    null_odds = None if odds is None else squad_metric.read_null_odds(odds)
-    found = _of(settings, lambda: squad_metric.score(predictions, gold, null_odds, settings["null_threshold"]))
-    note = "best_*: of the answers that are not yet empty (a run's are in .spans.json)" if odds else ""
-    return _questions(settings, found, note)
+    path, reference = files_of(keys)
+    predictions, gold = squad_metric.read_predictions(path), squad_metric.read_references(reference)
+    odds = None if keys.null_odds is None else squad_metric.read_null_odds(keys.null_odds)
+    found = naming(keys, lambda: squad_metric.score(predictions, gold, odds, keys.null_threshold))
+    note = "best_*: of the answers that are not yet empty (a run's are in .spans.json)" if odds is not None else ""
+    return Results(Path(path).name, "questions", found.pop("total"), found, note=note)
 
 
-def vqa(settings: dict) -> Results:
+def vqa(keys: FileKeys) -> Results:
     """The official accuracy, overall and by answer type."""
-    questions, annotations = settings["questions"], Path(settings["references"])
-    if questions is not None:
-        joined(read_questions(Path(questions)), Path(questions), annotations)  # raises where they do not go together
-    gold = vqa_metric.read_references(annotations)
-    predictions = vqa_metric.read_predictions(settings["predictions"])
-    found = _of(settings, lambda: vqa_metric.score(predictions, gold))
-    kept = ("accuracy", "total", "missing", "extra")
-    note = "the official evaluation refuses this file: it needs exactly one answer to each question"
-    partial = found["missing"] or found["extra"]
-    return _questions(settings, {name: found[name] for name in kept} | found["answer_types"], note if partial else "")
+    path, reference = files_of(keys)
+    if keys.questions is not None:
+        questions = Path(keys.questions)
+        joined(read_questions(questions), questions, Path(reference))  # raises where they do not go together
+    gold, predictions = vqa_metric.read_references(Path(reference)), vqa_metric.read_predictions(path)
+    found = naming(keys, lambda: vqa_metric.score(predictions, gold))
+    refused = "the official evaluation refuses this file: it needs exactly one answer to each question"
+    scores = {name: found[name] for name in ("accuracy", "missing", "extra")} | found["answer_types"]
+    note = refused if found["missing"] or found["extra"] else ""
+    return Results(Path(path).name, "questions", found["total"], scores, note=note)
 
 
-def lines(settings: dict) -> Results:
+def lines(keys: FileKeys) -> Results:
     """ROUGE-1, -2 and -L of texts, one per line, against one file of references or several."""
-    path, references = settings["predictions"], settings["references"]
-    paths = references if isinstance(references, list) else [references]
+    path, *references = files_of(keys)
     texts = rouge.read_texts(path)
     if not texts:
         raise DataError(f"{path}: there are no lines to score")
-    golds = rouge.read_references(paths, path, len(texts))
-    scorer = rouge.Rouge(settings["stemmer"])
+    golds = rouge.read_references(references, path, len(texts))
+    scorer = rouge.Rouge(keys.stemmer)
     found = scorer.detailed(progress.tracked(texts, "ROUGE"), golds)
-    best = f"; the best F1 over {len(paths)} references counts" if len(paths) > 1 else ""
+    best = f"; the best F1 over {len(references)} references counts" if len(references) > 1 else ""
     return Results(Path(path).name, "texts", len(texts), found, note=scorer.describe() + best)
 
 
-def _of(settings: dict, score: Callable[[], dict]) -> dict:
+def files_of(keys: FileKeys) -> list[str]:
+    """The file of predictions, and those of references."""
+    return [str(keys.predictions), *(keys.references or ())]
+
+
+def naming(keys: FileKeys, score: Callable[[], dict]) -> dict:
     """What `score` gives; its errors name the files."""
     try:
         return score()
     except ValueError as error:
-        raise DataError(f"{settings['predictions']}, {settings['references']}: {error}") from error
-
-
-def _questions(settings: dict, found: dict, note: str) -> Results:
-    size = found.pop("total")
-    return Results(Path(settings["predictions"]).name, "questions", size, found, note=note)
+        raise DataError(f"{', '.join(files_of(keys))}: {error}") from error
 
 
 class Metric(NamedTuple):
     """How a file is scored, the keys that this reads, and whether there may be several files of references."""
 
-    score: Callable[[dict], Results]
+    score: Callable[[FileKeys], Results]
     reads: tuple[str, ...]
     several: bool = False
 
@@ -87,41 +99,25 @@ METRICS = {
 }
 
 
-def score_file(command: EvalCommand, of_runs: tuple[str, ...]) -> None:
-    """Scores predictions in a file against the official references. of_runs: the settings that only a run has."""
-    settings, name = command.settings, command.settings["metric"]
-    problems = [f"{key}: metric scores a file, not a run; type one of them" for key in of_runs if key in command.asked]
-    problems += [f"{key}: a file has no run to change" for key, _ in command.typed]
-    if name not in METRICS:
-        raise ConfigError([*problems, f"metric={name}: allowed: {', '.join(METRICS)}"])
-    metric = METRICS[name]
-    problems += [f"{key}: metric={name} does not read it" for key in OF_FILES if key in command.asked - {*metric.reads}]
-    for key in metric.reads:
-        if key in FILES:
-            problems += file_problems(key, settings[key], name, metric.several and key == "references")
-        elif key == "null_threshold":
-            problems += threshold_problems(settings[key], key in command.asked, settings["null_odds"])
-        else:
-            problems += value_problems(key, settings[key], bool)
+def score_file(command: Command[Any], of_runs: Sequence[str]) -> None:
+    """Scores predictions in a file against the official references. of_runs: the keys that only a run has."""
+    keys: FileKeys = command.settings
+    metric = METRICS[str(keys.metric)]
+    problems = [f"{key}: metric scores a file, not a run; type one of them" for key in of_runs if key in command.typed]
+    problems += [f"{key}: a file has no run to change" for key, _ in command.changes]
+    unread = [key for key in names_of(FileKeys) if key in command.typed - {"metric", *metric.reads}]
+    problems += [f"{key}: metric={keys.metric} does not read it" for key in unread]
+    if keys.references and len(keys.references) > 1 and not metric.several:
+        problems.append(f"references=[{','.join(keys.references)}]: metric={keys.metric} reads one file")
+    for key in (key for key in FILES if key in metric.reads):
+        value = getattr(keys, key)
+        if not value and key in NEEDED:
+            problems.append(f"{key}: must be given, as in {key}=<file>")
+        paths = value if isinstance(value, tuple) else [value] if value else []
+        problems += [f"{key}={path}: no such file" for path in paths if not Path(path).is_file()]
+    if "null_threshold" in command.typed & {*metric.reads} and keys.null_odds is None:
+        message = "it says which null_odds are too high; type null_odds=<file> too"
+        problems.append(f"null_threshold={keys.null_threshold}: {message}")
     if problems:
         raise ConfigError(problems)
-    console.show_scores(metric.score(settings), name)
-
-
-def file_problems(key: str, value: object, metric: str, several: bool) -> list[str]:
-    """What is wrong with the path, or the list of `several` paths, of a key: missing, no file, more than one."""
-    if isinstance(value, list) and value and not several:
-        return [f"{key}={value}: metric={metric} reads one file"]
-    if value in (None, "", []):
-        return [f"{key}: must be given, as in {key}=<file>"] if key in NEEDED else []
-    paths = value if isinstance(value, list) else [value]
-    return [f"{key}={path}: no such file" for path in paths if not Path(str(path)).is_file()]
-
-
-def threshold_problems(threshold: object, typed: bool, odds: str | None) -> list[str]:
-    """The problems of null_threshold: it is not a number, or it was typed without the odds that it applies to."""
-    if problems := value_problems("null_threshold", threshold, Number):
-        return list(problems)
-    if typed and odds is None:
-        return [f"null_threshold={threshold}: it says which null_odds are too high; type null_odds=<file> too"]
-    return []
+    console.show_scores(metric.score(keys), str(keys.metric))

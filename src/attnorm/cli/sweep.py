@@ -25,7 +25,7 @@ from attnorm.sweeps.scheduler import Grid, Plan, Scheduler
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
 from attnorm.sweeps.table import View, print_results
 
-NAMED = 3  # jobs that the message on a problem names
+NAMED_JOBS = 3  # jobs that the message on a problem names
 
 
 def run_sweep(conf: Path, arguments: Sequence[str]) -> int:
@@ -129,8 +129,8 @@ def problems_of(command: SweepCommand, jobs: Sequence[tuple[str, ...]], facts: S
             found.setdefault((key, text), []).append(label_of(job, command.space))
     problems = []
     for (key, text), labels in found.items():
-        more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
-        where = "" if len(labels) == len(jobs) else f" (in {'; '.join(labels[:NAMED])}{more})"
+        more = f" and {len(labels) - NAMED_JOBS} more" if len(labels) > NAMED_JOBS else ""
+        where = "" if len(labels) == len(jobs) else f" (in {'; '.join(labels[:NAMED_JOBS])}{more})"
         problems.append(Problem.about(key, f"{text}{where}"))
     return problems
 

@@ -52,7 +52,8 @@ def write_rows(
     schema = pa.schema([(name, pa.string()) for name in row_schema.columns])
     counts = {"read": 0, "empty": 0, "kept": 0}
     with pa.ipc.new_stream(str(folder / TABLE), schema) as writer:
-        for batch in _batches(_cleaned(progress(rows, what, limit), counts, row_schema, make, limit)):
+        kept = _cleaned(progress(rows, what, limit), counts, row_schema, make, limit)
+        while batch := list(itertools.islice(kept, BATCH)):
             columns = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     (folder / COUNTS).write_text(json.dumps(counts))
@@ -78,18 +79,13 @@ def _cleaned(
             make(text, name) if name in row_schema.cleaned else text
             for text, name in zip(row, row_schema.columns, strict=True)
         )
-        if not all(row[place] for place in needed):
+        if not all(row[column] for column in needed):
             counts["empty"] += 1
             continue
         counts["kept"] += 1
         yield row
         if counts["kept"] == limit:  # stop before the next row is read
             return
-
-
-def _batches(rows: Iterator) -> Iterator[list]:
-    while batch := list(itertools.islice(rows, BATCH)):
-        yield batch
 
 
 def write_tokens(rows: Path, folder: Path, tokenizer: Tokenizer, layout: Featurizer, what: str) -> dict[str, int]:
@@ -136,14 +132,14 @@ def sample_sentences(rows: Path, words: tuple[str, ...], count: int | None) -> I
     """At most `count` texts of the columns `words` of the table in `rows`, sampled uniformly and reproducibly."""
     width = len(words)
     total = width * json.loads((rows / COUNTS).read_text())["kept"]
-    wanted = np.ones(total, bool)
+    sampled = np.ones(total, bool)
     if count is not None and count < total:
-        wanted[:] = False
-        wanted[np.random.default_rng(0).choice(total, count, replace=False, shuffle=False)] = True
+        sampled[:] = False
+        sampled[np.random.default_rng(0).choice(total, count, replace=False, shuffle=False)] = True
     start = 0
     with read_batches(rows) as reader:
         for batch in reader:
-            chosen = wanted[start : start + width * batch.num_rows].reshape(-1, width)
-            for name, rows_of_it in zip(words, chosen.T, strict=True):
-                yield from batch.column(name).filter(rows_of_it).to_pylist()
+            in_batch = sampled[start : start + width * batch.num_rows].reshape(-1, width)
+            for name, chosen in zip(words, in_batch.T, strict=True):
+                yield from batch.column(name).filter(chosen).to_pylist()
             start += width * batch.num_rows

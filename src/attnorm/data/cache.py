@@ -35,9 +35,9 @@ def cached(folder: Path, build: Callable[[Path], None]) -> Path:
         log.info("waiting for another process that prepares %s", folder)
         lock.acquire()
     try:
-        if (found := damage(folder)) is not None:  # checked again, because another process may have built it
+        if (reason := damage(folder)) is not None:  # checked again, because another process may have built it
             if folder.exists():
-                log.warning("the cached %s is damaged (%s); building it again", folder, found)
+                log.warning("the cached %s is damaged (%s); building it again", folder, reason)
             _build(folder, build)
     finally:
         lock.release()
@@ -53,8 +53,8 @@ def damage(folder: Path) -> str | None:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         sizes = {name: size for name, (size, _) in manifest.items()}
         for name, size in sizes.items():  # compare all sizes before reading any file
-            if (found := (folder / name).stat().st_size) != size:
-                return f"{name} has {found:,} bytes instead of {size:,}"
+            if (actual := (folder / name).stat().st_size) != size:
+                return f"{name} has {actual:,} bytes instead of {size:,}"
         for name, (_, checksum) in manifest.items():
             if _checksum(folder / name) != checksum:
                 return f"the content of {name} has changed"

@@ -79,5 +79,5 @@ def pad(sequences: list[list[int]], pad_id: int) -> Tensor:
 def second_part(first: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tensor:
     """bool (B, N): the tokens after the first part, which has the lengths `first`. Padding is False."""
     lengths = torch.tensor([len(sequence) for sequence in sequences])[:, None]
-    places = torch.arange(int(lengths.max()))
-    return (places >= torch.tensor(first)[:, None]) & (places < lengths)
+    positions = torch.arange(int(lengths.max()))
+    return (positions >= torch.tensor(first)[:, None]) & (positions < lengths)

@@ -114,8 +114,9 @@ def _rows(
             cleaner=cleaner,
         )
         if counts["kept"] == 0:
+            needed = "both " * (len(schema.needed) > 1) + " and ".join(schema.needed)
             raise DataError(
-                f"the {split} split has no {schema.unit} with words in {_both(schema.needed)}: "
+                f"the {split} split has no {schema.unit} with words in {needed}: "
                 f"{counts['read']:,} read, {counts['empty']:,} of them empty"
             )
 
@@ -128,10 +129,6 @@ def _foreign(cleaner: Source, source: Source) -> list[str]:
     if cleaner is source or type(cleaner).clean is type(source).clean is Source.clean:
         return []
     return [f"{type(cleaner).__module__}:{type(cleaner).__qualname__}", repr(sorted(vars(cleaner).items()))]
-
-
-def _both(names: Sequence[str]) -> str:
-    return f"both {' and '.join(names)}" if len(names) > 1 else names[0]
 
 
 def _tokenizer(settings: Mapping[str, object], words: tuple[str, ...], rows: Path | None, cache_dir: Path) -> Tokenizer:

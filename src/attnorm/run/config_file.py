@@ -13,7 +13,7 @@ FILE = "config.yaml"
 EVENTS = "jobs.jsonl"  # of a sweep folder
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
-OF_EVERY_RUN = ("task", "model", "attention", "data")
+REQUIRED_GROUPS = ("task", "model", "attention", "data")
 TABLES = ("prior", "scorer", "bank")  # of attention
 BEFORE = {  # options of data sources that were added later, with the values that older runs were trained with
     "attnorm.data.sources.newswire.Newswire": {"difficulty": "easy"},
@@ -117,7 +117,7 @@ def unlike_groups(config: dict) -> Iterator[str]:
 
 def unlike_run(config: dict) -> Iterator[str]:
     """What every run records, and this configuration does not."""
-    for group in OF_EVERY_RUN:
+    for group in REQUIRED_GROUPS:
         if group not in config:
             yield f"{group} is missing"
     if type(config.get("seed")) is not int:

@@ -18,11 +18,11 @@ from attnorm.run.opened_folder import leave_out
 
 log = logging.getLogger(__name__)
 IMPORTED = ("task", "model", "data", "tokenizer")  # for an evaluation: never optimizer, scheduler, callbacks or loggers
-OF_TRAINING = ("torch.optim.", "pytorch_lightning.callbacks.", "pytorch_lightning.loggers.")  # may be named as well
+TRAINING_PARTS = ("torch.optim.", "pytorch_lightning.callbacks.", "pytorch_lightning.loggers.")  # may be named as well
 VARIABLE = "ATTNORM_TRUST"  # top-level packages, separated by commas
 WRITING = ("callbacks", "logger")  # groups whose parts may be told where to write
 PLACES = re.compile("dir|folder|location|path|root|resumed_run|uri|url")  # in the names of such options
-OF_OWN_SETTINGS = ("train", "sweep")  # commands whose settings are those of the user
+VERBS_OF_OWN_SETTINGS = ("train", "sweep")  # commands whose settings are those of the user
 
 
 def trusted_packages() -> set[str]:
@@ -43,7 +43,7 @@ def check_names(config: dict, trust_code: bool = False, training: bool = False, 
     problems = []
     for key, path in dotted_paths(config, training):
         package = re.split("[.:]", path)[0]
-        if package not in trusted_packages() and not (training and path.startswith(OF_TRAINING)):
+        if package not in trusted_packages() and not (training and path.startswith(TRAINING_PARTS)):
             message = (
                 "this run folder names code outside attnorm, and importing it runs it. If you trust it, add "
                 f"{package!r} to the environment variable {VARIABLE}, or type trust_code=true"
@@ -111,7 +111,7 @@ def find_own_parts(verb: str, arguments: Sequence[str]) -> None:
     is_typed = os.path.realpath(here) in map(os.path.realpath, filter(None, typed))
     is_trusted = bool(os.environ.get(VARIABLE)) or any(it.lower() == "trust_code=true" for it in arguments)
     leave_out(here)
-    if (verb in OF_OWN_SETTINGS or is_typed or is_trusted) and not lies_in_run(Path(here)):
+    if (verb in VERBS_OF_OWN_SETTINGS or is_typed or is_trusted) and not lies_in_run(Path(here)):
         look_last_in(here)
 
 

@@ -21,8 +21,8 @@ from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JOB_LOCK
 
 LOOK = 0.1  # seconds between two looks at a process
-OF_SLURM: dict[str, str | None] = {  # what a run does not see of a SLURM job: it must not requeue the job of the sweep,
-    # nor must Lightning take the environment for a request to join the processes of one large run
+# Hidden from the jobs of a sweep in SLURM: otherwise a job would requeue the sweep, and Lightning would join processes.
+HIDDEN_FROM_JOBS: dict[str, str | None] = {
     **dict.fromkeys(("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")),
     "SLURM_JOB_NAME": "bash",
 }
@@ -61,7 +61,7 @@ def start_process(
     if config.is_file() and not config.stat().st_size:
         config.unlink()  # killed between creating and writing it; an existing file would claim the folder
     group = {"WANDB_RUN_GROUP": job.folder.resolve().parent.name}  # read by wandb: the runs of a sweep are one group
-    changes = {**group, **(OF_SLURM if "SLURM_JOB_ID" in os.environ else {}), **env}
+    changes = {**group, **(HIDDEN_FROM_JOBS if "SLURM_JOB_ID" in os.environ else {}), **env}
     with open(job.folder / CONSOLE, "ab") as console:
         process = subprocess.Popen(
             command,

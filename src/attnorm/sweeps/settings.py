@@ -7,8 +7,8 @@ from typing import Any, Literal
 from attnorm.errors import Problem
 from attnorm.schema import Count, Text, WholeNumber
 
-OF_SEARCHES = ("trials", "search_seed", "pruner")
-OF_LAUNCHERS = ("submitit", "ray")
+SEARCH_KEYS = ("trials", "search_seed", "pruner")
+LAUNCHER_KEYS = ("submitit", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,10 @@ class SweepSettings:
         found = []
         if not self.is_search:
             message = "has no effect with search=grid; it is for search=random and search=optuna"
-            found += [Problem(key, message, getattr(self, key)) for key in OF_SEARCHES if key in typed]
+            found += [Problem(key, message, getattr(self, key)) for key in SEARCH_KEYS if key in typed]
         elif self.trials is None:
             found.append(Problem("trials", f"must be given with search={self.search}, as in trials=20"))
-        for name in OF_LAUNCHERS:
+        for name in LAUNCHER_KEYS:
             if name in typed and self.launcher != name:
                 found.append(Problem(name, f"has no effect with launcher={self.launcher}; it is for launcher={name}"))
         return found

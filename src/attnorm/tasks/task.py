@@ -1,7 +1,8 @@
 """The base class of all tasks. A task builds the parts of a run (data, model, loss, metrics) from a configuration."""
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -24,7 +25,6 @@ from attnorm.tasks.input_hashes import hash_of
 from attnorm.tasks.module import TaskModule
 from attnorm.tasks.ranks import Ranks
 from attnorm.tasks.results import Results
-from attnorm.tasks.selection import selection_half
 
 Tokens = Callable[[str], tuple[list[str], list[str]]]  # label of a layer -> the tokens of its queries and of its keys
 
@@ -83,10 +83,10 @@ class Task(ABC):
         """The metric that selects the best model, and whether "min" or "max" of it is best: those of the class that
         `module` is annotated to return. None without such an annotation."""
         try:
-            found = get_type_hints(cls.module).get("return")
+            module = get_type_hints(cls.module).get("return")
         except NameError:  # an annotation that is only valid for a type checker
             return None
-        return (found.monitor, found.mode) if isinstance(found, type) and issubclass(found, TaskModule) else None
+        return (module.monitor, module.mode) if isinstance(module, type) and issubclass(module, TaskModule) else None
 
     @classmethod
     def primary_metric(cls) -> str | None:
@@ -244,6 +244,16 @@ class Task(ABC):
     def score(self, module: Any, split: Split) -> Results:
         """The results that `eval.py` and the end of training report: the validation metrics of the whole split."""
         return Results(split.name, self.unit, len(split.texts), self.evaluate(module, split), samples=module.samples)
+
+
+def selection_half(groups: Iterable[str]) -> set[str]:
+    """A fixed half of the groups: those with the smaller hashes, one more than half if their number is odd.
+
+    The hash depends on nothing but the name of the group, so all runs on the same data have the same half. The score
+    of the selected checkpoint on this half is too good, because it was selected for it; the other half is unaffected.
+    """
+    ranked = sorted(set(groups), key=lambda group: hashlib.sha256(group.encode()).digest())
+    return set(ranked[: (len(ranked) + 1) // 2])
 
 
 def task_of(cfg: ResolvedConfig, run: Path | None = None) -> Task:

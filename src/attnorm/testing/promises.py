@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import ExampleTable, corpus_metrics_of, read_table, table_file
@@ -130,9 +129,8 @@ def evaluating_again_gives_the_same(runs: TaskRuns) -> None:
     """`attnorm eval` of the run folder, moved elsewhere, gives the same metrics, outputs and predictions."""
     moved = runs.folder / "moved"
     shutil.copytree(runs.straight, moved)
-    defaults = yaml.safe_load((CONF / "eval.yaml").read_text())
     with redirect_stdout(StringIO()):
-        evaluate([f"run={moved}", "trust_code=true"], defaults, CONF)
+        evaluate([f"run={moved}", "trust_code=true"], CONF)
     again = scores_of(read_json(moved / "eval_validation.json"))
     for name, value in scores_of(summary_of(runs.straight)["validation"]).items():
         if again[name] != value:

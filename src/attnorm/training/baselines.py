@@ -22,8 +22,8 @@ def warnings_of(scores: Results, cfg: ResolvedConfig, steps: int, planned: int, 
 def unbeaten(scores: Results) -> list[str]:
     """A sentence for each baseline that is at least as good in its first metric, which is the task's main one."""
     sentences = []
-    for name, found in scores.baselines.items():
-        metric, theirs = next(iter(found.items()))
+    for name, metrics in scores.baselines.items():
+        metric, theirs = next(iter(metrics.items()))
         ours = scores.metrics.get(metric, math.nan)
         ahead = theirs - ours if metric not in LOWER_IS_BETTER else ours - theirs
         if ahead >= 0:  # a NaN is not

@@ -18,7 +18,6 @@ from torch import nn
 
 from attnorm.attention.multihead import attention_layers
 from attnorm.errors import ConfigError, Problem
-from attnorm.resolved import RunSettings
 from attnorm.training.module import TrainingModule
 
 log = getLogger(__name__)
@@ -64,7 +63,9 @@ class CompiledModel(pl.Callback):
     def guarded(self, model: nn.Module) -> Callable:
         """The compiled forward of a model, or its own where that one must not be used."""
         eager, layers = model.forward, list(attention_layers(model).values())
-        compiled = torch.compile(eager, dynamic=True, backend=BACKEND, options=options())
+        # Dropout draws the numbers that it draws uncompiled.
+        options: dict[str, Any] | None = {"fallback_random": True} if BACKEND == "inductor" else None
+        compiled = torch.compile(eager, dynamic=True, backend=BACKEND, options=options)
 
         def forward(*inputs: Any, **named: Any) -> Any:
             if any(layer.observer is not None for layer in layers):
@@ -81,8 +82,8 @@ class CompiledModel(pl.Callback):
 
     def count(self, seconds: float) -> None:
         """Takes note of what the compiler has done during a call that took so many seconds."""
-        before, found = self.graphs, counts()
-        self.graphs, self.breaks = (now - then for now, then in zip(found, self.start, strict=True))
+        before, now = self.graphs, counts()
+        self.graphs, self.breaks = (count - start for count, start in zip(now, self.start, strict=True))
         if self.graphs > before:
             self.seconds += seconds
         if self.graphs >= GRAPHS:
@@ -110,11 +111,6 @@ class CompiledModel(pl.Callback):
         torch._dynamo.config.recompile_limit = self.limit
 
 
-def options() -> dict[str, Any] | None:
-    """Options of the compiler: dropout draws the numbers that it draws uncompiled."""
-    return {"fallback_random": True} if BACKEND == "inductor" else None
-
-
 def counts() -> tuple[int, int]:
     """How many graphs this process has compiled, and how often the compiler had to leave one."""
     from torch._dynamo.utils import counters
@@ -135,8 +131,3 @@ def try_compiler(device: torch.device) -> None:
 
 def _twice(x: torch.Tensor) -> torch.Tensor:
     return x + x
-
-
-def compiled(run: RunSettings) -> list[CompiledModel]:
-    """The callback of run.compile=true, or none."""
-    return [CompiledModel()] if run.compile else []

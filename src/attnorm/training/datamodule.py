@@ -49,10 +49,6 @@ class TaskDataModule(pl.LightningDataModule):
             raise ConfigError([f"trainer.limit_train_batches={limit}: less than one update; {size}"])
         return min(updates, limited)
 
-    def padding_share(self) -> float:
-        """The share of padding in the training batches."""
-        return self.train_sampler.padding()
-
     @cached_property
     def train_sampler(self) -> TokenBatches:
         """The batches of rank 0; there are as many on every rank."""

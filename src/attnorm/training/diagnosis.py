@@ -83,14 +83,14 @@ def replay(file: Path | str, task: TaskModule) -> list[Finding]:
     if content["precision"].endswith("-mixed"):
         dtype = torch.bfloat16 if content["precision"].startswith("bf16") else torch.float16
         autocast = torch.autocast(device.type, dtype)
-    found = []
+    findings = []
     with autocast:
         for part in content["microbatches"]:
             batch = {name: tensor.to(device) for name, tensor in part["batch"].items()}
             unknown = torch.zeros(())
             again = Microbatch(part["number"], batch, part["random_state"], unknown, unknown, 1)
-            found.append(examine(task, again, backward=True))
-    return found
+            findings.append(examine(task, again, backward=True))
+    return findings
 
 
 def saved(part: Microbatch) -> dict[str, Any]:

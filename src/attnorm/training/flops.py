@@ -62,8 +62,8 @@ def flops_per_token(task: TaskModule, loader: ResumableLoader) -> float | None:
             tokens += int(task.tokens(batch))
     task.model.train(was_training)
     set_random_state(state, device)
-    found = FORWARD_AND_BACKWARD * counter.get_total_flops()
-    return found / tokens if tokens and found else None
+    operations = FORWARD_AND_BACKWARD * counter.get_total_flops()
+    return operations / tokens if tokens and operations else None
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:

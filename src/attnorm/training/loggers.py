@@ -93,13 +93,6 @@ def send_samples(loggers: Iterable[Logger], name: str, samples: Samples, step: i
             logger.log_samples(name, samples, step)
 
 
-def send_charts(loggers: Iterable[Logger], charts: Sequence[str]) -> None:
-    """Calls `RunLogger.log_charts` of every logger that has it."""
-    for logger in loggers:
-        if charts and hasattr(logger, "log_charts"):
-            logger.log_charts(charts)
-
-
 def samples_text(samples: Samples) -> str:
     """Samples as text, one line per label and an empty line between two samples."""
     return "\n\n".join("\n".join(f"{label:<10}{line}" for label, line in sample.items()) for sample in samples)
@@ -273,7 +266,7 @@ def thin(points: Sequence[tuple[int, float]], most: int) -> Sequence[tuple[int, 
     """At most `most` of the points, evenly spaced, with the first and the last one."""
     if len(points) <= most:
         return points
-    return [points[round(place * (len(points) - 1) / max(1, most - 1))] for place in range(most)]
+    return [points[round(index * (len(points) - 1) / max(1, most - 1))] for index in range(most)]
 
 
 def wandb_id(name: str, run_folder: Path, resumed_run: Path | None) -> str:
@@ -283,9 +276,9 @@ def wandb_id(name: str, run_folder: Path, resumed_run: Path | None) -> str:
     """
     folders = [run_folder] if resumed_run is None else [run_folder, resumed_run]
     known = [path.read_text().strip() for folder in folders if (path := folder / name).exists()]
-    found = known[0] if known else secrets.token_hex(4)
-    (run_folder / name).write_text(found + "\n")
-    return found
+    run_id = known[0] if known else secrets.token_hex(4)
+    (run_folder / name).write_text(run_id + "\n")
+    return run_id
 
 
 def has_wandb_key() -> bool:

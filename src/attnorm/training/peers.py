@@ -47,10 +47,10 @@ class Peers:
     def of(cls, ranks: Ranks) -> "Peers":
         """All ranks must call it. There are no peers if the system has no pidfd."""
         here = machine()
-        found = ranks.gather((here, os.getpid()))
+        processes = ranks.gather((here, os.getpid()))
         if not hasattr(os, "pidfd_open"):
             return cls()
-        numbers = {rank: pid for rank, (where, pid) in enumerate(found) if where == here and rank != ranks.rank}
+        numbers = {rank: pid for rank, (other, pid) in enumerate(processes) if other == here and rank != ranks.rank}
         if was_launched() and os.getppid() not in numbers.values() and os.getppid() != 1:
             numbers[LAUNCHER] = os.getppid()
         peers = cls()
@@ -66,7 +66,7 @@ class Peers:
         for descriptor in [*by_descriptor, *([] if also is None else [also])]:
             poll.register(descriptor, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(max(0.0, seconds) * 1000)]
-        return sorted(by_descriptor[it] for it in ready if it in by_descriptor)
+        return sorted(by_descriptor[descriptor] for descriptor in ready if descriptor in by_descriptor)
 
     def send(self, *numbers: int) -> None:
         """Sends signals to each rank that still lives."""

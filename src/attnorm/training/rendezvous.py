@@ -24,9 +24,9 @@ def started_together() -> Ranks | None:
 
     for environment in (TorchElasticEnvironment, SLURMEnvironment):
         if environment.detect():
-            found = environment()
-            _ = found.main_address, found.main_port  # sets the variables MASTER_ADDR and MASTER_PORT, if they are not
-            ranks = Ranks(found.global_rank(), found.world_size())
+            cluster = environment()
+            _ = cluster.main_address, cluster.main_port  # sets the variables MASTER_ADDR and MASTER_PORT if needed
+            ranks = Ranks(cluster.global_rank(), cluster.world_size())
             return ranks if ranks.size > 1 else None
     return None
 
@@ -37,19 +37,17 @@ def decided_by_first(name: str, decide: Callable[[], str]) -> str:
     Processes that torchrun or SLURM has started wait for it. Those that the first rank starts itself later find it in
     an environment variable.
     """
-    if (ranks := started_together()) is not None:
-        # torchrun keeps the store when it restarts the processes
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return _through_store(ranks, f"attnorm/{attempt}/{name}", decide)
-    variable = f"ATTNORM_{name.upper()}"
-    if is_first_rank():
-        os.environ[variable] = decide()
-    return os.environ[variable]
+    ranks = started_together()
+    if ranks is None:
+        variable = f"ATTNORM_{name.upper()}"
+        if is_first_rank():
+            os.environ[variable] = decide()
+        return os.environ[variable]
 
-
-def _through_store(ranks: Ranks, key: str, decide: Callable[[], str]) -> str:
     from torch.distributed.rendezvous import rendezvous
 
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps the store when it restarts processes
+    key = f"attnorm/{attempt}/{name}"
     if not _stores:
         store, _, _ = next(rendezvous("env://", ranks.rank, ranks.size))
         _stores.append(store)

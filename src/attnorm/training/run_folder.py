@@ -41,8 +41,8 @@ def claim_folder(folder: Path, ckpt_path: str | None = None) -> Path:
     Folders are named after the second in which a run starts, so two runs can ask for the same one. A run that resumes
     a checkpoint of `folder` keeps that folder. Ranks other than 0 get the folder of rank 0, also on other machines.
     """
-    found = Path(decided_by_first("run_folder", lambda: str(_free_folder(folder, ckpt_path).absolute())))
-    return found if folder.is_absolute() else Path(os.path.relpath(found))
+    claimed = Path(decided_by_first("run_folder", lambda: str(_free_folder(folder, ckpt_path).absolute())))
+    return claimed if folder.is_absolute() else Path(os.path.relpath(claimed))
 
 
 def _free_folder(folder: Path, ckpt_path: str | None) -> Path:

@@ -102,29 +102,30 @@ class RunLoggers(pl.Callback):
         if not is_first_rank():
             return
         figures = attempt("draw the figures", self, self.draw, self.run_folder) if self.draw else None
-        curves, step = (
-            attempt("read the learned scalars", self, recorded_curves, self.run_folder),
-            self.metrics_file.last_step,
-        )
+        curves = attempt("read the learned scalars", self, recorded_curves, self.run_folder)
+        step = self.metrics_file.last_step
         for logger in self.others:
             for path in figures or []:
                 if hasattr(logger, "log_figure"):
                     attempt(f"log {path.name}", logger, logger.log_figure, path, step)
-            for name, of_layers in (curves or {}).items():
+            for name, layers in (curves or {}).items():
                 if hasattr(logger, "log_curves"):
-                    attempt(f"log the curves of {name}", logger, logger.log_curves, name, of_layers, step)
+                    attempt(f"log the curves of {name}", logger, logger.log_curves, name, layers, step)
             attempt("close", logger, logger.finalize, "success" if kind is None else "failed")
 
 
 def recorded_curves(run_folder: Path) -> dict[str, Curves]:
     """The mean over heads of every learned scalar that the run has recorded: name -> layer -> update -> value."""
-    found: dict[str, Curves] = {}
+    curves: dict[str, Curves] = {}
     for name, rows in recorded_scalars(run_folder).items():
         heads: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             heads[row["layer"]][int(row["step"])].append(float(row["value"]))
-        found[name] = {layer: {step: sum(it) / len(it) for step, it in of.items()} for layer, of in heads.items()}
-    return found
+        curves[name] = {
+            layer: {step: sum(values) / len(values) for step, values in by_step.items()}
+            for layer, by_step in heads.items()
+        }
+    return curves
 
 
 def first_rows(predictions: Predictions) -> "pd.DataFrame":

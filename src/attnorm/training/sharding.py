@@ -90,21 +90,21 @@ class FullySharded(ModelParallelStrategy):
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """The content of a checkpoint. Of tensors in shards, each process reads only what it needs."""
-        path = Path(self.broadcast(str(checkpoint_path)))
-        content = load_file(path)
+        file = Path(self.broadcast(str(checkpoint_path)))
+        content = load_file(file)
         if SHARDS not in content:
-            return self.checkpoint_io.load_checkpoint(path)
+            return self.checkpoint_io.load_checkpoint(file)
         assert self.lightning_module is not None
         parameters = self.lightning_module.state_dict()
-        places = [dict(zip(*pair, strict=True)) for pair in self._numbered(content["optimizer_states"])]
+        numbered = [dict(zip(*pair, strict=True)) for pair in self._numbered(content["optimizer_states"])]
 
-        def template(place: list[Any], size: torch.Size, dtype: torch.dtype) -> Tensor:
-            like = parameters[place[1]] if place[0] == "state_dict" else places[place[1]][place[3]]
+        def template(path: list[Any], size: torch.Size, dtype: torch.dtype) -> Tensor:
+            like = parameters[path[1]] if path[0] == "state_dict" else numbered[path[1]][path[3]]
             if like.shape != size:
-                raise UserError(f"{'.'.join(map(str, place))} has the shape {tuple(size)}, not {tuple(like.shape)}")
+                raise UserError(f"{'.'.join(map(str, path))} has the shape {tuple(size)}, not {tuple(like.shape)}")
             return torch.empty_like(like, dtype=dtype)
 
-        return with_shards(content, path, template)
+        return with_shards(content, file, template)
 
     def _numbered(self, states: list[dict[str, Any]]) -> Iterator[tuple[list[int], list[Tensor]]]:
         """For each optimizer, the numbers that parameters have in its saved state, and the parameters."""
@@ -114,8 +114,8 @@ class FullySharded(ModelParallelStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         assert self.lightning_module is not None
-        places = self.lightning_module.state_dict()
-        state = {name: in_shards(value, places.get(name)) for name, value in checkpoint["state_dict"].items()}
+        present = self.lightning_module.state_dict()
+        state = {name: in_shards(value, present.get(name)) for name, value in checkpoint["state_dict"].items()}
         self.lightning_module.load_state_dict(state, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:

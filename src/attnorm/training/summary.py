@@ -40,7 +40,8 @@ class RunSummary(dict[str, Any]):
             self.update(state=state, why=f"{type(error).__name__}: {error}")
         self.update({"tokens_per_second": None} | self.throughput.totals())
         try:
-            self.write()
+            if is_first_rank():
+                self._write()
         except OSError as failure:  # the disk is full, say, which has probably ended the run as well
             if error is None:
                 raise
@@ -59,11 +60,6 @@ class RunSummary(dict[str, Any]):
     def wall_seconds(self) -> float:
         """The wall time of all parts of the run so far."""
         return round(self.earlier + time.perf_counter() - self.started, 1)
-
-    def write(self) -> None:
-        """Writes summary.json, on the first rank."""
-        if is_first_rank():
-            self._write()
 
     def _write(self) -> None:
         self.update(peak_memory=peak_memory(), wall_seconds=self.wall_seconds())

@@ -67,16 +67,21 @@ def train(
     written into summary.json before it is raised again. Raises RunError if another process is training in the folder.
     """
     quiet_libraries()
-    label = config.label
     task, throughput = task_of(config), Throughput()
     is_first = is_first_rank()
-    named = {"task": config.task.name, "attention": label, "seed": config.seed, "tags": config.tags}
-    named["primary"] = task.primary_metric()
+    facts = {
+        "task": config.task.name,
+        "attention": config.label,
+        "seed": config.seed,
+        "tags": config.tags,
+        "primary": task.primary_metric(),
+        "overrides": list(overrides),
+    }
     with (
         locked(run_folder) if is_first else nullcontext(),
         RunLog(config.settings, run_folder),
         requeued(config.resume is not None),  # a job that cannot continue would start from the beginning
-        RunSummary(run_folder, throughput, **named, overrides=list(overrides)) as summary,
+        RunSummary(run_folder, throughput, **facts) as summary,
         GracefulStop(run_folder / "checkpoints") as stop,
         Watchdog(run_folder, config.run.hang_timeout, summary.fail) as watchdog,
         RunLoggers(config, run_folder, draw) as loggers,
@@ -109,7 +114,7 @@ def train(
         summary |= describe_length(trainer, data, updates, run_folder)
         if not config.trainer.fast_dev_run:
             summary |= evaluate_best(
-                task, trainer, module, data, summary["steps"], updates, run_folder, label, loggers, watchdog
+                task, trainer, module, data, summary["steps"], updates, run_folder, loggers, watchdog
             )
         if is_first:
             console.show_profile(trainer)
@@ -124,7 +129,7 @@ def fit(trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, check
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
     except Exception as error:
         frames = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
-        if any(it.co_filename.endswith("checkpoint_connector.py") and "restore" in it.co_name for it in frames):
+        if any(code.co_filename.endswith("checkpoint_connector.py") and "restore" in code.co_name for code in frames):
             with naming_the_reason(Path(str(checkpoint))):
                 raise
         raise
@@ -180,7 +185,7 @@ def describe_parts(task: Task, model: torch.nn.Module, data: TaskDataModule) -> 
     return {
         "data": {"source": source, **{name: split.counts for name, split in data.splits.items()}},
         "data_fingerprints": task.data_fingerprints(data.splits),
-        "padding_share": round(data.padding_share(), 4),
+        "padding_share": round(data.train_sampler.padding(), 4),
         "vocabulary": data.splits["train"].tokenizer.vocab_size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "attention_layers": len(attention_layers(model)),
@@ -203,7 +208,6 @@ def evaluate_best(
     steps: int,
     updates: int,
     run_folder: Path,
-    label: str,
     loggers: RunLoggers,
     watchdog: Watchdog,
 ) -> dict[str, Any]:
@@ -231,7 +235,7 @@ def evaluate_best(
     scores.write(run_folder / "samples", scores.split)
     scores.write_predictions(run_folder, scores.split)
     loggers.log_final(scores, scores.samples[:SAMPLES], steps)
-    console.show_scores(scores, label)
+    console.show_scores(scores, task.cfg.label)
     for name, rows in recorded_scalars(run_folder).items():
         console.show_learned_scalar(name, rows, task.cfg.optimization.groups.hybrid_lr_factor)
     console.show_warnings(warnings)

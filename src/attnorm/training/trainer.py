@@ -19,7 +19,7 @@ from attnorm.training.callbacks.resuming import PlateauSteps, RandomStreams
 from attnorm.training.callbacks.run_files import EnvironmentRecord
 from attnorm.training.callbacks.watchdog import SLOW
 from attnorm.training.checkpoint_io import AtomicCheckpointIO
-from attnorm.training.compiled import compiled
+from attnorm.training.compiled import CompiledModel
 from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.profiler import profiler_of
 
@@ -48,7 +48,9 @@ def build_trainer(
     if settings.get("max_time") is not None:
         callbacks.append(TimeLimit(settings["max_time"]))
     callbacks += [*required, stop]
-    callbacks += [*compiled(cfg.run), EnvironmentRecord(run_folder)]
+    if cfg.run.compile:
+        callbacks.append(CompiledModel())
+    callbacks.append(EnvironmentRecord(run_folder))
     if not settings.get("fast_dev_run"):
         folder = run_folder / "checkpoints"
         callbacks.append(Checkpoints(folder, task_module.monitor, task_module.mode, cfg.run, stop))

@@ -50,18 +50,8 @@ def mean_distances(normalizer: Normalizer, larger: int, seeds: Iterable[int]) ->
     return drawn.mean(0), drawn.std(0, correction=min(1, len(each) - 1))
 
 
-def draw_balanced(settings: Settings) -> Drawing:
-    """Draws Figure 5."""
-    return draw(BALANCED, settings)
-
-
-def draw_unbalanced(settings: Settings) -> Drawing:
-    """Draws Figure 6."""
-    return draw(UNBALANCED, settings)
-
-
-def draw(larger: int, settings: Settings) -> Drawing:
-    """Draws the paths of all points under softmax and dnas."""
+def draw(settings: Settings, larger: int) -> Drawing:
+    """Draws Figure 5 or 6: the paths of all points under softmax and dnas. larger: points of the larger cluster."""
     shares = f"{larger} : {POINTS - larger}"
     figure, [axes] = panels(1, len(SHOWN), (8, 3.8), f"Two clusters of {shares} points over four updates", sharey=True)
     rows: Rows = []

@@ -2,13 +2,11 @@
 
 import csv
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
-
-from attnorm.config.resolve import label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,12 +41,6 @@ class Drawing:
     figure: "Figure"
     rows: Rows
     sentences: tuple[str, str]
-
-
-def names_of(runs: Sequence[Path], configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each run, such as "hnas, seed 1". The folder is added to names that several runs would have."""
-    names = [f"{label_of(cfg)}, seed {cfg['seed']}" for cfg in configs]
-    return [f"{name} ({run})" if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
 
 
 def panels(

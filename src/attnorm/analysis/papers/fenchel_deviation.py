@@ -49,34 +49,15 @@ def draw_layers(settings: Settings) -> Drawing:
     return Drawing(figure, rows, sentences(found))
 
 
-def draw_bert(settings: Settings) -> Drawing:
-    """Draws Figure 5: the heads of a BERT, or of runs."""
-    return draw_heads(of_runs(settings) if settings.runs else measured_bert(settings))
+def draw_heads(settings: Settings, stack: str | None = None) -> Drawing:
+    """Draws the distribution over positions, head by head: a panel per layer.
 
-
-def draw_t5_encoder(settings: Settings) -> Drawing:
-    """Draws Figure 6."""
-    return draw_t5(settings, "encoder")
-
-
-def draw_t5_decoder(settings: Settings) -> Drawing:
-    """Draws Figure 7."""
-    return draw_t5(settings, "decoder")
-
-
-def draw_t5_cross(settings: Settings) -> Drawing:
-    """Draws Figure 8."""
-    return draw_t5(settings, "decoder cross")
-
-
-def draw_t5(settings: Settings, stack: str) -> Drawing:
-    """Draws the heads of one kind of attention of a T5."""
-    return draw_heads([layer for layer in measured_t5(settings) if layer.stack == stack])
-
-
-def draw_heads(found: Iterable[Measured]) -> Drawing:
-    """Draws the distribution over positions, head by head: a panel per layer."""
-    found = list(found)
+    stack: the kind of attention of a T5 (Figures 6 to 8); None: all layers of a BERT, or of runs (Figure 5).
+    """
+    if stack is not None:
+        found = [layer for layer in measured_t5(settings) if layer.stack == stack]
+    else:
+        found = list(of_runs(settings) if settings.runs else measured_bert(settings))
     columns = min(3, len(found))
     lines = -(-len(found) // columns)
     names = ", ".join(name for name, _ in by_stack(found))

@@ -1,9 +1,9 @@
 """The figures by name. Importing this module imports neither torch nor matplotlib, so that help is quick."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnorm.imports import locate
 
@@ -46,10 +46,11 @@ class PaperFigure:
     Args:
         shows: one line for the list of figures.
         paper, place: the title of the paper, and what it calls the figure.
-        function: dotted path of the function `(Settings) -> Drawing`.
+        function: dotted path of the function `(Settings, **options) -> Drawing`.
         reads: names of the settings that it uses.
         models: the types of the models that it shows if `model` is set.
         trained: names of the short runs (`attnorm.cli.short_runs`) that it shows if no runs are given.
+        options: further arguments of the function, by which figures of one kind differ.
     """
 
     shows: str
@@ -59,6 +60,7 @@ class PaperFigure:
     reads: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def draw(self, settings: Settings) -> "Drawing":
         """Computes the figure and draws it in the style that all figures share."""
@@ -66,21 +68,21 @@ class PaperFigure:
 
         from attnorm.analysis.papers.drawing import STYLE
 
-        function: Callable[[Settings], Drawing] = locate(f"attnorm.analysis.papers.{self.function}")
+        function: Callable[..., Drawing] = locate(f"attnorm.analysis.papers.{self.function}")
         with rc_context(STYLE):
-            return function(settings)
+            return function(settings, **self.options)
 
 
-OF_RUNS = ("runs", "trust_code")
-OF_MODELS = ("model", "text", "lines", "tokens", "seed")
-MIXTURES = ("draws", "seed")
+RUN_KEYS = ("runs", "trust_code")
+MODEL_KEYS = ("model", "text", "lines", "tokens", "seed")
+MIXTURE_KEYS = ("draws", "seed")
 FIGURES = {
     "dnas_fig1": PaperFigure(
         "smallest attention mass of a key during training, with the bound 1/M",
         DNAS,
         "Figure 1",
-        "dnas_masses:draw",
-        OF_RUNS,
+        "dnas_training:draw_masses",
+        RUN_KEYS,
         trained=("vqa_softmax", "vqa_dnas", "vqa_hnas"),
     ),
     "dnas_fig2": PaperFigure(
@@ -93,30 +95,40 @@ FIGURES = {
         "hybrid weight of the fusion of views (visual question answering) during training",
         DNAS,
         "Figure 3",
-        "dnas_weights:draw_fusion",
-        OF_RUNS,
+        "dnas_training:draw_fusion",
+        RUN_KEYS,
         trained=("vqa_hnas",),
     ),
     "dnas_fig4": PaperFigure(
         "hybrid weight of each encoder layer (masked language modelling) during training",
         DNAS,
         "Figure 4",
-        "dnas_weights:draw_layers",
-        OF_RUNS,
+        "dnas_training:draw_layers",
+        RUN_KEYS,
         trained=("mlm_hnas",),
     ),
     "dnas_fig5": PaperFigure(
-        "two balanced clusters over four updates", DNAS, "Figure 5", "dnas_mixtures:draw_balanced", MIXTURES
+        "two balanced clusters over four updates",
+        DNAS,
+        "Figure 5",
+        "dnas_mixtures:draw",
+        MIXTURE_KEYS,
+        options={"larger": 50},
     ),
     "dnas_fig6": PaperFigure(
-        "two unbalanced clusters over four updates", DNAS, "Figure 6", "dnas_mixtures:draw_unbalanced", MIXTURES
+        "two unbalanced clusters over four updates",
+        DNAS,
+        "Figure 6",
+        "dnas_mixtures:draw",
+        MIXTURE_KEYS,
+        options={"larger": 95},
     ),
     "dnas_sinkhorn": PaperFigure(
         "the same clusters by the number of Sinkhorn iterations (not in the paper)",
         DNAS,
         "after Figures 5 and 6",
         "dnas_mixtures:draw_iterations",
-        MIXTURES,
+        MIXTURE_KEYS,
     ),
     "fenchel_fig3": PaperFigure(
         "exact and approximate estimates in two dimensions, for several alpha",
@@ -129,40 +141,43 @@ FIGURES = {
         FENCHEL,
         "Figure 4",
         "fenchel_deviation:draw_layers",
-        (*OF_RUNS, *OF_MODELS),
+        (*RUN_KEYS, *MODEL_KEYS),
         ("bert", "t5"),
     ),
     "fenchel_fig5": PaperFigure(
         "the same head by head: BERT, or a run",
         FENCHEL,
         "Figure 5",
-        "fenchel_deviation:draw_bert",
-        (*OF_RUNS, *OF_MODELS),
+        "fenchel_deviation:draw_heads",
+        (*RUN_KEYS, *MODEL_KEYS),
         ("bert",),
     ),
     "fenchel_fig6": PaperFigure(
         "the same head by head: self-attention of T5's encoder",
         FENCHEL,
         "Figure 6",
-        "fenchel_deviation:draw_t5_encoder",
-        OF_MODELS,
+        "fenchel_deviation:draw_heads",
+        MODEL_KEYS,
         ("t5",),
+        options={"stack": "encoder"},
     ),
     "fenchel_fig7": PaperFigure(
         "the same head by head: self-attention of T5's decoder",
         FENCHEL,
         "Figure 7",
-        "fenchel_deviation:draw_t5_decoder",
-        OF_MODELS,
+        "fenchel_deviation:draw_heads",
+        MODEL_KEYS,
         ("t5",),
+        options={"stack": "decoder"},
     ),
     "fenchel_fig8": PaperFigure(
         "the same head by head: cross-attention of T5's decoder",
         FENCHEL,
         "Figure 8",
-        "fenchel_deviation:draw_t5_cross",
-        OF_MODELS,
+        "fenchel_deviation:draw_heads",
+        MODEL_KEYS,
         ("t5",),
+        options={"stack": "decoder cross"},
     ),
     "fenchel_ot": PaperFigure(
         "attention by optimal transport: groups of templates, and synonyms",

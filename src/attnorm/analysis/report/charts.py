@@ -168,11 +168,6 @@ def by_layer(
     return Figure(name, title, description, specified(alt.layer(rule, dots)), {"rows": rows}, fields, used)
 
 
-def rounded(value: float) -> float:
-    """A number with as many digits as a chart can show."""
-    return float(f"{value:.4g}")
-
-
 def scales(styles: Sequence[Style]) -> tuple["alt.Color", "alt.Stroke", "alt.StrokeDash"]:
     """The encodings of series by colour, by the colour of outlines, and by dash.
 

@@ -1,12 +1,12 @@
 """Everything that the report says, collected from run folders into plain values."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from attnorm.analysis.arms import Arm, TrainedRun, arms_of, waiting_jobs
+from attnorm.analysis.arms import Arm, arms_of, waiting_jobs
+from attnorm.analysis.cautions import withheld_lines
 from attnorm.analysis.comparison import Comparison, baseline_of
 from attnorm.analysis.provenance import doubts_of
 from attnorm.analysis.report import charts
@@ -16,6 +16,8 @@ from attnorm.analysis.report.forest import forest
 from attnorm.analysis.report.results import (
     Results,
     headline,
+    main_table,
+    other_metrics_table,
     results_of,
     title_of,
     unknown_metric,
@@ -23,20 +25,19 @@ from attnorm.analysis.report.results import (
 )
 from attnorm.analysis.report.runs import (
     Progress,
+    Setup,
     Trouble,
     name_of,
     progress_of,
     readable_runs,
     runs_table,
+    setup_of,
     sweep_at_work,
     troubles_of,
 )
-from attnorm.analysis.report.score_tables import main_table, other_metrics_table
-from attnorm.analysis.report.setup import Setup, setup_of
 from attnorm.analysis.report.tables import Table
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict
-from attnorm.analysis.withheld import withheld_lines
 from attnorm.run.state import RunState
 from attnorm.tasks.results import LOWER_IS_BETTER
 
@@ -44,21 +45,12 @@ Places = Sequence[str | Path]
 
 
 @dataclass(frozen=True)
-class VerdictText:
-    """A verdict in words. kind: "shown", "not-shown" or "none"."""
-
-    kind: str
-    label: str
-    sentence: str
-    claim: str | None
-
-
-@dataclass(frozen=True)
 class TaskPage:
     """What the page says about the runs of one task.
 
     name: the name of the task. anchor: the HTML id of its part of the page. facts: names and values of its size.
-    withheld: why verdicts are withheld, as sentences for a box above everything else; [] if none is.
+    withheld: why verdicts are withheld, as sentences for a box above everything else; [] if none is. verdicts: those
+    that are not explained by this box.
     headline: the verdicts in one sentence. warnings, notes: what a reader has to know. doubts: what differs between
     the runs besides their settings.
     """
@@ -70,7 +62,7 @@ class TaskPage:
     headline: str
     setup: Setup
     warnings: list[str]
-    verdicts: list[VerdictText]
+    verdicts: list[Verdict]
     notes: list[str]
     doubts: list[str]
     main: Table | None
@@ -122,7 +114,9 @@ def collect(
     """
     runs, unreadable = readable_runs(places)
     waiting, at_work = waiting_jobs(places), not ended and sweep_at_work(places)
-    by_task = arms_by_task(runs)
+    by_task: dict[str, list[Arm]] = {}
+    for arm in arms_of(runs):
+        by_task.setdefault(arm.task, []).append(arm)
     baselines = baselines_of(by_task, baseline)
     pending = [*waiting, *(unfinished(by_task) if at_work else ())]
     found = {task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()}
@@ -146,14 +140,6 @@ def collect(
         refresh=refresh,
         at_work=at_work,
     )
-
-
-def arms_by_task(runs: Sequence[TrainedRun]) -> dict[str, list[Arm]]:
-    """The arms of each task."""
-    by_task: dict[str, list[Arm]] = defaultdict(list)
-    for arm in arms_of(runs):
-        by_task[arm.task].append(arm)
-    return dict(by_task)
 
 
 def baselines_of(by_task: dict[str, list[Arm]], label: str | None) -> dict[str, Arm]:
@@ -189,7 +175,7 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         headline=headline(main) if main else "There is nothing to compare yet.",
         setup=setup,
         warnings=warnings_of(setup, main, metric),
-        verdicts=[verdict_text(it) for it in main.verdicts if not (main.withheld and it.is_silent)] if main else [],
+        verdicts=[it for it in main.verdicts if not (main.withheld and it.is_silent)] if main else [],
         notes=[*results.left_out, *(main.notes if main else []), *left_out_of(main)],
         doubts=main.doubts if main else doubts_of(arms),
         main=main_table(f"results-{anchor}", ordered, results),
@@ -236,13 +222,6 @@ def left_out_of(main: Comparison | None) -> list[str]:
     """The runs of a comparison that do not count, as one sentence in a list; [] if all do."""
     runs = [line for scores in main.scores for line in scores.left_out] if main else []
     return [f"Left out of the scores: {'; '.join(runs)}."] if runs else []
-
-
-def verdict_text(verdict: Verdict) -> VerdictText:
-    """A verdict in words."""
-    kind = "none" if verdict.no_verdict is not None else "shown" if verdict.is_shown else "not-shown"
-    claim = None if verdict.no_verdict is not None else verdict.claim_for_this_test_set()
-    return VerdictText(kind, verdict.label, verdict.sentence(), claim)
 
 
 def facts_of(arms: Sequence[Arm], waiting: Sequence[str]) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Curves over the course of training, aggregated over the runs of each arm and thinned to few points."""
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from attnorm.analysis.arms import Arm, TrainedRun
+from attnorm.analysis.figures import split_label
 from attnorm.run.scalars import COLUMNS
 from attnorm.run.state import RunState
 
@@ -41,7 +42,7 @@ def metric_rows(arms: Mapping[str, Sequence[TrainedRun]]) -> dict[str, pd.DataFr
     found: dict[str, list[pd.DataFrame]] = {}
     for series, runs in arms.items():
         for number, run in enumerate(runs):
-            table = read_numbers(run.folder / METRICS, is_logged)
+            table = read_numbers(run.folder / METRICS, LOGGED)
             for name in table.columns.drop("step", errors="ignore"):
                 rows = table[["step", name]].dropna().set_axis(["step", "value"], axis=1)
                 found.setdefault(str(name), []).append(rows.assign(series=series, run=number, seed=run.seed))
@@ -70,11 +71,6 @@ def difference_curves(
         pairs = pairs.assign(value=pairs["value"] - pairs["theirs"])
         curves[name] = aggregated(pairs) if pairs["value"].any() else []
     return curves
-
-
-def is_logged(column: str) -> bool:
-    """Whether a column of metrics.csv is drawn."""
-    return column.startswith(LOGGED)
 
 
 def layer_rows(arms: Mapping[str, Sequence[TrainedRun]], file: str) -> pd.DataFrame:
@@ -108,8 +104,13 @@ def final_by_layer(rows: pd.DataFrame, column: str) -> list[tuple[str, Point]]:
         values = part[column]
         mean, low, high = map(rounded, (values.mean(), values.min(), values.max()))
         found.append((str(layer), Point(str(series), int(part["step"].max()), mean, low, high, len(values))))
-    stacks = list(dict.fromkeys(stack_of(layer) for layer, _ in found))
-    return sorted(found, key=lambda it: (stacks.index(stack_of(it[0])), layer_number(it[0])))
+    stacks = list(dict.fromkeys(split_label(layer)[0] for layer, _ in found))
+
+    def position(entry: tuple[str, Point]) -> tuple[int, int]:
+        stack, number = split_label(entry[0])
+        return stacks.index(stack), int(number or 0)
+
+    return sorted(found, key=position)
 
 
 def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]]]:
@@ -122,7 +123,10 @@ def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]
     for name, parts in tables.items():
         rows = with_layers(parts)
         if "value" in rows:
-            rows = rows.assign(series=rows["layer"].map(layer_name)).dropna(subset=["value"])
+            names = [
+                f"layer {layer_number}" if (layer_number := split_label(layer)[1]) else layer for layer in rows["layer"]
+            ]
+            rows = rows.assign(series=names).dropna(subset=["value"])
             found[name] = {str(stack): aggregated(part) for stack, part in rows.groupby("stack", sort=False)}
     return found
 
@@ -144,7 +148,7 @@ def with_layers(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     if not usable:
         return pd.DataFrame()
     rows = pd.concat(usable, ignore_index=True)
-    return rows.assign(stack=rows["layer"].map(stack_of))
+    return rows.assign(stack=[split_label(layer)[0] for layer in rows["layer"]])
 
 
 def aggregated(rows: pd.DataFrame) -> list[Point]:
@@ -175,21 +179,20 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def read_numbers(path: Path, wanted: Callable[[str], bool] | None = None) -> pd.DataFrame:
+def read_numbers(path: Path, prefixes: tuple[str, ...] = ("",)) -> pd.DataFrame:
     """A CSV file with TEXTS as texts and numbers in all other columns, NaN for what is none; empty if it is no table.
 
-    wanted: which columns to read besides "step"; None: all.
+    Rows without a step are left out. prefixes: of the columns that are read besides "step".
     """
-    chosen: Callable[[Hashable], bool] = lambda name: name == "step" or wanted is None or wanted(str(name))  # noqa: E731
     try:
-        table = pd.read_csv(path, usecols=chosen, on_bad_lines="skip", encoding_errors="replace")
+        table = pd.read_csv(
+            path,
+            usecols=lambda name: name == "step" or str(name).startswith(prefixes),
+            on_bad_lines="skip",
+            encoding_errors="replace",
+        )
     except (OSError, ValueError):  # missing, empty, or no table
         return pd.DataFrame()
-    return numeric(table)
-
-
-def numeric(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with numbers, or NaN, in all columns but TEXTS; rows without a step are left out."""
     if "step" not in table:
         return pd.DataFrame()
     for name in table.columns:
@@ -198,22 +201,6 @@ def numeric(table: pd.DataFrame) -> pd.DataFrame:
         elif not pd.api.types.is_numeric_dtype(table[name]):
             table[name] = pd.to_numeric(table[name], errors="coerce")
     return table[np.isfinite(table["step"])]
-
-
-def stack_of(layer: str) -> str:
-    """ "decoder/0/cross" -> "decoder cross", "fusion" -> "fusion"."""
-    return " ".join(part for part in layer.split("/") if not part.isdigit())
-
-
-def layer_name(layer: str) -> str:
-    """ "decoder/0/cross" -> "layer 0"; the label itself if it has no number."""
-    number = "".join(part for part in layer.split("/") if part.isdigit())
-    return f"layer {number}" if number else layer
-
-
-def layer_number(layer: str) -> int:
-    """The number of a layer in its stack."""
-    return int("".join(part for part in layer.split("/") if part.isdigit()) or 0)
 
 
 def runs_to_draw(arm: Arm) -> list[TrainedRun]:

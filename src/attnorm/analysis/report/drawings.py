@@ -28,7 +28,7 @@ LOGGED = {
     "train/loss": "training loss (nats)",
     GRADIENT_NORM: "norm of the gradient",
 }
-OF_HEADS = {  # columns of head_measures.csv: words, and whether the axis is logarithmic
+HEAD_MEASURES = {  # columns of head_measures.csv: words, and whether the axis is logarithmic
     "entropy": ("entropy / log n", False),
     "sink_mass": ("largest mean mass on a key", False),
     "sink": ("sink rate", False),
@@ -43,7 +43,7 @@ OF_HEADS = {  # columns of head_measures.csv: words, and whether the axis is log
     "deviation": ("deviation of softmax from the dual solution", False),
     "deviation_keys": ("deviation, with keys as templates", False),
 }
-OF_STATES = {  # columns of state_measures.csv
+STATE_MEASURES = {  # columns of state_measures.csv
     "effective_rank": ("effective rank of the states", False),
     "rank_one_distance": ("distance to rank one", False),
     "cosine": ("mean cosine of two states", False),
@@ -171,10 +171,10 @@ def measure_figures(
     if {"objective", "objective_rows", "objective_both"} <= set(heads.columns):
         above_rows, above_both = (heads["objective"] - heads[f"objective_{it}"] for it in ("rows", "both"))
         heads = heads.assign(above_rows=above_rows.clip(lower=0), above_both=above_both)  # softmax is at the minimum
-    tables = [(heads, OF_HEADS, "")]
+    tables = [(heads, HEAD_MEASURES, "")]
     if "place" in states:
         places = sorted(states["place"].unique())
-        tables += [(states[states["place"] == place], OF_STATES, f", {place}") for place in places]
+        tables += [(states[states["place"] == place], STATE_MEASURES, f", {place}") for place in places]
     figures: list[Figure] = []
     for rows, measures, place in tables:
         for column, (words, log) in measures.items():

@@ -5,8 +5,10 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attnorm.analysis.comparison import Comparison
-from attnorm.analysis.report.charts import Figure, rounded, specified
+from attnorm.analysis.report.charts import Figure, specified
+from attnorm.analysis.report.curves import rounded
 from attnorm.analysis.report.results import title_of
+from attnorm.analysis.verdict import Verdict
 
 if TYPE_CHECKING:
     import altair as alt
@@ -20,16 +22,11 @@ def forest(name: str, comparison: Comparison) -> Figure:
 
     level = comparison.verdicts[0].difference.level * 100
     verdicts = [it for it in comparison.verdicts if not it.is_silent]
-    rows, seeds, many = [], [], len(verdicts) > MANY
-    ordered = sorted(verdicts, key=lambda it: -it.difference.estimate) if many else verdicts
-    for it in ordered:
-        wide, narrow = it.difference.new_seeds_and_examples, it.difference.new_seeds
-        ends = {"low": wide.low, "high": wide.high, "seeds_low": narrow.low, "seeds_high": narrow.high}
-        word = "no verdict" if it.no_verdict else "shown" if it.is_shown else "not shown"
-        row = {"arm": it.label, "difference": it.difference.estimate, **ends, "verdict": word}
-        rows.append({key: known(value) for key, value in row.items()})
-        if not many:
-            seeds += [{"arm": it.label, "seed": seed, "value": rounded(value)} for seed, value in it.by_seed.items()]
+    if many := len(verdicts) > MANY:
+        verdicts.sort(key=lambda it: -it.difference.estimate)
+    rows = [row_of(it) for it in verdicts]
+    each = [(it.label, seed, value) for it in verdicts for seed, value in it.by_seed.items()]
+    seeds = [] if many else [{"arm": arm, "seed": seed, "value": rounded(value)} for arm, seed, value in each]
     fields = {
         "arm": "arm",
         "difference": "difference",
@@ -62,25 +59,14 @@ def forest(name: str, comparison: Comparison) -> Figure:
     narrow_rule = base.mark_rule(strokeWidth=6, color="var(--accent)", opacity=0.35).encode(
         x=x("seeds_low"), x2="seeds_high:Q"
     )
-    fill = alt.Scale(
-        domain=["shown", "not shown", "no verdict"], range=["var(--accent)", "var(--paper)", "var(--paper)"]
-    )
+    words, paper = ["shown", "not shown", "no verdict"], "var(--paper)"
+    fill = alt.Scale(domain=words, range=["var(--accent)", paper, paper])
     dots = base.mark_point(size=90, strokeWidth=2, stroke="var(--accent)", opacity=1, filled=False).encode(
         x=x("difference"), fill=alt.Fill("verdict:N", scale=fill, legend=None), tooltip=tooltip
     )
-    ticks = (
-        alt.Chart(alt.NamedData("seeds"))
-        .mark_tick(color="var(--ink-soft)", thickness=1.5, height=9, yOffset=13)
-        .encode(
-            y=y,
-            x=x("value"),
-            tooltip=[
-                alt.Tooltip("arm:N", title="arm"),
-                alt.Tooltip("seed:N", title="seed"),
-                alt.Tooltip("value:Q", title="difference", format="+.4~g"),
-            ],
-        )
-    )
+    tick = alt.Chart(alt.NamedData("seeds")).mark_tick(color="var(--ink-soft)", thickness=1.5, height=9, yOffset=13)
+    value = alt.Tooltip("value:Q", title="difference", format="+.4~g")
+    ticks = tick.encode(y=y, x=x("value"), tooltip=[tooltip[0], alt.Tooltip("seed:N", title="seed"), value])
     listed = "; ".join(sentence_of(row) for row in rows[:MANY]) + ("; and others" if many else "")
     chart = alt.layer(zero, narrow_rule, wide_rule, *([ticks] if seeds else []), dots)
     spec = specified(chart, height=(22 if many else 46) * len(rows))
@@ -88,12 +74,22 @@ def forest(name: str, comparison: Comparison) -> Figure:
     return Figure(name, title, f"Forest plot of the {title}. {listed}.", spec, data, fields, [])
 
 
+def row_of(verdict: Verdict) -> dict[str, Any]:
+    """A row of the forest plot, with rounded numbers; None for NaN."""
+    difference = verdict.difference
+    wide, narrow = difference.new_seeds_and_examples, difference.new_seeds
+    numbers = {
+        "difference": difference.estimate,
+        "low": wide.low,
+        "high": wide.high,
+        "seeds_low": narrow.low,
+        "seeds_high": narrow.high,
+    }
+    known = {name: rounded(value) if isfinite(value) else None for name, value in numbers.items()}
+    return {"arm": verdict.label, **known, "verdict": verdict.word}
+
+
 def sentence_of(row: Mapping[str, Any]) -> str:
     """A row of the forest plot in words."""
     ends = "" if row["low"] is None else f", interval {row['low']:.4g} to {row['high']:.4g}"
     return f"{row['arm']}: {row['difference']:+.4g}{ends}, {row['verdict']}"
-
-
-def known(value: Any) -> Any:
-    """A rounded number, None for NaN, and texts as they are."""
-    return value if not isinstance(value, float) else rounded(value) if isfinite(value) else None

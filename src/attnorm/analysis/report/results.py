@@ -1,15 +1,19 @@
-"""The final scores of the arms of a task: the comparisons on all metrics, and the verdicts in one sentence."""
+"""The final scores of the arms of a task: comparisons on all metrics, the verdicts in one sentence, and tables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 
-from attnorm.analysis.arms import Arm, TrainedRun, as_number
+from attnorm.analysis.arms import Arm
+from attnorm.analysis.cautions import numbers_of, simple_label
 from attnorm.analysis.comparison import SOURCES, Comparison, all_verdicts, compare_arms
-from attnorm.analysis.report.tables import written
-from attnorm.analysis.scores import SplitName, common_split, example_table, primary_metric
-from attnorm.analysis.verdict import ArmScores, decimals
+from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, interval, number, written
+from attnorm.analysis.scores import SplitName, common_split, evaluation_of, example_table, primary_metric
+from attnorm.analysis.verdict import COSTS, ArmScores, Verdict, decimals, mean_costs, p_text
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
+
+BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
@@ -97,22 +101,17 @@ def metrics_of(arms: Sequence[Arm], split: SplitName) -> list[str]:
 def reported_scores(arms: Sequence[Arm]) -> dict[str, list[ArmScores]]:
     """The metrics that finished runs reported at the end of training, by metric."""
     found: dict[str, list[ArmScores]] = {}
-    values = {(arm.label, run.seed): reported_metrics(run) for arm in arms for run in arm.finished.values()}
+    values = {
+        (arm.label, seed): numbers_of(evaluation_of(run, "validation").get("metrics"))
+        for arm in arms
+        for seed, run in arm.finished.items()
+    }
     for name in dict.fromkeys(name for metrics in values.values() for name in metrics):
         found[name] = [
             ArmScores(arm.label, {seed: its[name] for seed in arm.finished if name in (its := values[arm.label, seed])})
             for arm in arms
         ]
     return found
-
-
-def reported_metrics(run: TrainedRun) -> dict[str, float]:
-    """The metrics of the final evaluation, as recorded in summary.json."""
-    validation = run.summary.get("validation")
-    metrics = validation.get("metrics") if isinstance(validation, dict) else None
-    if not isinstance(metrics, dict):
-        return {}
-    return {str(name): found for name, value in metrics.items() if (found := as_number(value)) is not None}
 
 
 def with_holm(all_results: Sequence[Results]) -> list[Results]:
@@ -183,3 +182,101 @@ def unknown_metric(metric: str, found: Iterable[Results]) -> ConfigError | None:
         return None
     names = dict.fromkeys(c.metric for it in found for c in it.comparisons)
     return ConfigError([Problem("metric", f"the runs have no such metric; allowed: {', '.join(names)}", metric)])
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None:
+    """The table of final scores: one row per arm, the baseline first."""
+    main = results.main
+    if main is not None:
+        metric, scores, pending = main.metric, main.scores, bool(main.pending)
+        verdicts = {it.label: it for it in main.verdicts}
+    elif results.reported:
+        primary = primary_metric([run for arm in arms for run in arm.finished.values()])
+        metric = primary if primary in results.reported else next(iter(results.reported))
+        scores, verdicts, pending = results.reported[metric], {}, False
+    else:
+        return None
+    digits, level = decimals(metric), next((it.difference.level for it in verdicts.values()), 0.95)
+    title = title_of(metric)
+    columns = [
+        Column("arm"),
+        Column("verdict"),
+        Column("difference", True, "arm minus baseline, over the same seeds"),
+        Column(f"{level * 100:g} % interval", True, "of the difference, for new seeds and new examples, unadjusted"),
+        Column("adjusted p", True, "for new seeds and new examples, adjusted for all comparisons on the page (Holm)"),
+        Column(f"{title} {arrow(metric)}", True, f"{title}, mean over seeds; {better(metric)} is better"),
+        Column("s.d.", True, "standard deviation over seeds"),
+        Column("seeds", True, "number of seeds; all means and differences are over the same seeds"),
+        *(Column(it.name, True, it.meaning) for it in COSTS.values()),
+    ]
+    by_label = {arm.label: arm for arm in arms}
+    listed = [*scores, *(ArmScores(label, {}) for label in by_label if label not in {it.label for it in scores})]
+    rows = []
+    for its in listed:
+        verdict = verdicts.get(its.label)
+        compared = [Cell(BASELINE), *[Cell("")] * 3] if its is scores[0] else verdict_cells(verdict, digits, pending)
+        costs = its.costs if main else mean_costs(by_label[its.label].finished.values())
+        rows.append(
+            [
+                Cell(its.label),
+                *compared,
+                number(its.mean, digits),
+                number(its.spread, digits),
+                Cell(str(len(its.values)), len(its.values)),
+                *(number(costs.get(name), it.digits) for name, it in COSTS.items()),
+            ]
+        )
+    if main is not None:
+        rest = len(columns) - 6  # besides the label, the cells of a verdict and the score
+        for simple, value in main.simple.items():
+            label = Cell(simple_label(simple), mark="simple")
+            rows.append([label, *[Cell("")] * 4, number(value, digits), *[Cell("")] * rest])
+    caption = f"Final {title} of each arm, {examples_of(main)}" if main else f"Final {title} on the validation split"
+    return Table(name, caption, columns, rows, can_copy=True)
+
+
+def verdict_cells(verdict: Verdict | None, digits: int, pending: bool) -> list[Cell]:
+    """Verdict, difference, interval and p-value; only dashes where no claim is made."""
+    if verdict is None or verdict.is_silent:
+        word = "pending" if pending else NOTHING if verdict is None else "no verdict"
+        return [Cell(word), Cell(NOTHING), Cell(NOTHING), Cell(NOTHING)]
+    ends = verdict.difference.new_seeds_and_examples
+    return [
+        Cell(verdict.word, mark="shown" if verdict.is_shown else ""),
+        number(verdict.difference.estimate, digits, sign=True),
+        interval(ends.low, ends.high, digits),
+        Cell(NOTHING) if isnan(verdict.adjusted) else Cell(p_text(verdict.adjusted), verdict.adjusted),
+    ]
+
+
+def other_metrics_table(name: str, results: Results) -> Table | None:
+    """All other metrics, one row per metric and arm: the difference with the unadjusted interval, mean and spread."""
+    if results.main is None:
+        main = next(iter(results.reported), None)
+        groups: list[tuple[str, list[ArmScores], dict[str, Verdict]]] = [
+            (metric, scores, {}) for metric, scores in results.reported.items() if metric != main
+        ]
+    else:
+        groups = [(it.metric, it.scores, {v.label: v for v in it.verdicts}) for it in results.comparisons[1:]]
+    if not groups:
+        return None
+    pending = bool(results.main and results.main.pending)
+    compared = any(verdicts for _, _, verdicts in groups) and not pending
+    columns = [Column("metric"), Column("arm")]
+    if compared:
+        hint = "arm minus baseline, with the interval for new seeds and new examples"
+        columns += [Column("difference", True, hint), Column("interval", True, f"{hint}, unadjusted")]
+    columns += [Column("mean", True, "mean over seeds"), Column("s.d.", True, "standard deviation over seeds")]
+    rows = []
+    for metric, scores, verdicts in groups:
+        digits = decimals(metric)
+        for its in scores:
+            row = [Cell(f"{title_of(metric)} {arrow(metric)}"), Cell(its.label)]
+            if compared:
+                found = verdict_cells(verdicts.get(its.label), digits, pending)[1:3]
+                row += [Cell(BASELINE), Cell("")] if its is scores[0] else found
+            rows.append([*row, number(its.mean, digits), number(its.spread, digits)])
+    return Table(name, "The other metrics of each arm", columns, rows, can_copy=True)

@@ -3,16 +3,12 @@
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, inf, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from attnorm.analysis.statistics.variances import Variances, student
-
-if TYPE_CHECKING:
-    from attnorm.analysis.statistics.crossed import Difference
 
 Array = NDArray[np.float64]
 
@@ -92,21 +88,21 @@ def chi_squared(degrees: float) -> tuple[Array, Array]:
     return stats.chi2.ppf((nodes + 1) / 2, degrees) / degrees, weights / 2
 
 
-def design(found: Variances, seeds: float, examples: float) -> Design:
+def design(pilot: Variances, seeds: float, examples: float) -> Design:
     """An experiment of this size, if its effects have the variances of a pilot."""
-    growth = examples / found.examples
-    clusters = found.clusters * growth
-    noise = found.mean_square_noise / clusters
+    growth = examples / pilot.examples
+    clusters = pilot.clusters * growth
+    noise = pilot.mean_square_noise / clusters
     return Design(
-        of_seeds=(found.between_seeds + noise) / seeds,
-        of_examples=found.between_examples / clusters,
+        of_seeds=(pilot.between_seeds + noise) / seeds,
+        of_examples=pilot.between_examples / clusters,
         seed_degrees=seeds - 1,
-        cluster_degrees=found.effective_clusters * growth - 1,
+        cluster_degrees=pilot.effective_clusters * growth - 1,
     )
 
 
 def detectable(
-    pilot: "Difference | Variances",
+    pilot: Variances,
     power: float = 0.8,
     level: float = 0.95,
     seeds: float | None = None,
@@ -115,7 +111,7 @@ def detectable(
     """The smallest true difference for which the interval for new seeds and new examples excludes zero this often.
 
     Args:
-        pilot: a comparison, or its `variances`.
+        pilot: the variances of a comparison, as in `Difference.variances`.
         power: the share of experiments that show the difference.
         level: the level of the interval.
         seeds, examples: the size of the experiment; by default that of the pilot. `math.inf` seeds give the limit that
@@ -127,13 +123,13 @@ def detectable(
 
     Raises ValueError for a pilot with fewer than two seeds or two examples, or for shares outside (0, 1).
     """
-    found = usable(pilot, power, level)
-    asked = design(found, found.seeds if seeds is None else seeds, found.examples if examples is None else examples)
+    check(pilot, power, level)
+    asked = design(pilot, pilot.seeds if seeds is None else seeds, pilot.examples if examples is None else examples)
     return asked.detectable(power, level)
 
 
 def plan(
-    pilot: "Difference | Variances",
+    pilot: Variances,
     difference: float,
     power: float = 0.8,
     level: float = 0.95,
@@ -146,7 +142,7 @@ def plan(
     examples at hand.
 
     Args:
-        pilot: a comparison, or its `variances`.
+        pilot: the variances of a comparison, as in `Difference.variances`.
         difference: the true difference to be shown, in the units of the score; its sign does not matter.
         power: the share of experiments that are to show it.
         level: the level of the interval.
@@ -155,14 +151,15 @@ def plan(
     Raises ValueError for a pilot with fewer than two seeds or two examples or without any spread, for a difference of
     zero, or for shares outside (0, 1).
     """
-    found, difference = usable(pilot, power, level), abs(difference)
+    check(pilot, power, level)
+    difference = abs(difference)
     if not 0 < difference < inf:
         raise ValueError(f"difference={difference}: must not be zero, and must be finite")
     rows: list[PlanRow] = []
     for step in STEPS:
-        examples = step * found.examples
-        needed = seeds_for(found, examples, difference, power, level)
-        shown = detectable(found, power, level, needed or inf, examples)
+        examples = step * pilot.examples
+        needed = seeds_for(pilot, examples, difference, power, level)
+        shown = detectable(pilot, power, level, needed or inf, examples)
         hours = None if hours_per_run is None or needed is None else 2 * needed * hours_per_run
         rows.append(PlanRow(examples, needed, shown, hours))
         if needed == MIN_SEEDS or (needed and step >= ENOUGH):
@@ -170,11 +167,11 @@ def plan(
     return rows
 
 
-def seeds_for(found: Variances, examples: int, difference: float, power: float, level: float) -> int | None:
+def seeds_for(pilot: Variances, examples: int, difference: float, power: float, level: float) -> int | None:
     """The smallest number of seeds from 3 to 1,000 for which the difference is detected; None if more are needed."""
 
     def enough(seeds: int) -> bool:
-        return design(found, seeds, examples).power(difference, level) >= power
+        return design(pilot, seeds, examples).power(difference, level) >= power
 
     low, high = MIN_SEEDS - 1, MAX_SEEDS  # not enough, enough
     if not enough(high):
@@ -185,14 +182,12 @@ def seeds_for(found: Variances, examples: int, difference: float, power: float, 
     return high
 
 
-def usable(pilot: "Difference | Variances", power: float, level: float) -> Variances:
-    """The variances of a pilot that can be planned with."""
-    found = pilot if isinstance(pilot, Variances) else pilot.variances
-    if not np.isfinite(found.mean_square_noise):
+def check(pilot: Variances, power: float, level: float) -> None:
+    """Raises ValueError for a pilot that cannot be planned with, and for shares outside (0, 1)."""
+    if not np.isfinite(pilot.mean_square_noise):
         raise ValueError(
-            f"pilot: {found.seeds} seeds and {found.clusters} independent examples; two of each are needed"
+            f"pilot: {pilot.seeds} seeds and {pilot.clusters} independent examples; two of each are needed"
         )
     for name, share in (("power", power), ("level", level)):
         if not 0 < share < 1:
             raise ValueError(f"{name}={share}: must be between 0 and 1")
-    return found

@@ -16,7 +16,7 @@ from attnorm.sweeps.process import TRAIN, Remote
 from attnorm.sweeps.state import JOB_LOCK, holders
 
 DEFAULTS = {"timeout_min": 24 * 60, "slurm_max_num_timeout": 100}  # submitit's own are 5 minutes and 3 requeues
-OF_CONSTRUCTOR = ("slurm_max_num_timeout", "slurm_python", "local_max_num_timeout", "local_python")
+EXECUTOR_OPTIONS = ("slurm_max_num_timeout", "slurm_python", "local_max_num_timeout", "local_python")
 
 
 class Requeued(Remote):
@@ -62,7 +62,7 @@ class SubmititLauncher:
 
         options = {**DEFAULTS, **options}
         cluster = options.pop("cluster", None)
-        made = {name: options.pop(name) for name in OF_CONSTRUCTOR if name in options}
+        made = {name: options.pop(name) for name in EXECUTOR_OPTIONS if name in options}
         self.gpus = options.pop("gpus_per_node", None)
         try:
             self.executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster, **made)

@@ -113,9 +113,9 @@ class AttentionStats(EveryNSteps):
             mass = mass[known] if known.any() else mass
             spread = entropy(weights)  # (H,)
             for head, values in enumerate(zip(spread, mass.mean(0), mass.amin(0), strict=True)):
-                found = dict(zip(("entropy", "column_mass", "column_mass_min"), values, strict=True))
-                row = {"step": trainer.global_step, "layer": label, "head": head}
-                self.table.append(row | {key: f"{value:.8g}" for key, value in found.items()})
+                row: dict[str, Any] = {"step": trainer.global_step, "layer": label, "head": head}
+                named = zip(("entropy", "column_mass", "column_mass_min"), values, strict=True)
+                self.table.append(row | {name: f"{value:.8g}" for name, value in named})
             metrics[f"entropy/{label}"] = spread.mean().item()
             metrics[f"column_mass/{label}/mean"] = mass.mean().item()
             metrics[f"column_mass/{label}/min"] = mass.min().item()

@@ -81,21 +81,23 @@ class Checkpoints(Checkpoint):
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
             raise RuntimeError(f"the task monitors {self.monitor}, but a validation logs {', '.join(sorted(metrics))}")
-        place = self._rank(float(metrics[self.monitor]), trainer.global_step)
+        position = self._insert(float(metrics[self.monitor]), trainer.global_step)
         self._save(trainer)
-        if trainer.is_global_zero and place is not None:
-            for number in reversed(range(place + 1, len(self.best))):
+        if trainer.is_global_zero and position is not None:
+            for number in reversed(range(position + 1, len(self.best))):
                 if (better := best_file(self.folder, number - 1)).exists():  # not of a checkpoint that was moved alone
                     better.replace(best_file(self.folder, number))
-            replace_by_copy(self.last, best_file(self.folder, place))
+            replace_by_copy(self.last, best_file(self.folder, position))
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         # Lightning logs the metrics of an update after the hook in which it is saved. A run that is killed between the
         # two would otherwise never log them.
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by Lightning
         if trainer.training and trainer.global_step and every and trainer.global_step % every == 0:
-            found = {name: it.item() for name, it in trainer.callback_metrics.items() if name.startswith("train/")}
-            checkpoint[LOGGED] = {"step": trainer.global_step, **found}
+            metrics = {
+                name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith("train/")
+            }
+            checkpoint[LOGGED] = {"step": trainer.global_step, **metrics}
 
     def _agreed(self, trainer: pl.Trainer, module: pl.LightningModule) -> tuple[int, bool]:
         """The signal that some rank received, or 0, and whether a checkpoint is due. All ranks agree on both."""
@@ -118,16 +120,17 @@ class Checkpoints(Checkpoint):
         if trainer.is_global_zero:
             restore_best(self.folder, [int(step) for _, step in self.best])
 
-    def _rank(self, value: float, step: int) -> int | None:
-        """Inserts a validation into `best` and returns its place, or None if it is not among the best."""
+    def _insert(self, value: float, step: int) -> int | None:
+        """Inserts a validation into `best` and returns its position, or None if it is not among the best."""
         sign = 1 if self.mode == "max" else -1
         value = -sign * math.inf if math.isnan(value) else value
-        place = sum(sign * other >= sign * value for other, _ in self.best)  # the earlier one of equal values is better
-        if place >= self.settings.keep_best:
+        # the earlier one of equal values is better
+        position = sum(sign * other >= sign * value for other, _ in self.best)
+        if position >= self.settings.keep_best:
             return None
-        self.best.insert(place, [value, step])
+        self.best.insert(position, [value, step])
         del self.best[self.settings.keep_best :]
-        return place
+        return position
 
 
 def restore_best(folder: Path, steps: list[int]) -> None:
@@ -135,13 +138,13 @@ def restore_best(folder: Path, steps: list[int]) -> None:
 
     A run that was killed between saving last.ckpt and copying it has them under other names.
     """
-    there: dict[int, Path] = {}
+    by_step: dict[int, Path] = {}
     for path in [folder / f"{LAST}.ckpt", *sorted(folder.glob("best*.ckpt"))]:
         try:
-            there[read_checkpoint(path)["global_step"]] = path
+            by_step[read_checkpoint(path)["global_step"]] = path
         except CheckpointError:
             continue  # a damaged file is not copied
-    moves = [(there[step], best_file(folder, place)) for place, step in enumerate(steps) if step in there]
+    moves = [(by_step[step], best_file(folder, position)) for position, step in enumerate(steps) if step in by_step]
     moves = [(source, target) for source, target in moves if source != target]
     aside = [target.with_name(f"{target.name}.moving{UNFINISHED}") for _, target in moves]
     for (source, _), copy in zip(moves, aside, strict=True):  # first all copies, since targets may be sources

@@ -11,7 +11,6 @@ from attnorm.run.scalars import COLUMNS, file_of
 from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
 from attnorm.training.csv_table import CsvTable
-from attnorm.training.loggers import send_charts
 from attnorm.training.module import TrainingModule
 
 NO_EVIDENCE = "A weight near one half is no evidence that a layer uses both: it may not have moved yet."
@@ -43,7 +42,9 @@ class LearnedScalars(EveryNSteps):
         assert isinstance(module, TrainingModule)
         names = learned_scalars(module.model)
         self.tables = {name: CsvTable(file_of(self.run_folder, name)) for name in names}
-        send_charts(trainer.loggers, list(names))
+        for logger in trainer.loggers:
+            if names and hasattr(logger, "log_charts"):  # of `RunLogger`
+                logger.log_charts(list(names))
         self.start(trainer, module, self.tables.values())
 
     def on_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -70,7 +71,7 @@ def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
 
     Raises ValueError for a name that cannot be a file name or is already used, and for values of another shape.
     """
-    found: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    scalars: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for module_name, attention in attention_layers(model).items():
         layer = layer_label(module_name, stacks_of(model))
         for part in (attention.normalizer, attention.scorer):
@@ -78,12 +79,12 @@ def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
                 declared = f"{type(part).__name__}.learned_scalars: {name!r}"
                 if not name.isidentifier() or name in RESERVED:
                     raise ValueError(f"{declared} must be a Python identifier other than {', '.join(RESERVED)}")
-                if layer in found[name]:
+                if layer in scalars[name]:
                     raise ValueError(
                         f"{declared} is declared by the normalizer and by the scorer of {layer}; rename one"
                     )
                 if scalar.numel() not in (1, attention.heads) or scalar.dim() > 1:
                     expected = f"expected (1,) or ({attention.heads},), the number of heads"
                     raise ValueError(f"{declared} has shape {tuple(scalar.shape)}; {expected}")
-                found[name][layer] = scalar.detach().flatten()
-    return dict(found)
+                scalars[name][layer] = scalar.detach().flatten()
+    return dict(scalars)

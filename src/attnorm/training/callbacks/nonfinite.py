@@ -89,11 +89,11 @@ class NonFiniteUpdates(pl.Callback):
         """Writes the two files and returns the message."""
         step, name = trainer.global_step + 1, f"step_{trainer.global_step + 1:06d}"
         names = {id(parameter): name for name, parameter in module.model.named_parameters()}
-        gradients = not_finite((names[id(it)], it.grad) for it in module.model.parameters())
+        gradients = not_finite((names[id(parameter)], parameter.grad) for parameter in module.model.parameters())
         parameters = not_finite(module.model.named_parameters())
         precision = trainer.precision_plugin.train_step_context
         findings = [examine(module.task_module, part, not bad_loss, precision()) for part in module.update]
-        parts = [self.describe(trainer, part, found) for part, found in zip(module.update, findings, strict=True)]
+        parts = [self.describe(trainer, part, finding) for part, finding in zip(module.update, findings, strict=True)]
         whole = None if skips else saved_parameters(module.model)
         content = {
             "step": step,
@@ -127,7 +127,7 @@ class NonFiniteUpdates(pl.Callback):
         where = f"at step {step} (batch {first['batch']} of epoch {trainer.current_epoch})"
         return f"{record['what']} {where}; {cause(record)}examples {some(examples)}. See {path}."
 
-    def describe(self, trainer: pl.Trainer, part: Microbatch, found: Finding) -> dict[str, Any]:
+    def describe(self, trainer: pl.Trainer, part: Microbatch, finding: Finding) -> dict[str, Any]:
         """The entry of the report about a microbatch."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set by Lightning
         rows = part.batch["rows"].tolist()
@@ -135,9 +135,9 @@ class NonFiniteUpdates(pl.Callback):
             "rank": trainer.global_rank,
             "batch": part.number,
             "objective": as_json(part.objective),
-            "repeated": as_json(found.objective),
-            "output": found.output,
-            "gradient": found.gradient,
+            "repeated": as_json(finding.objective),
+            "output": finding.output,
+            "gradient": finding.gradient,
             "shapes": {name: list(tensor.shape) for name, tensor in part.batch.items() if tensor.ndim > 1},
             "rows": rows,
             "examples": data.task.example_ids(data.splits["train"], rows),

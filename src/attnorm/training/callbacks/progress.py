@@ -43,12 +43,14 @@ class Progress(pl.Callback):
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         assert isinstance(module, TrainingModule)
-        found = {name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        metrics = {
+            name[4:]: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")
+        }
         log.info(
             "step %6s  val loss %.3f  %s",
             f"{trainer.global_step:,}",
-            found["loss"],
-            module.task_module.format_line(found),
+            metrics["loss"],
+            module.task_module.format_line(metrics),
         )
         self._show_samples(trainer.global_step, module.task_module.samples[: self.samples])
         send_samples(trainer.loggers, "validation", module.task_module.samples[: self.samples], trainer.global_step)

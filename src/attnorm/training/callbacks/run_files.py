@@ -48,9 +48,9 @@ class ProgressFile(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        found = float(trainer.callback_metrics.get(self.monitor, math.nan))
-        self.value = found if math.isfinite(found) else None  # JSON has no NaN
-        self.best = self.better((it for it in (self.best, self.value) if it is not None), default=None)
+        value = float(trainer.callback_metrics.get(self.monitor, math.nan))
+        self.value = value if math.isfinite(value) else None  # JSON has no NaN
+        self.best = self.better((value for value in (self.best, self.value) if value is not None), default=None)
         self._write(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -75,9 +75,11 @@ class ProgressFile(pl.Callback):
             "updates": self.updates,
             "monitor": self.monitor,
             "value": self.value,
+            "best_value": self.best,
+            "wall_seconds": self.wall_seconds(),
+            "seconds_left": None if left is None else round(left, 1),
         }
-        content |= {"best_value": self.best, "wall_seconds": self.wall_seconds()}
-        write_json(self.path, {**content, "seconds_left": None if left is None else round(left, 1)})
+        write_json(self.path, content)
 
 
 class EnvironmentRecord(pl.Callback):
@@ -100,8 +102,8 @@ class EnvironmentRecord(pl.Callback):
     def write(self, trainer: pl.Trainer) -> None:
         if not trainer.is_global_zero or not self.file.exists():
             return
-        found = {"attention_kernels": kernels.self_checks()}
+        facts: dict[str, object] = {"attention_kernels": kernels.self_checks()}
         for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by Lightning
             if isinstance(callback, CompiledModel):
-                found["compile"] = callback.facts()
-        write_json(self.file, json.loads(self.file.read_text()) | found)
+                facts["compile"] = callback.facts()
+        write_json(self.file, json.loads(self.file.read_text()) | facts)

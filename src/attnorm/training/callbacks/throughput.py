@@ -120,17 +120,17 @@ class Throughput(pl.Callback):
 
     def values(self, amounts: Amounts) -> dict[str, float]:
         """The four values, without those that are unknown."""
-        found = {}
+        measured = {}
         tokens = float(amounts.tokens)
         if amounts.seconds:
-            found["tokens_per_second"] = tokens / amounts.seconds
+            measured["tokens_per_second"] = tokens / amounts.seconds
         if amounts.positions:
-            found["padding_share"] = 1.0 - tokens / amounts.positions
+            measured["padding_share"] = 1.0 - tokens / amounts.positions
         if amounts.seconds:
-            found["data_wait_share"] = min(1.0, amounts.waited / amounts.seconds)
+            measured["data_wait_share"] = min(1.0, amounts.waited / amounts.seconds)
             if self.flops and self.peak:
-                found["mfu"] = tokens / amounts.seconds * self.flops / self.peak
-        return found
+                measured["mfu"] = tokens / amounts.seconds * self.flops / self.peak
+        return measured
 
     def totals(self) -> dict[str, float | None]:
         """The values over the whole process, rounded, for summary.json; empty before the first pause."""

@@ -1,0 +1,141 @@
+"""Reading the `key=value` arguments of a command. The keys of a command are the fields of a dataclass:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Keys:
+        run: Text                                     # must be given; taken as typed
+        split: Literal["validation", "test"] = "validation"
+        heads: tuple[WholeNumber, ...] | None = None  # heads=0 or heads=[0,1]
+
+Their annotations say which values are allowed. Arguments with other keys change the configuration of a run, if the
+command can do that.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from pydantic import ValidationError
+
+from attnorm.config.arguments import readable
+from attnorm.errors import ConfigError, Problem, key_of
+from attnorm.imports import nearest
+from attnorm.schema import EMPTY, build, convert, option_problems, parameters
+
+Keys = TypeVar("Keys")
+
+
+@dataclass(frozen=True)
+class Command(Generic[Keys]):
+    """The arguments of a command that have been read.
+
+    settings: the keys of the command. typed: the names of those that were given.
+    changes:  changes to the configuration of a run, as pairs of a key and a value.
+    """
+
+    settings: Keys
+    typed: frozenset[str]
+    changes: tuple[tuple[str, Any], ...]
+
+
+def read(
+    arguments: Sequence[str],
+    keys: Callable[..., Keys],
+    owner: str,
+    groups: Collection[str] = (),
+    known: Sequence[str] = (),
+) -> Command[Keys]:
+    """Reads the arguments of a command. Raises ConfigError with every problem.
+
+    keys:   the dataclass of the command's own keys.
+    owner:  the name of the command, for messages.
+    groups: names of groups that can be changed; keys with a dot then belong to the configuration of a run.
+    known:  problems of the command line that are known already; they are raised together with the others.
+    """
+    own = {name: parameter.annotation for name, parameter in parameters(keys).items()}
+    problems = [
+        f"{argument}: expected key=value; the keys are {', '.join(own)}"
+        for argument in arguments
+        if "=" not in argument and not argument.startswith("~")
+    ]
+    if problems:
+        raise ConfigError([*known, *problems])
+    problems, values, typed, changes = [*known], dict[str, Any](), set(), []
+    for argument in arguments:
+        key, _, text = argument.partition("=")
+        key = key.lstrip("+")
+        if key in own and is_text(own[key]):
+            values[key] = unquoted(text)
+            typed.add(key)
+            continue
+        [override] = OverridesParser.create().parse_overrides(readable([argument]))
+        key, value = override.key_or_group, None if override.is_delete() else override.value()
+        group, _, name = key.partition(".")
+        if override.is_sweep_override():
+            expected = "expected a single value" if key in own else "one value at a time here"
+            as_list = f"type several values as a list, {key}=[{text}]"
+            problems.append(Problem(key, as_list if key in own and is_list(own[key]) else expected, text))
+        elif group in own and (get_origin(own[group]) is dict) != bool(name):
+            expected = "a single value" if name else f"{key}.<name>=<value>"
+            problems.append(Problem(key, f"expected {expected}", text))
+        elif name and group in own:
+            values[group] = {**values.get(group, {}), name: value}
+            typed.add(group)
+        elif key in own:
+            values[key] = fitting(value, text, own[key])
+            typed.add(key)
+        elif groups and ("." in key or key in groups):
+            changes.append((key, value))
+        elif groups:
+            problems.append(cannot_be_set(key, [*own, *groups]))
+        else:
+            problems += [it for it in option_problems("", keys, {key: value}, owner=owner) if it.key == key]
+    needed = [name for name, parameter in parameters(keys).items() if parameter.default is EMPTY]
+    values = {key: value for key, value in values.items() if key not in needed or value not in (None, "")}
+    reported = set(map(key_of, problems))
+    problems += [it for it in option_problems("", keys, values) if it.key not in reported]
+    if problems:
+        raise ConfigError(problems)
+    return Command(build("", keys, values), frozenset(typed), tuple(changes))
+
+
+def is_text(annotation: Any) -> bool:
+    """Whether an annotation allows text of any kind, and besides at most null."""
+    kinds = alternatives(annotation)
+    return str in kinds and {*kinds} <= {str, type(None)}
+
+
+def is_list(annotation: Any) -> bool:
+    """Whether an annotation allows a list."""
+    return any(get_origin(it) in (tuple, list) for it in alternatives(annotation))
+
+
+def alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the only type, without what `Annotated` adds to them."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return tuple(get_args(it)[0] if hasattr(it, "__metadata__") else it for it in members)
+
+
+def unquoted(text: str) -> str | None:
+    """Text as it was typed, without quotes around it; None for null and for the ??? of a YAML file."""
+    if text in ("null", "???"):
+        return None
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def fitting(value: Any, text: str, annotation: Any) -> Any:
+    """The value, or else the text that was typed, or a list of one of them, if the annotation allows that."""
+    texts = list(map(str, value)) if isinstance(value, list) else text
+    for candidate in (value, texts, [value], [texts]) if value is not None else ():
+        try:
+            convert(candidate, annotation)
+        except ValidationError:
+            continue
+        return candidate
+    return value
+
+
+def cannot_be_set(key: str, allowed: Sequence[str]) -> Problem:
+    """The problem with a key that a command cannot change."""
+    return Problem(key, f"cannot be set here; allowed: {', '.join(allowed)}.{nearest(key, allowed)}")
