@@ -37,6 +37,7 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "sweeps": {"training", "run", "config"},
     "__main__": {"cli"},
     "cli": {"sweeps", "analysis", "training", "run", "config", "tasks", "models", "data", "attention"},
+    "testing": {"cli", "analysis", "training", "run", "config", "tasks", "data", "attention"},
 }
 FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
@@ -164,13 +165,30 @@ def test_every_file_says_what_it_is_for():
 def test_a_part_is_useful_without_what_stands_above_it():
     """Imported by itself, a part loads none of these libraries, directly or through another."""
     wrong = []
-    for module, without in ALONE.items():
-        code = f"import sys, {module}; print(*(name.partition('.')[0] for name in sys.modules))"
-        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-        loaded = set(ended.stdout.split())
-        assert "attnorm" in loaded
-        wrong += [f"{module}: {name}" for name in sorted(loaded & without)]
+    for shared in ("sys", "torch"):
+        modules = [module for module, without in ALONE.items() if ("torch" in without) == (shared == "sys")]
+        for module, loaded in zip(modules, loaded_by(modules, shared), strict=True):
+            assert "attnorm" in loaded
+            wrong += [f"{module}: {name}" for name in sorted(loaded & ALONE[module])]
     assert_none(wrong)
+
+
+def loaded_by(modules, shared):
+    """The libraries that each module loads, each in a process forked from one that has imported `shared`: torch takes
+    most of the time, so all that need it share it."""
+    code = f"""
+import importlib, os, sys, {shared}
+for module in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        importlib.import_module(module)
+        print(*(name.partition(".")[0] for name in sys.modules), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    ended = subprocess.run([sys.executable, "-c", code, *modules], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return [set(line.split()) for line in ended.stdout.splitlines()]
 
 
 def test_tasks_models_data_and_optimizers_do_not_load_the_libraries_of_training():

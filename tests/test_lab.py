@@ -70,7 +70,7 @@ def test_a_new_folder_trains_at_once(monkeypatch, tmp_path):
     folder = tmp_path / "my_lab"
     assert {path.name for path in folder.iterdir()} == {"README.md", "conf", "my_lab", "tests"}
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert len(files) == 17 and not [path for path in files if re.search(r"\blab\b", path.read_text())]
+    assert len(files) == 18 and not [path for path in files if re.search(r"\blab\b", path.read_text())]
     [trained, *_] = [line for line in (folder / "README.md").read_text().splitlines() if "my_lab.normalizer." in line]
     ended = attnorm(folder, *shlex.split(trained)[1:])
     assert ended.returncode == 0, ended.stderr

@@ -348,6 +348,7 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
 def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, capsys):
     """The blocks of a page run one after the other; `print(...)  # x` has to print x."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(LAB.parent)  # what docs/extend.md imports
     run = tmp_path / "logs/mlm/softmax/2026-01-31_12-00-00"  # what docs/pretrained.md exports
     runs.tiny_run(run, "trainer.max_steps=1", "callbacks.attention_stats.every_n_steps=0", task="mlm")
     run = tmp_path / "logs/gigaword/hnas/2026-01-31_12-00-00"  # what docs/load_run.md opens
@@ -398,11 +399,9 @@ def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
     tests/test_lab.py trains."""
     page = runs.ROOT / "docs/extend.md"
     shown = [code.split("\n", 1) for language in ("python", "text") for code in blocks(page, language)]
-    files = {path.removeprefix("# "): text for path, text in shown if path.startswith("# lab/")}
-    suffixes = (".py", ".yaml")
-    assert files == {
-        f"lab/{file.relative_to(LAB)}": file.read_text() for file in LAB.rglob("*.*") if file.suffix in suffixes
-    }
+    files = {path.removeprefix("# "): text for path, text in shown if path.startswith(("# lab/", "# tests/"))}
+    written = [LAB.parent / "tests/test_task.py", *(it for it in LAB.rglob("*.*") if it.suffix in (".py", ".yaml"))]
+    assert files == {str(file.relative_to(LAB.parent)): file.read_text() for file in written}
 
 
 @pytest.mark.training

@@ -6,19 +6,11 @@ from collections import Counter
 
 import pytest
 import runs
-import torch
-from tolerance import rounding
-from torch.testing import assert_close
 
 from attnorm.cli import train as front
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.task import task_of
-from attnorm.training.module import TrainingModule
-from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
-
-EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-FILES = {*runs.FILES, "tokenizer.json", "samples/validation.labels.jsonl"}
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +32,6 @@ def labels_of(split="validation"):
 def given(run, file="samples/validation.labels.jsonl"):
     """[(row, label)] that a run wrote."""
     return [tuple(json.loads(line).values()) for line in (run / file).read_text().splitlines()]
-
-
-def test_a_run_leaves_exactly_the_promised_files():
-    assert runs.files_of(runs.finished_run("classify")) == FILES
 
 
 def test_accuracy_is_that_of_the_written_labels(learned):
@@ -74,75 +62,6 @@ def test_the_baseline_is_of_the_split_that_is_scored(monkeypatch, tmp_path):
     assert record["size"] == 3
     assert record["baselines"] == {"always no": {"accuracy": pytest.approx(200 / 3)}}
     assert len(given(run, "eval_test.labels.jsonl")) == 3
-
-
-@pytest.mark.numerical
-def test_the_loss_is_that_of_the_rows_one_by_one(learned):
-    recipe = task_of(runs.tiny(task="classify"))
-    split = recipe.splits()["validation"]
-    model = recipe.model(split.tokenizer).eval()
-    load_weights(model, learned / "checkpoints/best.ckpt")
-    loss, labels = 0.0, {"no": 0, "yes": 1}
-    with torch.no_grad():
-        for row, label in enumerate(labels_of()):
-            batch = recipe.collator(split)[MicroBatch([row], 1)]
-            loss -= model(batch["ids"], batch["types"])[0].log_softmax(-1)[labels[label]].item()
-    close = rounding(torch.float32, depth=2, size=32)  # a layer, 32 wide within, and the scores of the labels
-    assert runs.summary_of(learned)["validation"]["metrics"]["loss"] == pytest.approx(loss / 21, rel=close)
-
-
-def test_the_best_model_is_that_of_the_highest_accuracy(monkeypatch, tmp_path, learned):
-    accuracy = runs.logged(learned, "val/accuracy")
-    assert list(accuracy) == [6, 12, 18, 24, 30]
-    assert runs.summary_of(learned)["best_step"] == max(accuracy, key=accuracy.get)
-    planned = {"val/accuracy": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
-    original = TrainingModule.log
-
-    def log(self, name, value, *arguments, **options):
-        value = planned.get(name, {}).get(self.trainer.global_step, value)
-        return original(self, name, value, *arguments, **options)
-
-    monkeypatch.setattr(TrainingModule, "log", log)
-    assert runs.tiny_run(tmp_path, task="classify")["best_step"] == 2
-
-
-def test_eval_repeats_scores_and_labels_exactly(monkeypatch, tmp_path):
-    run = runs.copied_run(tmp_path, "classify")
-    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
-    record = json.loads((run / "eval_validation.json").read_text())
-    for name, value in runs.summary_of(run)["validation"].items():
-        assert record[name] == value
-    assert given(run, "eval_validation.labels.jsonl") == given(run)
-
-
-def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path):
-    long = ("attention=hnas", "task.max_steps=8")
-    runs.tiny_run(tmp_path / "straight", *long, task="classify")
-    runs.stopped(monkeypatch, tmp_path / "first", 3, *long, task="classify")
-    runs.tiny_run(tmp_path / "second", *long, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt", task="classify")
-    assert runs.different_ends(tmp_path / "straight", tmp_path / "second") == []
-    assert given(tmp_path / "straight") == given(tmp_path / "second")
-
-
-def test_accumulation_changes_memory_and_not_the_result(tmp_path):
-    for pieces in (1, 3):
-        runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}", task="classify")
-    ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "3")]
-    assert_close(*ends, rtol=1e-7, atol=1e-9)
-    assert runs.unequal(*ends) != []
-
-
-@pytest.mark.slow
-def test_two_processes_give_the_result_of_one(tmp_path):
-    runs.tiny_run(tmp_path / "one", *EXACT, "data.batch_tokens=100", task="classify")
-    two = ("trainer.strategy=ddp_fork", "trainer.devices=2")
-    runs.tiny_run(tmp_path / "two", *EXACT, "data.batch_tokens=100", *two, task="classify")
-    assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-7, atol=1e-9)
-    for column in ("val/loss", "val/accuracy"):
-        assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
-    assert (tmp_path / "one/samples/step_000004.txt").read_text() == (
-        tmp_path / "two/samples/step_000004.txt"
-    ).read_text()
 
 
 def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):

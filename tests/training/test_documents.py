@@ -5,16 +5,11 @@ import json
 import pandas
 import pytest
 import runs
-import torch
-from tolerance import rounding
 
-from attnorm.data.sampler import MicroBatch
 from attnorm.data.sources.passages import Passages
-from attnorm.tasks.task import selection_half, task_of
-from attnorm.training.run_folder import load_weights
+from attnorm.tasks.task import selection_half
 
 TASK = "document_classification"
-FILES = {*runs.FILES, "tokenizer.json", "labels.json", "samples/validation.labels.jsonl"}
 KINDS = ("hierarchical_tiny", "flat_tiny")
 
 
@@ -46,10 +41,6 @@ def table(run):
     return pandas.read_parquet(run / "predictions/validation.parquet")
 
 
-def test_a_run_leaves_exactly_the_promised_files():
-    assert runs.files_of(runs.finished_run(TASK)) == FILES
-
-
 def test_predictions_hold_every_passage_with_its_text_and_part(learned):
     _, run = learned
     found, expected = table(run), rows()
@@ -68,28 +59,8 @@ def test_predictions_hold_every_passage_with_its_text_and_part(learned):
     )
 
 
-@pytest.mark.numerical
-def test_the_loss_is_that_of_the_passages_one_by_one(learned):
-    model_name, run = learned
-    task = task_of(checked("attention=dnas", f"model={model_name}"), run)
-    split = task.splits()["validation"]
-    model = task.model(split.tokenizer).eval()
-    load_weights(model, run / "checkpoints/best.ckpt")
-    losses = []
-    with torch.no_grad():
-        for row, (*_, label) in enumerate(rows()):
-            batch = task.collator(split)[MicroBatch([row], 1)]
-            scores = model(batch["ids"], batch["sentences"])[0]
-            losses.append(-scores.log_softmax(-1)[["pets", "wild"].index(label)].item())
-    close = rounding(torch.float32, depth=4, size=64)
-    assert list(table(run)["loss_sum"]) == pytest.approx(losses, rel=close, abs=close)
-
-
-def test_eval_repeats_the_scores_and_reads_the_test_split(monkeypatch, tmp_path):
+def test_eval_reads_the_test_split(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, TASK)
-    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
-    metrics = json.loads((run / "eval_validation.json").read_text())["metrics"]
-    assert metrics == runs.summary_of(run)["validation"]["metrics"]
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
     assert json.loads((run / "eval_test.json").read_text())["size"] == len(rows("test"))
 

@@ -6,17 +6,12 @@ from collections import Counter
 import pandas
 import pytest
 import runs
-import torch
-from tolerance import rounding
 
-from attnorm.data.sampler import MicroBatch
 from attnorm.data.tokenizers.none import NoText
 from attnorm.tasks.images.task import ImageFeaturizer, ImageTask
 from attnorm.tasks.task import task_of
-from attnorm.training.run_folder import load_weights
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-FILES = {*runs.FILES, "no_text.json", "labels.json", "samples/validation.labels.jsonl"}
 TASK = "image_classification"
 
 
@@ -40,10 +35,6 @@ def digits():
     return list(enumerate(load_digits().target))[1079 : 1079 + 40]
 
 
-def test_a_run_leaves_exactly_the_promised_files():
-    assert runs.files_of(runs.finished_run(TASK)) == FILES
-
-
 def test_predictions_hold_every_image_with_its_digit(learned):
     table, summary = validation(learned), runs.summary_of(learned)
     assert list(table["id"]) == [str(number) for number, _ in digits()]
@@ -59,33 +50,13 @@ def test_predictions_hold_every_image_with_its_digit(learned):
     assert table["selecting"].sum() == 20
 
 
-@pytest.mark.numerical
-def test_the_loss_is_that_of_the_images_one_by_one(learned):
-    task = task_of(runs.tiny("attention=dnas", "model.query_grid=[2,4]", task=TASK), learned)
-    split = task.splits()["validation"]
-    model = task.model(split.tokenizer).eval()
-    load_weights(model, learned / "checkpoints/best.ckpt")
-    losses = []
-    with torch.no_grad():
-        for row, (_, digit) in enumerate(digits()):
-            pixels = task.collator(split)[MicroBatch([row], 1)]["pixels"]
-            losses.append(-model(pixels)[0].log_softmax(-1)[digit].item())
-    close = rounding(torch.float32, depth=4, size=64)
-    assert list(validation(learned)["loss_sum"]) == pytest.approx(losses, rel=close, abs=close)
-
-
 def test_the_images_are_part_of_the_hashes_of_the_inputs():
     table = validation(runs.finished_run(TASK))
     assert table["input_hash"].str.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}").all() and table["input_hash"].is_unique
 
 
-def test_eval_repeats_the_scores_and_reads_the_test_split(monkeypatch, tmp_path):
+def test_eval_reads_the_test_split(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, TASK)
-    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
-    assert (
-        json.loads((run / "eval_validation.json").read_text())["metrics"]
-        == (runs.summary_of(run)["validation"]["metrics"])
-    )
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
     assert json.loads((run / "eval_test.json").read_text())["size"] == 359
 
@@ -138,9 +109,3 @@ def test_a_single_query_warns_in_the_log_of_the_run(tmp_path):
 def test_settings_that_cannot_work_are_refused(typed, problem):
     cfg = runs.plain(*runs.IMAGES, typed)
     assert any(problem in it for it in runs.problems(cfg)), runs.problems(cfg)
-
-
-def test_another_kind_of_model_or_data_is_refused():
-    found = runs.problems(runs.plain(f"task={TASK}", "model=tiny", "data=newswire"))
-    assert any("use model=grid_tiny" in it for it in found)
-    assert any("use data=digits, data=easy_vqa_images" in it for it in found)

@@ -6,8 +6,6 @@ import math
 import pytest
 import runs
 import torch
-from tolerance import rounding
-from torch.testing import assert_close
 
 from attnorm import load_run
 from attnorm.cli import train as front
@@ -16,19 +14,9 @@ from attnorm.errors import ConfigError
 from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.task import task_of
 from attnorm.training.module import TrainingModule
-from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
-EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
 EPOCHS = ("attention=hnas", "data.train_size=12", "task.max_steps=10", "task.validations=2")  # validates after 5 and 10
-FILES = {*runs.FILES, "tokenizer.json"}
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("straight") / "run"
-    runs.tiny_run(folder, *EPOCHS, task="mlm")
-    return folder
 
 
 def noting(monkeypatch, owner, method):
@@ -59,10 +47,6 @@ def masks(seen):
 # what a run leaves behind
 
 
-def test_a_run_leaves_exactly_the_promised_files():
-    assert runs.files_of(runs.finished_run("mlm")) == FILES
-
-
 def test_a_summary_has_loss_perplexity_and_accuracy_of_the_best_model():
     run = runs.finished_run("mlm")
     summary = runs.summary_of(run)
@@ -77,27 +61,6 @@ def test_a_summary_has_loss_perplexity_and_accuracy_of_the_best_model():
     assert list(losses) == [2, 4] and summary["best_step"] == min(losses, key=losses.get)
     rows = runs.selecting(run)
     assert rows["loss_sum"].sum() / rows["n_tokens"].sum() == pytest.approx(min(losses.values()), rel=1e-5)
-
-
-@pytest.mark.numerical
-def test_the_scores_are_those_of_the_full_output_row_by_row():
-    run, cfg = runs.finished_run("mlm"), runs.tiny("attention=hnas", task="mlm")
-    recipe = task_of(cfg)
-    split = recipe.splits()["validation"]
-    model = recipe.model(split.tokenizer).eval()
-    load_weights(model, run / "checkpoints/best.ckpt")
-    loss, right, hidden = 0.0, 0, 0
-    with torch.no_grad():
-        for row in range(len(split)):
-            batch = recipe.collator(split)[MicroBatch([row], 1)]
-            scores = model(batch["ids"], batch["segments"])[0][batch["masked_positions"][0]]
-            loss -= scores.log_softmax(-1)[torch.arange(len(scores)), batch["labels"]].double().sum().item()
-            right += int((scores.argmax(-1) == batch["labels"]).sum())
-            hidden += len(scores)
-    metrics = runs.summary_of(run)["validation"]["metrics"]
-    close = rounding(torch.float32, depth=2, size=300)  # a layer and the scores of 300 pieces
-    assert metrics["loss"] == pytest.approx(loss / hidden, rel=close)
-    assert metrics["accuracy"] == pytest.approx(100 * right / hidden, abs=1e-9)
 
 
 def test_training_lowers_the_loss_to_about_that_of_the_frequencies(tmp_path):
@@ -121,16 +84,6 @@ def test_a_first_loss_is_about_that_of_guessing(tmp_path):
 
 
 # scoring again
-
-
-def test_eval_repeats_the_validation_scores_exactly(monkeypatch, tmp_path):
-    run = runs.copied_run(tmp_path, "mlm")
-    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
-    record = json.loads((run / "eval_validation.json").read_text())
-    for name, value in runs.summary_of(run)["validation"].items():
-        assert record[name] == value
-    assert (record["checkpoint"], record["typed"]) == ("best", {})
-    assert runs.files_of(run) == FILES | {"eval_validation.json", "predictions/eval_validation.parquet"}
 
 
 def test_eval_scores_other_documents_with_the_runs_tokenizer(monkeypatch, tmp_path):
@@ -168,10 +121,8 @@ def test_generate_says_that_such_a_run_writes_no_headlines(monkeypatch, tmp_path
 # the same again
 
 
-def test_the_same_seed_gives_bit_equal_runs_and_another_seed_others(tmp_path):
-    runs.tiny_run(tmp_path / "again", "attention=hnas", task="mlm")
+def test_another_seed_gives_another_run_that_hides_the_same_tokens_of_the_validation_split(tmp_path):
     runs.tiny_run(tmp_path / "other", "attention=hnas", "seed=2", task="mlm")
-    assert runs.different_ends(runs.finished_run("mlm"), tmp_path / "again") == []
     assert runs.different_ends(runs.finished_run("mlm"), tmp_path / "other") != []
     one, two = (load_run(folder).predictions for folder in (runs.finished_run("mlm"), tmp_path / "other"))
     assert list(map(list, one["reference"])) == list(map(list, two["reference"]))  # so that seeds can be compared
@@ -223,54 +174,7 @@ def test_each_validation_hides_the_same_tokens_and_each_epoch_others(monkeypatch
 # going on
 
 
-@pytest.mark.parametrize("step", [3, 5, 8], ids=["mid-epoch", "validation", "second epoch"])
-def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, uninterrupted, step):
-    seen = noting(monkeypatch, TrainingModule, "training_step")
-    runs.stopped(monkeypatch, tmp_path / "first", step, *EPOCHS, task="mlm")
-    before = len(seen)
-    assert runs.load(tmp_path / "first")["global_step"] == before in (step, step + 1)
-    runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt", task="mlm")
-    assert len(seen) == 10
-    first_epoch = [row for epoch, batch in seen if epoch == 0 for row in batch["rows"].tolist()]
-    assert len(first_epoch) == len(set(first_epoch)) > 40  # no block twice
-    assert runs.different_ends(uninterrupted, tmp_path / "second") == []
-    for name in ("hybrid_weights.csv", "attention.csv"):
-        assert (tmp_path / "second" / name).read_text() == (uninterrupted / name).read_text()
-    scores = [runs.summary_of(run)["validation"] for run in (uninterrupted, tmp_path / "second")]
-    assert scores[0] == scores[1]
-
-
 # dividing a batch
-
-
-@pytest.mark.numerical
-def test_pieces_of_an_update_give_the_gradients_of_the_whole(monkeypatch, tmp_path):
-    gradients = []
-
-    def note(task, optimizer):
-        gradients.append({name: p.grad.clone() for name, p in task.model.named_parameters()})
-
-    runs.before(monkeypatch, TrainingModule, "on_before_optimizer_step", note)
-    for pieces in (1, 2, 5):
-        runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}", task="mlm")
-    assert len(gradients) == 12
-    for update in range(4):
-        whole = gradients[update]
-        assert max(gradient.abs().max() for gradient in whole.values()) > 1e-3
-        for parts in (gradients[4 + update], gradients[8 + update]):
-            assert_close(parts, whole, rtol=1e-8, atol=1e-10)
-    ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "2")]
-    assert_close(*ends, rtol=1e-7, atol=1e-9)
-    assert runs.unequal(*ends) != []  # or nothing was divided
-
-
-@pytest.mark.slow
-def test_two_processes_give_the_result_of_one(tmp_path):
-    runs.tiny_run(tmp_path / "one", *EXACT, task="mlm")
-    runs.tiny_run(tmp_path / "two", *EXACT, "trainer.strategy=ddp_fork", "trainer.devices=2", task="mlm")
-    assert_close(*(runs.parameters(tmp_path / folder) for folder in ("one", "two")), rtol=1e-7, atol=1e-9)
-    for column in ("val/loss", "val/perplexity", "val/accuracy", "hybrid_weights/encoder/0"):
-        assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
 
 
 # other documents
@@ -343,20 +247,3 @@ def test_what_cannot_be_is_said(overrides, words):
         runs.tiny(*overrides, task="mlm")
     [problem] = caught.value.problems
     assert problem.startswith(words)
-
-
-def test_another_model_or_other_data_are_refused():
-    groups = [word for word in runs.ENCODER if not word.startswith("model.")]
-    for typed, words in (
-        (
-            "model=tiny",
-            "model: Seq2Seq has the interface 'seq2seq', but this task trains models with 'encoder'",
-        ),
-        (
-            "data=newswire",
-            "data: Newswire yields pairs, but this task needs documents; use data=newswire_text, data=text",
-        ),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            front.check_composed(runs.composed("task=mlm", *groups, typed))
-        assert any(problem.startswith(words) for problem in caught.value.problems)

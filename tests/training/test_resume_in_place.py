@@ -70,7 +70,7 @@ def crashed(monkeypatch, folder: Path, owner: type, name: str, call: int, *overr
 # where it continues
 
 
-@pytest.mark.parametrize("step", [slow(1), 5, 7, slow(13)])
+@pytest.mark.parametrize("step", [slow(1), slow(5), 7, slow(13)])
 def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, step):
     run = runs.stopped(monkeypatch, tmp_path / "run", step, *SHORT)
     config = (run / "config.yaml").read_text()
@@ -114,7 +114,7 @@ def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, 
 @pytest.mark.parametrize(
     ("hook", "call", "overrides"),
     [
-        ("on_validation_batch_end", 3, ("data.batch_tokens=300",)),  # in the middle of a validation
+        slow("on_validation_batch_end", 3, ("data.batch_tokens=300",)),  # in the middle of a validation
         slow("on_validation_end", 2, ("data.batch_tokens=300",)),  # of the second one, before its checkpoint
         (
             "on_train_batch_start",

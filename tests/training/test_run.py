@@ -33,7 +33,6 @@ EPOCHS = (
     "task.validations=3",
 )  # validates after 4, 8, 12, 14
 EXACT = ("attention=hnas", "model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
-FILES = {*runs.FILES, "sentencepiece.model", "samples/validation.txt"}
 
 
 @functools.cache
@@ -103,11 +102,6 @@ def updates_an_epoch(*overrides):
 
 
 # what a run leaves behind
-
-
-def test_a_run_leaves_exactly_the_promised_files():
-    run = runs.finished_run()
-    assert {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()} == FILES
 
 
 def test_a_summary_holds_the_promised_fields():
@@ -285,17 +279,6 @@ def test_training_stops_when_validations_stop_improving(tmp_path):
 # scoring again
 
 
-def test_eval_repeats_the_validation_scores_exactly(monkeypatch, tmp_path):
-    run = runs.copied_run(tmp_path)
-    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
-    record = json.loads((run / "eval_validation.json").read_text())
-    for name, value in scores_of(run).items():
-        assert record[name] == value
-    assert record["typed"] == {}
-    assert (record["checkpoint"], record["step"]) == ("best", 4)
-    assert (run / "eval_validation.txt").read_text() == (run / "samples/validation.txt").read_text()
-
-
 def test_eval_with_other_settings_records_them_and_overwrites_nothing(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path)
     before = summary_of(run)
@@ -348,20 +331,18 @@ def test_the_same_seed_gives_bit_equal_parameters_and_another_seed_others(tmp_pa
     assert "model.tokens.weight" in names
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "callbacks.attention_stats.every_n_steps=0",
-        "callbacks.attention_stats.every_n_steps=1",
-        "callbacks.learned_scalars.every_n_steps=3",
-        "callbacks.progress.samples=0",
-        "task.rouge_pairs=0",
-        "task.validations=4",
-        "data.num_workers=1",
-    ],
+LESS = ("callbacks.attention_stats.every_n_steps=0", "callbacks.progress.samples=0", "task.rouge_pairs=0")
+MORE = (
+    "callbacks.attention_stats.every_n_steps=1",
+    "callbacks.learned_scalars.every_n_steps=3",
+    "task.validations=4",
+    "data.num_workers=1",
 )
-def test_looking_more_or_less_does_not_change_what_is_trained(tmp_path, setting):
-    runs.tiny_run(tmp_path, "attention=hnas", setting)
+
+
+@pytest.mark.parametrize("settings", [LESS, MORE], ids=["less", "more"])
+def test_looking_more_or_less_does_not_change_what_is_trained(tmp_path, settings):
+    runs.tiny_run(tmp_path, "attention=hnas", *settings)
     assert runs.unequal(runs.parameters(runs.finished_run()), runs.parameters(tmp_path)) == []
 
 
@@ -423,16 +404,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, at):
     runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
     assert_same_training(uninterrupted(*EPOCHS), tmp_path / "second")
     assert scores_of(uninterrupted(*EPOCHS)) == scores_of(tmp_path / "second")
-
-
-@pytest.mark.parametrize("at", ["mid-epoch", "validation"])
-def test_a_stopped_run_goes_on_with_whole_curves(monkeypatch, tmp_path, at):
-    step = {"mid-epoch": 3, "validation": 4}[at]
-    stopped(monkeypatch, tmp_path / "first", lambda trainer, index: trainer.global_step == step, *EPOCHS)
-    runs.tiny_run(tmp_path / "second", *EPOCHS, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt")
-    (rows, curve), (expected_rows, expected_curve) = history(tmp_path / "second"), history(uninterrupted(*EPOCHS))
-    assert curve == expected_curve
-    assert rows == expected_rows
+    assert history(tmp_path / "second") == history(uninterrupted(*EPOCHS))
 
 
 @pytest.mark.parametrize("folder", ["another", slow("the same")])
@@ -516,35 +488,6 @@ def test_the_best_model_survives_a_resume_into_another_folder(monkeypatch, tmp_p
 
 
 # dividing a batch
-
-
-@pytest.mark.numerical
-def test_accumulation_changes_memory_and_not_the_result(tmp_path):
-    for pieces in (1, 4):
-        runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}")
-    ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "4")]
-    assert_close(*ends, rtol=1e-7, atol=1e-9)
-    assert runs.unequal(*ends) != []  # or nothing was divided
-    assert_close(
-        scores_of(tmp_path / "1")["metrics"]["loss"], scores_of(tmp_path / "4")["metrics"]["loss"], rtol=1e-5, atol=0
-    )
-
-
-def test_two_processes_share_each_update_and_give_the_result_of_one(tmp_path):
-    runs.tiny_run(tmp_path / "one", *EXACT)
-    summary = runs.tiny_run(tmp_path / "two", *EXACT, "trainer.strategy=ddp_fork", "trainer.devices=2")
-    ends = [runs.parameters(tmp_path / folder) for folder in ("one", "two")]
-    assert_close(*ends, rtol=1e-7, atol=1e-9)
-    assert runs.unequal(*ends) != []  # or nothing was divided
-    for column in ("val/loss", "val/rouge1", "hybrid_weights/encoder/0"):
-        assert_close(runs.logged(tmp_path / "one", column), runs.logged(tmp_path / "two", column), rtol=1e-6, atol=1e-6)
-    assert_close(
-        scores_of(tmp_path / "one")["metrics"]["loss"],
-        scores_of(tmp_path / "two")["metrics"]["loss"],
-        rtol=1e-5,
-        atol=0,
-    )
-    assert summary["state"] == "finished"
 
 
 @pytest.mark.slow

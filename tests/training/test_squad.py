@@ -8,18 +8,14 @@ from pathlib import Path
 
 import pytest
 import runs
-import torch
-import torch.nn.functional as F
-from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.cli import train as front
-from attnorm.data.sampler import MicroBatch, TokenBatches
+from attnorm.data.sampler import TokenBatches
 from attnorm.run.scalars import read_csv
 from attnorm.tasks.task import task_of
 from attnorm.training import console
 from attnorm.training.module import TrainingModule
-from attnorm.training.run_folder import load_weights
 from attnorm.training.train import train
 
 EXACT = ("model.dropout=0", "trainer.precision=64-true")  # so that only rounding can differ
@@ -29,7 +25,6 @@ TRAINED = (
     "callbacks.attention_stats.every_n_steps=0",
 )  # long enough for some answers
 IMPOSSIBLE = 4  # of the 12 validation questions
-FILES = {*runs.FILES, "tokenizer.json", "samples/validation.predictions.json"}
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +98,6 @@ def official(monkeypatch, *arguments):
 # what a run leaves behind
 
 
-def test_a_run_leaves_exactly_the_promised_files():
-    assert runs.files_of(runs.finished_run("squad")) == FILES
-
-
 def test_a_summary_has_loss_exact_match_and_f1(answering):
     summary = runs.summary_of(answering)
     assert (summary["task"], summary["attention"], summary["state"]) == ("squad", "softmax", "finished")
@@ -136,35 +127,6 @@ def test_answers_are_pieces_of_their_context(answering):
             assert predictions[qa["id"]] and predictions[qa["id"]] in paragraph["context"]
 
 
-@pytest.mark.numerical
-def test_the_loss_is_that_of_the_windows_one_by_one(answering):
-    recipe = task_of(runs.tiny(task="squad"))
-    split = recipe.splits()["validation"]
-    model = recipe.model(split.tokenizer).eval()
-    load_weights(model, answering / "checkpoints/best.ckpt")
-    losses = []
-    with torch.no_grad():
-        for row in range(len(split)):
-            batch = recipe.collator(split)[MicroBatch([row], 1)]
-            scores = model(batch["ids"], batch["types"])[0]
-            targets = (split.rows[row]["start"], split.rows[row]["end"])
-            losses += [F.cross_entropy(scores[:, which], torch.tensor(target)) for which, target in enumerate(targets)]
-    close = rounding(torch.float32, depth=2, size=64)  # a layer and the scores of at most 64 places
-    assert metrics_of(answering)["loss"] == pytest.approx(torch.stack(losses).mean().item(), rel=close)
-
-
-def test_the_best_model_is_that_of_the_highest_f1_not_of_the_lowest_loss(monkeypatch, tmp_path):
-    planned = {"val/f1": {2: 40.0, 4: 30.0}, "val/loss": {2: 5.0, 4: 1.0}}
-    original = TrainingModule.log
-
-    def log(self, name, value, *arguments, **options):
-        value = planned.get(name, {}).get(self.trainer.global_step, value)
-        return original(self, name, value, *arguments, **options)
-
-    monkeypatch.setattr(TrainingModule, "log", log)
-    assert runs.tiny_run(tmp_path, task="squad")["best_step"] == 2
-
-
 def test_patience_waits_for_f1(monkeypatch, tmp_path):
     original = TrainingModule.log
 
@@ -178,20 +140,6 @@ def test_patience_waits_for_f1(monkeypatch, tmp_path):
 
 
 # scoring again
-
-
-def test_eval_repeats_scores_and_answers_exactly(monkeypatch, tmp_path):
-    run = runs.copied_run(tmp_path, "squad")
-    assert runs.call(monkeypatch, "eval", f"run={run}") == 0
-    record = json.loads((run / "eval_validation.json").read_text())
-    for name, value in runs.summary_of(run)["validation"].items():
-        assert record[name] == value
-    assert predictions_of(run, "eval_validation.predictions.json") == predictions_of(run)
-    assert runs.files_of(run) - FILES == {
-        "eval_validation.json",
-        "eval_validation.predictions.json",
-        "predictions/eval_validation.parquet",
-    }
 
 
 def test_the_official_score_of_the_written_answers_is_that_of_the_run(monkeypatch, answering):
@@ -296,25 +244,6 @@ def test_the_official_score_of_version_2_is_that_of_the_run(monkeypatch, doubtin
 
 
 # the same again
-
-
-def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path):
-    long = ("attention=hnas", "task.max_steps=8", "data.batch_tokens=400")
-    runs.tiny_run(tmp_path / "straight", *long, task="squad")
-    runs.stopped(monkeypatch, tmp_path / "first", 3, *long, task="squad")
-    runs.tiny_run(tmp_path / "second", *long, f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt", task="squad")
-    assert runs.different_ends(tmp_path / "straight", tmp_path / "second") == []
-    names = ("straight", "second")
-    assert predictions_of(tmp_path / names[0]) == predictions_of(tmp_path / names[1])
-
-
-@pytest.mark.numerical
-def test_accumulation_changes_memory_and_not_the_result(tmp_path):
-    for pieces in (1, 2):
-        runs.tiny_run(tmp_path / str(pieces), *EXACT, f"trainer.accumulate_grad_batches={pieces}", task="squad")
-    ends = [runs.parameters(tmp_path / pieces) for pieces in ("1", "2")]
-    assert_close(*ends, rtol=1e-7, atol=1e-9)
-    assert runs.unequal(*ends) != []
 
 
 @pytest.mark.slow
