@@ -650,7 +650,7 @@ def test_the_command_prints_scores_verdicts_and_plans(monkeypatch, tmp_path, cap
         (["against={}", "level=95"], "level=95: allowed: numbers above 0 and below 1"),
         (["against={}", "split=dev"], "split=dev: allowed: auto, test, validation"),
         (["against={}", "plan=0"], "plan=0: allowed: numbers above 0"),
-        (["against={}", "data.max_valid=3"], "data.max_valid: cannot be set here"),
+        (["against={}", "data.max_valid=3"], "data.max_valid=3: attnorm compare has no such option; it has against"),
         (["against={}/nothing"], "nothing: no run folder there"),
         (["nowhere"], "nowhere: expected key=value; the keys are baseline, against, metric, split, level, plan\n"),
     ],

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from datasets import Dataset
-from lab.tokenizer import Characters
 
 from attnorm.data.sampler import MicroBatch
+from attnorm.skeleton.lab.tokenizer import Characters
 from attnorm.tasks.documents.task import DocumentCollator, DocumentFeaturizer
 
 TEXTS = {"text": ["ab c. d!", "a", ". b? . c d e f"], "label": ["x", "y", "x"], "id": ["0", "1", "2"]}

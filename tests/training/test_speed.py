@@ -129,7 +129,7 @@ def test_an_unknown_peak_leaves_out_the_column(monkeypatch, tmp_path):
 
 def parts(*overrides: str, task: str) -> tuple[TaskModule, ResumableLoader]:
     """The module and the training loader of a tiny run."""
-    cfg = runs.tiny(*overrides, task=task).settings
+    cfg = runs.tiny(*overrides, task=task)
     made = task_of(cfg)
     splits = made.splits()
     tokenizer = splits["train"].tokenizer
