@@ -18,14 +18,14 @@ if capability in RUNS:
     for variable, value in zip(VARIABLES, values, strict=True):
         os.environ.setdefault(variable, value)
 
-WHOLE_RUNS = {"training", "losses", "faults"}  # folders in tests/
+WHOLE_RUNS = {"cli", "config", "faults", "losses", "run", "training"}  # folders in tests/
 STARTERS = {"tiny_run", "finished_run", "copied_run", "stopped", "command", "subprocess"}  # of tests/runs.py, or Python
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         uses = {*item.function.__code__.co_names, *item.fixturenames} if isinstance(item, pytest.Function) else set()
-        if WHOLE_RUNS & {*item.path.parts} or STARTERS & uses:
+        if WHOLE_RUNS & {*item.path.relative_to(item.config.rootpath).parts} or STARTERS & uses:
             item.add_marker(pytest.mark.training)
 
 

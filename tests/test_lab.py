@@ -63,6 +63,7 @@ def test_every_part_can_come_from_outside(folder):
         assert git_state() == before
 
 
+@pytest.mark.slow
 def test_a_new_folder_trains_at_once(monkeypatch, tmp_path):
     """Without options, with its own normalizer, from the command and from Python, and its test passes."""
     monkeypatch.chdir(tmp_path)

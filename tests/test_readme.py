@@ -20,6 +20,7 @@ import torch
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_up_runs import make_runs
+from marks import slow
 from safetensors.torch import save_file
 from test_house import BELOW
 
@@ -67,7 +68,7 @@ COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*{VERB}\b[^`\n]*")
 TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip install ", "pre-commit ")
 REAL = (  # those that are run, tiny
     "python train.py attention=hnas task=gigaword",
-    "attnorm train -m attention=softmax,dnas,hnas seed=1,2,3",
+    slow("attnorm train -m attention=softmax,dnas,hnas seed=1,2,3"),  # a process for each of its jobs
     "attnorm train debug=fdr",
 )
 
