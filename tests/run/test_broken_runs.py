@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from attnorm.analysis.arms import read_folder
 from attnorm.analysis.scores import example_table
-from attnorm.cli.train import check_settings
+from attnorm.cli.start import check_settings
 from attnorm.config.resume import recorded_settings
 from attnorm.errors import CheckpointError, ConfigError, RunError
 from attnorm.run.config_file import REQUIRED_GROUPS, read_config

@@ -16,7 +16,7 @@ import yaml
 from marks import slow
 
 from attnorm.cli.resume import resume_in
-from attnorm.cli.train import check_settings
+from attnorm.cli.start import check_settings
 from attnorm.errors import ConfigError, RunError
 from attnorm.run.key import run_key
 from attnorm.run.resume import newest_good

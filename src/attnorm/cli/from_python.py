@@ -54,22 +54,11 @@ def typed(settings: Mapping[str, object], group: str = "") -> Iterator[str]:
 
 def train_new(arguments: list[str], config_dir: Path | None) -> Path:
     """Trains with these arguments, and returns the run folder."""
-    from attnorm.analysis.figures import draw_run
-    from attnorm.cli.resume import continued
-    from attnorm.cli.train import check_settings, plain_settings
-    from attnorm.config.arguments import AUTO, as_typed
-    from attnorm.training.run_folder import claim_folder
-    from attnorm.training.train import train as train_in
+    from attnorm.cli.start import start_composed
+    from attnorm.config.arguments import as_typed
 
     cfg, run = composed(arguments, config_dir)
-    settings, overrides = plain_settings(cfg), as_typed(arguments)
-    checked = check_settings(settings, overrides=overrides)
-    if checked.resume == AUTO:
-        checked = check_settings({**settings, **continued(checked)}, overrides=overrides)
-    continues = checked.resume not in (None, AUTO)
-    folder = Path(str(checked.resume)) if continues else claim_folder(run, checked.ckpt_path)
-    train_in(checked, folder, overrides, draw=draw_run)
-    return folder
+    return start_composed(cfg, run, as_typed(arguments))
 
 
 def composed(arguments: list[str], config_dir: Path | None) -> tuple["DictConfig", Path]:

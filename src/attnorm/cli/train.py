@@ -14,8 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from attnorm.choices import own_folder
 from attnorm.cli.errors import completing, dashed, exit_code, to_the_end
-from attnorm.cli.resume import continued, resume_in
-from attnorm.config.arguments import AUTO, as_typed, readable, register_attention, run_to_resume, wrong_choices
+from attnorm.cli.resume import resume_in
+from attnorm.cli.start import check_settings, plain_settings, start_composed
+from attnorm.config.arguments import as_typed, readable, register_attention, run_to_resume, wrong_choices
 from attnorm.errors import ConfigError, Problem
 from attnorm.resolved import ResolvedConfig
 
@@ -90,45 +91,14 @@ def train_in(run: Path, cfg: DictConfig, overrides: Sequence[str]) -> None:
 
     quiet_libraries()
     try:
-        settings = plain_settings(cfg)
-        config = check_settings(settings, overrides)
-        if config.resume == AUTO and (changes := continued(config)):
-            config = check_settings({**settings, **changes}, overrides)
-        start(config, run, overrides)
+        start_composed(cfg, run, overrides)
     finally:
         remove_if_empty(run)  # under torchrun every rank's Hydra makes a folder of its own
-
-
-def start(config: ResolvedConfig, run: Path, overrides: Sequence[str]) -> None:
-    """Trains in the folder `run`, or in the folder of the run that continues."""
-    from attnorm.analysis.figures import draw_run
-    from attnorm.training.run_folder import claim_folder
-    from attnorm.training.train import train
-
-    continues = config.resume not in (None, AUTO)
-    folder = Path(str(config.resume)) if continues else claim_folder(run, config.ckpt_path)
-    train(config, folder, overrides, draw=draw_run)
 
 
 def check_composed(cfg: DictConfig, overrides: Sequence[str] = ()) -> ResolvedConfig:
     """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
     return check_settings(plain_settings(cfg), overrides)
-
-
-def plain_settings(cfg: DictConfig) -> dict[str, Any]:
-    """The settings of a composed configuration. Raises ConfigError if one that must be given is missing."""
-    missing = sorted(OmegaConf.missing_keys(cfg))
-    if missing:
-        raise ConfigError([Problem(key, f"must be given, as in {key}=<value>") for key in missing])
-    settings: Any = OmegaConf.to_container(cfg, resolve=True)
-    return settings
-
-
-def check_settings(settings: dict[str, Any], overrides: Sequence[str] = ()) -> ResolvedConfig:
-    """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
-    from attnorm.config.resolve import resolve
-
-    return resolve(settings, overrides)
 
 
 def remove_if_empty(folder: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnorm.cli.from_python import composed
-from attnorm.cli.train import check_settings, plain_settings
+from attnorm.cli.start import check_settings, plain_settings
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import Interrupted
