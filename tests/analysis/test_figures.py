@@ -77,7 +77,7 @@ def test_curves_of_shares_say_how_fast_they_could_move_and_what_one_half_does_no
     (run / "mix_softmax.csv").write_text((run / "hybrid_weights.csv").read_text())
     (run / "temperature.csv").write_text((run / "hybrid_weights.csv").read_text())
     draw_run(run)
-    titles = [figure.get_suptitle() for figure in drawn]
+    titles = [" ".join(figure.get_suptitle().split("\n")) for figure in drawn]
     for name in ("hybrid weights", "shares of the members", "temperature"):
         [title] = [title for title in titles if name in title]
         assert "hybrid_lr_factor=10" in title and (NO_EVIDENCE in title) == (name != "temperature")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from attnorm.analysis.notebook import Figure, FigureSet
 
+NOTE = NO_EVIDENCE.replace(": ", ":\n")  # in two lines, so that it fits above a single panel
 DECADES = 12  # maximum range of a logarithmic axis; underflow would extend it to 1e-45 and below
 
 MIX = "mix_"  # start of the names of the shares of the members of a mix
@@ -56,7 +57,7 @@ def draw_learned_scalar(name: str, rows: Rows, cfg: dict) -> "Figure":
     rows: of ``<name>.csv``. There is one panel per stack, one colour per layer and one line per head.
     """
     words = name.replace("_", " ")
-    caption = f"{words}\n{rates_of(cfg)}" + f"\n{NO_EVIDENCE}" * is_share(name)
+    caption = f"{words}\n{rates_of(cfg)}" + f"\n{NOTE}" * is_share(name)
     figure, panels = draw_stacks([Quantity(words, stacks_of(rows, "value"))], caption, cfg)
     if all(0 <= float(row["value"]) <= 1 for row in rows):  # shares: a small change should look small
         for axes in panels[0]:
@@ -70,7 +71,7 @@ def draw_shares(members: dict[str, Rows], cfg: dict) -> "Figure":
     members: the rows of ``mix_<member>.csv`` by member.
     """
     quantities = [Quantity(f"share of {member}", stacks_of(rows, "value")) for member, rows in members.items()]
-    figure, panels = draw_stacks(quantities, f"shares of the members\n{rates_of(cfg)}\n{NO_EVIDENCE}", cfg)
+    figure, panels = draw_stacks(quantities, f"shares of the members\n{rates_of(cfg)}\n{NOTE}", cfg)
     for axes in panels.flat:
         axes.set_ylim(-0.02, 1.02)
     return figure
