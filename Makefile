@@ -25,7 +25,7 @@ train: setup
 test: setup $(VENV)/.encoder
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-# The unit tests: nothing is trained and no other process is started. Under a minute on two cores, so run them often.
+# The unit tests: nothing is trained and no other process is started. About three minutes on two cores.
 # Tests with the marker `training` are left out (tests/conftest.py sets it), and so is the longest of the others, the
 # property suite on every normalizer: the formulas of all normalizers are still checked against independent references.
 SUITE := tests/attention/test_testing.py::test_a_normalizer_of_ours_keeps_its_promises
