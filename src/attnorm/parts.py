@@ -51,7 +51,7 @@ class Problems(list[str]):
             self.append(problem if key_of(problem) else Problem.about(group, problem))
 
     def class_of(self, group: str, settings: Mapping[str, Any], base: type | None = None) -> Any:
-        """The class that a group names; None, with its problem added, if there is none."""
+        """Returns the class that a group names, or adds its problem and returns None."""
         try:
             return class_of(group, settings, base)
         except ConfigError as error:

@@ -165,7 +165,7 @@ def test_every_file_composes_alone_and_is_sound(needed, file):
     cfg = OmegaConf.to_container(composed, resolve=True)
     record = front.check_composed(composed).settings
     assert front.check_settings(copy.deepcopy(record)).settings == record  # a record resolves to itself
-    assert record.keys() >= cfg.keys() - {"experiment", "debug", "hparams_search"}
+    assert record.keys() >= cfg.keys() - {"experiment", "debug"}
 
 
 def test_a_file_that_is_only_a_base_is_refused_with_a_message():

@@ -1,4 +1,4 @@
-"""Starting a run whose settings have been composed: they are checked, and a run of them may continue."""
+"""Starting a run whose settings have been composed, or continuing the unfinished run that has the same settings."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +15,10 @@ FINISHED = "finished"
 
 
 def start_composed(cfg: DictConfig, run: Path, overrides: Sequence[str]) -> Path:
-    """Checks a composed configuration and trains. Returns the run folder: `run`, or with `resume=auto` that of the run
-    that continues."""
+    """Checks a composed configuration, trains and returns the run folder.
+
+    run: the folder of a new run. With `resume=auto`, the run may continue in another one.
+    """
     settings = plain_settings(cfg)
     config = check_settings(settings, overrides)
     if config.resume == AUTO and (changes := continued(config)):

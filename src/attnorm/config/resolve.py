@@ -49,14 +49,14 @@ GROUPS = (  # of keys that every run has
     *("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler"),
     *("trainer", "run", "callbacks", "logger", "paths"),
 )
-OF_LIGHTNING = ("trainer", "callbacks", "logger")  # groups that cannot be checked without importing Lightning
+LIGHTNING_GROUPS = ("trainer", "callbacks", "logger")  # groups that cannot be checked without importing Lightning
 
 
 def resolve(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> ResolvedConfig:
     """The configuration of a run that trains. Raises ConfigError with every problem of the settings.
 
     Lightning takes seconds to import. If other groups than its own have problems, these are reported without it, unless
-    the user typed keys of its groups: all problems of what was typed are reported together.
+    the user typed keys of its groups: then the problems of all groups are reported together.
 
     settings: the composed values. overrides: those of the command line, "key=value".
     """
@@ -73,7 +73,7 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> Resol
         problems += check_resume(config, problems)
     callbacks: dict[str, Part] = {}
     loggers: dict[str, Part] = {}
-    if not problems or any(override.key_or_group.split(".")[0] in OF_LIGHTNING for override in typed):
+    if not problems or any(override.key_or_group.split(".")[0] in LIGHTNING_GROUPS for override in typed):
         callbacks = read_entries("callbacks", settings["callbacks"], problems)
         loggers = read_entries("logger", settings["logger"], problems)
         trainer = check_trainer(trainer, problems)
@@ -214,7 +214,7 @@ def read(
 
 
 def unknown_keys(settings: Mapping[str, Any], task: type[Task] | None) -> Iterator[Problem]:
-    """Keys at the top level that nothing reads."""
+    """Yields a problem for each key at the top level that no part of a run reads."""
     names, groups = names_of(RunConfig), (*GROUPS, *(task.groups if task else ()))
     for key in settings:
         if key not in names and key not in groups and (task or not isinstance(settings[key], dict)):

@@ -164,7 +164,7 @@ def load_pretrained(model: torch.nn.Module, init: str) -> LoadReport:
 
 
 def describe(filled: LoadReport, init: str) -> str:
-    """What was loaded, what starts anew and what was left, a few lines for the screen."""
+    """Lists the tensors that were loaded, initialized randomly and not used, in a few lines."""
 
     def grouped(names: list[str]) -> str:
         groups = dict.fromkeys(".".join(part for part in name.split(".") if not part.isdigit()) for name in names)
