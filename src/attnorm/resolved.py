@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -22,7 +23,7 @@ class RunConfig:
 
     seed:      of parameters, dropout and the order of examples.
     tags:      words to find the run by.
-    ckpt_path: the checkpoint from which a new run starts.
+    ckpt_path: a checkpoint; a new run starts with a copy of it and of the curves of its run.
     resume:    the run folder in which a run continues, or "auto" for the newest one of the same settings.
     """
 
@@ -159,6 +160,7 @@ class ResolvedConfig(Mapping[str, Any]):
     model_class: the class of the model. model: its options, an instance of its `Config`, or else a namespace.
     attention:   the attention tables, which name every site of the model. label: the name that a run is filed under.
     sites:       the attention sites of the model, each with whether it is autoregressive.
+    checkpoint:  from which training continues: one in the folder `resume`, or `ckpt_path`. None for the beginning.
 
     A finished run is evaluated without the parts of training: `optimization`, `callbacks` and `loggers` are empty then.
     """
@@ -187,11 +189,17 @@ class ResolvedConfig(Mapping[str, Any]):
     optimization: Any = None
     callbacks: Mapping[str, Part] = field(default_factory=dict)
     loggers: Mapping[str, Part] = field(default_factory=dict)
+    checkpoint: Path | None = None
 
     @property
     def max_steps(self) -> int | None:
         """The limit of updates: trainer.max_steps, or task.max_steps if the trainer has no limit at all."""
         return self.trainer.max_steps or (None if self.trainer.max_epochs else self.task.max_steps)
+
+    @property
+    def continues(self) -> bool:
+        """Whether this is a run that continues in its folder, and not a new one."""
+        return self.resume not in (None, "auto")
 
     def __getitem__(self, key: str) -> Any:
         return self.settings[key]

@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import re
+import shutil
 
 import pytest
 import runs
@@ -230,12 +231,16 @@ def test_every_reader_refuses_a_damaged_checkpoint_and_names_the_intact_one(
     assert re.search(rf"intact in that folder: .*{other}\.ckpt", line)
 
 
-def test_a_run_is_not_resumed_beside_a_best_checkpoint_that_could_not_be_loaded_at_its_end(tmp_path):
+def test_a_run_is_not_resumed_beside_a_best_checkpoint_that_could_not_be_scored_at_its_end(tmp_path):
     run = runs.copied_run(tmp_path)
     flip(run / "checkpoints/best.ckpt", 20_000)
     typed = ("attention=hnas", f"ckpt_path={run}/checkpoints/last.ckpt")
-    with pytest.raises(CheckpointError, match=r"best\.ckpt: damaged.*intact in that folder: last\.ckpt"):
+    with pytest.raises(ConfigError, match=r"best\.ckpt: damaged.*intact in that folder: last\.ckpt"):
         runs.tiny_run(tmp_path / "resumed", *typed)
+    shutil.copy(runs.finished_run("mlm") / "checkpoints/best.ckpt", run / "checkpoints")
+    with pytest.raises(ConfigError, match=r"the run being resumed (?s:.*)ckpt_path=.*best\.ckpt"):
+        runs.tiny_run(tmp_path / "resumed", *typed)
+    assert not (tmp_path / "resumed").exists()
     (run / "checkpoints/best.ckpt").unlink()
     assert runs.tiny_run(tmp_path / "resumed", *typed)["steps"] == 4
 

@@ -200,22 +200,43 @@ def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypa
     assert runs.same_run(straight, run)
 
 
-@pytest.mark.parametrize("call", [slow(1), 2, slow(3)])
-def test_a_run_killed_while_it_takes_over_checkpoints_loses_none(monkeypatch, tmp_path, call):
-    typed = (
-        *SHORT,
-        "run.keep_best=2",
-        "task.validations=4",
-        "optimizer.lr=1e-30",
-    )  # all validations are equal, so the first two are best
+@pytest.mark.parametrize(
+    ("name", "call"), [slow("replace_by_copy", 1), ("replace_by_copy", 3), slow("write_text", 1), ("cut_history", 1)]
+)
+def test_a_run_killed_while_it_copies_another_is_none_yet_or_can_be_resumed(monkeypatch, tmp_path, name, call):
+    equal = "optimizer.lr=1e-30"  # all validations are equal, so the first two are best
+    typed = (*SHORT, "run.keep_best=2", "task.validations=4", equal)
     runs.tiny_run(tmp_path / "whole", *typed)
     first = runs.stopped(monkeypatch, tmp_path / "first", 9, *typed)
+    before = {path: (first / path).read_bytes() for path in runs.files_of(first)}
     alone = f"ckpt_path={first}/checkpoints/last.ckpt"
-    run = crashed(monkeypatch, tmp_path / "run", run_folder, "replace_by_copy", call, *typed, alone)
-    resume(run)
+    run = crashed(monkeypatch, tmp_path / "run", run_folder, name, call, *typed, alone)
+    if name == "cut_history":  # its settings are recorded, and so it has all copies
+        shutil.move(first, tmp_path / "elsewhere")
+        resume(run)
+        assert yaml.safe_load((run / "config.yaml").read_text())["ckpt_path"] == alone.removeprefix("ckpt_path=")
+    else:
+        assert state_of(run) == RunState.ABSENT
+        assert {path: (first / path).read_bytes() for path in runs.files_of(first)} == before
+        run = tmp_path / "again"
+        runs.tiny_run(run, *typed, alone)
     assert runs.different_ends(tmp_path / "whole", run) == []
+    assert runs.metric_rows(run) == runs.metric_rows(tmp_path / "whole")
     for name in ("best", "best_2"):
         assert runs.load(run, name)["global_step"] == runs.load(tmp_path / "whole", name)["global_step"]
+
+
+def test_a_copied_run_that_has_lost_its_checkpoints_does_not_start_again(monkeypatch, tmp_path):
+    first = runs.stopped(monkeypatch, tmp_path / "first", 3, *SHORT)
+    runs.tiny_run(tmp_path / "run", *SHORT, f"ckpt_path={first}/checkpoints/last.ckpt")
+    for path in (
+        *(tmp_path / "run/checkpoints").iterdir(),
+        tmp_path / "run/metrics.csv",
+        tmp_path / "run/summary.json",
+    ):
+        path.unlink()
+    with pytest.raises(RunError, match=r"has started from .*first.*, but .*run/checkpoints has no checkpoints"):
+        resume(tmp_path / "run")
 
 
 def test_a_run_that_failed_while_it_was_scored_is_scored_again(monkeypatch, tmp_path, straight):
@@ -397,6 +418,7 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
         ("~callbacks.nothing", "~callbacks.nothing: the run being resumed has no such entry to remove"),
         ("~callbacks", "~callbacks: the run being resumed has no such entry to remove"),
         ("hydra.run.dir=/tmp/x", "hydra.run.dir=/tmp/x: cannot be set when a run continues in its folder"),
+        ("ckpt_path=/tmp/x", "ckpt_path=/tmp/x: cannot be set when a run continues in its folder"),
     ],
 )
 def test_settings_that_decide_the_training_may_not_change(monkeypatch, tmp_path, typed, words):

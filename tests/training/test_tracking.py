@@ -18,13 +18,14 @@ from pytorch_lightning.loggers import Logger
 
 import attnorm
 from attnorm.analysis.figures import draw_run
+from attnorm.cli.resume import resume_in
 from attnorm.resolved import leaves
 from attnorm.run.scalars import read_csv
 from attnorm.training import loggers as tracking
 from attnorm.training import run_loggers
 from attnorm.training import train as training
 from attnorm.training.callbacks.throughput import Throughput
-from attnorm.training.csv_table import CsvTable, continue_history
+from attnorm.training.csv_table import CsvTable, cut_history
 from attnorm.training.loggers import MetricsFile, has_wandb_key, markdown_table, thin
 from attnorm.training.train import train
 
@@ -97,34 +98,22 @@ def test_a_metrics_file_drops_lightnings_own_step_and_keeps_ours(tmp_path):
 STEPS = [{"step": step, "loss": step / 10} for step in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("folder", ["another", "the same"])
-def test_a_history_is_cut_behind_the_checkpoint(tmp_path, folder):
-    old = tmp_path / "old"
-    old.mkdir()
-    table(old / "metrics.csv", STEPS)
-    new = old if folder == "the same" else tmp_path / "new"
-    new.mkdir(exist_ok=True)
-    continue_history(old, new, 2, ("metrics.csv", "not_there.csv"))
-    assert [row["step"] for row in read_csv(new / "metrics.csv")] == ["1", "2"]
-    table(new / "metrics.csv", [{"step": 3, "loss": 9}])
-    assert [row["loss"] for row in read_csv(new / "metrics.csv")] == ["0.1", "0.2", "9"]
-    assert not (new / "not_there.csv").exists()
-    if folder == "another":
-        assert len(read_csv(old / "metrics.csv")) == 4  # the old run's own record stays
+def test_a_history_is_cut_behind_the_checkpoint(tmp_path):
+    path = tmp_path / "metrics.csv"
+    table(path, STEPS)
+    cut_history([path, tmp_path / "not_there.csv"], 2)
+    assert [row["step"] for row in read_csv(path)] == ["1", "2"]
+    table(path, [{"step": 3, "loss": 9}])
+    assert [row["loss"] for row in read_csv(path)] == ["0.1", "0.2", "9"]
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_history_keeps_its_columns_and_rows_as_they_were(tmp_path):
-    (tmp_path / "old").mkdir()
-    (tmp_path / "new").mkdir()
-    table(tmp_path / "old/metrics.csv", [{"step": 0, "a": 1}, {"step": 1, "b": 0.30000000000000004}])
-    continue_history(tmp_path / "old", tmp_path / "new", 9, ("metrics.csv",))
-    assert (tmp_path / "new/metrics.csv").read_text() == (tmp_path / "old/metrics.csv").read_text()
-
-
-def test_a_checkpoint_outside_a_run_folder_has_no_history(tmp_path):
-    (tmp_path / "new").mkdir()
-    continue_history(tmp_path, tmp_path / "new", 5, ("metrics.csv",))
-    assert list((tmp_path / "new").iterdir()) == []
+    path = tmp_path / "metrics.csv"
+    table(path, [{"step": 0, "a": 1}, {"step": 1, "b": 0.30000000000000004}])
+    before = path.read_text()
+    cut_history([path], 9)
+    assert path.read_text() == before
 
 
 # wandb and TensorBoard
@@ -521,10 +510,16 @@ def test_a_resumed_run_continues_its_curves_and_its_wandb_run(nobody, monkeypatc
     assert [image.step for image in events.Images("figures/attention")] == [3]
     assert list(wandb.files("figures/attention")) == [3]
     assert (wandb.exits, wandb.runs[0].run_group) == ([1], "")
-    new = old if folder == "the same" else tmp_path / "new"
-    best = f"ckpt_path={old}/checkpoints/best.ckpt"  # of update 2, before the last update that was logged
-    assert runs.load(old, "best")["global_step"] == 2
-    runs.tiny_run(new, "attention=hnas", "logger=many", best)
+    assert runs.load(old, "best")["global_step"] == 2  # before the last update that was logged
+    if folder == "another":
+        new, before = tmp_path / "new", {path: (old / path).read_bytes() for path in runs.files_of(old)}
+        runs.tiny_run(new, "attention=hnas", "logger=many", f"ckpt_path={old}/checkpoints/best.ckpt")
+        assert {path: (old / path).read_bytes() for path in runs.files_of(old)} == before
+    else:
+        new = old
+        for name in ("last", "previous"):
+            (old / f"checkpoints/{name}.ckpt").unlink()
+        resume_in(old, runs.CONF, [f"resume={old}"])
     events = events_of(new / "tensorboard")
     for name, curve in curves(new).items():
         assert [event.step for event in events.Scalars(name)] == list(curve), name

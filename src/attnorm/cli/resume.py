@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from attnorm.cli.errors import to_the_end
-from attnorm.cli.start import FINISHED, check_settings, checkpoint_of, start
-from attnorm.run.state import read_json
+from attnorm.cli.start import check_settings, checkpoint_of, start
+from attnorm.run.state import RunState, read_json, state_of
 
 
 @to_the_end()
@@ -22,12 +22,11 @@ def resume_in(folder: Path, conf: Path, arguments: list[str]) -> int:
 
     quiet_libraries()
     settings, changes = recorded_settings(folder, arguments, conf)
-    checkpoint = decided_by_first("checkpoint", lambda: checkpoint_of(folder, settings, bool(changes)))
-    if checkpoint == FINISHED:
+    if decided_by_first("state", lambda: state_of(folder)) == RunState.FINISHED and not changes:
         if is_first_rank():
             print(f"resume={folder}: this run is finished")
         return 0
-    settings["ckpt_path"] = checkpoint or None
+    checkpoint = checkpoint_of(folder)
     overrides = [*(read_json(folder / "environment.json").get("overrides") or []), *changes]
-    start(check_settings(settings, changes), folder, overrides)
+    start(check_settings(settings, changes, checkpoint), folder, overrides)
     return 0

@@ -1,6 +1,6 @@
 """Starting a run whose settings have been composed, or continuing the unfinished run that has the same settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from attnorm.config.arguments import AUTO
 from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.resolved import ResolvedConfig
-from attnorm.run.state import RunState, is_running, state_of
-
-FINISHED = "finished"
+from attnorm.run.state import is_running
 
 
 def start_composed(cfg: DictConfig, run: Path, overrides: Sequence[str]) -> Path:
@@ -21,8 +19,8 @@ def start_composed(cfg: DictConfig, run: Path, overrides: Sequence[str]) -> Path
     """
     settings = plain_settings(cfg)
     config = check_settings(settings, overrides)
-    if config.resume == AUTO and (changes := continued(config)):
-        config = check_settings({**settings, **changes}, overrides)
+    if config.resume == AUTO and (folder := unfinished(config)):
+        config = check_settings({**settings, "resume": str(folder)}, overrides, checkpoint_of(folder))
     return start(config, run, overrides)
 
 
@@ -32,8 +30,7 @@ def start(config: ResolvedConfig, run: Path, overrides: Sequence[str]) -> Path:
     from attnorm.training.run_folder import claim_folder
     from attnorm.training.train import train
 
-    continues = config.resume not in (None, AUTO)
-    folder = Path(str(config.resume)) if continues else claim_folder(run, config.ckpt_path)
+    folder = Path(str(config.resume)) if config.continues else claim_folder(run)
     train(config, folder, overrides, draw=draw_run)
     return folder
 
@@ -47,29 +44,37 @@ def plain_settings(cfg: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def check_settings(settings: dict[str, Any], overrides: Sequence[str] = ()) -> ResolvedConfig:
-    """The checked configuration; raises ConfigError with all its problems. overrides: those of the command line."""
+def check_settings(
+    settings: dict[str, Any], overrides: Sequence[str] = (), checkpoint: Path | None = None
+) -> ResolvedConfig:
+    """The checked configuration; raises ConfigError with all its problems.
+
+    overrides: those of the command line. checkpoint: the one in the folder `resume` from which the run continues.
+    """
     from attnorm.config.resolve import resolve
 
-    return resolve(settings, overrides)
+    return resolve(settings, overrides, checkpoint)
 
 
-def checkpoint_of(folder: Path, settings: Mapping[str, Any], is_changed: bool) -> str:
-    """The checkpoint from which a run continues, "" to start from the beginning, or FINISHED.
+def checkpoint_of(folder: Path) -> Path | None:
+    """The checkpoint from which the run in a folder continues; None for the beginning. The first rank decides.
 
-    Raises RunError if the run is still going.
+    Raises RunError if the run is still going, or has lost its checkpoints.
     """
     from attnorm.run.resume import newest_good
+    from attnorm.training.rendezvous import decided_by_first
 
-    if is_running(folder):
-        raise RunError(f"resume={folder}: this run is still going")
-    if state_of(folder) == RunState.FINISHED and not is_changed:
-        return FINISHED
-    return str(newest_good(folder) or settings["ckpt_path"] or "")
+    def decide() -> str:
+        if is_running(folder):
+            raise RunError(f"resume={folder}: this run is still going")
+        return str(newest_good(folder) or "")
+
+    checkpoint = decided_by_first("checkpoint", decide)
+    return Path(checkpoint) if checkpoint else None
 
 
-def continued(config: ResolvedConfig) -> Mapping[str, Any]:
-    """The settings `resume` and `ckpt_path` with which `resume=auto` continues; none of them for a new run."""
+def unfinished(config: ResolvedConfig) -> Path | None:
+    """The folder of the run that `resume=auto` continues; None for a new run."""
     from attnorm.run.resume import newest_unfinished
     from attnorm.training.environment import is_first_rank
     from attnorm.training.rendezvous import decided_by_first
@@ -78,7 +83,4 @@ def continued(config: ResolvedConfig) -> Mapping[str, Any]:
     if is_first_rank():
         none = "there is no unfinished run with these settings, so a new one starts"
         print(f"resume=auto: {f'continuing {folder}' if folder else none}", flush=True)
-    if not folder:
-        return {}
-    checkpoint = decided_by_first("checkpoint", lambda: checkpoint_of(Path(folder), config.settings, is_changed=False))
-    return {"resume": folder, "ckpt_path": checkpoint or None}
+    return Path(folder) if folder else None

@@ -11,6 +11,7 @@ from attnorm.choices import choices
 from attnorm.errors import Problem, RunError
 from attnorm.parts import Problems
 from attnorm.resolved import ResolvedConfig, TrainerConfig
+from attnorm.run.checkpoint import best_checkpoints
 from attnorm.run.config_file import FILE
 from attnorm.run.opened_folder import opened
 from attnorm.run.resume import changed_settings
@@ -78,16 +79,21 @@ def check_update_size(data: Mapping[str, Any], trainer: TrainerConfig) -> Iterat
         yield Problem("trainer.accumulate_grad_batches", message, parts)
 
 
-def check_resume(config: ResolvedConfig, problems: Problems) -> list[str]:
-    """What keeps a run from resuming `ckpt_path`: no such file, a damaged one, or one of another run."""
-    path = config.ckpt_path
-    if path is None or not problems.is_valid("ckpt_path", "model._target_", "attention", "task"):
+def check_resume(config: ResolvedConfig, checkpoint: Path, problems: Problems) -> list[str]:
+    """What keeps a run from continuing from a checkpoint: no such file, a damaged one, or one of another run.
+
+    The same is asked of the best checkpoints beside it, of which a new run gets copies.
+    """
+    if not problems.is_valid("ckpt_path", "model._target_", "attention", "task"):
         return []
-    if not Path(path).is_file():
-        return [Problem("ckpt_path", "no such file", path)]
+    if not checkpoint.is_file():
+        return [Problem("ckpt_path", "no such file", checkpoint)]
     try:
-        if (Path(path).parent.parent / FILE).is_file():
-            opened(Path(path).parent.parent)
-        return changed_settings(config.settings, Path(path))
+        if (checkpoint.parent.parent / FILE).is_file():
+            opened(checkpoint.parent.parent)
+        changed = changed_settings(config.settings, checkpoint)
+        for path in () if changed or config.continues else best_checkpoints(checkpoint.parent):
+            changed += changed_settings(config.settings, path)
+        return changed
     except RunError as error:
         return [Problem.about("ckpt_path", f"ckpt_path={error}")]

@@ -20,10 +20,7 @@ from attnorm.schema import call, read_options
 
 FACTS = {
     "callbacks": ("run_folder", "monitor", "mode"),
-    "logger": (
-        *("run_folder", "save_dir", "run_name", "tags", "config", "group"),
-        *("entry", "resumed_run", "first_step"),
-    ),
+    "logger": ("run_folder", "save_dir", "run_name", "tags", "config", "group", "entry", "first_step"),
 }
 NOT_CALLBACKS = {  # classes of Lightning that cannot be callbacks of a run, with the reason
     "ProgressBar": "a run has a progress bar of its own; use callbacks.progress.bar",

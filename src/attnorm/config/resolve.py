@@ -5,6 +5,7 @@ Each part reads its own keys: a key is valid if and only if the part that is con
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -52,25 +53,30 @@ GROUPS = (  # of keys that every run has
 LIGHTNING_GROUPS = ("trainer", "callbacks", "logger")  # groups that cannot be checked without importing Lightning
 
 
-def resolve(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> ResolvedConfig:
+def resolve(
+    settings: Mapping[str, Any], overrides: Sequence[str] = (), checkpoint: Path | None = None
+) -> ResolvedConfig:
     """The configuration of a run that trains. Raises ConfigError with every problem of the settings.
 
     Lightning takes seconds to import. If other groups than its own have problems, these are reported without it, unless
     the user typed keys of its groups: then the problems of all groups are reported together.
 
-    settings: the composed values. overrides: those of the command line, "key=value".
+    settings: the composed values. overrides: those of the command line, "key=value". checkpoint: the one in the folder
+    `resume` from which the run continues.
     """
     problems, typed = Problems(), OverridesParser.create().parse_overrides(list(overrides))
     settings, task = completed(with_defaults(settings), problems)
-    settings = resolve_init(settings)
+    if checkpoint is None and isinstance(settings["ckpt_path"], str):
+        checkpoint = Path(settings["ckpt_path"])
+    settings = resolve_init(settings, checkpoint)
     config = read(settings, task, problems, ("train", "validation"), typed)
     optimization = read_optimization(settings["optimizer"], settings["scheduler"], problems)
     run = problems.typed("run", RunSettings, settings["run"])
     trainer = read_trainer(settings["trainer"], problems)
     if problems.is_valid("trainer", "data"):
         problems += check_update_size(settings["data"], trainer)
-    if config is not None:
-        problems += check_resume(config, problems)
+    if config is not None and checkpoint is not None:
+        problems += check_resume(config, checkpoint, problems)
     callbacks: dict[str, Part] = {}
     loggers: dict[str, Part] = {}
     if not problems or any(override.key_or_group.split(".")[0] in LIGHTNING_GROUPS for override in typed):
@@ -79,7 +85,7 @@ def resolve(settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> Resol
         trainer = check_trainer(trainer, problems)
     if problems or config is None:
         raise ConfigError([with_owners(problem, settings) for problem in problems])
-    config = replace(config, run=run, trainer=trainer, optimization=optimization)
+    config = replace(config, run=run, trainer=trainer, optimization=optimization, checkpoint=checkpoint)
     return replace(config, callbacks=callbacks, loggers=loggers)
 
 

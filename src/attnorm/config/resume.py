@@ -57,7 +57,7 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
 def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:
     """Applies one override to a recorded configuration, and yields a problem if it cannot be applied."""
     key, value = override.key_or_group, None if override.is_delete() else override.value()
-    if override.is_sweep_override() or key.startswith("hydra."):
+    if override.is_sweep_override() or key == "ckpt_path" or key.startswith("hydra."):
         yield Problem(key, "cannot be set when a run continues in its folder", value)
     elif override.is_delete():
         group, _, name = key.rpartition(".")

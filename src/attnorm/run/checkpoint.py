@@ -83,10 +83,14 @@ def best_file(folder: Path, place: int = 0) -> Path:
 
 def checkpoints_of(folder: Path) -> list[Path]:
     """The checkpoints of a run that exist: last.ckpt, previous.ckpt, best.ckpt, best_2.ckpt, ..."""
+    latest = (folder / f"{LAST}.ckpt", folder / f"{PREVIOUS}.ckpt")
+    return [*(path for path in latest if path.exists()), *best_checkpoints(folder)]
+
+
+def best_checkpoints(folder: Path) -> list[Path]:
+    """The best checkpoints of a run that exist: best.ckpt, best_2.ckpt, ..."""
     numbered = sorted(folder.glob(f"{BEST}_*.ckpt"), key=lambda path: (len(path.name), path.name))
-    return [
-        path for path in (*(folder / f"{name}.ckpt" for name in (LAST, PREVIOUS, BEST)), *numbered) if path.exists()
-    ]
+    return [path for path in (folder / f"{BEST}.ckpt", *numbered) if path.exists()]
 
 
 def intact(folder: Path) -> list[str]:

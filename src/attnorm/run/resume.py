@@ -121,11 +121,12 @@ def newest_good(folder: Path) -> Path | None:
         reasons.append(f"{path}: this is a checkpoint of another run: {foreign[0]}")
     if files:
         raise RunError(f"resume={folder}: none of its checkpoints can be used: {'; '.join(reasons)}")
-    start = cfg.get("ckpt_path")  # a run that starts from a checkpoint takes over its curves first
-    if (step := last_logged(folder)) > (max(0, _update(Path(start))) if start else 0):
+    step, copied = last_logged(folder), cfg.get("ckpt_path")  # which is copied before the settings are recorded
+    if step or copied:
         raise RunError(
-            f"resume={folder}: the run has logged update {step:,}, but {folder / 'checkpoints'} has no checkpoints. Is "
-            "a disk missing? To train from the beginning, start a new run"
+            f"resume={folder}: the run has {f'logged update {step:,}' if step else f'started from {copied}'}, but "
+            f"{folder / 'checkpoints'} has no checkpoints. Is a disk missing? To train from the beginning, start a new "
+            "run"
         )
     return None
 

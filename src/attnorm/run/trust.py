@@ -21,7 +21,7 @@ IMPORTED = ("task", "model", "data", "tokenizer")  # for an evaluation: never op
 TRAINING_PARTS = ("torch.optim.", "pytorch_lightning.callbacks.", "pytorch_lightning.loggers.")  # may be named as well
 VARIABLE = "ATTNORM_TRUST"  # top-level packages, separated by commas
 WRITING = ("callbacks", "logger")  # groups whose parts may be told where to write
-PLACES = re.compile("dir|folder|location|path|root|resumed_run|uri|url")  # in the names of such options
+PLACES = re.compile("dir|folder|location|path|root|uri|url")  # in the names of such options
 VERBS_OF_OWN_SETTINGS = ("train", "sweep")  # commands whose settings are those of the user
 
 

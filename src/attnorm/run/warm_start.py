@@ -25,12 +25,13 @@ SHAPE = (  # what the weights decide
 )
 
 
-def resolve_init(cfg: dict) -> dict:
+def resolve_init(cfg: dict, checkpoint: Path | None = None) -> dict:
     """The configuration with the shape and the tokenizer of `model.init`, if it names weights to start from.
 
-    A tokenizer.file that was typed is kept. For a resumed run, both are read from its folder, because the weights that
-    it started from may no longer be there. Raises ConfigError, with all problems, if the folder does not have weights,
-    if the model asks for more positions than the weights have, or if the tokenizer is another one.
+    A tokenizer.file that was typed is kept. If the run continues from a checkpoint, both are read from the folder of
+    the checkpoint, because the weights that it started from may no longer be there. Raises ConfigError, with all
+    problems, if the folder does not have weights, if the model asks for more positions than the weights have, or if
+    the tokenizer is another one.
     """
     model, tokenizer = cfg["model"], cfg["tokenizer"]
     if not isinstance(model.get("init"), str):
@@ -39,14 +40,14 @@ def resolve_init(cfg: dict) -> dict:
     if "encoder_layers" not in model:
         raise ConfigError([Problem.about("model.init", f"{key}: this model cannot start from trained weights")])
     try:
-        folder = resumed(cfg)
-        if folder is None:
-            folder = folder_of(model["init"])
+        resumed = checkpoint is not None and is_run(checkpoint.parent.parent)
+        folder = checkpoint.parent.parent if checkpoint and resumed else folder_of(model["init"])
+        if not resumed:
             check_weights(folder)
         there, kind = shape_of(folder), tokenizer_there(folder)
     except ValueError as error:
         raise ConfigError([f"{key}: {error}"]) from error
-    if tokenizer.get("file") is None or (resumed(cfg) and not Path(str(tokenizer["file"])).exists()):
+    if tokenizer.get("file") is None or (resumed and not Path(str(tokenizer["file"])).exists()):
         kept = {"lowercase": tokenizer.get("lowercase")} if kind is WordPiece else {}
         tokenizer = {TARGET: f"{kind.__module__}.{kind.__qualname__}", "file": str(folder), **kept}
     problems = []
@@ -73,14 +74,6 @@ def resolve_init(cfg: dict) -> dict:
     if "decoder_layers" in model:
         shape["decoder_layers"] = there.get("decoder_layers") or shape["encoder_layers"]
     return {**cfg, "model": {**model, **shape}, "tokenizer": tokenizer}
-
-
-def resumed(cfg: dict) -> Path | None:
-    """The folder of the run that `ckpt_path` resumes; None for a new run."""
-    if not isinstance(cfg["ckpt_path"], str):
-        return None
-    folder = Path(cfg["ckpt_path"]).parent.parent
-    return folder if is_run(folder) else None
 
 
 def pieces_of(tokenizer: dict) -> int:

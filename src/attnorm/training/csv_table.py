@@ -2,6 +2,7 @@
 
 import csv
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from attnorm.run.scalars import read_csv
@@ -37,16 +38,16 @@ class CsvTable:
         os.replace(unfinished, self.path)
 
 
-def continue_history(old_run: Path, run: Path, step: int, names: tuple[str, ...]) -> None:
-    """Starts the CSV files of a resumed run with what the old run recorded up to `step`, so that curves are whole.
+def cut_history(paths: Iterable[Path], step: int) -> None:
+    """Removes from CSV files what was recorded after the update `step`, so that a run can continue them.
 
     A last line without an end, which a killed process may have left, is dropped.
     """
-    for name in names:
-        if (old_run / name).exists():
-            rows, is_whole = read_csv(old_run / name), (old_run / name).read_bytes().endswith(b"\n")
+    for path in paths:
+        if path.exists():
+            rows, is_whole = read_csv(path), path.read_bytes().endswith(b"\n")
             kept = [row for row in (rows if is_whole else rows[:-1]) if int(row["step"]) <= step]
-            table = CsvTable(run / name)
+            table = CsvTable(path)
             table.columns = list(kept[0]) if kept else []
             table.write(kept) if kept else table.path.unlink(missing_ok=True)
 

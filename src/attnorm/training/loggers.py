@@ -8,7 +8,6 @@ import netrc
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -101,19 +100,13 @@ def samples_text(samples: Samples) -> str:
 class TensorBoard(TensorBoardLogger):
     """Event files in <run folder>/<entry>, where `entry` is the name of this entry in the group `logger`.
 
-    A resumed run takes over the event files of the run that it resumes. What they recorded from `first_step` on,
-    after the checkpoint, is hidden.
+    A run that continues adds a file to those that are there. What they recorded from `first_step` on, after the
+    checkpoint, is hidden.
     """
 
-    def __init__(
-        self, run_folder: Path, entry: str = "tensorboard", resumed_run: Path | None = None, first_step: int = 0
-    ):
+    def __init__(self, run_folder: Path, entry: str = "tensorboard", first_step: int = 0):
         super().__init__(run_folder, name=entry, version="", default_hp_metric=False, purge_step=first_step or None)
         self.first_step = first_step
-        if resumed_run is not None and resumed_run.resolve() != run_folder.resolve():
-            Path(self.log_dir).mkdir(parents=True, exist_ok=True)
-            for events in (resumed_run / entry).glob("events.out.tfevents.*"):
-                shutil.copy(events, self.log_dir)
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -192,7 +185,6 @@ class Wandb(WandbLogger):
     """Weights & Biases: one run per run folder, which a resumed run continues.
 
     entry:          name of this entry in the group `logger`; the id of the run is in <run folder>/<entry>_id.txt.
-    resumed_run:    the run folder that is being resumed; its wandb run is continued.
     project, entity: of wandb. mode: "online" or "offline"; None: online if there is an API key.
     group:          the sweep that the run belongs to.
     """
@@ -203,7 +195,6 @@ class Wandb(WandbLogger):
         run_name: str,
         tags: list[str],
         entry: str = "wandb",
-        resumed_run: Path | None = None,
         project: Text = "attnorm",
         entity: Text | None = None,
         mode: Literal["online", "offline"] | None = None,
@@ -212,7 +203,7 @@ class Wandb(WandbLogger):
         super().__init__(
             project=project,
             entity=entity,
-            id=wandb_id(f"{entry}_id.txt", run_folder, resumed_run),
+            id=wandb_id(run_folder / f"{entry}_id.txt"),
             name=run_name,
             tags=tags,
             save_dir=run_folder,
@@ -269,16 +260,12 @@ def thin(points: Sequence[tuple[int, float]], most: int) -> Sequence[tuple[int, 
     return [points[round(index * (len(points) - 1) / max(1, most - 1))] for index in range(most)]
 
 
-def wandb_id(name: str, run_folder: Path, resumed_run: Path | None) -> str:
-    """The id in the file `name` of the run folder, otherwise that of the resumed run, otherwise a new one.
-
-    It is written at once, before wandb starts, so that a run that is killed can be resumed.
-    """
-    folders = [run_folder] if resumed_run is None else [run_folder, resumed_run]
-    known = [path.read_text().strip() for folder in folders if (path := folder / name).exists()]
-    run_id = known[0] if known else secrets.token_hex(4)
-    (run_folder / name).write_text(run_id + "\n")
-    return run_id
+def wandb_id(file: Path) -> str:
+    """The id in a file, otherwise a new one, which is written at once, before wandb starts, so that a run that is
+    killed can be resumed."""
+    if not file.exists():
+        file.write_text(f"{secrets.token_hex(4)}\n")
+    return file.read_text().strip()
 
 
 def has_wandb_key() -> bool:

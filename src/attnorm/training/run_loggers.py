@@ -49,6 +49,8 @@ class RunLoggers(pl.Callback):
         """Starts the loggers, on the first rank; the other ranks have none."""
         if not is_first_rank():
             return []
+        if not self.cfg.loggers:
+            return [self.metrics_file]
         facts = {
             "run_folder": self.run_folder,
             "save_dir": self.run_folder,
@@ -56,21 +58,12 @@ class RunLoggers(pl.Callback):
             "tags": self.cfg.tags,
             "config": self.cfg.settings,
             "group": os.environ.get("WANDB_RUN_GROUP"),  # which a sweep sets for its jobs
+            "first_step": read_checkpoint(self.cfg.checkpoint)["global_step"] + 1 if self.cfg.checkpoint else 0,
         }
-        self.others = build_entries(self.cfg.loggers, **facts, **self._resumed())
+        self.others = build_entries(self.cfg.loggers, **facts)
         for logger in self.others:
             logger.log_hyperparams(self.cfg.settings)
         return [self.metrics_file, *self.others]
-
-    def _resumed(self) -> dict[str, Any]:
-        """The folder of the run that is being resumed, and the first update that this run makes."""
-        if not self.cfg.ckpt_path or not self.cfg.loggers:
-            return {"resumed_run": None, "first_step": 0}
-        checkpoint = Path(self.cfg.ckpt_path)
-        return {
-            "resumed_run": checkpoint.parent.parent,
-            "first_step": read_checkpoint(checkpoint)["global_step"] + 1,
-        }
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         self._detach(trainer)

@@ -38,7 +38,7 @@ from attnorm.training.datamodule import TaskDataModule
 from attnorm.training.environment import is_first_rank
 from attnorm.training.module import TrainingModule
 from attnorm.training.profiler import profiled
-from attnorm.training.run_folder import load_weights, resume_history, start_record
+from attnorm.training.run_folder import load_weights, own_checkpoint, restore_history, start_record
 from attnorm.training.run_log import RunLog
 from attnorm.training.run_loggers import RunLoggers
 from attnorm.training.slurm import requeued
@@ -87,6 +87,7 @@ def train(
         RunLoggers(config, run_folder, draw) as loggers,
         OutOfMemory(config) as memory,
     ):
+        checkpoint = own_checkpoint(config, run_folder)
         if is_first:
             start_record(config, run_folder, list(overrides))
             console.show_start(config, overrides, run_folder / FILE)
@@ -103,12 +104,14 @@ def train(
         trainer = build_trainer(config, run_folder, task_module, loggers.open(), watching, stop)
         data = TaskDataModule(task, splits)
         updates = set_length(trainer, data)
-        keep_run_record(task, trainer, module, data, updates, run_folder)
+        keep_run_record(task, trainer, module, data, updates)
+        if is_first and checkpoint is not None:
+            restore_history(checkpoint, run_folder, model, config.trainer.precision)
         summary |= describe_parts(task, model, data)
         if is_first:
             console.show_plan(summary, config.data.batch_tokens, updates)
         with profiled(trainer):
-            fit(trainer, module, data, config.ckpt_path)
+            fit(trainer, module, data, checkpoint)
         if trainer.is_global_zero and not config.trainer.fast_dev_run:
             keep_best(run_folder / "checkpoints")
         summary |= describe_length(trainer, data, updates, run_folder)
@@ -123,7 +126,7 @@ def train(
     return summary.get("best_value")
 
 
-def fit(trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, checkpoint: str | None) -> None:
+def fit(trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, checkpoint: Path | None) -> None:
     """Trains. Raises CheckpointError if Lightning cannot restore the state that is in the checkpoint."""
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
@@ -145,7 +148,7 @@ def keep_data_facts(task: Task, splits: dict[str, Split], run_folder: Path) -> N
 def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module:
     """The model before its first update: from the weights that `model.init` names, unless a checkpoint follows."""
     model, start = task.model(tokenizer), task.cfg.start.init
-    if start and not task.cfg.ckpt_path:
+    if start and task.cfg.checkpoint is None:
         filled = warm_start.load_pretrained(model, start)
         if show:
             console.show_lines(warm_start.describe(filled, start))
@@ -153,21 +156,19 @@ def build_model(task: Task, tokenizer: Tokenizer, show: bool) -> torch.nn.Module
 
 
 def keep_run_record(
-    task: Task, trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, updates: int, run_folder: Path
+    task: Task, trainer: pl.Trainer, module: TrainingModule, data: TaskDataModule, updates: int
 ) -> None:
-    """Stores in every checkpoint what a resumed run must agree with. If this run is resumed, compares it with
-    its checkpoint, and takes over the history of the run."""
+    """Stores in every checkpoint what a run that continues from it must agree with, and compares this run with the
+    checkpoint from which it continues."""
     cfg, tokenizer = task.cfg, data.splits["train"].tokenizer
     record = RunRecord(deciding(cfg.settings), task.data_fingerprints(data.splits), tokenizer, updates)
     trainer.callbacks.insert(0, record)  # type: ignore[attr-defined]  # set by Lightning
-    if cfg.ckpt_path:
-        record.check(Path(cfg.ckpt_path), module.optimization)
-        if is_first_rank():
-            resume_history(Path(cfg.ckpt_path), run_folder, module.model, cfg.trainer.precision)
+    if cfg.checkpoint is not None:
+        record.check(cfg.checkpoint, module.optimization)
 
 
 def keep_best(folder: Path) -> None:
-    """Makes last.ckpt the best one if a resumed run has none: its checkpoint came without the run's best.ckpt.
+    """Copies last.ckpt to best.ckpt if there is no best.ckpt: a checkpoint may have been moved without it.
 
     Raises ConfigError if the run has not made a single update.
     """
