@@ -239,7 +239,8 @@ def test_own_parts_are_never_in_the_folder_of_a_run_or_of_a_sweep(monkeypatch, i
     (in_folder / inside).mkdir(parents=True, exist_ok=True)
     (in_folder / inside / "own_part.py").write_text("class Part: ...\n")
     if kind == "run":
-        (in_folder / "config.yaml").write_text('{"seed": 1, task: {name: a}, model: {}, attention: {}, data: {}}')
+        groups = "task: {name: a}, model: {}, attention: {}, data: {}, optimizer: {lr: 1}"
+        (in_folder / "config.yaml").write_text(f'{{"seed": 1, {groups}}}')
     else:
         (in_folder / "jobs.jsonl").touch()
     monkeypatch.chdir(in_folder / inside)

@@ -229,12 +229,9 @@ def test_a_run_killed_while_it_copies_another_is_none_yet_or_can_be_resumed(monk
 def test_a_copied_run_that_has_lost_its_checkpoints_does_not_start_again(monkeypatch, tmp_path):
     first = runs.stopped(monkeypatch, tmp_path / "first", 3, *SHORT)
     runs.tiny_run(tmp_path / "run", *SHORT, f"ckpt_path={first}/checkpoints/last.ckpt")
-    for path in (
-        *(tmp_path / "run/checkpoints").iterdir(),
-        tmp_path / "run/metrics.csv",
-        tmp_path / "run/summary.json",
-    ):
-        path.unlink()
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    for name in ("metrics.csv", "summary.json"):
+        (tmp_path / "run" / name).unlink()
     with pytest.raises(RunError, match=r"has started from .*first.*, but .*run/checkpoints has no checkpoints"):
         resume(tmp_path / "run")
 

@@ -221,4 +221,4 @@ def load_run(folder: str | Path, *, checkpoint: str = BEST, trust_code: bool = F
     Raises RunError for a folder that is not a run's, and ConfigError for one that names code that is not trusted.
     """
     folder = Path(folder)
-    return Run(folder, read_run(folder, trust_code).plain(), checkpoint)
+    return Run(folder, read_run(folder, trust_code), checkpoint)

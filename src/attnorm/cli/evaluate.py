@@ -13,7 +13,6 @@ from attnorm.data.sources.base import Source
 from attnorm.errors import ConfigError
 from attnorm.parts import TARGET, names_of
 from attnorm.resolved import ResolvedConfig
-from attnorm.run.config_file import Recorded
 from attnorm.run.integrity import recorded_digest
 from attnorm.run.opening import open_run, read_run
 from attnorm.schema import Text
@@ -80,7 +79,7 @@ def evaluate(arguments: list[str], conf: Path) -> None:
     progress.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
 
 
-def cleaner(trained: Recorded, cfg: ResolvedConfig) -> Source:
+def cleaner(trained: dict[str, Any], cfg: ResolvedConfig) -> Source:
     """The source whose cleaning a run keeps: its own, also with `data=<another source>`; its options may be changed.
 
     trained: the configuration that the run was trained with; cfg: the one that is asked for now.
@@ -91,7 +90,7 @@ def cleaner(trained: Recorded, cfg: ResolvedConfig) -> Source:
 
 def configurations(
     run: Path, command: Command[Any], conf: Path, splits: tuple[str, ...] = ()
-) -> tuple[Recorded, ResolvedConfig]:
+) -> tuple[dict[str, Any], ResolvedConfig]:
     """A run's configuration, as it was trained and with the overrides applied. splits: as in `resolve_recorded`."""
     recorded = read_run(run, command.settings.trust_code, [key for key, _ in command.changes])
     return recorded, resolve_recorded(changed(recorded, command.changes, conf), splits)

@@ -1,6 +1,6 @@
 """Opening a run folder: its recorded configuration, changed by overrides; the current defaults play no part."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,16 @@ from attnorm.errors import ConfigError
 from attnorm.imports import nearest
 from attnorm.parts import class_of, names_of
 from attnorm.resolved import CleaningConfig, DataConfig, leaves
-from attnorm.run.config_file import Recorded
 from attnorm.tasks.task import Task
 
 OVERRIDABLE = ("data", "paths")  # what a finished run can be scored with anew, besides `scoring` of its task
 SHARED = (*names_of(DataConfig), *names_of(CleaningConfig))
 
 
-def changed(recorded: Recorded, changes: Sequence[tuple[str, Any]], conf: Path) -> Recorded:
+def changed(recorded: Mapping[str, Any], changes: Sequence[tuple[str, Any]], conf: Path) -> dict[str, Any]:
     """The run's configuration with the overrides applied. `data=<source>` takes that source's file from conf/data, but
     keeps how the run cleaned its text and cut its batches. Raises ConfigError for a key that is not there."""
-    cfg = OmegaConf.create(escaped(recorded.plain()))
+    cfg = OmegaConf.create(escaped(recorded))
     problems: list[str] = []
     allowed = [*OVERRIDABLE, *class_of("task", recorded["task"], Task).scoring]
     for key, value in sorted(changes, key=lambda change: "." in change[0]):  # groups first
@@ -41,7 +40,7 @@ def changed(recorded: Recorded, changes: Sequence[tuple[str, Any]], conf: Path) 
     missing = [f"{key}: must be given, as in {key}=<value>" for key in OmegaConf.missing_keys(cfg)]
     if problems or missing:
         raise ConfigError(problems + missing)
-    return Recorded({**plain(cfg), "ckpt_path": None, "resume": None}, recorded.path)  # nothing is resumed here
+    return {**plain(cfg), "ckpt_path": None, "resume": None}  # nothing is resumed here
 
 
 def plain(cfg: Any, resolve: bool = True) -> dict[str, Any]:

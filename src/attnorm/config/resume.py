@@ -38,8 +38,7 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
         raise RunError(f"resume={folder}: no {FILE} there, so it is not a run folder")
     if not (folder / FILE).stat().st_size:
         raise RunError(f"resume={folder}: the run ended before it had recorded its settings; start it anew")
-    recorded = read_config(folder)
-    cfg = OmegaConf.create(escaped(recorded.plain()))
+    cfg = OmegaConf.create(escaped(read_config(folder)))
     problems: list[str] = []
     changes: list[str] = []
     for override in typed:
@@ -51,7 +50,8 @@ def recorded_settings(folder: Path, arguments: list[str], conf: Path) -> tuple[d
         raise ConfigError(problems)
     settings, keys = plain(cfg), [override.key_or_group for override in typed]
     check_names(settings, is_trusted, training=True, typed=keys)
-    return {**settings, "paths": own_cache(settings["paths"], is_trusted, keys), "resume": str(folder)}, changes
+    paths = own_cache(settings.get("paths", {}), is_trusted, keys)
+    return {**settings, "paths": paths, "resume": str(folder)}, changes
 
 
 def _apply(override: Override, cfg: Any, conf: Path) -> Iterator[Problem]:

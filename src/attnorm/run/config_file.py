@@ -13,7 +13,7 @@ FILE = "config.yaml"
 EVENTS = "jobs.jsonl"  # of a sweep folder
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
-REQUIRED_GROUPS = ("task", "model", "attention", "data")
+REQUIRED_GROUPS = ("task", "model", "attention", "data", "optimizer")
 TABLES = ("prior", "scorer", "bank")  # of attention
 BEFORE = {  # options of data sources that were added later, with the values that older runs were trained with
     "attnorm.data.sources.newswire.Newswire": {"difficulty": "easy"},
@@ -21,25 +21,7 @@ BEFORE = {  # options of data sources that were added later, with the values tha
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both build plain values only
 
 
-class Recorded(dict):
-    """Settings that a run recorded. Reading one that is not there is a problem of the file, not a bug."""
-
-    def __init__(self, values: dict, path: Path, prefix: str = ""):
-        super().__init__(
-            (key, Recorded(value, path, f"{prefix}{key}.") if isinstance(value, dict) else value)
-            for key, value in values.items()
-        )
-        self.path, self.prefix = path, prefix
-
-    def plain(self) -> dict:
-        """The settings in dicts of Python's own."""
-        return {key: value.plain() if isinstance(value, Recorded) else value for key, value in self.items()}
-
-    def __missing__(self, key: str) -> Any:
-        raise RunError(f"{self.path}: {self.prefix}{key} is missing")
-
-
-def read_config(folder: Path) -> Recorded:
+def read_config(folder: Path) -> dict[str, Any]:
     """The configuration that a run was trained with.
 
     A "${...}" in it is plain text: it is never resolved, since it could read the environment. Raises RunError for
@@ -49,7 +31,7 @@ def read_config(folder: Path) -> Recorded:
     return read_settings(opened(folder) / FILE)
 
 
-def read_settings(path: Path) -> Recorded:
+def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a config.yaml, see `read_config`. Whatever else is in its folder plays no part."""
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -70,22 +52,20 @@ def read_settings(path: Path) -> Recorded:
         raise RunError(f"{path}: {problem}")
     for option, value in BEFORE.get(str(config.get("data", {}).get("_target_")), {}).items():
         config["data"].setdefault(option, value)
-    return Recorded(config, path)
+    return config
 
 
 def check_events(text: str, path: Path) -> None:
-    """Raises RunError for YAML that would grow, nest without end or name a type, before anything is built from it."""
+    """Raises RunError for YAML that could not be read safely, before anything is built from it: an alias can grow
+    without end, deep nesting ends the process in libyaml, and a tag that does not fit its value is a bug in PyYAML."""
     depth = 0
     event: Any  # its kind decides which attributes it has
     for event in yaml.parse(text, Loader):
-        where = f"{path}:{event.start_mark.line + 1}"
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise RunError(f"{where}: aliases and anchors (* and &) are not allowed in a run's configuration")
-        if getattr(event, "tag", None) is not None:
-            raise RunError(f"{where}: the tag {event.tag!r} is not allowed in a run's configuration")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MOST_DEPTH:
-            raise RunError(f"{where}: nested more than {MOST_DEPTH} levels deep")
+        is_typed = getattr(event, "tag", None) is not None
+        if isinstance(event, yaml.AliasEvent) or is_typed or depth > MOST_DEPTH:
+            not_allowed = f"aliases (*), tags (!) and more than {MOST_DEPTH} levels are not allowed"
+            raise RunError(f"{path}:{event.start_mark.line + 1}: {not_allowed} in a run's configuration")
 
 
 def unlike_settings(key: str, value: Any) -> Iterator[str]:
@@ -122,6 +102,9 @@ def unlike_run(config: dict) -> Iterator[str]:
             yield f"{group} is missing"
     if type(config.get("seed")) is not int:
         yield f"seed={config.get('seed')}: expected a whole number"
+    rate = config.get("optimizer", {}).get("lr")
+    if not isinstance(rate, (int, float)):
+        yield f"optimizer.lr={rate}: expected a number"
     name = config.get("task", {}).get("name")
     if not is_name(name):
         yield f"task.name={name}: expected the name of a folder"

@@ -44,7 +44,7 @@ def learned_shares(run: Path, name: str, options: Mapping[str, Any]) -> dict[str
     """
     if not (run / FILE).is_file():
         raise ValueError(f"no {FILE} there, so it is not a run folder")
-    attention, recorded = read_config(run).plain()["attention"], recorded_scalars(run)
+    attention, recorded = read_config(run)["attention"], recorded_scalars(run)
     scalars = scalars_of(name, options)
     if name in names_in(attention):
         check_same_members(name, options, attention["options"].get(name) or {})

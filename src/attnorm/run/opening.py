@@ -10,13 +10,13 @@ from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, DataError, RunError
 from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import BEST, LAST, read_checkpoint
-from attnorm.run.config_file import FILE, Recorded, read_config
+from attnorm.run.config_file import FILE, read_config
 from attnorm.run.integrity import check_companions, check_fit, parameters_of
 from attnorm.run.trust import check_names, own_cache
 from attnorm.tasks.task import task_of
 
 
-def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()) -> Recorded:
+def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()) -> dict[str, Any]:
     """The configuration that a run was trained with.
 
     Raises ConfigError for a folder that is not a run's, and for one that names code of a package that is not trusted
@@ -28,7 +28,7 @@ def read_run(folder: Path, trust_code: bool = False, typed: Collection[str] = ()
         raise RunError(f"run={folder}: no {FILE} there, so it is not a run folder")
     cfg = read_config(folder)
     check_names(cfg, trust_code)
-    cfg["paths"] = own_cache(cfg["paths"], trust_code, typed)
+    cfg["paths"] = own_cache(cfg.get("paths", {}), trust_code, typed)
     return cfg
 
 

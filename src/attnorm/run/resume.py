@@ -107,7 +107,7 @@ def newest_good(folder: Path) -> Path | None:
     Damaged checkpoints, and those of other runs, are skipped with a warning. Raises RunError if there are checkpoints
     but none can be used.
     """
-    files, cfg, reasons = checkpoints_of(folder / "checkpoints"), read_config(folder).plain(), []
+    files, cfg, reasons = checkpoints_of(folder / "checkpoints"), read_config(folder), []
     for path in [*files[:1], *sorted(files[1:], key=_update, reverse=True)]:  # last.ckpt is the newest one
         try:
             foreign = changed_settings(cfg, path)

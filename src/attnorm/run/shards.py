@@ -123,8 +123,6 @@ def with_shards(content: dict[str, Any], path: Path, template: Template | None =
 
 def verified(shards: Any, path: Path) -> tuple[Path, dict[str, Place]]:
     """The folder of the shards, and the places of the tensors. Raises CheckpointError for a file that has changed."""
-    if not isinstance(shards, dict) or not all(isinstance(shards.get(key), dict) for key in ("files", "places")):
-        raise CheckpointError(f"{path}: not a checkpoint of a run: its description of the shards is incomplete")
     if not FOLDER.fullmatch(str(shards.get("folder"))) or METADATA not in shards["files"]:
         raise CheckpointError(f"{path}: not a checkpoint of a run: {shards.get('folder')!r} is no folder of shards")
     folder = path.parent / shards["folder"]
@@ -148,9 +146,6 @@ def read_metadata(path: Path) -> Any:
 
     with open(path, "rb") as file:
         metadata = Plain(file).load()
-    for described in metadata.state_dict_metadata.values():
-        if not hasattr(described, "size"):  # pickled objects, which a run does not save
-            raise pickle.UnpicklingError("it holds more than tensors")
     for stored in metadata.storage_data.values():
         if Path(stored.relative_path).name != stored.relative_path:
             raise pickle.UnpicklingError(f"{stored.relative_path} is not a file in the folder")

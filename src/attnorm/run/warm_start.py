@@ -115,6 +115,8 @@ def shape_of(folder: Path) -> dict:
     for name in model.keys() & known.keys():
         for problem in value_problems(f"config.yaml: model.{name}", model[name], known[name].annotation):
             raise DataError(problem)
+    for name in [name for name in ("positions", "max_source") if name not in model]:
+        raise DataError(f"config.yaml: model.{name} is missing")
     positions = model["max_source"] if model["positions"] == "learned" else None
     pieces = tokenizer_there(folder).load(folder).vocab_size
     defaults = {"norm_eps": 1e-5, "type_vocab_size": 0, "residual": True}  # of runs whose model had no such key

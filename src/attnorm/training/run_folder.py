@@ -17,7 +17,7 @@ from attnorm.run.checkpoint import (
     replace_by_copy,
     sweep_unfinished,
 )
-from attnorm.run.integrity import check_fit, check_types, parameters_of
+from attnorm.run.integrity import check_fit, parameters_of
 from attnorm.run.opened_folder import opened
 from attnorm.run.scalars import file_of
 from attnorm.run.state import PROGRESS, read_json
@@ -105,7 +105,7 @@ def own_checkpoint(cfg: ResolvedConfig, run: Path) -> Path | None:
     return cfg.checkpoint if cfg.checkpoint is None or cfg.continues else run / "checkpoints" / f"{LAST}.ckpt"
 
 
-def restore_history(checkpoint: Path, run: Path, model: torch.nn.Module, precision: object) -> None:
+def restore_history(checkpoint: Path, run: Path, model: torch.nn.Module) -> None:
     """Takes a run folder back to the update of one of its checkpoints: its curves, and last.ckpt.
 
     The run then has the right last.ckpt before it saves one, and also if it has no update left to make. Raises
@@ -113,7 +113,6 @@ def restore_history(checkpoint: Path, run: Path, model: torch.nn.Module, precisi
     """
     content, last = read_checkpoint(checkpoint), run / "checkpoints" / f"{LAST}.ckpt"
     check_fit(model, content, checkpoint)
-    check_types(model, content, checkpoint, precision)
     scalars = [file_of(run, name) for name in learned_scalars(model)]
     cut_history([*(run / name for name in CSV_FILES), *scalars], content["global_step"])
     if row := content.get(LOGGED):

@@ -106,7 +106,7 @@ def train(
         updates = set_length(trainer, data)
         keep_run_record(task, trainer, module, data, updates)
         if is_first and checkpoint is not None:
-            restore_history(checkpoint, run_folder, model, config.trainer.precision)
+            restore_history(checkpoint, run_folder, model)
         summary |= describe_parts(task, model, data)
         if is_first:
             console.show_plan(summary, config.data.batch_tokens, updates)

@@ -8,13 +8,11 @@ import pytorch_lightning as pl
 import torch
 
 from attnorm.data.tokenizers.base import Tokenizer
-from attnorm.errors import CheckpointError, ConfigError
+from attnorm.errors import ConfigError
 from attnorm.optim import Optimization
-from attnorm.run.checkpoint import RECORD, naming_the_reason, read_resumable
+from attnorm.run.checkpoint import RECORD, read_resumable
 from attnorm.run.resume import explained
 from attnorm.tasks.ranks import Ranks
-
-ENTRIES = "optimizer_entries"  # key of a record
 
 
 class RandomStreams(pl.Callback):
@@ -97,19 +95,12 @@ class RunRecord(pl.Callback):
         }
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint[RECORD] = {**self.record, ENTRIES: entries_of(checkpoint["optimizer_states"])}
+        checkpoint[RECORD] = self.record
 
     def check(self, checkpoint: Path, optimization: Optimization) -> None:
         """Raises ConfigError if the data, the tokenizer or the learning rates are not those of the checkpoint's run."""
         content = read_resumable(checkpoint)
         before, step, found = content[RECORD], content["global_step"], []
-        with naming_the_reason(checkpoint):
-            entries = entries_of(content["optimizer_states"])
-        if before.get(ENTRIES, entries) != entries:
-            raise CheckpointError(
-                f"{checkpoint}: cannot be resumed from: its optimizer_states have {entries} entries instead of "
-                f"{before[ENTRIES]}"
-            )
         for split, fingerprint in self.record["data"].items():
             if before["data"].get(split) != fingerprint:
                 found.append(f"data: the {split} split differs from that of the run being resumed")
@@ -126,11 +117,6 @@ class RunRecord(pl.Callback):
             )
         if found:
             raise ConfigError(explained(found, checkpoint))
-
-
-def entries_of(states: list[dict[str, Any]]) -> list[int]:
-    """For how many parameters each optimizer keeps a state; 0 before the first update, and for one without a state."""
-    return [len(state["state"]) for state in states]
 
 
 def same_rates(optimization: Optimization, updates: int, planned: int, count: int) -> bool:
