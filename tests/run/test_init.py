@@ -13,13 +13,14 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnorm.cli import train as front
+from attnorm.cli.resume import resume_in
 from attnorm.data import preprocess as corpus
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
 from attnorm.models.load_weights import read_weights
 from attnorm.run import warm_start as init
 from attnorm.run.scalars import read_csv
-from attnorm.tasks.task import task_of
+from attnorm.tasks.task import Task, task_of
 from attnorm.training.train import train
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", ",", "the", "a"]
@@ -297,7 +298,12 @@ def test_a_resumed_headline_run_needs_the_weights_no_more(monkeypatch, tmp_path,
     runs.stopped(monkeypatch, tmp_path / "first", 2, *typed)
     shutil.rmtree(copy)
     go_on = f"ckpt_path={tmp_path}/first/checkpoints/last.ckpt"
-    assert runs.tiny_run(tmp_path / "second", *typed, go_on, task="gigaword")["state"] == "finished"
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="planted"):
+        patch.setattr(Task, "splits", lambda *_: (_ for _ in ()).throw(RuntimeError("planted")))
+        runs.tiny_run(tmp_path / "second", *typed, go_on, task="gigaword")
+    shutil.rmtree(tmp_path / "first")
+    assert resume_in(tmp_path / "second", runs.CONF, [f"resume={tmp_path}/second"]) == 0
+    assert runs.summary_of(tmp_path / "second")["state"] == "finished"
 
 
 # refusing

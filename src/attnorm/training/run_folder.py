@@ -17,7 +17,7 @@ from attnorm.run.checkpoint import (
     replace_by_copy,
     sweep_unfinished,
 )
-from attnorm.run.integrity import check_fit, parameters_of
+from attnorm.run.integrity import COMPANIONS, check_fit, parameters_of
 from attnorm.run.opened_folder import opened
 from attnorm.run.scalars import file_of
 from attnorm.run.state import PROGRESS, read_json
@@ -31,7 +31,7 @@ from attnorm.training.rendezvous import decided_by_first
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 CSV_FILES = ("metrics.csv", ATTENTION_FILE, *MEASURE_FILES)  # beside those of learned scalars
-COPIED = ("*.csv", "*_id.txt", "*/events.out.tfevents.*")  # what callbacks, wandb and TensorBoard continue
+COPIED = (*COMPANIONS, "*.csv", "*_id.txt", "*/events.out.tfevents.*")  # the last are those of wandb and TensorBoard
 
 
 def claim_folder(folder: Path) -> Path:
@@ -86,18 +86,19 @@ def start_record(cfg: ResolvedConfig, run: Path, overrides: list[str]) -> None:
 
 
 def copy_run(checkpoint: Path, run: Path) -> None:
-    """Copies what continuing from a checkpoint needs into the folder of a new run: the checkpoint as last.ckpt, the
-    best ones beside it and, if it is in a run folder, the files of callbacks and loggers (COPIED)."""
-    (run / "checkpoints").mkdir(exist_ok=True)
-    for path in best_checkpoints(checkpoint.parent):
-        replace_by_copy(path, run / "checkpoints" / path.name)
-    replace_by_copy(checkpoint, run / "checkpoints" / f"{LAST}.ckpt")
+    """Copies what continuing from a checkpoint needs into the folder of a new run: if it is in a run folder, the
+    tokenizer and what callbacks and loggers continue (COPIED); the best checkpoints beside it; then itself as last.ckpt.
+    """
     other = checkpoint.parent.parent
     if (other / CONFIG).is_file():
         for path in (path for pattern in COPIED for path in other.glob(pattern)):
             copy = run / path.relative_to(other)
             copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copy)
+    (run / "checkpoints").mkdir(exist_ok=True)
+    for path in best_checkpoints(checkpoint.parent):
+        replace_by_copy(path, run / "checkpoints" / path.name)
+    replace_by_copy(checkpoint, run / "checkpoints" / f"{LAST}.ckpt")
 
 
 def own_checkpoint(cfg: ResolvedConfig, run: Path) -> Path | None:
