@@ -86,9 +86,8 @@ def start_record(cfg: ResolvedConfig, run: Path, overrides: list[str]) -> None:
 
 
 def copy_run(checkpoint: Path, run: Path) -> None:
-    """Copies what continuing from a checkpoint needs into the folder of a new run: if it is in a run folder, the
-    tokenizer and what callbacks and loggers continue (COPIED); the best checkpoints beside it; then itself as last.ckpt.
-    """
+    """Copies what continuing from a checkpoint needs into the folder of a new run: from a run folder, the tokenizer and
+    what callbacks and loggers continue (COPIED); the best checkpoints beside it; and at last itself, as last.ckpt."""
     other = checkpoint.parent.parent
     if (other / CONFIG).is_file():
         for path in (path for pattern in COPIED for path in other.glob(pattern)):
