@@ -40,39 +40,39 @@ def run_compare(arguments: list[str], conf: Path) -> None:
     settings = read(arguments, CompareSettings, "attnorm compare").settings
     options: dict[str, Any] = {"metric": settings.metric, "split": settings.split, "level": settings.level}
     if settings.baseline is None:
-        found = compare(settings.against, **options)
+        comparison = compare(settings.against, **options)
     else:
-        found = compare(settings.baseline, settings.against, **options)
-    show_warnings(withheld_lines(found.withheld))
-    show_arms(found)
-    for verdict in found.verdicts:
-        if verdict.is_silent and found.withheld:
+        comparison = compare(settings.baseline, settings.against, **options)
+    show_warnings(withheld_lines(comparison.withheld))
+    show_arms(comparison)
+    for verdict in comparison.verdicts:
+        if verdict.is_silent and comparison.withheld:
             continue  # the first lines say why
         if settings.plan is None:
             show_verdict(verdict)
         else:
-            show_plan(found, verdict, settings.plan)
+            show_plan(comparison, verdict, settings.plan)
 
 
-def show_arms(found: Comparison) -> None:
+def show_arms(comparison: Comparison) -> None:
     """The scores of the arms as a table, and what a reader has to know about them."""
-    digits, name = decimals(found.metric), NAMES.get(found.metric, found.metric)
+    digits, name = decimals(comparison.metric), NAMES.get(comparison.metric, comparison.metric)
     rows = [["", name, "± over seeds", "seeds", *(it.name for it in COSTS.values())]]
-    rows += [[it.label, *cells(it, digits)] for it in found.scores]
-    rows += [
-        [simple_label(name), f"{value:,.{digits}f}", *[""] * (len(rows[0]) - 2)] for name, value in found.simple.items()
-    ]
-    kind = "" if found.is_primary else "; not the primary metric of the task"
-    title = f"{found.task}: {name} on {counted(found.examples, 'example')} of {SOURCES[found.source]}{kind}"
+    rows += [[it.label, *cells(it, digits)] for it in comparison.scores]
+    empty = [""] * (len(rows[0]) - 2)
+    rows += [[simple_label(name), f"{value:,.{digits}f}", *empty] for name, value in comparison.simple.items()]
+    kind = "" if comparison.is_primary else "; not the primary metric of the task"
+    scored = f"{counted(comparison.examples, 'example')} of {SOURCES[comparison.source]}{kind}"
+    title = f"{comparison.task}: {name} on {scored}"
     print_table(title, [list(column) for column in zip(*rows, strict=True)])
-    show_lines(*(f"left out: {line}" for it in found.scores for line in it.left_out))
-    differing = f"The arms differ in more than their attention: {', '.join(found.differing)}."
-    show_warnings([*found.notes, *found.doubts, *([differing] if found.differing else [])])
+    show_lines(*(f"left out: {line}" for it in comparison.scores for line in it.left_out))
+    differing = f"The arms differ in more than their attention: {', '.join(comparison.differing)}."
+    show_warnings([*comparison.notes, *comparison.doubts, *([differing] if comparison.differing else [])])
 
 
 def cells(scores: ArmScores, digits: int) -> list[str]:
     """The numbers of an arm as text."""
-    costs = [(scores.costs.get(name, nan), it.digits) for name, it in COSTS.items()]
+    costs = [(scores.costs.get(name, nan), cost.digits) for name, cost in COSTS.items()]
     numbers = [(scores.mean, digits), (scores.spread, digits), (len(scores.values), 0), *costs]
     return ["" if isnan(value) else f"{value:,.{places}f}" for value, places in numbers]
 

@@ -161,10 +161,10 @@ def known_keys(conf: Path) -> dict[str, list[str]]:
                 if isinstance(value, dict):
                     yield from keys(value, f"{prefix}{name}.")
 
-    found: dict[str, list[str]] = {}
+    owners: dict[str, list[str]] = {}
     for file in sorted(conf.rglob("*.yaml")):
         content: Any = OmegaConf.to_container(OmegaConf.load(file)) or {}
         is_global = file.parent == conf or "@package _global_" in file.read_text()
         for key in keys(content, "" if is_global else f"{file.parent.name}."):
-            found.setdefault(key, []).extend([] if is_global else [f"{file.parent.name}={file.stem}"])
-    return dict(sorted(found.items()))
+            owners.setdefault(key, []).extend([] if is_global else [f"{file.parent.name}={file.stem}"])
+    return dict(sorted(owners.items()))

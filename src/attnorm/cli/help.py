@@ -40,12 +40,12 @@ def chosen(conf: Path, arguments: Sequence[str]) -> dict[str, str | None]:
 
 def overridden(file: Path) -> dict[str, str]:
     """The groups that a file and its bases override: {"data": "scenes"} for `override /data: scenes`."""
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for base in with_bases(file) if file.is_file() else []:
         for entry in content(base).get("defaults", []):
             if isinstance(entry, dict):
-                found |= {key.removeprefix("override /"): name for key, name in entry.items() if "override" in key}
-    return found
+                groups |= {key.removeprefix("override /"): name for key, name in entry.items() if "override" in key}
+    return groups
 
 
 def with_bases(file: Path) -> Iterator[Path]:

@@ -117,12 +117,12 @@ def write(settings: ReportSettings, ended: bool = False) -> bool:
     return goes_on
 
 
-def show_verdicts(found: "Report") -> None:
+def show_verdicts(report: "Report") -> None:
     """The verdict on each arm in words, or one sentence on all arms of a task if there are many."""
-    for task in found.tasks:
+    for task in report.tasks:
         for line in task.withheld:
             console.print(line, style="bold yellow", markup=False)
-        verdicts = [it.sentence() for it in task.verdicts]
+        verdicts = [verdict.sentence() for verdict in task.verdicts]
         for line in verdicts if len(verdicts) <= MOST_VERDICTS else [task.headline]:
             console.print(line, markup=False)
 

@@ -39,9 +39,9 @@ def squad(keys: FileKeys) -> Results:
     path, reference = files_of(keys)
     predictions, gold = squad_metric.read_predictions(path), squad_metric.read_references(reference)
     odds = None if keys.null_odds is None else squad_metric.read_null_odds(keys.null_odds)
-    found = naming(keys, lambda: squad_metric.score(predictions, gold, odds, keys.null_threshold))
+    scores = naming(keys, lambda: squad_metric.score(predictions, gold, odds, keys.null_threshold))
     note = "best_*: of the answers that are not yet empty (a run's are in .spans.json)" if odds is not None else ""
-    return Results(Path(path).name, "questions", found.pop("total"), found, note=note)
+    return Results(Path(path).name, "questions", scores.pop("total"), scores, note=note)
 
 
 def vqa(keys: FileKeys) -> Results:
@@ -66,9 +66,9 @@ def lines(keys: FileKeys) -> Results:
         raise DataError(f"{path}: there are no lines to score")
     golds = rouge.read_references(references, path, len(texts))
     scorer = rouge.Rouge(keys.stemmer)
-    found = scorer.detailed(progress.tracked(texts, "ROUGE"), golds)
+    scores = scorer.detailed(progress.tracked(texts, "ROUGE"), golds)
     best = f"; the best F1 over {len(references)} references counts" if len(references) > 1 else ""
-    return Results(Path(path).name, "texts", len(texts), found, note=scorer.describe() + best)
+    return Results(Path(path).name, "texts", len(texts), scores, note=scorer.describe() + best)
 
 
 def files_of(keys: FileKeys) -> list[str]:

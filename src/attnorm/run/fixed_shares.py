@@ -48,21 +48,21 @@ def learned_shares(run: Path, name: str, options: Mapping[str, Any]) -> dict[str
     scalars = scalars_of(name, options)
     if name in names_in(attention):
         check_same_members(name, options, attention["options"].get(name) or {})
-    found: dict[str, list[Value | None]] = {}
+    shares: dict[str, list[Value | None]] = {}
     for layer in {row["layer"]: None for scalar in scalars for row in recorded.get(scalar, [])}:
         site, number = place_of(layer, attention)
         names = normalizers_of(attention[site])
         if short_name(names[0] if len(names) == 1 else names[number]) != name:
             continue
-        values = found.setdefault(site, [])
+        values = shares.setdefault(site, [])
         values += [None] * (number + 1 - len(values))
         if values[number] is not None:
             raise ValueError(f"several attentions of one layer at {site} have shares of their own")
         values[number] = at_the_end([of_layer(recorded[scalar], layer) for scalar in scalars], is_mix(name))
-    if not found:
+    if not shares:
         files = ", ".join(file_of(run, scalar).name for scalar in scalars)
         raise ValueError(f"the run has no learned shares of {name} ({files})")
-    return found
+    return shares
 
 
 def is_mix(name: str) -> bool:
@@ -95,7 +95,7 @@ def members_of(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
         return []
     from attnorm.attention.normalizers.mix import MEMBERS
 
-    return [{"name": it} if isinstance(it, str) else dict(it) for it in options.get("members", MEMBERS)]
+    return [{"name": member} if isinstance(member, str) else dict(member) for member in options.get("members", MEMBERS)]
 
 
 def place_of(layer: str, attention: Mapping[str, Any]) -> tuple[str, int]:

@@ -37,15 +37,15 @@ def verify(file: BinaryIO) -> None:
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - SEAL_LENGTH))
-    found = SEAL.fullmatch(file.read())
-    if found and digest(file, size - SEAL_LENGTH) != found[1].decode():
+    recorded = SEAL.fullmatch(file.read())
+    if recorded and digest(file, size - SEAL_LENGTH) != recorded[1].decode():
         raise ValueError("its checksum does not match")
     with zipfile.ZipFile(file) as archive:
-        if not found and archive.comment:
+        if not recorded and archive.comment:
             raise ValueError("its checksum cannot be read")
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):  # it could grow without end
             raise ValueError("its entries are compressed")
-        if not found and (name := archive.testzip()) is not None:
+        if not recorded and (name := archive.testzip()) is not None:
             raise ValueError(f"the checksum of {name} does not match")
     file.seek(0)
 
@@ -54,8 +54,8 @@ def recorded_digest(path: Path) -> str | None:
     """The SHA-256 that a checkpoint file states of itself, without reading the rest; None if it has none."""
     with open(path, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - SEAL_LENGTH))
-        found = SEAL.fullmatch(file.read())
-    return found[1].decode() if found else None
+        recorded = SEAL.fullmatch(file.read())
+    return recorded[1].decode() if recorded else None
 
 
 def digest(file: BinaryIO, length: int) -> str:

@@ -55,8 +55,8 @@ def changed_settings(now: Mapping[str, Any], checkpoint: Path) -> list[str]:
         raise CheckpointError(f"{checkpoint}: cannot be resumed from: its record of the run is incomplete")
     settings = deciding(now)
     with naming_the_reason(checkpoint):
-        found = list(_differences(record["settings"], settings))
-    return explained(found, checkpoint) if found else []
+        differences = list(_differences(record["settings"], settings))
+    return explained(differences, checkpoint) if differences else []
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

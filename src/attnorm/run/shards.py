@@ -48,7 +48,7 @@ def save_shards(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.tensor import DTensor
 
-    found: dict[str, Tensor] = {}
+    sharded: dict[str, Tensor] = {}
     places: dict[str, Place] = {}
 
     def without(value: Any, place: Place) -> Any:
@@ -58,8 +58,8 @@ def save_shards(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
         if isinstance(value, list):
             return [without(item, [*place, number]) for number, item in enumerate(value)]
         if isinstance(value, DTensor):
-            key = str(len(found))
-            found[key], places[key] = value, place
+            key = str(len(sharded))
+            sharded[key], places[key] = value, place
         return value
 
     rest = without(checkpoint, [])
@@ -67,7 +67,7 @@ def save_shards(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
     torch.distributed.broadcast_object_list(name)
     path, rank = folder / name[0], torch.distributed.get_rank()
     try:
-        dcp.save(found, storage_writer=dcp.FileSystemWriter(path))  # flushes each file to disk
+        dcp.save(sharded, storage_writer=dcp.FileSystemWriter(path))  # flushes each file to disk
     except dcp.CheckpointException as error:  # on every process, if one of them failed
         shutil.rmtree(path, ignore_errors=True)
         causes = [cause for _, (cause, _) in sorted(error.failures.items())]
@@ -81,8 +81,8 @@ def save_shards(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _writer_of(name: str) -> int:
     """The process that writes a file: __<rank>_<number>.distcp; the metadata is written by the first one."""
-    found = re.fullmatch(r"__(\d+)_\d+\.distcp", name)
-    return int(found[1]) if found else 0
+    match = re.fullmatch(r"__(\d+)_\d+\.distcp", name)
+    return int(match[1]) if match else 0
 
 
 def with_shards(content: dict[str, Any], path: Path, template: Template | None = None) -> dict[str, Any]:

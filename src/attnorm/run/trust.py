@@ -49,17 +49,17 @@ def check_names(config: dict, trust_code: bool = False, training: bool = False, 
                 f"{package!r} to the environment variable {VARIABLE}, or type trust_code=true"
             )
             problems.append(Problem(key, message, repr(path)))
-    for key, place in places(config) if training else ():
+    for key, text in writing_options(config) if training else ():
         message = (
             "this run folder says where to write, and a run writes only into its folder. To allow it, type "
             f"{key}=<place> or trust_code=true; to do without, type ~{'.'.join(key.split('.')[:2])}"
         )
-        problems.append(Problem(key, message, place))
-    if problems := [it for it in problems if not any(is_in(it.key, key) for key in typed)]:
+        problems.append(Problem(key, message, text))
+    if problems := [problem for problem in problems if not any(is_in(problem.key, key) for key in typed)]:
         raise ConfigError(problems)
 
 
-def places(config: dict) -> Iterator[tuple[str, str]]:
+def writing_options(config: dict) -> Iterator[tuple[str, str]]:
     """(key, text) for each option of a callback or a logger that says where to write, or that leads out of a folder."""
     for group in WRITING:
         for key, text in texts(config.get(group), group):
@@ -134,10 +134,10 @@ def own_cache(paths: dict, trust_code: bool, typed: Collection[str]) -> dict:
 
 def lies_in_run(folder: Path) -> bool:
     """Whether a folder is that of a run or of a sweep, or lies in one."""
-    for place in (folder, *folder.parents):
-        if (place / EVENTS).is_file():
+    for parent in (folder, *folder.parents):
+        if (parent / EVENTS).is_file():
             return True
         with suppress(RunError):  # the configuration of another program
-            if (place / FILE).is_file() and read_settings(place / FILE):
+            if (parent / FILE).is_file() and read_settings(parent / FILE):
                 return True
     return False

@@ -68,4 +68,4 @@ def root_cause(error: BaseException) -> BaseException:
     chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
-    return next((it for it in reversed(chain) if isinstance(it, OSError)), error)
+    return next((cause for cause in reversed(chain) if isinstance(cause, OSError)), error)

@@ -75,7 +75,7 @@ def show_scores(scores: Results, label: str) -> None:
     cells = [["", *rows]]
     for metric in scores.metrics:
         name = NAMES.get(metric, metric)
-        cells.append([name, *(number(found[metric], metric) if metric in found else "" for found in rows.values())])
+        cells.append([name, *(number(row[metric], metric) if metric in row else "" for row in rows.values())])
     if scores.metrics:
         print_table(title, cells)
     else:

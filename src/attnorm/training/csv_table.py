@@ -56,5 +56,5 @@ def complete_history(path: Path, row: dict) -> None:
     """Appends the metrics of an update to metrics.csv, if a run was killed before it could log them."""
     named = [name for name in row if name != "step"]
     logged = read_csv(path) if path.exists() else []
-    if named and not any(int(it["step"]) == row["step"] and it.get(named[0]) for it in logged):
+    if named and not any(int(other["step"]) == row["step"] and other.get(named[0]) for other in logged):
         CsvTable(path).append(row)

@@ -125,7 +125,7 @@ def first_rows(predictions: Predictions) -> "pd.DataFrame":
     """The first LARGEST rows of the table of predictions; lists of texts become one text."""
     table = predictions.table().slice(0, LARGEST).to_pandas()
     for name in ("reference", "output"):
-        table[name] = [it if isinstance(it, str) or it is None else ", ".join(it) for it in table[name]]
+        table[name] = [value if isinstance(value, str) or value is None else ", ".join(value) for value in table[name]]
     return table
 
 

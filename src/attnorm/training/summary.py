@@ -28,7 +28,7 @@ class RunSummary(dict[str, Any]):
 
     def __enter__(self) -> "RunSummary":
         recorded = (read_json(self.path.with_name(name)).get("wall_seconds") for name in (SUMMARY, PROGRESS))
-        self.earlier = max((it for it in recorded if isinstance(it, (int, float))), default=0.0)
+        self.earlier = max((seconds for seconds in recorded if isinstance(seconds, (int, float))), default=0.0)
         if is_first_rank():
             self.path.unlink(missing_ok=True)  # of the part of the run that is being resumed
         return self

@@ -96,18 +96,18 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def batch_in(where: TracebackType | None) -> dict[str, Tensor]:
     """The batch that was being processed: the innermost variable `batch` of a traceback that holds tensors."""
-    found: dict[str, Tensor] = {}
+    innermost: dict[str, Tensor] = {}
     for frame, _ in traceback.walk_tb(where):
         batch = frame.f_locals.get("batch")
-        if isinstance(batch, dict) and batch and all(isinstance(it, Tensor) for it in batch.values()):
-            found = batch
-    return found
+        if isinstance(batch, dict) and batch and all(isinstance(value, Tensor) for value in batch.values()):
+            innermost = batch
+    return innermost
 
 
 def size_of(batch: Mapping[str, Tensor]) -> str:
     """The shapes of a batch: "64 rows, source 64 x 120, target 64 x 30; 9,600 tokens with padding"."""
-    ids = {name: it for name, it in batch.items() if it.ndim == 2 and it.dtype == torch.int64}
-    others = {name: it for name, it in batch.items() if it.ndim > 1 and name not in ids}
+    ids = {name: tensor for name, tensor in batch.items() if tensor.ndim == 2 and tensor.dtype == torch.int64}
+    others = {name: tensor for name, tensor in batch.items() if tensor.ndim > 1 and name not in ids}
     shapes = [f"{name} {' x '.join(map(str, tensor.shape))}" for name, tensor in {**ids, **others}.items()]
     rows = next((len(tensor) for tensor in (*ids.values(), *others.values())), 0)
     tokens = sum(tensor.numel() for name, tensor in ids.items() if name in TOKENS)

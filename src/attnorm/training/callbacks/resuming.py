@@ -100,23 +100,23 @@ class RunRecord(pl.Callback):
     def check(self, checkpoint: Path, optimization: Optimization) -> None:
         """Raises ConfigError if the data, the tokenizer or the learning rates are not those of the checkpoint's run."""
         content = read_resumable(checkpoint)
-        before, step, found = content[RECORD], content["global_step"], []
+        before, step, problems = content[RECORD], content["global_step"], []
         for split, fingerprint in self.record["data"].items():
             if before["data"].get(split) != fingerprint:
-                found.append(f"data: the {split} split differs from that of the run being resumed")
+                problems.append(f"data: the {split} split differs from that of the run being resumed")
         if before["tokenizer"] != self.record["tokenizer"]:
-            found.append("tokenizer: it differs from that of the run being resumed")
+            problems.append("tokenizer: it differs from that of the run being resumed")
         updates, planned = self.record["updates"], before["updates"]
         if step > updates:
-            found.append(f"ckpt_path={checkpoint}: it is from update {step:,}, but this run ends after {updates:,}")
+            problems.append(f"ckpt_path={checkpoint}: it is from update {step:,}, but this run ends after {updates:,}")
         elif planned != updates and not same_rates(optimization, updates, planned, step):
-            found.append(
+            problems.append(
                 f"scheduler: a run of {updates:,} updates would have had other learning rates before update "
                 f"{step:,} than the run being resumed, which was planned for {planned:,}; only a schedule that "
                 "does not depend on the length of the run can be extended, such as scheduler=constant"
             )
-        if found:
-            raise ConfigError(explained(found, checkpoint))
+        if problems:
+            raise ConfigError(explained(problems, checkpoint))
 
 
 def same_rates(optimization: Optimization, updates: int, planned: int, count: int) -> bool:
