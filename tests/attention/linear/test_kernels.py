@@ -184,6 +184,55 @@ def test_a_sound_kernel_passes_well_below_the_tolerance(dtype, width, monkeypatc
             assert self_check.disagreement(kernel, CPU, dtype, width, causal) is None
 
 
+class SeesAll(Emulated):
+    """A kernel for which causal has no effect."""
+
+    def plain_forward(self, q, k, v, scale, causal):
+        return super().plain_forward(q, k, v, scale, False)
+
+    def plain_backward(self, grad_out, call):
+        return super().plain_backward(grad_out, call._replace(causal=False))
+
+
+class SeesAllBackward(SeesAll):
+    plain_forward = Emulated.plain_forward
+
+
+class SeesOneMore(Blockwise):
+    """The diagonal is one key too far to the right, as if it were aligned otherwise."""
+
+    def forward(self, q, k, v, bias, scale, causal):
+        if causal:
+            outside = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(2)
+            bias = (torch.zeros(()) if bias is None else bias).expand(*q.shape[:3], k.shape[-2])
+            bias = bias.masked_fill(outside, -torch.inf)
+        return super().forward(q, k, v, bias, scale, False)
+
+
+class SkipsBlocks(Emulated):
+    """Leaves out the last block of keys of the queries in it, beside the diagonal."""
+
+    def plain_forward(self, q, k, v, scale, causal):
+        out, total = super().plain_forward(q, k, v, scale, causal)
+        if causal:
+            last = slice(128, None)
+            out[..., last, :], total[..., last] = super().plain_forward(q[..., last, :], k, v, scale, False)
+        return out, total
+
+
+@pytest.mark.parametrize("broken", [SeesAll, SeesAllBackward, SeesOneMore, SkipsBlocks])
+def test_a_kernel_that_fails_with_a_causal_mask_alone_is_replaced_there_alone(broken, monkeypatch):
+    monkeypatch.setattr(broken, "name", "broken")
+    offer(monkeypatch, broken())
+    q, k, v = reference.make_qkv(9, 9, width=8, dtype=torch.float32)
+    bias = randn(1, 1, 1, 9).float()
+    attention(q, k, v, bias, 0.3)
+    found = attention(q, k, v, bias, 0.3, causal=True)
+    assert torch.equal(found, Blockwise().forward(q, k, v, bias.expand(*k.shape[:2], 1, 9), 0.3, True)[0])
+    outcomes = kernels.self_checks()
+    assert outcomes["cpu float32 8"]["kernel"] == "broken" and outcomes["cpu float32 8 causal"]["kernel"] == "blockwise"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_kernel_is_replaced_and_reported_once(broken, dtype, monkeypatch, caplog):
