@@ -135,11 +135,7 @@ class GPT(nn.Module):
         if cache is None:
             return self.logits(self.decode(ids)[:, -1])
         new = ids[:, cache.length :]
-        steps = (
-            new.shape[1]
-            if any(layer.normalizer.couples_queries == "past" for layer in attention_layers(self).values())
-            else 1
-        )
-        for part in new.chunk(steps, dim=1):
+        coupled = any(layer.normalizer.couples_queries == "past" for layer in attention_layers(self).values())
+        for part in new.split(1 if coupled else new.shape[1], dim=1):
             states = self.decode(part, cache=cache)
         return self.logits(states[:, -1])

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attnorm.data.tokenizers.base import Tokenizer, check_tokenizer, tokenizer_class
+from attnorm.data.tokenizers.bpe import ByteBPE
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
@@ -20,8 +21,11 @@ from attnorm.run.config_file import FILE, read_config
 from attnorm.run.integrity import listed, not_finite, parameters_of
 from attnorm.schema import parameters, value_problems
 
-FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
-TOKENIZERS = (WordPiece, SentencePiece)  # those that a new run can take over
+FILES = (  # of a hub model
+    *("config.json", "*.safetensors", "*.safetensors.index.json"),
+    *("vocab.txt", "tokenizer.json", "vocab.json", "merges.txt"),
+)
+TOKENIZERS = (WordPiece, SentencePiece, ByteBPE)  # those that a new run can take over
 SHAPE = (  # what the weights decide
     *("d_model", "n_heads", "ffn_dim", "encoder_layers", "positions", "norm_first", "embedding_norm", "norm_eps"),
     *("residual", "type_vocab_size", "activation", "tie_embeddings", "rotary_base"),
@@ -158,11 +162,11 @@ def shape_of(folder: Path) -> dict:
 def tokenizer_there(folder: Path) -> type[Tokenizer]:
     """The class of the tokenizer in a folder with weights. Raises DataError for a run with one of another kind."""
     if not is_run(folder):
-        return WordPiece
+        return ByteBPE if kind_of(folder) == "gpt2" else WordPiece
     for kind in TOKENIZERS:
         if (folder / kind.FILE).is_file():
             return kind
-    raise DataError("only the tokenizers of runs with tokenizer=sentencepiece or tokenizer=wordpiece can be taken over")
+    raise DataError("only the tokenizers of runs with tokenizer=sentencepiece, wordpiece or gpt2 can be taken over")
 
 
 def check_weights(folder: Path) -> None:
