@@ -50,8 +50,8 @@ class GPT(nn.Module):
         self.shape = shape
         self.longest = shape.max_target if shape.positions == "learned" else None
         if shape.positions == "alibi":
-            priors = ["alibi", *attention["prior"].get("decoder", [])]
-            attention = {**attention, "prior": {"decoder": list(dict.fromkeys(priors))}}
+            priors = {"alibi": None, **dict.fromkeys(attention["prior"].get("decoder", []))}
+            attention = {**attention, "prior": {"decoder": list(priors)}}
         self.embeddings = Embeddings(nn.Embedding(vocab_size, shape.d_model), shape.max_target, shape)
         head_width = shape.d_model // shape.n_heads
         self.rotary = Rotary(head_width, shape.rotary_base) if shape.positions == "rotary" else None
@@ -61,6 +61,9 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
         size = {"heads": shape.n_heads, "width": shape.d_model}
         self.prior = build_site_prior(attention, "decoder", bidirectional=False, positions=shape.max_target, **size)
+        if shape.positions == "alibi" and self.prior is not None:
+            normalizers = [layer.normalizer for layer in attention_layers(self).values()]
+            self.prior.priors["alibi"].of_keys = all(it.prior_scale_invariant for it in normalizers)
         self.output = nn.Linear(shape.d_model, vocab_size, bias=False)
         self.start(seed)
 
