@@ -11,7 +11,7 @@ from attnorm.attention.banks import share_vocabulary
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import attention_layers
-from attnorm.attention.priors import positions_in
+from attnorm.attention.priors import Alibi, positions_in
 from attnorm.attention.rotary import Rotary
 from attnorm.models.config import GPTConfig
 from attnorm.models.decoder import DecoderCache
@@ -61,9 +61,10 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
         size = {"heads": shape.n_heads, "width": shape.d_model}
         self.prior = build_site_prior(attention, "decoder", bidirectional=False, positions=shape.max_target, **size)
-        if shape.positions == "alibi" and self.prior is not None:
-            normalizers = [layer.normalizer for layer in attention_layers(self).values()]
-            self.prior.priors["alibi"].of_keys = all(it.prior_scale_invariant for it in normalizers)
+        of_keys = all(layer.normalizer.prior_scale_invariant for layer in attention_layers(self).values())
+        for module in self.modules():
+            if isinstance(module, Alibi):
+                module.of_keys = of_keys
         self.output = nn.Linear(shape.d_model, vocab_size, bias=False)
         self.start(seed)
 
