@@ -4,6 +4,7 @@ tests themselves are known to be right before a GPU is at hand."""
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,11 @@ ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 DEVICES = [pytest.param("cpu", marks=pytest.mark.slow), ON_GPU]
 SIXTEEN = (torch.bfloat16, torch.float16)
 DTYPES = (torch.float32, *SIXTEEN)
-MEMORY_LINEAR = ("softmax", "dnas", "hnas", "sinkhorn")
+MASKED = ("none", "keys", "both_sides", "segments")
+MEMORY_LINEAR = [
+    *product(("softmax", "dnas", "hnas", "sinkhorn"), MASKED),
+    *(("softmax", f"causal_{masked}") for masked in MASKED),
+]
 PREFIX = ("dnas_prefix", "hnas_prefix")
 ROOT = Path(__file__).parents[2]
 
@@ -70,13 +75,14 @@ def test_which_kernels_pass_their_self_check(device, capsys):
     lines, passed = [], {}
     for dtype in DTYPES:
         for width in (8, 33, 64, 96, 128, 250):
-            for kernel in [*kernels.candidates(target, dtype, width), Blockwise()]:
+            for kernel, causal in product([*kernels.candidates(target, dtype, width), Blockwise()], (False, True)):
                 try:
-                    reason = self_check.disagreement(kernel, target, dtype, width)
+                    reason = self_check.disagreement(kernel, target, dtype, width, causal)
                 except Exception as error:
                     reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                lines.append(f"{target} {dtype} {width:4} {kernel.name:24} {reason or 'passed'}")
-                passed.setdefault((dtype, width), []).extend([kernel.name] * (reason is None))
+                which = " causal" * causal
+                lines.append(f"{target} {dtype} {width:4} {kernel.name:24} {reason or 'passed'}{which}")
+                passed.setdefault((dtype, width, causal), []).extend([kernel.name] * (reason is None))
     with capsys.disabled():
         name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
         print("\n" + "\n".join([f"self-checks on {name}, torch {torch.__version__}", *lines]))
@@ -84,21 +90,21 @@ def test_which_kernels_pass_their_self_check(device, capsys):
 
 
 @pytest.mark.parametrize("length", [70, 513])
-@pytest.mark.parametrize("masked", ["none", "keys", "both_sides", "segments"])
 @pytest.mark.parametrize("width", [24, 64, 128])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", MEMORY_LINEAR)
+@pytest.mark.parametrize("name, masked", MEMORY_LINEAR)
 @pytest.mark.parametrize("device", DEVICES)
 def test_memory_linear_normalizers_agree_with_the_dense_form(device, name, dtype, width, masked, length):
     """Value and gradients of q, k, v and the prior (which is the bias), against float64."""
     real = real_positions(length, device)
     segments = (torch.arange(length) // 60).expand(2, length).to(device)
+    causal = masked.startswith("causal")
     mask = {
-        "none": None,
-        "keys": Mask(keys=real),
-        "both_sides": Mask(queries=real, keys=real),
-        "segments": Mask(queries=real, keys=real, segments=segments),
-    }[masked]
+        "none": Mask(causal=causal) if causal else None,
+        "keys": Mask(keys=real, causal=causal),
+        "both_sides": Mask(queries=real, keys=real, causal=causal),
+        "segments": Mask(queries=real, keys=real, segments=segments, causal=causal),
+    }[masked.removeprefix("causal_")]
     inputs = [x.to(device) for x in reference.make_qkv(length, length, width, dtype, batch=2)]
     inputs.append(randn(1, reference.HEADS, 1, length, seed=5, dtype=torch.float32).to(device))
     module = build_normalizer(name).to(device)

@@ -1,5 +1,7 @@
 """The path without an (N, M) table: exact against the formula, whatever the mask, and really without that table."""
 
+from itertools import product
+
 import pytest
 import reference
 import torch
@@ -9,8 +11,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnorm.attention import Mask, Normalizer, build_normalizer
-from attnorm.attention.linear import flash, kernels
-from attnorm.attention.linear.logsumexp import attention, logsumexp
+from attnorm.attention.linear import flash, kernels, self_check, tiles
+from attnorm.attention.linear.logsumexp import attention, attention_and_logsumexp, logsumexp
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.attention.normalizers.base import Given
 from attnorm.attention.normalizers.sinkhorn import marginal_error
@@ -34,6 +36,10 @@ MASKS = {
     "sorted_segments": Mask(segments=SEGMENTS.sort(-1).values),
     "padded_segments": Mask(queries=QUERIES, keys=KEYS, segments=SEGMENTS),
     "one_long_segment": Mask(segments=(torch.arange(N) // 30).expand(BATCH, N)),
+}
+CAUSAL = {
+    f"causal_{name}": Mask(mask and mask.queries, mask and mask.keys, True, mask and mask.segments)
+    for name, mask in MASKS.items()
 }
 PRIORS = {
     "none": None,
@@ -115,11 +121,90 @@ def test_queries_and_keys_may_differ_in_number(variant):
                 assert_close(found, wanted, **TIGHT)
 
 
+class Sink(key_bias.KeyBiased):
+    """softmax times sigmoid(l_i): what an output that depends on the logsumexp needs. One key of score 0 is added."""
+
+    total = (0.0, 1.0)
+
+    def weights(self, s, given):
+        s = s if given.log_prior is None else s + given.log_prior
+        return torch.cat([s, torch.zeros_like(s[..., :1])], -1).softmax(-1)[..., :-1]
+
+    def key_bias(self, q, k, given, queries):
+        return given.log_prior
+
+    def average(self, *call):
+        out, total = attention_and_logsumexp(*call)
+        return out * total.sigmoid().unsqueeze(-1).to(out.dtype)
+
+
+@pytest.mark.parametrize("module", [build_normalizer("softmax"), Sink()], ids=["softmax", "sink"])
+def test_every_mask_and_prior_with_and_without_a_diagonal_equals_the_dense_formula(module):
+    alone = torch.arange(N).expand(BATCH, N)
+    masks = (
+        MASKS | CAUSAL | {"segments_of_one": Mask(segments=alone), "causal_of_one": Mask(segments=alone, causal=True)}
+    )
+    for mask, prior in product(masks, PRIORS):
+        with case(mask, prior):
+            for found, wanted in zip(*both_ways(module, masks[mask], PRIORS[prior]), strict=True):
+                assert_close(found, wanted, **TIGHT)
+
+
+@pytest.mark.parametrize("module", [build_normalizer("softmax"), Sink()], ids=["softmax", "sink"])
+def test_a_causal_diagonal_ends_at_the_last_query_and_key(module):
+    """Fewer queries than keys see all of the first keys; of more queries than keys, the first see none."""
+    for n_queries, prior in product((5, 70, 1), ("none", "holes")):
+        queries = (torch.arange(n_queries) != 3).expand(BATCH, -1)
+        for mask in (Mask(causal=True), Mask(queries=queries, keys=KEYS, causal=True)):
+            with case(n_queries, prior):
+                for found, wanted in zip(*both_ways(module, mask, PRIORS[prior], n_queries, N), strict=True):
+                    assert_close(found, wanted, **TIGHT)
+
+
+@pytest.mark.parametrize("variant", ["dnas", "hnas_sigmoid", "sinkhorn"])
+def test_what_couples_all_queries_refuses_a_causal_mask(variant):
+    with pytest.raises(ValueError, match="causal"):
+        make(variant).attend(*reference.make_qkv(N, N), Mask(causal=True))
+
+
 @pytest.mark.parametrize("variant", LINEAR)
 def test_float32_is_within_rounding_in_relative_norm(variant):
     for mask in ("none", "both_sides", "segments"):
         with case(mask):
             assert_float32_is_exact(variant, MASKS[mask], PRIORS["heads"])
+        if variant == "softmax":
+            with case(mask, "causal"):
+                assert_float32_is_exact(variant, CAUSAL[f"causal_{mask}"], PRIORS["heads"])
+
+
+def causal_reference(q, k, v, bias, of_out, of_total):
+    """o, l and the gradients of q, k, v and the bias in float64."""
+    leaves = [x.detach().double().requires_grad_() for x in (q, k, v, bias)]
+    scores = 0.3 * leaves[0] @ leaves[1].mT + leaves[3]
+    scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+    results = [scores.softmax(-1) @ leaves[2], scores.logsumexp(-1)]
+    grads = torch.autograd.grad(results, leaves, [of_out.double(), of_total.double()])
+    return [*(x.detach() for x in results), *grads]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("growth", ["rising", "falling", "both"])
+def test_a_bias_that_grows_to_thousands_costs_no_precision_in_float64(dtype, growth, monkeypatch):
+    """Forget gates give such a bias: each head forgets at another rate, up to 20 per position."""
+    monkeypatch.setattr(tiles, "SPAN", 50)
+    length = 330
+    q, k, v = (x.requires_grad_() for x in reference.make_qkv(length, length, width=8, dtype=dtype, batch=1))
+    rates = torch.tensor([0.0, 20.0][:HEADS] + [3.0] * (HEADS - 2), dtype=torch.float64)
+    steps = randn(1, HEADS, 1, length, seed=7).abs() * rates[:, None, None]
+    signs = {"rising": 1, "falling": -1, "both": 1 - 2 * (torch.arange(length) > 200)}[growth]
+    bias = (signs * steps).cumsum(-1).requires_grad_()
+    of_out, of_total = randn(1, HEADS, length, 8, seed=8, dtype=dtype), randn(1, HEADS, length, seed=9)
+    out, total = attention_and_logsumexp(q, k, v, bias, 0.3, causal=True)
+    assert bias.abs().max() > 2000 and total.dtype == torch.float64
+    found = [out, total, *torch.autograd.grad([out, total], [q, k, v, bias], [of_out, of_total])]
+    for part, a, b in zip(self_check.PARTS, found, causal_reference(q, k, v, bias, of_out, of_total), strict=True):
+        with case(part):
+            assert (a - b).norm() <= rounding(dtype, size=1 if dtype != torch.float32 else N) * b.norm()
 
 
 def test_bfloat16_is_within_one_and_a_half_times_the_error_of_flash_softmax():
@@ -143,9 +228,9 @@ class InChannelsOnCPU(flash.InChannels):
 
     name = "in_channels_on_cpu"
 
-    def plain_forward(self, q, k, v, scale):
+    def plain_forward(self, q, k, v, scale, causal):
         assert q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0
-        return flash.FlashOnCPU().forward(q, k, v, None, scale)
+        return flash.FlashOnCPU().forward(q, k, v, None, scale, causal)
 
     def plain_backward(self, grad_out, call):
         return flash.FlashOnCPU().plain_backward(grad_out, call)
@@ -162,9 +247,10 @@ def channels(monkeypatch):
 
 @pytest.mark.parametrize("variant", OF_EACH)
 def test_a_bias_in_channels_is_as_good_as_one_in_the_mask(variant, channels):
-    for mask, prior in in_turn(MASKS, ["none", "heads", "holes"], shift=OF_EACH.index(variant)):
+    masks = MASKS | (CAUSAL if variant == "softmax" else {})
+    for mask, prior in in_turn(masks, ["none", "heads", "holes"], shift=OF_EACH.index(variant)):
         with case(mask, prior):
-            assert_float32_is_exact(variant, MASKS[mask], PRIORS[prior])
+            assert_float32_is_exact(variant, masks[mask], PRIORS[prior])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -197,6 +283,7 @@ def test_no_table_of_queries_and_keys_is_made_forward_or_backward(variant):
     real = (torch.arange(length) < length - 9)[None]
     masks = (None, Mask(queries=real, keys=real))
     masks += (Mask(queries=real, keys=real, segments=(torch.arange(length) // 400)[None]),)
+    masks += tuple(Mask(real, real, True, mask and mask.segments) for mask in masks) if variant == "softmax" else ()
     inputs = [x.requires_grad_() for x in reference.make_qkv(length, length, width, torch.float32, batch=1)]
     log_prior = randn(1, HEADS, 1, length, dtype=torch.float32).requires_grad_()
     for mask in masks:
@@ -207,10 +294,20 @@ def test_no_table_of_queries_and_keys_is_made_forward_or_backward(variant):
             assert largest.elements <= 8 * HEADS * length * width < length * length
 
 
+def test_a_bias_in_float64_makes_no_table_either(monkeypatch):
+    monkeypatch.setattr(tiles, "SPAN", 50)
+    length, width = 700, 4
+    inputs = [x.requires_grad_() for x in reference.make_qkv(length, length, width, torch.float32, batch=1)]
+    bias = randn(1, HEADS, 1, length).requires_grad_()
+    with LargestTensor() as largest:
+        sum(x.sum() for x in attention_and_logsumexp(*inputs, bias, 0.3, causal=True)).backward()
+    assert largest.elements <= 8 * HEADS * length * width < length * length
+
+
 def test_what_the_mask_or_prior_says_pair_by_pair_takes_the_dense_path():
     q, k, _ = reference.make_qkv(N, N)
     assert key_bias.memory_linear(q, k, Given(None, None))
-    assert not key_bias.memory_linear(q, k, Given(Mask(causal=True), None))
+    assert key_bias.memory_linear(q, k, Given(Mask(causal=True), None))
     assert not key_bias.memory_linear(q, k, Given(torch.ones(N, N, dtype=torch.bool), None))
     assert not key_bias.memory_linear(q, k, Given(None, torch.zeros(1, 1, N, N)))
 
@@ -220,6 +317,9 @@ def test_logsumexp_and_attention_pass_gradcheck_with_a_bias():
     bias = randn(1, HEADS, 1, 5, seed=8).requires_grad_()
     assert torch.autograd.gradcheck(lambda q, k, bias: logsumexp(q, k, bias, 0.7), (q, k, bias))
     assert torch.autograd.gradcheck(lambda q, k, v, bias: attention(q, k, v, bias, 0.7), (q, k, v, bias))
+    assert torch.autograd.gradcheck(
+        lambda *inputs: attention_and_logsumexp(*inputs, 0.7, causal=True), (q, k, v, bias)
+    )  # 4 queries and 5 keys
     (shared,) = [randn(1, 1, 1, 5, seed=9).requires_grad_()]  # one bias for all heads
     assert torch.autograd.gradcheck(lambda q, k, v, bias: attention(q, k, v, bias, 0.7), (q, k, v, shared))
 
@@ -231,6 +331,13 @@ def test_where_every_key_is_out_attention_is_zero_and_logsumexp_finite_both_with
     assert (out == 0).all() and total.isfinite().all()
     for gradient in reference.gradients(out, [q, k, v]) + reference.gradients(total, [k]):
         assert (gradient == 0).all()
+    bias = bias.clone().expand(1, 1, 1, 5).index_fill(-1, torch.tensor([3, 4]), 0.0)  # a causal query 0 and 1 see none
+    out, total = attention_and_logsumexp(q, k, v, bias, 1.0, causal=True)
+    assert (out[..., :2, :] == 0).all() and (out[..., 2:, :] != 0).all() and total.isfinite().all()
+    for gradient in torch.autograd.grad([out.sum() + total.sum()], [q, k, v]):
+        assert gradient.isfinite().all()
+    (gradient,) = torch.autograd.grad(attention_and_logsumexp(q, k, v, bias, 1.0, causal=True)[1].sum(), [q])
+    assert (gradient[..., :2, :] == 0).all() and (gradient[..., 2:, :] != 0).all()
 
 
 def test_what_padding_holds_never_matters():

@@ -155,6 +155,7 @@ class FastNormalizer(Normalizer):
         log_prior: Tensor | None = None,
         scale: float | None = None,
     ) -> Tensor:
+        self.refuse_leak(mask)
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         output = self.fast_attend(q, k, v, Given(mask, log_prior, k, scale))
         return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale) if output is None else output
