@@ -5,12 +5,14 @@ import math
 import torch
 from torch import Tensor
 
+from attnorm.attention.linear.logsumexp import attention_and_logsumexp
 from attnorm.attention.normalizers._head_number import HeadNumber
-from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, Normalizer, add_log_prior, softmax_over_keys
+from attnorm.attention.normalizers._key_bias import KeyBiased
+from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, add_log_prior, softmax_over_keys
 from attnorm.attention.option_checks import above_zero
 
 
-class Sink(Normalizer):
+class Sink(KeyBiased):
     """w_ij = u_j exp(s_ij) / (exp(b) + sum_j' u_j' exp(s_ij')): a virtual key of score b takes weight and has no value.
 
     It is that of gpt-oss and Granite (arXiv 2508.10925), and the same as softmax times sigmoid(logsumexp_j (s_ij +
@@ -36,6 +38,17 @@ class Sink(Normalizer):
         s = add_log_prior(s, given.log_prior)
         b = self.sink().to(s.dtype).expand(*s.shape[:-1], 1)
         return softmax_over_keys(torch.cat([b, s], -1))[..., 1:]
+
+    def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor | None:
+        return given.log_prior
+
+    def average(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool = False
+    ) -> Tensor:
+        """Softmax attention times sigmoid(logsumexp - b)."""
+        out, logsumexp = attention_and_logsumexp(q, k, v, bias, scale, causal)
+        share = (logsumexp - self.sink().squeeze(-1)).sigmoid().unsqueeze(-1)  # (B, H, N, 1), float32 or wider
+        return (out * share).to(out.dtype)
 
 
 class OffByOne(Sink):
