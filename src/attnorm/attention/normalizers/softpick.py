@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor
 
-from attnorm.attention.normalizers._row_map import RowMap
-from attnorm.attention.normalizers.base import AT_MOST_ONE
+from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, Normalizer, add_log_prior
 from attnorm.attention.option_checks import above_zero
 
 
-class Softpick(RowMap):
+class Softpick(Normalizer):
     """w_ij = relu(exp(s_ij) - 1) / (sum_k |exp(s_ik) - 1| + eps), with s = scores + log u, over the allowed keys.
 
     A key with a negative score has weight 0, but remains in the denominator. A query whose scores are all at most 0 is
@@ -24,11 +23,11 @@ class Softpick(RowMap):
         super().__init__()
         self.eps = above_zero("eps", eps)
 
-    def row_weights(self, scores: Tensor) -> Tensor:
-        # |exp(s) - 1| = exp(max(s, 0)) (1 - exp(-|s|)), in which nothing overflows once the maximum is subtracted. The
-        # maximum is at least 0, because exp(-maximum) would overflow for scores far below 0.
-        positive = scores.relu()
-        top = positive.detach().amax(-1, keepdim=True)
-        size = (positive - top).exp() * -torch.expm1(-scores.abs())
-        size = size.masked_fill(scores == -torch.inf, 0.0)  # a masked key would count |exp(-inf) - 1| = 1
-        return size * (scores > 0) / (size.sum(-1, keepdim=True) + self.eps * (-top).exp())
+    def weights(self, s: Tensor, given: Given) -> Tensor:
+        s = add_log_prior(s, given.log_prior)
+        # both terms are divided by exp(top), so that nothing overflows: exp(-top) would if top were far below 0
+        top = s.detach().amax(-1, keepdim=True).clamp(min=0.0)
+        one = (-top).exp()
+        # a masked key would count |exp(-inf) - 1| = 1
+        difference = ((s - top).exp() - one).masked_fill(s == -torch.inf, 0.0)
+        return difference.relu() / (difference.abs().sum(-1, keepdim=True) + self.eps * one)
