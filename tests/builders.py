@@ -25,6 +25,9 @@ PLACEMENTS = {  # what may stand at (encoder, decoder, cross)
     "hnas_prefix": ("hnas", "hnas_prefix", "hnas_prefix"),
     "decoder_only": ("softmax", "dnas_prefix", "softmax"),
     "cross_only": ("softmax", "softmax", "hnas_prefix"),
+    "slack": ("dnas_slack", "dnas_slack_prefix", "dnas_slack_prefix"),
+    "counting": ("sigmoid", "ssmax", "relu"),
+    "free_sums": ("softpick", "sink", "sigmoid"),
     "prefix_encoder": ("dnas_prefix", "softmax", "dnas_prefix"),
 }
 

@@ -11,7 +11,7 @@ from tolerance import tolerance
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnorm.attention import MultiHeadAttention, build_normalizer, check_attention, scorers
+from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, check_attention, scorers
 from attnorm.attention.build import SCORERS, build_scorer
 from attnorm.attention.likelihoods import fenchel_deviation
 from attnorm.attention.multihead import attention_layers, observe_all
@@ -26,11 +26,13 @@ from attnorm.optim import ParamGroups
 pytestmark = pytest.mark.numerical
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
-DOT_TYPES = ["scaled_dot", "dot", "bilinear"]
+DOT_TYPES = ["scaled_dot", "dot", "length_dot", "bilinear"]
 OTHERS = ["additive", "gaussian"]
 TRAINED = ["bilinear", "additive"]
+FEW_KEYS = {"length_dot": {"length": 2, "slope": 0.7}}  # so that few keys have a temperature
 PLACED = [  # placements in a model, with each scorer once
     ("softmax", "scaled_dot"),
+    ("dnas_prefix", "length_dot"),
     ("hnas_prefix", "dot"),
     ("dnas", "bilinear"),
     ("hnas_prefix", "additive"),
@@ -43,7 +45,7 @@ COARSE = tolerance(torch.bfloat16, depth=0.5, size=WIDTH)
 def make(name, heads=HEADS, width=WIDTH):
     """A scorer in float64 with random parameters."""
     facts = {"heads": heads, "width": width} if name in TRAINED else {}
-    scorer = build_scorer(name, **facts).double()
+    scorer = build_scorer(name, **facts, **FEW_KEYS.get(name, {})).double()
     for seed, parameter in enumerate(scorer.parameters()):
         parameter.data = randn(*parameter.shape, seed=seed)
     return scorer
@@ -56,14 +58,19 @@ def dot(x, y):
     return sum(a * b for a, b in zip(x, y, strict=True))
 
 
-def score(name, scorer, h, q, k):
-    """The score of one query and one key of head h, lists of D numbers, from the scorer's parameters."""
+def score(name, scorer, h, q, k, n=None):
+    """The score of one query and one key of head h, lists of D numbers, from the scorer's parameters.
+
+    n: the number of keys that the query may see.
+    """
     width = len(q)
     if name == "dot":
         k = [x / dot(k, k) ** 0.5 for x in k] if not scorer.keeps_keys else k
         return alpha_of(scorer, h, q) * dot(q, k)
     if name == "scaled_dot":
         return dot(q, k) / math.sqrt(width)
+    if name == "length_dot":
+        return (1 + 0.7 * math.log(1 + n // 2)) * dot(q, k) / math.sqrt(width)
     if name == "bilinear":
         return dot(k, [dot(row, q) for row in scorer.weight[h]]) / math.sqrt(width)
     if name == "gaussian":
@@ -85,7 +92,7 @@ def by_hand(name, scorer, q, k):
     """Scores (B, H, N, M), number by number."""
     shape = (*q.shape[:-1], k.shape[-2])
     entries = [
-        score(name, scorer, h, list(q[b, h, i]), list(k[b, h, j]))
+        score(name, scorer, h, list(q[b, h, i]), list(k[b, h, j]), shape[3])
         for b in range(shape[0])
         for h in range(shape[1])
         for i in range(shape[2])
@@ -111,6 +118,38 @@ def test_scores_and_their_gradients_are_those_of_the_formula(name):
     for mine, theirs in zip(found, right, strict=True):
         assert (theirs != 0).all()  # each number counts
         assert_close(mine, theirs, **TIGHT)
+
+
+TEMPERATURES = {  # of the query at position i, from 0, in causal self-attention
+    "floor": lambda i: 1 + 0.3 * math.log(1 + math.floor((i + 1) / 4)),  # Llama 4
+    "late_floor": lambda i: 1 + 0.3 * math.log(1 + math.floor(i / 4)),  # Ministral 3
+    "max": lambda i: 1 + 0.3 * math.log(max((i + 1) / 4, 1)),  # Inkling 2
+}
+
+
+@pytest.mark.parametrize("form", TEMPERATURES)
+def test_the_temperature_of_a_causal_query_is_that_of_its_position_in_its_own_text(form):
+    """Padding, earlier texts of the same row and later positions do not count, and a cache changes nothing."""
+    scorer, (q, k, _) = build_scorer("length_dot", form=form, slope=0.3, length=4).double(), make_qkv(11, 11)
+    texts = torch.tensor([[0] * 11, [0] * 4 + [1] * 7])
+    places = [list(range(11)), [*range(4), *range(7)]]
+    mask = Mask(causal=True, segments=texts)
+    expected = torch.tensor([[TEMPERATURES[form](i) for i in row] for row in places], dtype=torch.float64)
+    for given in (mask, mask.dense(11, 11)):
+        projected, same = scorer.project(q, k, given)
+        assert same is k
+        assert_close(projected, q * expected[:, None, :, None], **TIGHT)
+    step, _ = scorer.project(q[:, :, 5:6], k[:, :, :6], Mask(causal=True))
+    assert_close(step, q[:, :, 5:6] * expected[0, 5], **TIGHT)
+    real = torch.arange(11) < torch.tensor([[9], [5]])
+    assert_close(scorer.project(q, k, Mask(keys=real))[0][1], q[1] * TEMPERATURES[form](4), **TIGHT)
+
+
+def test_late_floor_is_the_temperature_of_ministral_in_transformers():
+    theirs = pytest.importorskip("transformers.models.ministral3.modeling_ministral3").get_llama_4_attn_scale
+    positions = torch.arange(40, dtype=torch.float64)
+    found = build_scorer("length_dot", form="late_floor", slope=0.3, length=7).temperature(positions + 1)
+    assert_close(found, theirs(positions[None], 0.3, 7).flatten(), **TIGHT)
 
 
 ALPHAS = {
@@ -255,7 +294,7 @@ def test_scores_of_16_bit_queries_and_keys_are_float32(name):
         scores = scorer(q, k)
         assert scores.dtype == torch.float32
         assert_close(scores.double(), scorer.double()(q.double(), k.double()), **COARSE)
-        if not list(scorer.parameters()):  # nothing is rounded on the way
+        if name not in (*TRAINED, "length_dot"):  # nothing is rounded on the way
             assert_close(scores.double(), by_hand(name, scorer, q.double(), k.double()), rtol=1e-5, atol=1e-5)
 
 
@@ -355,6 +394,9 @@ def test_no_tensor_of_queries_times_keys_times_width_is_made(monkeypatch, name):
         ("dot", {"alpha": float("inf")}, "alpha=inf: allowed: numbers above 0"),
         ("dot", {"hidden": 8}, "hidden=8: has no effect without learn='query'"),
         ("dot", {"unit_keys": "yes"}, "unit_keys='yes': allowed: true, false"),
+        ("length_dot", {"form": "llama4"}, "form='llama4': allowed: floor, late_floor, max"),
+        ("length_dot", {"slope": 0}, "slope=0: allowed: numbers above 0"),
+        ("length_dot", {"length": 0.5}, "length=0.5: allowed: whole numbers from 1"),
         ("torch.nn:Linear", {}, "must be a subclass of attnorm.attention.scorers.Scorer"),
         ("math:sqrt", {}, "must be a subclass of attnorm.attention.scorers.Scorer"),
     ],
@@ -371,7 +413,7 @@ def test_a_wrong_name_or_option_is_refused_with_what_is_allowed(name, options, w
 def build_model(placement, scorer, seed=0, priors=None, options=None, **shape):
     """A model with this scorer at every site, or at those of {site: name}."""
     chosen = scorer if isinstance(scorer, dict) else dict.fromkeys(builders.SITES, scorer)
-    tables = builders.attention_tables(placement, priors, options)
+    tables = builders.attention_tables(placement, priors, {**FEW_KEYS, **(options or {})})
     tables = {**tables, "scorer": {**tables["scorer"], **chosen}}
     shape = TransformerConfig(**{**builders.SMALL, "max_source": 10, "max_target": 12, **shape})
     return Seq2Seq(shape, tables, 11, builders.PAD, seed=seed)

@@ -35,6 +35,11 @@ MORE = [  # other options than the defaults
     ("sinkhorn", {"n_iters": 1}),
     ("fenchel", {"order": 1}),
     ("constrained_softmax", {"upper": 0.3}),
+    ("sink", {"start": 1.5, "heads": 2}),
+    ("ssmax", {"plus_one": True, "bias": True, "heads": 2}),
+    ("sigmoid", {"bias": -1.0, "learn": True}),
+    ("dnas_slack", {"per_query": True, "heads": 2}),
+    ("dnas_slack_prefix", {"per_query": True, "start": -1.0}),
 ]
 SLOW = [  # 3 seconds and more
     ("fenchel", {"order": "exact"}),

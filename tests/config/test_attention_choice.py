@@ -39,10 +39,17 @@ PLACED = {  # what each file of conf/attention puts at these sites
     "sparsemax": ("sparsemax",) * 5,
     "mix": ("mix", "softmax", "softmax", "mix", "softmax"),
     "continuous": ("continuous",) * 5,
+    "dnas_slack": ("dnas_slack", "softmax", "softmax", "dnas_slack", "softmax"),
+    "dnas_slack_u": ("dnas_slack", "softmax", "softmax", "dnas_slack", "softmax"),
+    "dnas_slack_prefix": ("dnas_slack", "dnas_slack_prefix", "dnas_slack_prefix", "dnas_slack", "softmax"),
+    **{name: (name,) * 5 for name in ("sink", "off_by_one", "ssmax", "sigmoid", "relu", "softpick")},
     "uniform": ("uniform",) * 5,
     "none": ("none",) * 5,
 }
-PRIORS = {"preference": (["content", "t5"], ["content", "t5"], ["content"], ["content"], ["content"])}
+PRIORS = {
+    "preference": (["content", "t5"], ["content", "t5"], ["content"], ["content"], ["content"]),
+    "dnas_slack_u": (["content"], [], [], ["content"], []),
+}
 MODEL_SITES = {
     **dict.fromkeys(("tiny", "small", "base", "transformer_tiny"), ("encoder", "decoder", "cross")),
     **dict.fromkeys(("bert_tiny", "bert_small", "bert_base"), ("encoder",)),
@@ -52,7 +59,7 @@ MODEL_SITES = {
     "transformer_captioner": ("decoder", "cross"),
 }
 WITH_OTHER_SITES = {"grid_tiny", "flat_tiny", "hierarchical_tiny"}  # sites that are not in PLACED
-BIDIRECTIONAL = ("dnas", "hnas", "sinkhorn", "em_routing", "mix")
+BIDIRECTIONAL = ("dnas", "hnas", "sinkhorn", "em_routing", "mix", "dnas_slack", "dnas_slack_u")
 VARIANTS = {  # settings that change the sites of a model
     ("vqa_tiny", "question=transformer"): ("fusion", "encoder"),
     ("vqa_tiny", "fusion=none"): (),
@@ -124,7 +131,7 @@ def of_model(cls, *typed):
 @pytest.mark.parametrize("file", FILES)
 def test_a_model_with_a_new_site_needs_no_change_of_a_file(file):
     found = tables_of(of_model(Captioner, f"attention={file}")).resolved
-    default = "softmax" if file == "preference" else file
+    default = {"preference": "softmax", "dnas_slack_u": "dnas_slack"}.get(file, file)
     assert found["image"] == default
     assert found["caption"] == ("softmax" if file in BIDIRECTIONAL else default)
     assert tables_of(of_model(Captioner, f"attention={file}")).problems == []

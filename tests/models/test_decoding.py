@@ -11,7 +11,7 @@ from attnorm.models.generation import Decoding, generate
 
 pytestmark = pytest.mark.numerical
 
-PLACEMENTS = ["softmax", "dnas", "hnas", "dnas_prefix", "hnas_prefix", "cross_only"]
+PLACEMENTS = ["softmax", "dnas", "hnas", "dnas_prefix", "hnas_prefix", "cross_only", "slack", "counting", "free_sums"]
 ARTICLES = [6, 4, 1, 5]  # words
 DECODINGS = {
     "greedy": Decoding(max_length=8),

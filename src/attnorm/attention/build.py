@@ -32,6 +32,14 @@ NORMALIZERS = {
     "argmax": "attnorm.attention.normalizers.argmax.Argmax",
     "continuous": "attnorm.attention.normalizers.continuous.Continuous",
     "mix": "attnorm.attention.normalizers.mix.Mix",
+    "sink": "attnorm.attention.normalizers.sink.Sink",
+    "off_by_one": "attnorm.attention.normalizers.sink.OffByOne",
+    "ssmax": "attnorm.attention.normalizers.ssmax.SSMax",
+    "sigmoid": "attnorm.attention.normalizers.sigmoid.Sigmoid",
+    "relu": "attnorm.attention.normalizers.relu.ReLU",
+    "softpick": "attnorm.attention.normalizers.softpick.Softpick",
+    "dnas_slack": "attnorm.attention.normalizers.dnas_slack.DNASSlack",
+    "dnas_slack_prefix": "attnorm.attention.normalizers.dnas_slack.DNASSlackPrefix",
     "uniform": "attnorm.attention.normalizers.null.UniformAttention",
     "none": "attnorm.attention.normalizers.null.NoAttention",
 }
@@ -47,6 +55,7 @@ PRIORS = {
 SCORERS = {
     "scaled_dot": "attnorm.attention.scorers.ScaledDot",
     "dot": "attnorm.attention.scorers.Dot",
+    "length_dot": "attnorm.attention.scorers.LengthDot",
     "bilinear": "attnorm.attention.scorers.Bilinear",
     "additive": "attnorm.attention.scorers.Additive",
     "gaussian": "attnorm.attention.scorers.Gaussian",

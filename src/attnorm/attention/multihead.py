@@ -147,7 +147,7 @@ class MultiHeadAttention(nn.Module):
         if self.bank is not None:
             k, v, mask, outside = self._add_bank(q, k, v, mask)
         if self.scorer.is_dot:
-            q, k = self.scorer.project(q, k)
+            q, k = self.scorer.project(q, k, *(mask,) if self.scorer.needs_mask else ())
             if dropout == 0 and self.observer is None and self.bank is None and not stepping:
                 return self.normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
             scores = dot_scores(q, k, scale)

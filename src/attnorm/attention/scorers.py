@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnorm.attention.hooks import TrainingHooks
+from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import dot_scores, upcast
 from attnorm.attention.option_checks import above_zero, whole
+from attnorm.attention.visible import visible_keys
 
 LARGEST = 2**24  # elements of additive's (B, H, N, M, D) tensor: 64 MiB in float32; above it, queries are chunked
 
@@ -22,6 +24,7 @@ class Scorer(TrainingHooks):
 
     keeps_keys: whether `project` returns the keys as they are.
     learns_alpha: whether `project` multiplies the queries by a learned alpha, which `scale` then does not contain.
+    needs_mask: whether `project` takes the mask as a third argument, to count the keys that a query may see.
     is_dot: whether the scores are `scale` times the dot products of `project(q, k)`. If so, `Normalizer.attend` may use
             a fused implementation that never stores all scores. Other scorers override `forward`, and the dense weights
             are computed.
@@ -30,6 +33,7 @@ class Scorer(TrainingHooks):
     is_dot = True
     keeps_keys = True
     learns_alpha = False
+    needs_mask = False
 
     def scale(self, width: int) -> float:
         """The factor of the dot products for head width D. It is 1 for scorers that are not of a dot-product type."""
@@ -121,6 +125,44 @@ class Dot(Scorer):
     def fast_parameters(self) -> list[nn.Parameter]:
         """The logarithms of these."""
         return [self.log_alpha] if self.learn == "head" else []
+
+
+FORMS = ("floor", "late_floor", "max")
+
+
+class LengthDot(Scorer):
+    """s_ij = t_i q_i . k_j / sqrt(D), where t_i grows with the logarithm of n_i, the number of keys that i may see.
+
+    In causal self-attention, n_i is the position of the query from 1, and t_i is the temperature of released decoders
+    with a long context. n_i is counted from the mask, so that padding and other segments do not change it.
+
+    form:   "floor" (Llama 4): t = 1 + slope log(1 + floor(n / length));
+            "late_floor" (Ministral 3): t = 1 + slope log(1 + floor((n - 1) / length));
+            "max" (Inkling 2): t = 1 + slope log(max(n / length, 1)).
+    slope:  a number above 0.
+    length: up to about this many keys, t is 1.
+    """
+
+    needs_mask = True
+
+    def __init__(self, form: str = "floor", slope: float = 0.1, length: int = 8192):
+        super().__init__()
+        if form not in FORMS:
+            raise ValueError(f"form={form!r}: allowed: {', '.join(FORMS)}")
+        self.form, self.slope, self.length = form, above_zero("slope", slope), whole("length", length, 1)
+
+    def scale(self, width: int) -> float:
+        return width**-0.5
+
+    def temperature(self, n: Tensor) -> Tensor:
+        """t for numbers of keys n."""
+        if self.form == "max":
+            return 1 + self.slope * (n / self.length).clamp(min=1).log()
+        return 1 + self.slope * torch.log1p(((n - int(self.form == "late_floor")) / self.length).floor())
+
+    def project(self, q: Tensor, k: Tensor, mask: Tensor | Mask | None = None) -> tuple[Tensor, Tensor]:
+        n = visible_keys(mask, upcast(q.new_empty(())).expand(*q.shape[:-1], k.shape[-2]))
+        return (self.temperature(n) * q).to(q.dtype), k
 
 
 class Bilinear(Scorer):

@@ -1,0 +1,388 @@
+"""sink, off_by_one, ssmax, sigmoid, relu, softpick: each equals its formula, written for one row of numbers.
+
+The reference of a row sees the allowed keys only, so that it knows neither masked keys nor padding. What every
+normalizer has to do is checked by the property suite, in test_testing.py.
+"""
+
+import math
+
+import pytest
+import reference
+import torch
+from reference import BATCH, HEADS, MASKS, case, in_turn, make_qkv, randn
+from torch.autograd import gradcheck
+from torch.testing import assert_close
+
+from attnorm.attention import Mask, Normalizer, build_normalizer
+from attnorm.attention.normalizers._key_bias import DENSE_UP_TO, memory_linear
+from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, add_log_prior
+from attnorm.attention.testing import check_normalizer
+
+pytestmark = pytest.mark.numerical
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+# ------------------------------------------------------------------------------------------------------------ formulas
+# Each takes the scores s and log u of the allowed keys of one row, lists of float64 scalars, and numbers of the head.
+
+
+def sink_row(s, log_u, b):
+    numerators = [(x + y).exp() for x, y in zip(s, log_u, strict=True)]
+    return [numerator / (b.exp() + sum(numerators)) for numerator in numerators]
+
+
+def ssmax_row(s, log_u, a, b=0.0, plus=0):
+    factor = a * math.log(len(s) + plus) + b
+    numerators = [(factor * x + y).exp() for x, y in zip(s, log_u, strict=True)]
+    return [numerator / sum(numerators) for numerator in numerators]
+
+
+def sigmoid_row(s, log_u, b=0.0):
+    return [1 / (1 + (-(x + y + b)).exp()) for x, y in zip(s, log_u, strict=True)]
+
+
+def relu_row(s, log_u, power=1.0):
+    return [(x + y).clamp(min=0) / len(s) ** power for x, y in zip(s, log_u, strict=True)]
+
+
+def softpick_row(s, log_u, eps=1e-8):
+    numbers = [(x + y).exp() - 1 for x, y in zip(s, log_u, strict=True)]
+    return [number.clamp(min=0) / (sum(x.abs() for x in numbers) + eps) for number in numbers]
+
+
+def log_n(row):
+    """A formula whose b is less by log n."""
+    return lambda s, log_u, b=0.0: row(s, log_u, b - math.log(len(s)))
+
+
+VARIANTS = {  # name, options, formula with the trained numbers of the head
+    "sink": ("sink", {"heads": HEADS}, sink_row),
+    "sink_fixed": ("sink", {"fixed": 0.7}, lambda s, u: sink_row(s, u, torch.tensor(0.7, dtype=torch.float64))),
+    "off_by_one": ("off_by_one", {}, lambda s, u: sink_row(s, u, torch.tensor(0.0))),
+    "softmax_5": ("off_by_one", {"n": 5}, lambda s, u: sink_row(s, u, torch.tensor(5.0).double().log())),
+    "ssmax": ("ssmax", {"heads": HEADS}, ssmax_row),
+    "ssmax_bias": ("ssmax", {"heads": HEADS, "bias": True}, ssmax_row),
+    "ssmax_plus": ("ssmax", {"fixed": 1.0, "plus_one": True}, lambda s, u: ssmax_row(s, u, 1.0, plus=1)),
+    "sigmoid": ("sigmoid", {}, log_n(sigmoid_row)),
+    "sigmoid_learn": ("sigmoid", {"learn": True, "heads": HEADS}, log_n(sigmoid_row)),
+    "sigmoid_0": ("sigmoid", {"bias": 0.0}, sigmoid_row),
+    "relu": ("relu", {}, relu_row),
+    "relu_half": ("relu", {"power": 0.5}, lambda s, u: relu_row(s, u, 0.5)),
+    "softpick": ("softpick", {}, softpick_row),
+    "softpick_eps": ("softpick", {"eps": 0.3}, lambda s, u: softpick_row(s, u, 0.3)),
+}
+
+
+def make(variant, dtype=torch.float64):
+    """The normalizer, with other numbers in each head than at the start."""
+    name, options, _ = VARIANTS[variant]
+    module = build_normalizer(name, **options).to(dtype)
+    for seed, parameter in enumerate(module.parameters()):
+        parameter.data += randn(*parameter.shape, seed=20 + seed, dtype=dtype)
+    return module
+
+
+def by_rows(variant, module, scores, allowed=None, log_prior=None):
+    """The weights, row by row, differentiable in scores, log_prior and the parameters."""
+    allowed = (torch.tensor(True) if allowed is None else allowed).expand(scores.shape)
+    log_prior = (torch.zeros((), dtype=scores.dtype) if log_prior is None else log_prior).expand(scores.shape)
+    formula, entries = VARIANTS[variant][2], []
+    for b, h, i in torch.cartesian_prod(*map(torch.arange, scores.shape[:-1])).tolist():
+        keys = [j for j in range(scores.shape[-1]) if allowed[b, h, i, j]]
+        weights = [scores.new_zeros(())] * scores.shape[-1]
+        if keys:
+            numbers = [parameter[h] for parameter in module.parameters()]
+            row = formula([scores[b, h, i, j] for j in keys], [log_prior[b, h, i, j] for j in keys], *numbers)
+            for j, weight in zip(keys, row, strict=True):
+                if log_prior[b, h, i, j] > -torch.inf:
+                    weights[j] = weight
+        entries += weights
+    return torch.stack(entries).reshape(scores.shape).nan_to_num(0.0)  # 0 / 0: no key with a prior
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_weights_attend_and_their_gradients_equal_the_formula(variant):
+    module, holes = make(variant), "softmax" in variant or VARIANTS[variant][0] in ("sink", "off_by_one")
+    priors = reference.PRIORS if holes else reference.PRIORS[:3]  # the gradient of the reference would be NaN
+    for mask, prior in in_turn(priors=priors, shift=[*VARIANTS].index(variant)):
+        given = MASKS[mask]
+        log_prior = reference.make_log_prior(prior, *given.size)
+        q, k, v = (x.requires_grad_() for x in make_qkv(*given.size))
+        scores = 1.5 * (q @ k.mT)
+        inputs = [*module.parameters()] if log_prior is None else [log_prior.requires_grad_(), *module.parameters()]
+        expected = by_rows(variant, module, scores, given.allowed, log_prior)
+        weights = module(scores, given.argument, log_prior=log_prior)
+        output = module.attend(q, k, v, given.argument, log_prior=log_prior, scale=1.5)
+        with case(mask, prior):
+            for actual, wanted, of in ((weights, expected, [scores]), (output, expected @ v, [q, k, v])):
+                assert_close(actual, wanted, **TIGHT)
+                both = (reference.gradients(x, [*of, *inputs]) for x in (actual, wanted))
+                for mine, theirs in zip(*both, strict=True):
+                    assert_close(mine, theirs, **TIGHT)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradcheck(variant):
+    module = make(variant)
+    allowed = torch.ones(5, 5, dtype=torch.bool).tril()
+    scores, log_prior = randn(1, HEADS, 5, 5, seed=31).requires_grad_(), randn(1, 1, 1, 5, seed=32).requires_grad_()
+    assert gradcheck(lambda s, u, *_: module(s, allowed, log_prior=u), (scores, log_prior, *module.parameters()))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_attend_at_lengths_where_a_fast_path_pays_equals_the_weights_times_values(variant, monkeypatch):
+    """The sinks and ssmax never build the weights, whatever the compact mask."""
+    monkeypatch.setitem(DENSE_UP_TO, "cpu", 0)
+    module, n = make(variant), 250
+    fast = VARIANTS[variant][0] in ("sink", "off_by_one", "ssmax")
+    real = torch.arange(n)[None] < torch.tensor([[n], [180]])
+    texts = (torch.arange(n) // 60).expand(BATCH, n)
+    masks = {
+        "none": None,
+        "padded": Mask(queries=real, keys=real),
+        "causal": Mask(causal=True),
+        "packed": Mask(queries=real, keys=real, segments=texts),
+        "packed, causal": Mask(queries=real, keys=real, causal=True, segments=texts),
+    }
+    q, k, v = (x.requires_grad_() for x in make_qkv(n, n, width=8))
+    assert memory_linear(q, k, Given(masks["padded"]))
+    inputs = [q, k, v, *module.parameters()]
+    for name, mask in masks.items():
+        dense = None if mask is None else mask.dense(n, n)
+        wanted = module(q @ k.mT * 8**-0.5, dense) @ v
+        with case(name), monkeypatch.context() as patch:
+            if fast:
+                patch.setattr(Normalizer, "attend", lambda *_, **__: pytest.fail("the weights were built"))
+            actual = module.attend(q, k, v, mask)
+            assert_close(actual, wanted, **TIGHT)
+            for mine, theirs in zip(
+                reference.gradients(actual, inputs), reference.gradients(wanted, inputs), strict=True
+            ):
+                assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_padded_equals_unpadded_packed_equals_separate_and_cached_equals_full(variant):
+    """At causal sites and at others; a cached query sees all keys so far."""
+    module = make(variant)
+    q, k, v = make_qkv(7, 7, batch=1)
+    for causal in (False, True):
+        alone = [module.attend(q[:, :, at], k[:, :, at], v[:, :, at], Mask(causal=causal)) for at in TEXTS]
+        packed = module.attend(q, k, v, Mask(causal=causal, segments=torch.tensor([[0, 0, 0, 1, 1, 1, 1]])))
+        assert_close(packed, torch.cat(alone, 2), **TIGHT)
+        real = torch.tensor([[True] * 3 + [False] * 4])
+        padded = module.attend(q, k, v, Mask(queries=real, keys=real, causal=causal))
+        assert_close(padded[:, :, :3], alone[0], **TIGHT)
+        assert not padded[:, :, 3:].any()
+    full = module.attend(q, k, v, Mask(causal=True))
+    for i in range(7):
+        now = slice(i, i + 1), slice(i + 1)
+        step = module.attend(q[:, :, now[0]], k[:, :, now[1]], v[:, :, now[1]], Mask(causal=True))
+        assert_close(step, full[:, :, now[0]], **TIGHT)
+
+
+TEXTS = (slice(3), slice(3, 7))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_sixteen_bit_weights_are_the_exact_weights_rounded_once(variant):
+    module, exact = make(variant, torch.float32), make(variant)
+    for dtype, roundoff, smallest in ((torch.bfloat16, 2.0**-8, 0.0), (torch.float16, 2.0**-11, 2.0**-24)):
+        scores = (3 * randn(BATCH, HEADS, 6, 7, seed=6)).to(dtype)
+        found = module(scores)
+        expected = exact(scores.double())
+        assert found.dtype == dtype
+        assert ((found.double() - expected).abs() <= expected * (roundoff + 1e-4) + smallest).all()
+
+
+# ---------------------------------------------------------------------------------------------- what they are made for
+
+
+def test_a_sink_is_softmax_times_the_sigmoid_of_the_distance_from_the_sink():
+    module, scores = make("sink"), randn(BATCH, HEADS, 4, 5, seed=3)
+    b = next(module.parameters()).view(-1, 1, 1)
+    expected = scores.softmax(-1) * (scores.logsumexp(-1, keepdim=True) - b).sigmoid()
+    assert_close(module(scores), expected, **TIGHT)
+    assert_close(build_normalizer("sink", fixed=-1e4).double()(scores), scores.softmax(-1), rtol=0, atol=1e-15)
+    zeros = torch.zeros(1, 1, 1, 6)
+    assert_close(build_normalizer("off_by_one")(zeros).sum(), torch.tensor(6 / 7))
+
+
+@pytest.mark.parametrize("constant", [-1e4, -80.0, 80.0, 1e4])
+def test_a_sink_keeps_its_score_whatever_the_largest_score(constant):
+    """The fault of a port: 1 is added after the maximum was subtracted, which is a sink of the largest score."""
+    scores = randn(BATCH, HEADS, 4, 5, seed=3, dtype=torch.float32)
+    found = build_normalizer("off_by_one")((scores + constant).float()).sum(-1)
+    expected = torch.full_like(found, float(constant > 0))
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "granite_swa"])
+def test_a_sink_is_that_of_transformers(name):
+    """Both of its forms: the sink as a further column, and the sigmoid of the logsumexp."""
+    module = pytest.importorskip(f"transformers.models.{name}.modeling_{name}")
+    sink = make("sink", torch.float32)
+    q, k, v = make_qkv(6, 6, width=8, dtype=torch.float32)
+    site = torch.nn.Module()
+    site.num_key_value_groups, site.sinks = 1, next(sink.parameters()).detach().clone().requires_grad_()
+    causal = torch.full((6, 6), torch.finfo(torch.float32).min).triu(1)
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    theirs, _ = module.eager_attention_forward(site.train(False), q, k, v, causal, 0.4)
+    ours = sink.attend(q, k, v, Mask(causal=True), scale=0.4)
+    assert_close(ours, theirs.transpose(1, 2), rtol=1e-5, atol=1e-6)
+    found = reference.gradients(ours, [q, k, v, *sink.parameters()])
+    for mine, other in zip(found, reference.gradients(theirs.transpose(1, 2), [q, k, v, site.sinks]), strict=True):
+        assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_ssmax_keeps_the_weight_of_a_clear_winner_at_any_length():
+    """Fig. 1 of the paper: one score of 3 among others of -2, s = 0.43."""
+    module, softmax = build_normalizer("ssmax", fixed=0.43), build_normalizer("softmax")
+    for n in (10, 100, 1000, 10_000):
+        scores = torch.full((1, 1, 1, n), -2.0)
+        scores[..., 0] = 3.0
+        assert module(scores)[..., 0] > 0.9
+        assert n < 1000 or softmax(scores)[..., 0] < 0.15
+
+
+def test_the_first_query_of_a_causal_site_looks_at_its_scores_only_with_plus_one():
+    scores = randn(1, 1, 3, 1, seed=2).requires_grad_()
+    pairs = torch.tensor([[2.0, -1.0]], dtype=torch.float64)[None, None].requires_grad_()
+    first = Mask(keys=torch.tensor([[True, False]]))
+    for options in ({}, {"plus_one": True}):
+        module = build_normalizer("ssmax", fixed=1.0, **options).double()
+        assert_close(module(scores), torch.ones_like(scores))
+        assert_close(
+            module.factor(pairs, Given(first)), torch.tensor(math.log(2) if options else 0.0).view(1, 1, 1, 1).double()
+        )
+
+
+def test_rows_of_zero_scores_have_the_sums_of_the_papers():
+    """sigmoid with -log n has n / (n + 1), like off-by-one; with a bias of 0 it grows with n; relu of ones has 1."""
+    for n in (1, 8, 100):
+        zeros = torch.zeros(1, 1, 1, n, dtype=torch.float64)
+        sums = [build_normalizer(*name).double()(zeros).sum().item() for name in (["sigmoid"], ["off_by_one"])]
+        assert sums == pytest.approx([n / (n + 1)] * 2, rel=1e-12)
+        assert build_normalizer("sigmoid", bias=0.0)(zeros).sum().item() == n / 2
+        assert build_normalizer("relu")(zeros + 1).sum().item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["softpick", "relu"])
+def test_a_row_of_negative_scores_is_dead(name):
+    """Its weights and gradients are 0; a row with one positive score is not."""
+    for low in (-1e-3, -1.0, -300.0, -1e5):  # exp(300) overflows in float32
+        scores = torch.full((1, 1, 2, 5), low)
+        scores[..., 1, 2] = 1.0
+        scores.requires_grad_()
+        weights = build_normalizer(name)(scores)
+        weights.square().sum().backward()
+        assert not weights[..., 0, :].any() and not scores.grad[..., 0, :].any()
+        assert weights[..., 1, 2] > 0.1 and weights.isfinite().all() and scores.grad[..., 1, 2] != 0
+
+
+def test_softpick_has_exact_zeros_and_ignores_nothing_but_masked_keys():
+    scores = torch.tensor([1e-3, -1e-3, 0.0, 2e-3], dtype=torch.float64)[None, None, None]
+    weights = build_normalizer("softpick")(scores)[0, 0, 0]
+    assert_close(weights, torch.tensor([0.25, 0.0, 0.0, 0.5]).double(), rtol=1e-3, atol=0)
+    alone = build_normalizer("softpick")(scores[..., :1], Mask(keys=torch.tensor([[True]])))
+    hidden = build_normalizer("softpick")(scores, Mask(keys=torch.tensor([[True, False, False, False]])))
+    assert_close(hidden[..., :1], alone, rtol=1e-12, atol=0)
+
+
+# ----------------------------------------------------------------------------------------------------- planted faults
+
+
+class LateSink(Normalizer):
+    """Off-by-one, with the 1 added after the maximum was subtracted."""
+
+    total, prior_scale_invariant, proportional_to_prior = AT_MOST_ONE, False, True
+
+    def weights(self, s, given):
+        s = add_log_prior(s, given.log_prior)
+        top = s.amax(-1, keepdim=True).clamp(min=torch.finfo(s.dtype).min)
+        return (s - top).exp() / (1 + (s - top).exp().sum(-1, keepdim=True))
+
+
+class PaddedCount(Normalizer):
+    """Sigmoid attention with n = M, padding, future and other segments included."""
+
+    total, prior_scale_invariant = (0.0, float("inf")), False
+
+    def weights(self, s, given):
+        return (add_log_prior(s, given.log_prior) - math.log(s.shape[-1])).sigmoid()
+
+
+class CountsMasked(Normalizer):
+    """Softpick, in whose denominator each masked key counts |exp(-inf) - 1| = 1."""
+
+    total, prior_scale_invariant = AT_MOST_ONE, False
+
+    def weights(self, s, given):
+        numbers = torch.expm1(add_log_prior(s, given.log_prior).clamp(max=80))
+        return numbers.relu() / (numbers.abs().sum(-1, keepdim=True) + 1e-8)
+
+
+@pytest.mark.parametrize("faulty", [PaddedCount, CountsMasked])
+def test_a_count_of_masked_keys_is_found_by_the_property_suite(faulty):
+    with pytest.raises(AssertionError, match="mask_equals_shorter_input"):
+        check_normalizer(faulty, properties=["mask_equals_shorter_input"], print_report=False)
+
+
+@pytest.mark.parametrize(
+    "faulty, variant", [(LateSink, "off_by_one"), (PaddedCount, "sigmoid"), (CountsMasked, "softpick")]
+)
+def test_a_planted_fault_differs_from_the_reference(faulty, variant):
+    scores, given = 1.5 * randn(BATCH, HEADS, 5, 5, seed=3), MASKS["padded_causal_segments"]
+    expected = by_rows(variant, make(variant), scores, given.allowed)
+    assert_close(make(variant)(scores, given.argument), expected, **TIGHT)
+    assert (faulty()(scores, given.argument) - expected).abs().max() > 0.05
+
+
+# -------------------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    "name, options, words",
+    [
+        ("sink", {"fixed": float("inf")}, "fixed=inf: allowed: finite numbers"),
+        ("sink", {"start": None}, "start=None: allowed: finite numbers"),
+        ("off_by_one", {"n": 0}, "n=0: allowed: numbers above 0"),
+        ("ssmax", {"plus_one": 1}, "plus_one=1: allowed: true, false"),
+        ("ssmax", {"bias": 0.5}, "bias=0.5: allowed: true, false"),
+        ("sigmoid", {"bias": "log n"}, "bias='log n': allowed: null (-log n), finite numbers"),
+        ("sigmoid", {"learn": "head"}, "learn='head': allowed: true, false"),
+        ("relu", {"power": 0}, "power=0: allowed: numbers above 0"),
+        ("softpick", {"eps": -1.0}, "eps=-1.0: allowed: numbers above 0"),
+        ("dnas_slack", {"per_query": "yes"}, "per_query='yes': allowed: true, false"),
+        ("dnas_slack_prefix", {"fixed": float("nan")}, "fixed=nan: allowed: finite numbers"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_is_allowed(name, options, words):
+    with pytest.raises(ValueError) as error:
+        build_normalizer(name, **options)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, options, recorded",
+    [
+        ("sink", {}, {"sink": 0.0}),
+        ("sink", {"fixed": 1.0}, {}),
+        ("off_by_one", {}, {}),
+        ("ssmax", {"bias": True}, {"ssmax_slope": 0.168, "ssmax_bias": 0.0}),
+        ("sigmoid", {}, {}),
+        ("sigmoid", {"learn": True}, {"sigmoid_bias": 0.0}),
+        ("dnas_slack", {"start": 2.0}, {"slack": 2.0}),
+        ("dnas_slack_prefix", {"fixed": 2.0}, {}),
+    ],
+)
+def test_what_each_head_learns_is_recorded_and_trained_as_hybrid_weights_are(name, options, recorded):
+    facts = {"heads": 3} if name != "off_by_one" else {}
+    module = build_normalizer(name, **options, **facts)
+    found = module.learned_scalars()
+    assert {key: value.shape for key, value in found.items()} == dict.fromkeys(recorded, (3,))
+    for key, value in recorded.items():
+        assert_close(found[key], torch.full((3,), value))
+    fast = {id(x) for part in module.modules() if hasattr(part, "fast_parameters") for x in part.fast_parameters()}
+    assert fast == {id(parameter) for parameter in module.parameters()}
