@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from attnorm.attention.layer_options import LAYER_OPTIONS
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.scorers import ScaledDot
@@ -248,6 +249,9 @@ def unlike_bert(model: MaskedLM | SpanModel | Classifier) -> list[str]:
         for kind, part, allowed in (("normalizer", layer.normalizer, Softmax), ("scorer", layer.scorer, ScaledDot)):
             if type(part) is not allowed:
                 problems.append(f"{name}: {kind} {type(part).__name__}: allowed: {allowed.__name__}")
+        if layer.options is not None:
+            used = [option for option in LAYER_OPTIONS if getattr(layer.options, option)]
+            problems.append(f"{name}: {', '.join(used)}: allowed: none of these options")
     if model.encoder.prior is not None:
         problems.append(f"attention.prior.encoder={list(model.encoder.prior.priors)}: allowed: []")
     return problems
