@@ -150,6 +150,7 @@ PART_OPTIONS = {  # what a part needs to be built by itself
     "content": {"width": 16, "heads": 2},
     "bilinear": {"width": 16, "heads": 2},
     "additive": {"width": 16, "heads": 2},
+    "qk_norm": {"width": 16, "heads": 2},
 }
 
 

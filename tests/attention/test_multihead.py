@@ -25,6 +25,8 @@ SCORERS = {  # with what their parts take
     "bilinear": {"heads": HEADS, "width": WIDTH // HEADS},
     "additive": {"heads": HEADS, "width": WIDTH // HEADS},
     "gaussian": {},
+    "qk_norm": {"heads": HEADS, "width": WIDTH // HEADS},
+    "softcap": {},
 }
 # The layer knows of a scorer whether it is a dot type and of a normalizer whether it steps: all four, each part once.
 PAIRS = [
@@ -33,6 +35,8 @@ PAIRS = [
     ("hnas", "bilinear"),
     ("dnas_prefix", "gaussian"),
     ("hnas_prefix", "dot"),
+    ("softmax", "qk_norm"),
+    ("dnas", "softcap"),
 ]
 AUTOREGRESSIVE = [
     ("softmax", "scaled_dot"),
@@ -59,6 +63,11 @@ def scores_by_hand(scorer, h, q, k):
     if name == "Additive":
         of_k, of_q = k @ scorer.key.weight.T, q @ scorer.query.weight.T
         return (of_q[:, :, None] + of_k[:, None]).tanh() @ scorer.v[h]
+    if name == "QKNorm":
+        q, k = (x / x.norm(dim=-1, keepdim=True) for x in (q, k))
+        return scorer.log_alpha[h].exp() * q @ k.mT
+    if name == "Softcap":
+        return scorer.cap * (q @ k.mT / math.sqrt(size) / scorer.cap).tanh()
     if name == "Gaussian":
         return -(q[:, :, None] - k[:, None]).square().sum(-1) / 2
     q = q @ scorer.weight[h].T if name == "Bilinear" else q
@@ -120,12 +129,12 @@ def test_dot_types_go_to_attend_unless_the_weights_are_needed_others_to_forward(
     states, memory, log_prior = randn(BATCH, 4, WIDTH, seed=1), randn(BATCH, 5, WIDTH, seed=2), randn(1, 1, 1, 5)
     layer(states, memory, log_prior=log_prior)
     ((called, given),) = layer.normalizer.calls
-    is_dot = scorer in ("scaled_dot", "dot", "bilinear")
+    is_dot = scorer in ("scaled_dot", "dot", "bilinear", "qk_norm")
     assert called == ("attend" if is_dot and situation == "plain" else "forward")
     assert given["log_prior"] is log_prior
     assert given["scale"] == (3**-0.5 if scorer in ("scaled_dot", "bilinear") else 1.0)
     q, k = layer._split(layer.query(states)), layer._split(layer.key_value(memory)[..., :WIDTH])
-    assert_close(given["keys"], k, **TIGHT)  # normalizers with templates get the keys
+    assert_close(given["keys"], layer.scorer.project(q, k)[1], **TIGHT)  # normalizers with templates get the keys
     if called == "attend":
         assert_close(given["q"], layer.scorer.project(q, k)[0], **TIGHT)
     else:

@@ -26,9 +26,9 @@ from attnorm.optim import ParamGroups
 pytestmark = pytest.mark.numerical
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
-DOT_TYPES = ["scaled_dot", "dot", "length_dot", "bilinear"]
-OTHERS = ["additive", "gaussian"]
-TRAINED = ["bilinear", "additive"]
+DOT_TYPES = ["scaled_dot", "dot", "length_dot", "bilinear", "qk_norm"]
+OTHERS = ["additive", "gaussian", "softcap"]
+TRAINED = ["bilinear", "additive", "qk_norm"]
 FEW_KEYS = {"length_dot": {"length": 2, "slope": 0.7}}  # so that few keys have a temperature
 PLACED = [  # placements in a model, with each scorer once
     ("softmax", "scaled_dot"),
@@ -37,6 +37,8 @@ PLACED = [  # placements in a model, with each scorer once
     ("dnas", "bilinear"),
     ("hnas_prefix", "additive"),
     ("dnas_prefix", "gaussian"),
+    ("dnas_prefix", "qk_norm"),
+    ("dnas", "softcap"),
 ]
 # About half the operations of a layer: autocast rounds the inputs and the result of each of them.
 COARSE = tolerance(torch.bfloat16, depth=0.5, size=WIDTH)
@@ -73,6 +75,10 @@ def score(name, scorer, h, q, k, n=None):
         return (1 + 0.7 * math.log(1 + n // 2)) * dot(q, k) / math.sqrt(width)
     if name == "bilinear":
         return dot(k, [dot(row, q) for row in scorer.weight[h]]) / math.sqrt(width)
+    if name == "qk_norm":
+        return scorer.log_alpha[h].exp() * dot(q, k) / (dot(q, q) * dot(k, k)) ** 0.5
+    if name == "softcap":
+        return scorer.cap * (dot(q, k) / math.sqrt(width) / scorer.cap).tanh()
     if name == "gaussian":
         return -sum((a - b) ** 2 for a, b in zip(q, k, strict=True)) / 2
     of_k, of_q = ([dot(row, x) for row in w] for w, x in ((scorer.key.weight, k), (scorer.query.weight, q)))
@@ -273,7 +279,9 @@ def test_the_scores_of_a_dot_type_are_scaled_products_of_what_it_projects(name):
     assert_close(scores, by_hand(name, scorer, q, k), **TIGHT)
 
 
-@pytest.mark.parametrize("name, scale", [("scaled_dot", 0.5), ("bilinear", 0.5), ("dot", 1), *((n, 1) for n in OTHERS)])
+@pytest.mark.parametrize(
+    "name, scale", [("scaled_dot", 0.5), ("bilinear", 0.5), ("dot", 1), ("qk_norm", 1), *((n, 1) for n in OTHERS)]
+)
 def test_the_scale_is_that_of_the_type(name, scale):
     assert make(name).scale(4) == scale and make(name).is_dot == (name in DOT_TYPES)
 
@@ -282,6 +290,29 @@ def test_bilinear_starts_equal_to_scaled_dot_in_every_bit():
     (q, k, _), bilinear = make_qkv(4, 5, width=16, dtype=torch.float32), build_scorer("bilinear", heads=HEADS, width=16)
     assert torch.equal(bilinear(q, k), build_scorer("scaled_dot")(q, k))
     assert all(torch.equal(mine, given) for mine, given in zip(bilinear.project(q, k), (q, k), strict=True))
+
+
+def test_normalized_queries_and_keys_start_at_the_scale_of_released_models():
+    """They divide queries and keys by their root mean square, and the product by sqrt(D)."""
+    q, k, _ = make_qkv(4, 5, width=16)
+    by_rms = torch.einsum("bhnd,bhmd->bhnm", *(x / x.square().mean(-1, keepdim=True).sqrt() for x in (q, k))) / 4
+    scorer = build_scorer("qk_norm", heads=HEADS, width=16)
+    assert_close(scorer.double()(q, k), by_rms, rtol=1e-6, atol=1e-6)  # g starts in float32
+    assert_close(scorer(100 * q, 0.01 * k), scorer(q, k), **TIGHT)
+    assert_close(
+        build_scorer("qk_norm", heads=HEADS, width=16, start=7.0).learned_scalars()["alpha"], torch.full((2,), 7.0)
+    )
+
+
+def test_a_soft_cap_bounds_the_scores_and_changes_small_ones_little():
+    q, k, _ = make_qkv(4, 5, width=16)
+    capped, plain = build_scorer("softcap", cap=2.0), build_scorer("scaled_dot")
+    assert capped(100 * q, 100 * k).abs().max() <= 2
+    assert_close(capped(0.01 * q, k), plain(0.01 * q, k), rtol=1e-3, atol=0)
+    for name, option in (("softcap", "cap"), ("qk_norm", "start")):
+        facts = {"heads": 1, "width": 1} if name == "qk_norm" else {}
+        with pytest.raises(ValueError, match=f"{option}=0: allowed: numbers above 0"):
+            build_scorer(name, **{option: 0}, **facts)
 
 
 # ----------------------------------------------------------------------------------------------------------- precision
@@ -445,7 +476,10 @@ def test_neither_padding_nor_the_future_nor_a_cache_changes_a_state(placement, s
         assert_close(model.decode(target[:, t : t + 1], memory, real, cache), states[:, t : t + 1], **TIGHT)
 
 
-@pytest.mark.parametrize("site, scorer", [*zip(builders.SITES, [*OTHERS, "bilinear"], strict=True), ("encoder", "dot")])
+ACTING = {"additive": "encoder", "gaussian": "decoder", "bilinear": "cross", "dot": "encoder", "qk_norm": "decoder"}
+
+
+@pytest.mark.parametrize("scorer, site", ACTING.items())
 def test_a_scorer_acts_at_its_site_only(scorer, site):
     model, plain = rough_model("softmax", {site: scorer}), rough_model("softmax", {})
     plain.load_state_dict({name: model.state_dict()[name] for name in plain.state_dict()})

@@ -12,8 +12,9 @@ from torch import nn
 from attnorm.config import resolve
 from attnorm.config.arguments import as_typed, readable, register_attention
 from attnorm.config.check_together import typed_keys
-from attnorm.config.read_parts import read_attention
+from attnorm.config.read_parts import no_own_value, read_attention
 from attnorm.errors import ConfigError
+from attnorm.models.grid import GridClassifier
 from attnorm.parts import class_of
 
 FILES = sorted(file.stem for file in (runs.CONF / "attention").glob("*.yaml"))
@@ -104,6 +105,35 @@ def test_every_file_gives_every_model_the_normalizers_it_always_gave(groups):
             used = {normalizers[site] for site in sites} | {prior for site in sites for prior in priors[site]}
             assert found["options"] == {name: tables["options"][name] for name in tables["options"] if name in used}
             assert [*found] == [*sites, "prior", "scorer", "options"]
+
+
+def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(groups):
+    attention, models = groups
+    allowed = {"encoder", "decoder", "grid"}
+    for name, settings in models.items():
+        model = class_of("model", settings)
+        sites = read_attention(attention["softmax"], settings, model, ()).sites
+        cfg = {**attention["softmax"], "exclusive": dict.fromkeys(sites, True)}
+        tables = read_attention(cfg, settings, model, ())
+        assert tables.problems == []
+        found = [str(problem).partition("=")[0] for problem in no_own_value(tables, settings, model)]
+        assert found == [f"attention.exclusive.{site}" for site in sites if site not in allowed], name
+    of_grid = {**models["grid_tiny"], "query_grid": [2, 2]}
+    tables = read_attention({**attention["softmax"], "exclusive": {"grid": True}}, of_grid, GridClassifier, ())
+    assert [*no_own_value(tables, of_grid, GridClassifier)] == [
+        "attention.exclusive.grid=true: the queries of this site are not its keys, so that they have no value that "
+        "could be excluded"
+    ]
+
+
+def test_options_of_the_layer_are_typed_and_refused_like_all_settings():
+    found = runs.problems(
+        runs.plain("task=gigaword", "attention.exclusive.cross=true", "attention.gate.encoder=headwize")
+    )
+    assert len(found) == 1 and found[0].startswith("attention.gate.encoder=headwize: gate 'headwize' is unknown")
+    [problem] = runs.problems(runs.plain("task=gigaword", "attention.exclusive.cross=true"))
+    assert problem.startswith("attention.exclusive.cross=true: the queries of this site are not its keys")
+    assert problem.endswith("; allowed at encoder, decoder")
 
 
 class Captioner(nn.Module):

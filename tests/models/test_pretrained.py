@@ -340,6 +340,14 @@ def test_any_attention_takes_the_weights_and_keeps_what_is_its_own(bert, normali
     assert not torch.isclose(model(ids), loaded(MaskedLM, bert[1])(ids))[real].all()
 
 
+def test_a_gate_starts_as_the_pretrained_model_bit_by_bit(bert):
+    tables = {**attention_tables(), "gate": {"encoder": "elementwise"}}
+    model = MaskedLM(shape_of(bert[1]), tables, VOCABULARY, PAD).eval()
+    report, (ids, _, _) = load_into(model, read_weights(bert[1])), batch()
+    assert report.missing == [f"encoder.layers.{layer}.attention.options.gate.weight" for layer in range(3)]
+    assert torch.equal(model(ids), loaded(MaskedLM, bert[1])(ids))
+
+
 # ----------------------------------------------------------------------------------------------------- kinds of files
 
 
@@ -492,6 +500,7 @@ def test_a_model_without_types_is_exported_with_one_of_zeros(transformers, tmp_p
 
 def test_what_a_bert_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, bert):
     attention = attention_tables(priors={"encoder": ["t5"]}, scorers={"encoder": "dot"})
+    attention |= {"gate": {"encoder": "headwise"}, "exclusive": {"encoder": True}}
     shape = TransformerConfig(
         **{**SMALL, "norm_first": True, "residual": 0.5, "positions": "sinusoidal", "encoder_layers": 2}, max_source=9
     )
@@ -506,6 +515,7 @@ def test_what_a_bert_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, be
         "encoder.layers.0.attention: normalizer HNAS: allowed: Softmax",
         "encoder.layers.1.attention: normalizer HNAS: allowed: Softmax",
         "encoder.layers.1.attention: scorer Dot: allowed: ScaledDot",
+        "encoder.layers.1.attention: gate, exclusive: allowed: none of these options",
         "attention.prior.encoder=['t5']: allowed: []",
     ):
         assert problem in str(error.value)

@@ -1,4 +1,4 @@
-"""What the attention tables say of a site is what every model builds there: normalizer, scorer and bank."""
+"""What the attention tables say of a site is what every model builds there: normalizer, scorer, bank and options."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ INPUTS = {
 def build(kind, **settings):
     tables = {
         **{"_default_": "ot", "bank": dict.fromkeys(kind.sites, "templates")},
-        **{"scorer": dict.fromkeys(kind.sites, "bilinear")},
+        **{"scorer": dict.fromkeys(kind.sites, "bilinear"), "gate": dict.fromkeys(kind.sites, "headwise")},
         "options": {"ot": {"cost": "learned"}, "templates": {"size": 3}},
     }
     return BUILT[kind](resolve_attention({**tables, **settings}, kind.sites))
@@ -57,8 +57,9 @@ def test_every_attention_has_the_parts_of_its_site(kind):
     layers = attention_layers(build(kind))
     assert len(layers) >= len(kind.sites)
     for name, layer in layers.items():
-        kinds = [type(part).__name__ for part in (layer.normalizer, layer.normalizer.cost, layer.scorer, layer.bank)]
-        assert kinds == ["OptimalTransport", "LearnedDistance", "Bilinear", "Templates"], name
+        parts = (layer.normalizer, layer.normalizer.cost, layer.scorer, layer.bank, layer.options.gate)
+        kinds = [type(part).__name__ for part in parts]
+        assert kinds == ["OptimalTransport", "LearnedDistance", "Bilinear", "Templates", "Headwise"], name
 
 
 @pytest.mark.parametrize("kind", INPUTS)
@@ -67,6 +68,19 @@ def test_a_bank_is_trained_with_the_model(kind):
     model(*INPUTS[kind]).square().sum().backward()
     for name, layer in attention_layers(model).items():
         assert layer.bank.table.weight.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("kind", [Seq2Seq, *INPUTS])
+def test_exclusive_attention_works_at_the_declared_sites_of_self_attention_and_at_no_other(kind):
+    declared = kind.self_sites_of({}) if kind is GridClassifier else getattr(kind, "self_sites", ())
+    inputs = INPUTS[LSTMSeq2Seq if kind is Seq2Seq else kind]
+    for site in kind.sites:
+        model = build(kind, exclusive={site: True}, bank={})
+        if site in declared:
+            assert model(*inputs).isfinite().all()
+        else:
+            with pytest.raises(ValueError, match="exclusive attention needs the value of each query"):
+                model(*inputs)
 
 
 def test_the_words_of_an_lstm_are_a_vocabulary_for_its_bank():

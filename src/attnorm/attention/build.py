@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.priors import Sum
@@ -59,10 +60,16 @@ SCORERS = {
     "bilinear": "attnorm.attention.scorers.Bilinear",
     "additive": "attnorm.attention.scorers.Additive",
     "gaussian": "attnorm.attention.scorers.Gaussian",
+    "qk_norm": "attnorm.attention.scorers.QKNorm",
+    "softcap": "attnorm.attention.scorers.Softcap",
 }
 BANKS = {
     "templates": "attnorm.attention.banks.Templates",
     "vocabulary": "attnorm.attention.banks.Vocabulary",
+}
+GATES = {
+    "headwise": "attnorm.attention.layer_options.Headwise",
+    "elementwise": "attnorm.attention.layer_options.Elementwise",
 }
 REPEATED = re.compile(r"(.+?) ?\* ?([1-9]\d{0,3})")  # "hnas*6"
 
@@ -97,6 +104,7 @@ PARTS = {  # the parts of a site: for each kind, the built-in names and the base
     "prior": (PRIORS, nn.Module),
     "scorer": (SCORERS, Scorer),
     "bank": (BANKS, nn.Module),
+    "gate": (GATES, nn.Module),
 }
 
 
@@ -135,7 +143,7 @@ def short_name(name: str) -> str:
 
 
 def build_part(kind: str, name: str, attention: Mapping[str, Any], **facts: Any) -> Any:
-    """Builds a normalizer, prior, scorer or bank with the options that the attention tables have for it."""
+    """Builds a normalizer, prior, scorer, bank or gate with the options that the attention tables have for it."""
     return build(kind, name, attention["options"].get(short_name(name)) or {}, facts)
 
 
@@ -161,7 +169,7 @@ def normalizers_of(value: str | list[str]) -> list[str]:
 def build_site_attention(
     attention: dict, site: str, width: int, heads: int, layer: int = 0, dropout: float = 0.0
 ) -> MultiHeadAttention:
-    """Builds the multi-head attention of one layer at a site, with its normalizer, scorer and bank.
+    """Builds the multi-head attention of one layer at a site, with its normalizer, scorer, bank and options.
 
     attention: resolved tables (`attnorm.attention.tables`).
     layer:     the index of the layer at this site, from 0.
@@ -169,8 +177,9 @@ def build_site_attention(
     """
     normalizer = build_site_normalizer(attention, site, heads, layer, width=width // heads)
     scorer = build_site_scorer(attention, site, heads, width // heads)
+    bank = build_site_bank(attention, site, width, normalizer)
     return MultiHeadAttention(
-        width, heads, normalizer, scorer, dropout, build_site_bank(attention, site, width, normalizer)
+        width, heads, normalizer, scorer, dropout, bank, build_site_options(attention, site, width, heads)
     )
 
 
@@ -181,10 +190,14 @@ def build_site_normalizer(
 
     layer: the index of the layer at this site, from 0. It selects from a list of normalizers.
     width: the width of a head, for normalizers with parameters that act on keys.
+
+    With differential attention, the normalizer has 2 `heads` heads.
     """
     names = normalizers_of(attention[site])
     name = names[0] if isinstance(attention[site], str) else names[layer]
-    facts = {"heads": heads, "place": (site, layer)} | ({} if width is None else {"width": width})
+    facts = {"heads": maps_of(attention, site, heads), "place": (site, layer)} | (
+        {} if width is None else {"width": width}
+    )
     return build_part("normalizer", name, attention, **facts)
 
 
@@ -211,5 +224,19 @@ def build_site_bank(attention: dict, site: str, width: int, normalizer: Normaliz
 
 
 def build_site_scorer(attention: dict, site: str, heads: int, width: int) -> Scorer:
-    """Builds the scorer of one layer at a site. width: the width of a head."""
-    return build_part("scorer", attention["scorer"].get(site, "scaled_dot"), attention, heads=heads, width=width)
+    """Builds the scorer of one layer at a site. width: the width of a head. See `build_site_normalizer`."""
+    name = attention["scorer"].get(site, "scaled_dot")
+    return build_part("scorer", name, attention, heads=maps_of(attention, site, heads), width=width)
+
+
+def build_site_options(attention: dict, site: str, width: int, heads: int) -> LayerOptions | None:
+    """Builds the options of one layer at a site; None if it has none. width: the width of the states."""
+    chosen = {table: attention[table][site] for table in LAYER_OPTIONS if attention.get(table, {}).get(site)}
+    if "gate" in chosen:
+        chosen["gate"] = build_part("gate", chosen["gate"], attention, width=width, heads=heads)
+    return LayerOptions(width, heads, **chosen) if chosen else None
+
+
+def maps_of(attention: Mapping[str, Any], site: str, heads: int) -> int:
+    """The number of attention maps of a layer at a site: with differential attention, each head has two."""
+    return 2 * heads if attention.get("differential", {}).get(site) else heads

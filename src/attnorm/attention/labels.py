@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from attnorm.attention.build import normalizers_of, short_name
+from attnorm.attention.layer_options import LAYER_OPTIONS
 
 
 def label_of(value: str | list[str]) -> str:
@@ -16,7 +17,8 @@ def attention_label(attention: dict, sites: Mapping[str, bool]) -> str:
     """The name of a run's attention, derived from the resolved tables and used in the path of the run folder.
 
     It starts with the normalizer of the first site, followed by each other site that is not plain softmax, then by the
-    priors and scorers. Examples: 'hnas', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5'.
+    priors, banks, options of the layer and scorers. Examples: 'hnas', 'softmax_cross-dnas_prefix',
+    'dnas_prior-encoder-t5', 'dnas_gate-encoder-headwise'.
     """
     first, *others = sites
     prior, scorer = attention["prior"], attention["scorer"]
@@ -24,6 +26,9 @@ def attention_label(attention: dict, sites: Mapping[str, bool]) -> str:
     parts += [f"{site}-{label_of(attention[site])}" for site in others if attention[site] != "softmax"]
     parts += [f"prior-{site}-{'+'.join(map(short_name, prior[site]))}" for site in sites if prior[site]]
     parts += [f"bank-{site}-{short_name(name)}" for site, name in attention.get("bank", {}).items()]
+    for table in LAYER_OPTIONS:
+        chosen = attention.get(table, {})
+        parts += [f"{table}-{site}{'' if it is True else f'-{short_name(it)}'}" for site, it in chosen.items()]
     parts += [f"scorer-{site}-{short_name(scorer[site])}" for site in sites if scorer[site] != "scaled_dot"]
     return "_".join(parts)
 

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnorm.attention.layer_options import LayerOptions
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
 from attnorm.attention.rotary import Rotation, rotate
@@ -53,6 +55,9 @@ class Observation:
     scale:   the scores are `scale` q k'; None if the scorer is not of a dot-product type, or learns alpha.
     outside: (B, H, N, A), the weights of the templates of the bank, or None without a bank. All of the above is about
              the input only, so that with a bank the rows of `weights` sum to less than 1.
+
+    With differential attention, H is twice the number of heads: the maps 2m and 2m + 1 are those of head m, each with
+    weights as its normalizer returns them, before they are subtracted.
     """
 
     weights: Tensor
@@ -82,6 +87,8 @@ class MultiHeadAttention(nn.Module):
     bank:       templates outside the input (`attnorm.attention.banks`), or None. They are projected to keys and values
                 like the memory. They are no sources (their prior is 0), so the normalizer must be one that gives weight
                 to such keys by a method `forward_with_bank`, as `ot` does.
+    options:    what else is done with the weights (`attnorm.attention.layer_options`), or None. With differential
+                attention, the normalizer and the scorer have 2 `heads` heads, `maps` in all.
 
     `Normalizer.attend` is used whenever possible. The dense weights are computed in training with dropout, if the
     scorer is not of a dot-product type, if the weights are observed, with a bank, and during cached decoding with a
@@ -96,12 +103,14 @@ class MultiHeadAttention(nn.Module):
         scorer: Scorer,
         dropout: float = 0.0,
         bank: nn.Module | None = None,
+        options: LayerOptions | None = None,
     ):
         super().__init__()
         assert width % heads == 0, f"width {width} is not divisible by {heads} heads"
         self.heads, self.dropout = heads, dropout
         assert bank is None or normalizer.takes_bank, f"{type(normalizer).__name__} gives no weight to a bank"
-        self.normalizer, self.scorer, self.bank = normalizer, scorer, bank
+        self.normalizer, self.scorer, self.bank, self.options = normalizer, scorer, bank, options
+        self.maps = heads if options is None else options.maps * heads  # the number of matrices of weights
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.output = nn.Linear(width, width)
@@ -120,11 +129,13 @@ class MultiHeadAttention(nn.Module):
         """states (B, N, W) attend to memory (B, M, W) -> (B, N, W). Raises ValueError as `Normalizer.attend` does.
 
         With a `cache`, `states` holds only the newest positions, and the cache provides the earlier keys. A prefix
-        normalizer takes them one at a time (N = 1).
+        normalizer takes them one at a time (N = 1). Exclusive attention raises ValueError if `memory` is not `states`.
         rotation: the angles by which queries and keys are rotated, if states and memory are the same sequence with
                   rotary positions.
         """
         q = self._split(self.query(states))  # (B, H, N, D)
+        if self.options is not None:
+            q = self.options.queries(q, states, memory)
         if cache is not None and not cache.grows and cache.k is not None and cache.v is not None:
             k, v = cache.k, cache.v
         else:
@@ -134,6 +145,8 @@ class MultiHeadAttention(nn.Module):
             if cache is not None:
                 k, v = cache.update(k, v)
         context = self._attend(q, k, v, mask, log_prior, cache)  # (B, H, N, D)
+        if self.options is not None:
+            context = self.options.output(context, states, v)
         output = self.output(context.transpose(1, 2).flatten(2))
         return 0 * output if self.normalizer.total == 0 else output  # without attention, not even a bias is added
 
@@ -146,10 +159,13 @@ class MultiHeadAttention(nn.Module):
         outside = 0  # the number of templates of the bank, which come first
         if self.bank is not None:
             k, v, mask, outside = self._add_bank(q, k, v, mask)
+        if self.options is not None:
+            k, v, log_prior = self.options.keys(k, v, log_prior)
         if self.scorer.is_dot:
             q, k = self.scorer.project(q, k, *(mask,) if self.scorer.needs_mask else ())
             if dropout == 0 and self.observer is None and self.bank is None and not stepping:
-                return self.normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale)
+                attend = partial(self.normalizer.attend, mask=mask, log_prior=log_prior, scale=scale)
+                return attend(q, k, v) if self.options is None else self.options.attend(attend, q, k, v)
             scores = dot_scores(q, k, scale)
         else:
             scores = self.scorer(q, k)
@@ -168,7 +184,8 @@ class MultiHeadAttention(nn.Module):
             of_dot = scale if self.scorer.is_dot and not self.scorer.learns_alpha else None
             seen = Observation(weights, allowed, scores, log_prior, q, k, v, of_dot)
             self.observer(seen if self.bank is None else seen.without_bank(outside))
-        return F.dropout(weights, dropout).to(v.dtype) @ v
+        weights = F.dropout(weights, dropout)
+        return weights.to(v.dtype) @ v if self.options is None else self.options.average(weights, v)
 
     def _add_bank(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from attnorm.attention.build import PARTS, normalizers_of
+from attnorm.attention.build import PARTS, maps_of, normalizers_of, problem_of_part
+from attnorm.attention.layer_options import LAYER_OPTIONS
 from attnorm.attention.normalizers._fixed import fixed_value
 from attnorm.attention.priors import needs_of
 from attnorm.imports import find
@@ -24,9 +25,7 @@ def placement_problems(tables: "AttentionTables") -> Iterator[str]:
         priors = attention["prior"].get(site, [])
         if priors and {*names} == {"none"}:
             yield f"attention.prior.{site}=[{','.join(priors)}]: has no effect, because attention.{site}=none"
-        learns = (attention["options"].get("dot") or {}).get("learn") is not None
-        if learns and attention["scorer"].get(site) == "dot":
-            yield from learned_alphas(tables, site, names)
+        yield from learned_alphas(tables, site, names)
 
 
 def fixed_problems(tables: "AttentionTables", site: str, names: list[str]) -> Iterator[str]:
@@ -40,7 +39,8 @@ def fixed_problems(tables: "AttentionTables", site: str, names: list[str]) -> It
         for mixture in tables.normalizers([name]) if fixed is not None else ():
             try:
                 for layer in (layer for layer, other in enumerate(names) if other == name):
-                    fixed_value(fixed, (site, layer), heads if type(heads) is int else None, mixture.parse)
+                    maps = maps_of(tables.attention, site, heads) if type(heads) is int else None
+                    fixed_value(fixed, (site, layer), maps, mixture.parse)
             except ValueError as error:
                 yield f"attention.options.{name}.fixed: {error}"
                 continue
@@ -50,12 +50,55 @@ def fixed_problems(tables: "AttentionTables", site: str, names: list[str]) -> It
 
 def learned_alphas(tables: "AttentionTables", site: str, names: list[str]) -> Iterator[str]:
     """A learned alpha beside a normalizer whose formula contains alpha as one fixed number."""
-    for name in dict.fromkeys(names):
+    scorer = tables.attention["scorer"].get(site, "scaled_dot")
+    try:
+        learns = tables.build("scorer", scorer).learns_alpha
+    except ValueError:
+        return
+    for name in dict.fromkeys(names) if learns else ():
         if any(normalizer.needs_fixed_alpha for normalizer in tables.normalizers([name])):
-            yield (
-                f"attention.options.dot.learn: has to be null, because attention.{site}={name} contains alpha "
-                "as a fixed number; set alpha or tau instead"
-            )
+            reason = f"because attention.{site}={name} contains alpha as a fixed number"
+            if scorer == "dot":
+                yield f"attention.options.dot.learn: has to be null, {reason}; set alpha or tau instead"
+            else:
+                yield f"attention.scorer.{site}={scorer}: learns alpha, and must not, {reason}; use scaled_dot or dot"
+
+
+def option_problems(tables: "AttentionTables") -> Iterator[str]:
+    """Options of a layer that cannot be built, or that are not defined for the normalizers of their site."""
+    attention = tables.attention
+    for site, value in tables.at_sites.items():
+        names = list(dict.fromkeys(normalizers_of(value)))
+        chosen = {table: attention[table][site] for table in LAYER_OPTIONS if attention[table].get(site)}
+        for table, choice in chosen.items():
+            if names == ["none"]:
+                key = f"attention.{table}.{site}={choice if isinstance(choice, str) else 'true'}"
+                yield f"{key}: has no effect, because attention.{site}=none"
+        if (gate := chosen.get("gate")) is not None:
+            try:
+                tables.build("gate", gate)
+            except ValueError as error:
+                yield problem_of_part(f"attention.gate.{site}={gate}", gate, attention, error)
+        if "laser" in chosen and names != ["none"]:
+            yield from laser_problems(tables, site, names, "differential" in chosen)
+
+
+def laser_problems(tables: "AttentionTables", site: str, names: list[str], differential: bool) -> Iterator[str]:
+    """Weights whose averages of exponentials have no logarithm, or one that is shifted by their sum."""
+    key = f"attention.laser.{site}=true"
+    if differential:
+        yield (
+            f"{key}: not defined with attention.differential.{site}=true, because the difference of two maps can be "
+            "negative, and laser takes the logarithm of an average; use one of them"
+        )
+    for name in names:
+        for total in (normalizer.total for normalizer in tables.normalizers([name])):
+            if total != 1:
+                reason = "may be negative" if total is None else "need not sum to 1"
+                yield (
+                    f"{key}: not defined with attention.{site}={name}, whose weights {reason}, because laser takes the "
+                    "logarithm of an average; use a normalizer whose rows sum to 1, such as softmax"
+                )
 
 
 def missing_facts(attention: Mapping, sites: Collection[str], provided: Collection[str]) -> Iterator[tuple[str, str]]:

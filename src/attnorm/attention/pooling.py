@@ -9,6 +9,7 @@ import logging
 import torch
 from torch import Tensor, nn
 
+from attnorm.attention.layer_options import LayerOptions
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import MultiHeadAttention
 from attnorm.attention.normalizers.base import Normalizer
@@ -24,7 +25,7 @@ class LearnedQueries(nn.Module):
     queries:    the number k of learned queries, at least 1. The paper's Q is the projection of these queries. Their
                 entries are standard normal at first, like those of a normalized state: smaller queries give nearly
                 uniform weights, and are slow to leave them.
-    normalizer, scorer, dropout, bank: as in `MultiHeadAttention`.
+    normalizer, scorer, dropout, bank, options: as in `MultiHeadAttention`.
 
     With a single query, the column step of dnas divides every key by itself. Its weights are then uniform (or equal to
     the prior), whatever was learned, and those of hnas are uniform in its share of dnas. With several queries, a
@@ -43,10 +44,11 @@ class LearnedQueries(nn.Module):
         scorer: Scorer,
         dropout: float = 0.0,
         bank: nn.Module | None = None,
+        options: LayerOptions | None = None,
     ):
         super().__init__()
         self.queries = nn.Parameter(torch.randn(queries, width))
-        self.attention = MultiHeadAttention(width, heads, normalizer, scorer, dropout, bank)
+        self.attention = MultiHeadAttention(width, heads, normalizer, scorer, dropout, bank, options)
         if queries == 1 and (message := single_query_problem(normalizer)):
             log.warning(message)
 

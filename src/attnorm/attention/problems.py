@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnorm.attention.build import NORMALIZERS, normalizers_of, problem_of_part, short_name
+from attnorm.attention.layer_options import LAYER_OPTIONS
 from attnorm.imports import nearest
 from attnorm.wording import counted
 
@@ -11,12 +12,14 @@ if TYPE_CHECKING:
     from attnorm.attention.tables import AttentionTables
 
 DEFAULT = "_default_"
-TABLES = ("prior", "scorer", "bank", "options")
+SITE_TABLES = ("prior", "scorer", "bank", *LAYER_OPTIONS)  # the others by site
+SWITCHES = tuple(table for table in LAYER_OPTIONS if table != "gate")  # on or off
+TABLES = (*SITE_TABLES, "options")
 
 
 def names_in(tables: Mapping) -> set[str]:
     """The names under which `options` lists the parts in the tables, also at sites that the model does not have."""
-    names: list[Any] = [*tables["scorer"].values(), *tables.get("bank", {}).values()]
+    names: list[Any] = [name for table in ("scorer", "bank", "gate") for name in tables.get(table, {}).values()]
     for key, value in tables.items():
         if key not in TABLES and is_normalizer(value):
             names += normalizers_of(value)
@@ -40,11 +43,17 @@ def malformed_tables(attention: dict) -> list[str]:
         "prior": "{encoder: [t5]}",
         "scorer": "{encoder: bilinear}",
         "bank": "{encoder: vocabulary}",
+        "gate": "{encoder: headwise}",
+        **dict.fromkeys(SWITCHES, "{encoder: true}"),
         "options": "{hnas: {start: 0.3}}",
     }
     problems = []
     for table, example in examples.items():
-        by = "options by name" if table == "options" else f"a {table} by site"
+        by = (
+            "options by name"
+            if table == "options"
+            else f"{'true or false' if table in SWITCHES else f'a {table}'} by site"
+        )
         if not isinstance(attention[table], dict):
             problems.append(f"attention.{table}={attention[table]}: expected {by}, such as {example}")
     return problems
@@ -63,8 +72,12 @@ def malformed(tables: "AttentionTables") -> list[str]:
         scorer, priors = attention["scorer"].get(site, "scaled_dot"), attention["prior"].get(site, [])
         if not isinstance(scorer, str):
             problems.append(f"attention.scorer.{site}={scorer}: expected a name")
-        if not isinstance(bank := attention["bank"].get(site), str | None):
-            problems.append(f"attention.bank.{site}={bank}: expected a name, or null for no bank")
+        for table in ("bank", "gate"):
+            if not isinstance(name := attention[table].get(site), str | None):
+                problems.append(f"attention.{table}.{site}={name}: expected a name, or null for no {table}")
+        for table in SWITCHES:
+            if not isinstance(value := attention[table].get(site), bool | None):
+                problems.append(f"attention.{table}.{site}={value}: allowed: true, false")
         if not is_names(priors):
             problems.append(f"attention.prior.{site}={priors}: expected a list of names, such as [t5]")
         elif priors and len({*map(short_name, priors)}) < len(priors):
@@ -78,7 +91,7 @@ def malformed(tables: "AttentionTables") -> list[str]:
 def unknown_sites(tables: "AttentionTables") -> Iterator[str]:
     """Typed sites that the model does not have."""
     sites = tables.sites
-    for table in ("", "prior", "scorer", "bank"):
+    for table in ("", *SITE_TABLES):
         for site in tables.attention[table] if table else tables.attention:
             key = f"attention.{table}.{site}" if table else f"attention.{site}"
             is_site = table or site not in (*TABLES, DEFAULT)
@@ -166,7 +179,7 @@ def as_typed(value: str | list[str]) -> str:
 
 def unused_tables(tables: "AttentionTables") -> Iterator[str]:
     """Tables of the file that the user chose with `attention=` that name sites, but none of the model's."""
-    for table in ("prior", "scorer", "bank") if tables.typed and "attention" in tables.typed else ():
+    for table in SITE_TABLES if tables.typed and "attention" in tables.typed else ():
         named = [site for site, value in tables.attention[table].items() if value]
         if named and tables.sites and tables.sites.keys().isdisjoint(named):
             has = f"the model has only {', '.join(tables.sites)}"

@@ -165,6 +165,23 @@ class LengthDot(Scorer):
         return (self.temperature(n) * q).to(q.dtype), k
 
 
+class QKNorm(Dot):
+    """s_ij = g q_i . k_j / (|q_i| |k_j|), "Query-Key Normalization for Transformers", with one g per head.
+
+    No score exceeds g, however long queries and keys become during training. g is trained like the alpha of `Dot`.
+
+    start: the initial g, a number above 0. None: sqrt(D), the scale of released models, which divide queries and keys
+           by their root mean square and the product by sqrt(D).
+    """
+
+    def __init__(self, heads: int, width: int, start: float | None = None):
+        start = width**0.5 if start is None else above_zero("start", start)
+        super().__init__(alpha=start, learn="head", unit_keys=True, heads=heads, width=width)
+
+    def project(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return super().project(F.normalize(upcast(q), dim=-1).to(q.dtype), k)
+
+
 class Bilinear(Scorer):
     """s_ij = k_j' W q_i / sqrt(D) with one W (D, D) per head. W is initialized to the identity, as in scaled_dot."""
 
@@ -228,3 +245,19 @@ class Gaussian(Scorer):
         q, k = upcast(q) - origin, upcast(k) - origin
         squares_q, squares_k = q.square().sum(-1), k.square().sum(-1)  # (B, H, N), (B, H, M)
         return dot_scores(q, k, 1.0) - squares_q[..., :, None] / 2 - squares_k[..., None, :] / 2
+
+
+class Softcap(Scorer):
+    """s_ij = c tanh(q_i . k_j / (c sqrt(D))), between -c and c: "Gemma 2" (arXiv 2408.00118), Sec. 2.
+
+    cap: c, a number above 0.
+    """
+
+    is_dot = False
+
+    def __init__(self, cap: float = 50.0):
+        super().__init__()
+        self.cap = above_zero("cap", cap)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.cap * (dot_scores(q, k, q.shape[-1] ** -0.5) / self.cap).tanh()

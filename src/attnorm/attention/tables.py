@@ -4,10 +4,11 @@ The tables say which normalizer, priors and scorer each site of a model uses. A 
 "encoder":
 
     {"_default_": "dnas", "cross": ["dnas_prefix", "softmax"],
-     "prior": {"encoder": ["t5"]}, "scorer": {"cross": "bilinear"}, "bank": {}, "options": {"t5": {"buckets": 64}}}
+     "prior": {"encoder": ["t5"]}, "scorer": {"cross": "bilinear"}, "bank": {}, "gate": {"encoder": "headwise"},
+     "exclusive": {}, "differential": {"encoder": True}, "laser": {}, "options": {"t5": {"buckets": 64}}}
 
 A site maps to a normalizer, or to a list with one normalizer per layer. `_default_` applies to the sites that are not
-set. `prior`, `scorer` and `bank` need not contain every site. The keys of `options` are the names of parts.
+set. The other tables need not contain every site. The keys of `options` are the names of parts.
 `AttentionTables` reads such tables once: it finds all of their problems, and names every site explicitly. Models are
 built from the resolved tables.
 """
@@ -18,9 +19,11 @@ from typing import Any
 
 from attnorm.attention.banks import bank_problems
 from attnorm.attention.build import build_part, normalizers_of
-from attnorm.attention.placement import placement_problems
+from attnorm.attention.layer_options import LAYER_OPTIONS
+from attnorm.attention.placement import option_problems, placement_problems
 from attnorm.attention.problems import (
     DEFAULT,
+    TABLES,
     default_problems,
     layer_problems,
     malformed,
@@ -38,6 +41,7 @@ SMALL: dict[str, dict[str, Any]] = {  # facts of the smallest model, sufficient 
     "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
     "scorer": {"heads": 1, "width": 1},
     "bank": {"width": 1},
+    "gate": {"width": 1, "heads": 1},
 }
 
 
@@ -81,7 +85,7 @@ class AttentionTables:
         typed: Collection[str] | None = None,
         heads: Mapping[str, Any] | None = None,
     ):
-        self.attention: dict[str, Any] = {"prior": {}, "scorer": {}, "bank": {}, "options": {}, **attention}
+        self.attention: dict[str, Any] = {**{table: {} for table in TABLES}, **attention}
         self.sites, self.layers, self.typed, self.heads = sites, layers, typed, heads
         self._built: dict[tuple[str, str], Any] = {}
 
@@ -136,20 +140,20 @@ class AttentionTables:
         """The tables with an explicit entry for every site of the model, and for no other site.
 
         A site that is not set gets `_default_`. A site without an entry in `prior` or `scorer` gets no prior, or the
-        scaled dot product. Sites that the model does not have are removed, and so are options of parts that it does not
-        use. Resolving the result again does not change it.
+        scaled dot product. Of the other tables, only the entries that have an effect are kept. Sites that the model
+        does not have are removed, and so are options of parts that it does not use. Resolving the result again does not
+        change it.
         """
         attention = self.attention
-        tables: dict[str, Any] = {**self.at_sites, "prior": {}, "scorer": {}, "bank": {}}
+        tables: dict[str, Any] = {**self.at_sites, "prior": {}, "scorer": {}}
         for site in self.sites:
             tables["prior"][site] = attention["prior"].get(site, [])
             tables["scorer"][site] = attention["scorer"].get(site, "scaled_dot")
-            if attention["bank"].get(site) is not None:
-                tables["bank"][site] = attention["bank"][site]
+        for table in ("bank", *LAYER_OPTIONS):
+            if chosen := {site: attention[table][site] for site in self.sites if attention[table].get(site)}:
+                tables[table] = chosen
         used = names_in(tables)
         tables["options"] = {name: options for name, options in attention["options"].items() if name in used}
-        if not tables["bank"]:
-            del tables["bank"]
         return tables
 
     # -------------------------------------------------------------------------------------- checking
@@ -167,6 +171,7 @@ class AttentionTables:
             *layer_problems(self),
             *placement_problems(self),
             *bank_problems(self),
+            *option_problems(self),
             *unused_tables(self),
             *unused_options(self),
         ]

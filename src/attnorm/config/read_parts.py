@@ -100,6 +100,22 @@ def no_vocabulary(tables: AttentionTables, model: Any) -> Iterator[str]:
             yield f"attention.bank.{site}=vocabulary: the model has no token embeddings at this site; use templates"
 
 
+def no_own_value(tables: AttentionTables, settings: Mapping[str, Any], model: Any) -> Iterator[str]:
+    """Exclusive attention at sites where the queries are not the keys.
+
+    A model declares its sites of self-attention in `self_sites`, or returns them from `self_sites_of`.
+    """
+    of_settings = getattr(model, "self_sites_of", lambda _: getattr(model, "self_sites", ()))
+    allowed = [site for site in tables.sites if site in of_settings(all_options(settings, model))]
+    for site in tables.resolved.get("exclusive", {}):
+        if site not in allowed:
+            instead = f"; allowed at {', '.join(allowed)}" if allowed else ""
+            yield (
+                f"attention.exclusive.{site}=true: the queries of this site are not its keys, so that they have no "
+                f"value that could be excluded{instead}"
+            )
+
+
 def read_source(
     settings: Mapping[str, Any], task: type[Task] | None, splits: Sequence[str], problems: Problems
 ) -> Part | None:

@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from attnorm.attention.labels import attention_label
+from attnorm.attention.problems import TABLES
 from attnorm.attention.tables import AttentionTables
 from attnorm.attention.testing.before_training import problems_before_training
 from attnorm.config.check_together import check_resume, check_together, check_update_size, ineffective, typed_keys
@@ -19,6 +20,7 @@ from attnorm.config.check_trainer import check_trainer, read_trainer
 from attnorm.config.components import read_entries
 from attnorm.config.read_parts import (
     model_of,
+    no_own_value,
     no_vocabulary,
     read_attention,
     read_model,
@@ -135,7 +137,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         full[group] = full.get(group) or {}
     full["data"] = optional(DataConfig) | full["data"]
     full["run"] = optional(RunSettings) | full["run"]
-    full["attention"] = {"prior": {}, "scorer": {}, "bank": {}, "options": {}} | full["attention"]
+    full["attention"] = {table: {} for table in TABLES} | full["attention"]
     return full
 
 
@@ -182,9 +184,9 @@ def read(
         tables = read_attention(
             settings["attention"], settings["model"], model, None if typed is None else typed_keys(typed)
         )
-        problems.add(
-            "attention", tables.problems or [*unknown_facts(tables, task, model), *no_vocabulary(tables, model)]
-        )
+        of_model = (unknown_facts(tables, task, model), no_vocabulary(tables, model))
+        own_values = no_own_value(tables, settings["model"], model)
+        problems.add("attention", tables.problems or [problem for it in (*of_model, own_values) for problem in it])
     if task is not None:
         options_of_task = problems.typed("task", task.Config, options_of(settings["task"]), owner=task)
         groups = {name: problems.typed(name, cls, settings.get(name) or {}) for name, cls in task.groups.items()}

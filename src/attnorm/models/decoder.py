@@ -45,13 +45,14 @@ class TransformerDecoder(nn.Module):
 
     A model with parameters of its own can extend this class: it creates its other modules, and calls `build_decoder`.
 
-    sites:     the attention sites. Under teacher forcing, both are autoregressive.
+    sites:     the attention sites. Under teacher forcing, both are autoregressive. self_sites: that of self-attention.
     attention: resolved tables (`attnorm.attention.tables`).
     tokens:    the token embedding, which other modules may share. pad_id: the id of padding.
     templates: the largest number of states in the memory, for priors with one parameter per key.
     """
 
     sites = {"decoder": True, "cross": True}  # noqa: RUF012
+    self_sites = ("decoder",)
 
     def __init__(self, shape: TransformerConfig, attention: dict, tokens: nn.Embedding, templates: int, pad_id: int):
         super().__init__()

@@ -17,6 +17,7 @@ class Encoder(nn.Module):
     """Embeddings, `encoder_layers` layers, and a final norm if the layers are pre-norm.
 
     sites:     the only attention site, which is bidirectional. token_sites: those with a vocabulary for banks.
+    self_sites: those of self-attention, for exclusive attention.
     attention: resolved tables (`attnorm.attention.tables`).
     tokens:    the token embedding, which other modules may share.
     """
@@ -25,6 +26,7 @@ class Encoder(nn.Module):
     Config = EncoderConfig
     sites = {"encoder": False}  # noqa: RUF012
     token_sites = ("encoder",)
+    self_sites = ("encoder",)
 
     def __init__(self, shape: EncoderConfig, attention: dict, tokens: TokenTable, site: str = "encoder"):
         super().__init__()

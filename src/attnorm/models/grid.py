@@ -160,6 +160,11 @@ class GridClassifier(nn.Module):
         initialize(self, seed)
 
     @classmethod
+    def self_sites_of(cls, settings: dict[str, Any]) -> tuple[str, ...]:
+        """The site of self-attention; with a query grid, the queries of its last layer are not its keys."""
+        return () if settings.get("query_grid") else ("grid",)
+
+    @classmethod
     def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """The number of layers at each site, from the keys of `GridConfig`."""
         return {"grid": settings.get("layers"), "pool": 1}

@@ -18,6 +18,7 @@ class EncoderModel(nn.Module):
     """
 
     sites = Encoder.sites
+    self_sites = Encoder.self_sites
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from attnorm.attention.layer_options import LAYER_OPTIONS
 from attnorm.attention.multihead import attention_layers
 from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.scorers import ScaledDot
@@ -142,7 +143,7 @@ def differences(model: nn.Module, shape: Any, always: Mapping[str, Any], site: s
     """What a model has that BERT and GPT-2 do not have.
 
     That is values other than `always` in its shape, a normalizer other than softmax, a scorer other than the scaled dot
-    product, or a prior at its site.
+    product, an option of the attention layer, or a prior at its site.
     """
     problems: list[str] = [
         Problem(f"model.{key}", f"allowed: {in_yaml(value)}", getattr(shape, key))
@@ -153,6 +154,9 @@ def differences(model: nn.Module, shape: Any, always: Mapping[str, Any], site: s
         for kind, part, allowed in (("normalizer", layer.normalizer, Softmax), ("scorer", layer.scorer, ScaledDot)):
             if type(part) is not allowed:
                 problems.append(f"{name}: {kind} {type(part).__name__}: allowed: {allowed.__name__}")
+        if layer.options is not None:
+            used = [option for option in LAYER_OPTIONS if getattr(layer.options, option)]
+            problems.append(f"{name}: {', '.join(used)}: allowed: none of these options")
     if prior is not None:
         problems.append(f"attention.prior.{site}={list(prior.priors)}: allowed: []")
     return problems

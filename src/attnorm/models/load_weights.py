@@ -16,7 +16,7 @@ from attnorm.models.seq2seq import Seq2Seq
 
 FORMATS = {"bert": bert_checkpoint, "gpt2": gpt_checkpoint}
 TASK_HEADS = ("spans.", "classifier.")
-MAY_DIFFER = re.compile(r"(^|\.)(normalizer|scorer|prior|cross_prior)\.")  # depends on the attention tables
+MAY_DIFFER = re.compile(r"(^|\.)(normalizer|scorer|options|prior|cross_prior)\.")  # depends on the attention tables
 MAY_BE_NEW = re.compile(r"^(pooler|output)\.|(^|\.)(cross|cross_residual)\.")
 POSITIONS = re.compile(r"embeddings\.positions\.weight$|\.learned\.log_u$")  # tables with one entry per position
 
@@ -61,9 +61,9 @@ def load_into(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
     the tensors are those of a Seq2Seq; its cross-attention is unchanged. A table of positions, also that of a learned
     prior, is truncated to the model's length.
 
-    Parameters of normalizers, scorers and priors may differ. All other tensors of the encoder and the decoder must
-    match, and so must those of the head if the weights have one. Otherwise, ValueError lists every mismatch, and the
-    model is unchanged.
+    Parameters of normalizers, scorers, options of the layer and priors may differ. All other tensors of the encoder and
+    the decoder must match, and so must those of the head if the weights have one. Otherwise, ValueError lists every
+    mismatch, and the model is unchanged.
     """
     parameters = {k: v for k, v in model.state_dict(keep_vars=True).items() if not k.startswith(TASK_HEADS)}
     sources = {name: source for name in parameters if (source := source_of(name, model, tensors))}

@@ -78,9 +78,11 @@ class LayerRecord:
             return measures
         measures["query_likelihood"] = mean_of_known(query_log_likelihood(seen.q, seen.k, seen.allowed, seen.scale))
         measures["key_likelihood"] = mean_of_known(key_log_likelihood(seen.q, seen.k, seen.allowed, seen.scale))
+        heads, maps = self.module.heads, self.module.maps
         of_keys = self.module.key_value.weight[: self.module.key_value.in_features]  # (W, W)
-        evidence = seen.q.double() @ of_keys.double().unflatten(0, (self.module.heads, -1))  # W_k' q, (B, H, N, W)
-        templates = (seen.scale * self.memory)[:, None].expand(-1, self.module.heads, -1, -1)
+        of_maps = of_keys.double().unflatten(0, (heads, -1)).repeat_interleave(maps // heads, 0)
+        evidence = seen.q.double() @ of_maps  # W_k' q, (B, maps, N, W)
+        templates = (seen.scale * self.memory)[:, None].expand(-1, maps, -1, -1)
         if self.module.scorer.keeps_keys:  # otherwise, the scores are not products with these templates
             measures["deviation"] = mean_of_known(fenchel_deviation(evidence, templates, **given))
         measures["deviation_keys"] = mean_of_known(fenchel_deviation(seen.q, seen.k, **given, alpha=seen.scale))

@@ -14,7 +14,7 @@ class Seq2Seq(TransformerDecoder):
     """An encoder and a causal decoder with cross-attention and a shared vocabulary. It maps texts to texts.
 
     sites:     the attention sites, each with whether it is autoregressive. Under teacher forcing, cross-attention is.
-    token_sites: those with a vocabulary for banks.
+    token_sites: those with a vocabulary for banks. self_sites: those of self-attention, for exclusive attention.
     attention: resolved tables (`attnorm.attention.tables`).
     seed:      seed of the initial parameters, see `initialize`.
     """
@@ -23,6 +23,7 @@ class Seq2Seq(TransformerDecoder):
     Config = TransformerConfig
     sites = {"encoder": False, "decoder": True, "cross": True}  # noqa: RUF012
     token_sites = ("encoder", "decoder", "cross")
+    self_sites = ("encoder", "decoder")
     stacks = {"layers": "decoder"}  # noqa: RUF012 - the name of the decoder's layers in curves and figures
 
     def __init__(self, shape: TransformerConfig, attention: dict, vocab_size: int, pad_id: int, seed: int = 0):

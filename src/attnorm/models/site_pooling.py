@@ -2,13 +2,19 @@
 
 from torch import Tensor
 
-from attnorm.attention.build import build_site_bank, build_site_normalizer, build_site_prior, build_site_scorer
+from attnorm.attention.build import (
+    build_site_bank,
+    build_site_normalizer,
+    build_site_options,
+    build_site_prior,
+    build_site_scorer,
+)
 from attnorm.attention.masking import Mask
 from attnorm.attention.pooling import LearnedQueries
 
 
 class SitePooling(LearnedQueries):
-    """`LearnedQueries` with the normalizer, scorer, prior and bank that the attention tables name for a site.
+    """`LearnedQueries` with the normalizer, scorer, prior, bank and options that the attention tables name for a site.
 
     width, heads, queries, dropout: as in `LearnedQueries`.
     attention: resolved tables (`attnorm.attention.tables`). site: the name of the site in them.
@@ -21,7 +27,8 @@ class SitePooling(LearnedQueries):
         normalizer = build_site_normalizer(attention, site, heads, width=width // heads)
         scorer = build_site_scorer(attention, site, heads, width // heads)
         bank = build_site_bank(attention, site, width, normalizer)
-        super().__init__(width, heads, queries, normalizer, scorer, dropout, bank)
+        options = build_site_options(attention, site, width, heads)
+        super().__init__(width, heads, queries, normalizer, scorer, dropout, bank, options)
         self.prior = build_site_prior(
             attention, site, heads=heads, bidirectional=True, positions=positions, width=width
         )

@@ -14,7 +14,7 @@ EVENTS = "jobs.jsonl"  # of a sweep folder
 MOST_BYTES, MOST_DEPTH, LARGEST = 1 << 20, 20, 1 << 53  # a real one has 3 kB and 4 levels
 GROUPS = ("task", "model", "attention", "data", "tokenizer", "optimizer", "scheduler", "trainer", "paths")
 REQUIRED_GROUPS = ("task", "model", "attention", "data", "optimizer")
-TABLES = ("prior", "scorer", "bank")  # of attention
+TABLES = ("prior", "scorer", "bank", "gate", "exclusive", "differential", "laser")  # of attention, by site
 BEFORE = {  # options of data sources that were added later, with the values that older runs were trained with
     "attnorm.data.sources.newswire.Newswire": {"difficulty": "easy"},
 }

@@ -105,6 +105,8 @@ def problems_of_ours(model: nn.Module, read: Callable[[], Any], label: Callable[
         for name, layer in attention_layers(model).items():
             if not isinstance(layer.scorer, ScaledDot):
                 raise UserError(f"{name}: scorer {type(layer.scorer).__name__}: this figure needs scaled_dot")
+            if layer.maps != layer.heads:
+                raise UserError(f"{name}: differential attention: this figure needs one map per head")
             hook = layer.register_forward_pre_hook(
                 lambda layer, args, options, name=name: note(name, layer, args, options), with_kwargs=True
             )

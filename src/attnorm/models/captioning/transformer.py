@@ -40,6 +40,7 @@ class TransformerCaptioner(Captioner):
 
     Config = TransformerCaptionerConfig
     sites = TransformerDecoder.sites
+    self_sites = TransformerDecoder.self_sites
 
     @classmethod
     def site_layers(cls, settings: dict[str, Any]) -> dict[str, Any]:

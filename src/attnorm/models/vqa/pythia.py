@@ -18,6 +18,7 @@ class Pythia(VqaModel):
     """
 
     sites = {"fusion": False, "encoder": False}  # noqa: RUF012
+    self_sites = Encoder.self_sites
 
     def build(self, shape: VqaModelConfig, attention: dict, answers: int) -> None:
         width, hidden = shape.d_model, shape.hidden

@@ -10,6 +10,7 @@ from attnorm.attention.masking import Mask
 class Mixer(nn.Module):
     interface = "digits"
     sites = {"mixer": False}  # noqa: RUF012
+    self_sites = ("mixer",)
 
     def __init__(
         self, attention: dict, vocab_size: int, pad_id: int, seed: int, size: int = 16, heads: int = 2, depth: int = 2

@@ -53,7 +53,7 @@ def limited(model: nn.Module, fertility: float | None, normalizers: Sequence[str
         if fertility is not None:
             for layer, name in zip(layers, names, strict=True):
                 width = layer.query.out_features // layer.heads
-                layer.normalizer = WITH_FERTILITY[name](layer.heads, width, fertility=fertility, sink=True)
+                layer.normalizer = WITH_FERTILITY[name](layer.maps, width, fertility=fertility, sink=True)
         yield
     finally:
         for layer, normalizer in zip(layers, kept, strict=True):

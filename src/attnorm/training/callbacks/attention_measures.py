@@ -59,7 +59,7 @@ class AttentionMeasures(EveryNSteps):
             label, few = layer_label(name, stacks_of(module.model)), layer.first(self.examples)
             row = {"step": trainer.global_step, "layer": label}
             of_heads = {measure: values.nanmean(0) for measure, values in few.of_heads().items()}  # (H,) each
-            for head in range(layer.module.heads):
+            for head in range(layer.module.maps):
                 self.heads.append(row | {"head": head} | numbers({key: of_heads[key][head] for key in of_heads}))
             metrics |= {f"attention/{key}/{label}": value.nanmean().item() for key, value in of_heads.items()}
             for place, measures in few.of_states().items():

@@ -83,8 +83,8 @@ def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
                     raise ValueError(
                         f"{declared} is declared by the normalizer and by the scorer of {layer}; rename one"
                     )
-                if scalar.numel() not in (1, attention.heads) or scalar.dim() > 1:
-                    expected = f"expected (1,) or ({attention.heads},), the number of heads"
+                if scalar.numel() not in (1, attention.maps) or scalar.dim() > 1:
+                    expected = f"expected (1,) or ({attention.maps},), the number of heads"
                     raise ValueError(f"{declared} has shape {tuple(scalar.shape)}; {expected}")
                 scalars[name][layer] = scalar.detach().flatten()
     return dict(scalars)
