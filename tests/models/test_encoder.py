@@ -182,9 +182,9 @@ def test_a_row_longer_than_the_table_of_positions_needs_only_its_texts_to_fit():
     segments = torch.tensor([[0] * 5 + [1] * 2 + [2] * 7])
     real = torch.ones_like(ids, dtype=torch.bool)
     encoder(ids, real & (segments < 2), segments)  # a run of padding may be as long as it likes
-    with pytest.raises(AssertionError, match="7 positions, but the model has 5"):
+    with pytest.raises(ValueError, match="7 positions, but the model has 5"):
         encoder(ids, real, segments)
-    with pytest.raises(AssertionError, match="14 positions, but the model has 5"):
+    with pytest.raises(ValueError, match="14 positions, but the model has 5"):
         encoder(ids, real)
 
 

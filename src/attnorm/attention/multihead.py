@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
+from attnorm.attention.rotary import Rotation, rotate
 from attnorm.attention.scorers import Scorer
 
 
@@ -114,16 +115,22 @@ class MultiHeadAttention(nn.Module):
         *,
         log_prior: Tensor | None = None,
         cache: Cache | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """states (B, N, W) attend to memory (B, M, W) -> (B, N, W). Raises ValueError as `Normalizer.attend` does.
 
-        With a `cache`, `states` holds only the newest position (N = 1), and the cache provides the earlier keys.
+        With a `cache`, `states` holds only the newest positions, and the cache provides the earlier keys. A prefix
+        normalizer takes them one at a time (N = 1).
+        rotation: the angles by which queries and keys are rotated, if states and memory are the same sequence with
+                  rotary positions.
         """
         q = self._split(self.query(states))  # (B, H, N, D)
         if cache is not None and not cache.grows and cache.k is not None and cache.v is not None:
             k, v = cache.k, cache.v
         else:
             k, v = map(self._split, self.key_value(memory).chunk(2, dim=-1))  # (B, H, M, D)
+            if rotation is not None:
+                q, k = rotate(q, rotation), rotate(k, rotation)
             if cache is not None:
                 k, v = cache.update(k, v)
         context = self._attend(q, k, v, mask, log_prior, cache)  # (B, H, N, D)

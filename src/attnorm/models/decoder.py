@@ -16,12 +16,13 @@ from attnorm.models.layers import DecoderLayer
 class DecoderCache:
     """The state of incremental decoding: keys and values of every layer, and the number of decoded positions.
 
+    grows:  for each attention of a layer, whether it is self-attention, as in `Cache`.
     states: (B, T, W), the embeddings of these positions. They are kept only if the decoder has a prior, which may use
             them.
     """
 
-    def __init__(self, layers: int):
-        self.layers = [(Cache(grows=True), Cache(grows=False)) for _ in range(layers)]
+    def __init__(self, layers: int, grows: tuple[bool, ...] = (True, False)):
+        self.layers = [tuple(Cache(each) for each in grows) for _ in range(layers)]
         self.length = 0
         self.states: Tensor | None = None
 
@@ -34,8 +35,8 @@ class DecoderCache:
         """Keeps the given rows, int (B',), in this order."""
         if self.states is not None:
             self.states = self.states.index_select(0, rows)
-        for pair in self.layers:
-            for cache in pair:
+        for caches in self.layers:
+            for cache in caches:
                 cache.select(rows)
 
 

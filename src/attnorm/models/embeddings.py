@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnorm.models.config import EncoderConfig
+from attnorm.models.config import EncoderConfig, GPTConfig
 
 
 class TokenTable(Protocol):
@@ -23,23 +23,21 @@ class Embeddings(nn.Module):
 
     shape.positions: "learned" (a table of `max_positions`) or "sinusoidal" ("Attention Is All You Need", Sec. 3.5).
     With sinusoidal positions, the token embedding is scaled by sqrt(width), so that both terms have a similar
-    magnitude.
+    magnitude. With any other value, the embedding does not depend on positions.
     shape.type_vocab_size: number of token types; 0 for none.
     """
 
-    waves: Tensor
+    waves: Tensor | None
 
-    def __init__(self, tokens: TokenTable, max_positions: int, shape: EncoderConfig):
+    def __init__(self, tokens: TokenTable, max_positions: int, shape: EncoderConfig | GPTConfig):
         super().__init__()
         width = tokens.embedding_dim
         self.tokens: Any = tokens  # output layers may share the weight of an nn.Embedding
         self.max_positions = max_positions
-        if shape.positions == "learned":
-            self.positions: nn.Embedding | None = nn.Embedding(max_positions, width)
-            self.scale = 1.0
-        else:
-            self.positions, self.scale = None, math.sqrt(width)
-            self.register_buffer("waves", sinusoids(max_positions, width), persistent=False)
+        self.positions = nn.Embedding(max_positions, width) if shape.positions == "learned" else None
+        self.scale = math.sqrt(width) if shape.positions == "sinusoidal" else 1.0
+        waves = sinusoids(max_positions, width) if shape.positions == "sinusoidal" else None
+        self.register_buffer("waves", waves, persistent=False)
         self.types = nn.Embedding(shape.type_vocab_size, width) if shape.type_vocab_size else None
         self.norm = nn.LayerNorm(width, shape.norm_eps) if shape.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(shape.dropout)
@@ -50,21 +48,29 @@ class Embeddings(nn.Module):
         """ids, int (B, N) -> states (B, N, W).
 
         positions: int (B, N), the position of each token. None: consecutive positions, starting at `offset`.
-        types:     int (B, N), the type of each token. None: type 0. Raises ValueError if the model has no token types.
+        types:     int (B, N), the type of each token. None: type 0.
+
+        Raises ValueError for a position beyond the table, and for types if the model has no token types.
         """
-        length, table = ids.shape[1], self.waves if self.positions is None else self.positions.weight
-        if positions is None:
-            last = offset + length
-        else:  # the values can only be too large if the row is longer than the table
-            last = length if length <= self.max_positions else int(positions.max()) + 1
-        assert last <= self.max_positions, f"got {last} positions, but the model has {self.max_positions}"
-        of_positions = table[offset:last] if positions is None else F.embedding(positions, table)
-        x = self.tokens(ids) * self.scale + of_positions
+        x = self.tokens(ids) * self.scale
+        table = self.waves if self.positions is None else self.positions.weight
+        if table is not None:
+            x = x + self._of_positions(table, ids.shape[1], offset, positions)
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types))
         elif types is not None:
             raise ValueError("types: this model has no token types (model.type_vocab_size=0); allowed is None")
         return self.dropout(self.norm(x))
+
+    def _of_positions(self, table: Tensor, length: int, offset: int, positions: Tensor | None) -> Tensor:
+        """The rows of the table for the positions of `forward`."""
+        if positions is None:
+            last = offset + length
+        else:  # the values can only be too large if the row is longer than the table
+            last = length if length <= self.max_positions else int(positions.max()) + 1
+        if last > self.max_positions:
+            raise ValueError(f"got {last} positions, but the model has {self.max_positions}")
+        return table[offset:last] if positions is None else F.embedding(positions, table)
 
 
 def sinusoids(count: int, width: int) -> Tensor:

@@ -1,15 +1,22 @@
 """Transformer layers around multi-head attention, pre- or post-norm."""
 
 from collections.abc import Callable
+from functools import partial
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnorm.attention.build import build_site_attention
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import Cache, MultiHeadAttention
-from attnorm.models.config import EncoderConfig
+from attnorm.attention.rotary import Rotation
+from attnorm.models.config import LayerConfig
 
-ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "relu": nn.ReLU,
+    "gelu_new": partial(nn.GELU, approximate="tanh"),
+}
 
 
 class Residual(nn.Module):
@@ -20,7 +27,7 @@ class Residual(nn.Module):
     depth", Dong et al., 2021). A smaller s shows how much of that a normalizer causes or prevents.
     """
 
-    def __init__(self, shape: EncoderConfig):
+    def __init__(self, shape: LayerConfig):
         super().__init__()
         self.pre, self.scale = shape.norm_first, float(shape.residual)
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps)
@@ -38,28 +45,47 @@ class Residual(nn.Module):
         return self.scale * x + change if self.scale else change
 
 
-def build_attention(shape: EncoderConfig, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
+def build_attention(shape: LayerConfig, attention: dict, site: str, layer: int = 0) -> MultiHeadAttention:
     """Builds the multi-head attention of one layer at one site. layer: the index of the layer at the site, from 0."""
     return build_site_attention(attention, site, shape.d_model, shape.n_heads, layer, shape.attention_dropout)
 
 
-def feed_forward(shape: EncoderConfig) -> nn.Sequential:
+class SwiGLU(nn.Module):
+    """silu(a) * b for the halves a and b of the input ("GLU Variants Improve Transformer", Shazeer, 2020, Eq. 5)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., 2 W) -> (..., W)."""
+        a, b = x.chunk(2, dim=-1)
+        return F.silu(a) * b
+
+
+def feed_forward(shape: LayerConfig) -> nn.Sequential:
     """The position-wise network: Linear, activation, Linear."""
-    activation = ACTIVATIONS[shape.activation]()
-    return nn.Sequential(nn.Linear(shape.d_model, shape.ffn_dim), activation, nn.Linear(shape.ffn_dim, shape.d_model))
+    gated = shape.activation == "swiglu"
+    activation = SwiGLU() if gated else ACTIVATIONS[shape.activation]()
+    inner = nn.Linear(shape.d_model, 2 * shape.ffn_dim if gated else shape.ffn_dim)
+    return nn.Sequential(inner, activation, nn.Linear(shape.ffn_dim, shape.d_model))
 
 
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each in a residual. layer: the index of the layer in the stack, from 0."""
 
-    def __init__(self, shape: EncoderConfig, attention: dict, site: str, layer: int = 0):
+    def __init__(self, shape: LayerConfig, attention: dict, site: str, layer: int = 0):
         super().__init__()
         self.attention, self.attention_residual = build_attention(shape, attention, site, layer), Residual(shape)
         self.feed_forward, self.feed_forward_residual = feed_forward(shape), Residual(shape)
 
-    def forward(self, x: Tensor, mask: Mask, log_prior: Tensor | None) -> Tensor:
-        """x (B, N, W) -> (B, N, W)."""
-        x = self.attention_residual(x, lambda y: self.attention(y, y, mask, log_prior=log_prior))
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        log_prior: Tensor | None,
+        cache: Cache | None = None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """x (B, N, W) -> (B, N, W). cache, rotation: as in `MultiHeadAttention.forward`."""
+        given = {"log_prior": log_prior, "cache": cache, "rotation": rotation}
+        x = self.attention_residual(x, lambda y: self.attention(y, y, mask, **given))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -69,7 +95,7 @@ class DecoderLayer(nn.Module):
     layer: the index of the layer in the stack, from 0.
     """
 
-    def __init__(self, shape: EncoderConfig, attention: dict, site: str, cross_site: str, layer: int = 0):
+    def __init__(self, shape: LayerConfig, attention: dict, site: str, cross_site: str, layer: int = 0):
         super().__init__()
         self.attention, self.attention_residual = build_attention(shape, attention, site, layer), Residual(shape)
         self.cross, self.cross_residual = build_attention(shape, attention, cross_site, layer), Residual(shape)
@@ -83,7 +109,7 @@ class DecoderLayer(nn.Module):
         cross_mask: Mask,
         log_prior: Tensor | None,
         cross_log_prior: Tensor | None,
-        caches: tuple[Cache, Cache] | None,
+        caches: tuple[Cache, ...] | None,
     ) -> Tensor:
         """x (B, T, W), memory (B, N, W) -> (B, T, W). With caches (one per attention), x holds one new position."""
         cache, cross_cache = caches or (None, None)
