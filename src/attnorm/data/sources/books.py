@@ -10,16 +10,18 @@ from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.data.sources import holdout
 from attnorm.data.sources.base import DOCUMENTS, SPLITS, Source
-from attnorm.errors import DataError, Problem
+from attnorm.errors import Problem
 from attnorm.schema import Count, Share, Text
 
-CHAPTER = r"^\s*(chapter|CHAPTER|Chapter)\s+([IVXLC]+|[A-Z]+|\d+)\b[^a-z]*$"
+# "CHAPTER IV", "Chapter 4: The Storm", "Chapter Four", or a line with nothing but a number
+CHAPTER = r"^\s*((?i:chapter)\s+([IVXLC]+|\d+|[A-Z]+|[A-Z][a-z]+)\b(\s*[.:—-].*)?|[IVXLC]+\.?|\d{1,3}\.?)\s*$"
 
 
 class Books(Source):
     """The text files of `folder` and its subfolders, plain or gzipped. Hidden files are ignored.
 
-    chapter:    a regular expression. Every line in which it is found begins a document. None: a document is a file.
+    chapter:    a regular expression. Every line in which it is found begins a document. None: a document is a file. By
+                default, these are the lines that consist of a number, with or without the word "chapter" before it.
     words:      the least number of words of a document. Shorter ones, such as the entries of a table of contents, are
                 left out.
     validation, test: patterns of file names, such as "Doyle_*", of the books that belong to these splits. All other
@@ -34,7 +36,7 @@ class Books(Source):
         self,
         *,
         folder: Text,
-        chapter: Text | None = None,
+        chapter: Text | None = CHAPTER,
         words: Count = 100,
         validation: Sequence[Text] = (),
         test: Sequence[Text] = (),
@@ -73,8 +75,8 @@ class Books(Source):
                 if not any(fnmatchcase(name, pattern) for name in names):
                     message = f"no file has such a name; there are {', '.join(names[:10]) or 'no files'}"
                     problems.append(Problem(f"data.{split}", message, pattern))
-        if both := [name for name in names if all(map(self._matches, (name, name), self.patterns))]:
-            problems.append(Problem("data.test", f"also in data.validation: {', '.join(both)}", list(self.patterns["test"])))
+        if both := [name for name in names if all(self._matches(name, split) for split in self.patterns)]:
+            problems.append(Problem("data.test", f"also in data.validation: {', '.join(both)}", self.patterns["test"]))
         if "validation" in splits and not self.patterns["validation"]:
             problems += holdout.problems(self.holdout, True, "books")
         if "test" in splits and not self.patterns["test"]:
