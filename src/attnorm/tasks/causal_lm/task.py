@@ -233,9 +233,9 @@ class CausalLMTask(Task):
         length, most = self.length, WINDOW * self.length
         if "loss_1x" not in metrics:
             return f"no loss by position: no document has {most:,} tokens"
-        bands = f"loss_<n>x: up to position n * {length:,}, in one pass over windows of {most:,} tokens"
+        bands = f"loss by position: L = {length:,}, in one pass over windows of {most:,} tokens"
         if "loss_8x" not in metrics:
-            return f"{bands}; beyond {module.model.longest:,}: not applicable (model.positions=learned)"
+            return f"{bands}; beyond L: not applicable with model.positions=learned"
         return bands
 
     def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
