@@ -173,9 +173,9 @@ def test_embeddings_are_token_plus_position(positions, embedding_norm):
 def test_more_tokens_than_positions_are_refused(positions):
     model = build_model(positions=positions)
     model(sources([9]), targets([11]))
-    with pytest.raises(AssertionError, match="11 positions, but the model has 10"):
+    with pytest.raises(ValueError, match="11 positions, but the model has 10"):
         model(sources([10]), targets([3]))
-    with pytest.raises(AssertionError, match="13 positions, but the model has 12"):
+    with pytest.raises(ValueError, match="13 positions, but the model has 12"):
         model(sources([3]), targets([12]))
 
 

@@ -12,10 +12,13 @@ from safetensors.torch import load_file, save_file
 from tolerance import rounding
 from torch.testing import assert_close
 
+from attnorm.choices import choices
 from attnorm.cli import train as front
 from attnorm.data import preprocess as corpus
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import ConfigError
+from attnorm.models.config import GPTConfig
+from attnorm.models.gpt import GPT
 from attnorm.models.load_weights import read_weights
 from attnorm.run import warm_start as init
 from attnorm.run.scalars import read_csv
@@ -403,10 +406,15 @@ def test_folders_without_weights_or_vocabulary_are_said(copy):
     (copy / "model.safetensors").unlink()
     [problem] = refused(f"model.init={copy}")
     assert problem.startswith(f"model.init={copy}: {copy}/model.safetensors: there is no such file")
-    (copy / "config.json").write_text('{"model_type": "gpt2"}')
+    (copy / "config.json").write_text('{"model_type": "gptj"}')
     (copy / "model.safetensors").touch()
     [problem] = refused(f"model.init={copy}")
-    assert problem.startswith(f"model.init={copy}: {copy}/config.json: model_type='gpt2': only 'bert' can be read")
+    only = "only 'bert' and 'gpt2' can be read"
+    assert problem.startswith(f"model.init={copy}: {copy}/config.json: model_type='gptj': {only}")
+    (copy / "config.json").write_text('{"model_type": "gpt2"}')
+    assert refused(f"model.init={copy}") == [
+        f"model.init={copy}: has the weights of a decoder-only model, but this model is an encoder"
+    ]
     (copy / "config.json").unlink()
     [problem] = refused(f"model.init={copy}")
     assert problem.startswith(f"model.init={copy}: {copy}/config.json: there is no such file")
@@ -418,7 +426,7 @@ def test_runs_without_checkpoint_or_tokenizer_are_said(tmp_path, pretrained):
     assert refused(f"model.init={run}") == [f"model.init={run}: no checkpoint {run}/checkpoints/best.ckpt"]
     (run / "tokenizer.json").unlink()
     (run / "checkpoints/best.ckpt").touch()
-    kinds = "tokenizer=sentencepiece or tokenizer=wordpiece"
+    kinds = "tokenizer=sentencepiece, wordpiece or gpt2"
     assert refused(f"model.init={run}") == [
         f"model.init={run}: only the tokenizers of runs with {kinds} can be taken over"
     ]
@@ -511,3 +519,60 @@ def test_a_refused_start_reads_no_data_and_leaves_no_folder(monkeypatch, tmp_pat
         "error: model.init=./nowhere: no such folder, and not the name of a model on the hub\n"
     )
     assert not list(tmp_path.rglob("config.yaml"))
+
+
+# decoder-only models
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    """A GPT-2 that transformers wrote, and its vocab.json and merges.txt."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from tokenizers import pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("hub") / "gpt2"
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|endoftext|>"]
+    sizes = {"n_embd": 24, "n_layer": 3, "n_head": 3, "n_inner": 40, "n_positions": 100, "vocab_size": len(pieces)}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, layer_norm_epsilon=1e-3)).save_pretrained(folder)
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    return folder
+
+
+def with_gpt(start, model="gpt_tiny", tokenizer="sentencepiece", **settings):
+    """The groups of a configuration that `resolve_init` reads."""
+    tokenizer = {name: None if name == "file" else it for name, it in choices("tokenizer")[tokenizer].items()}
+    model = {**choices("model")[model], **settings, "init": str(start)}
+    return {"model": model, "tokenizer": tokenizer, "ckpt_path": None}
+
+
+def test_a_gpt_starts_from_a_gpt2_with_its_shape_and_its_tokenizer(gpt2):
+    cfg = init.resolve_init(with_gpt(gpt2, max_target=64, dropout=0.25))
+    expected = {"d_model": 24, "n_heads": 3, "ffn_dim": 40, "decoder_layers": 3, "positions": "learned"}
+    expected |= {"norm_eps": 1e-3, "activation": "gelu_new", "tie_embeddings": True, "norm_first": True}
+    expected |= {"max_target": 64, "dropout": 0.25}  # what stays as it was set
+    assert {name: cfg["model"][name] for name in expected} == expected
+    assert cfg["tokenizer"] == {"_target_": "attnorm.data.tokenizers.bpe.ByteBPE", "file": str(gpt2)}
+    shape = GPTConfig(**{name: it for name, it in cfg["model"].items() if name not in ("_target_", "init")})
+    tables = {"decoder": "dnas_prefix", "prior": {}, "scorer": {}, "options": {}}
+    model = GPT(shape, tables, 257)
+    filled = init.load_pretrained(model, str(gpt2))
+    assert not filled.missing and not filled.unused
+    theirs = read_weights(gpt2)
+    for name, value in model.state_dict().items():
+        source = theirs["embeddings.tokens.weight" if name == "output.weight" else name]
+        assert torch.equal(value, source[: len(value)]), name
+
+
+def test_weights_of_the_other_kind_and_too_many_positions_are_refused(gpt2, copy, pretrained):
+    def problems(*args, **settings):
+        with pytest.raises(ConfigError) as caught:
+            init.resolve_init(with_gpt(*args, **settings))
+        return caught.value.problems
+
+    for start in (copy, pretrained):
+        kinds = "has the weights of an encoder, but this model is a decoder-only model"
+        assert problems(start) == [f"model.init={start}: {kinds}"]
+    assert problems(gpt2, max_target=101) == [f"model.max_target=101: model.init={gpt2} has 100 positions"]
+    [problem] = problems(gpt2, "transformer_captioner")
+    assert problem.endswith("this model cannot start from trained weights")

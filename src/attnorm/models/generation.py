@@ -153,7 +153,7 @@ def _forbid(
     log_p: Tensor, tokens: Tensor, special: SpecialTokens, decoding: Decoding, length: int, max_length: int
 ) -> None:
     """Sets log_p (B K, V) to -inf, in place, for all tokens that are not allowed as token number `length`."""
-    log_p[:, [special.pad, special.bos]] = -torch.inf
+    log_p[:, [it for it in (special.pad, special.bos) if it != special.eos]] = -torch.inf
     if length > max_length:
         end = log_p[:, special.eos].clone()
         log_p.fill_(-torch.inf)

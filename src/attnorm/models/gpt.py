@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attnorm.attention.banks import share_vocabulary
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
+from attnorm.attention.multihead import attention_layers
 from attnorm.attention.priors import positions_in
 from attnorm.attention.rotary import Rotary
 from attnorm.models.config import GPTConfig
@@ -134,9 +135,7 @@ class GPT(nn.Module):
         if cache is None:
             return self.logits(self.decode(ids)[:, -1])
         new = ids[:, cache.length :]
-        steps = (
-            new.shape[1] if any(layer.attention.normalizer.couples_queries == "past" for layer in self.layers) else 1
-        )
-        for part in new.chunk(steps, dim=1):
+        coupled = any(layer.normalizer.couples_queries == "past" for layer in attention_layers(self).values())
+        for part in new.split(1 if coupled else new.shape[1], dim=1):
             states = self.decode(part, cache=cache)
         return self.logits(states[:, -1])

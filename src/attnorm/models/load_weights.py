@@ -1,17 +1,20 @@
-"""Initializes a model with pretrained weights: those of BERT or of another model of this package."""
+"""Initializes a model with pretrained weights: those of BERT, of GPT-2 or of another model of this package."""
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnorm.errors import DataError
-from attnorm.models.bert_checkpoint import export, read_shape, read_weights
+from attnorm.models import bert_checkpoint, gpt_checkpoint
+from attnorm.models.gpt import GPT
+from attnorm.models.hub_files import CONFIG, kind_of
 from attnorm.models.seq2seq import Seq2Seq
 
-__all__ = ["LoadReport", "export", "load_into", "read_shape", "read_weights"]
-
+FORMATS = {"bert": bert_checkpoint, "gpt2": gpt_checkpoint}
 TASK_HEADS = ("spans.", "classifier.")
 MAY_DIFFER = re.compile(r"(^|\.)(normalizer|scorer|prior|cross_prior)\.")  # depends on the attention tables
 MAY_BE_NEW = re.compile(r"^(pooler|output)\.|(^|\.)(cross|cross_residual)\.")
@@ -27,14 +30,36 @@ class LoadReport:
     unused: list[str]
 
 
+def read_shape(folder: str | Path) -> dict:
+    """Reads the shape of a BERT or GPT-2 model, see `read_shape` of `bert_checkpoint` and of `gpt_checkpoint`."""
+    return FORMATS[kind_of(folder)].read_shape(folder)
+
+
+def read_weights(folder: str | Path) -> dict[str, Tensor]:
+    """Reads the weights of a BERT or GPT-2 model with our names, see `read_weights` of the two modules.
+
+    A folder without config.json is read as a BERT model.
+    """
+    kind = kind_of(folder) if (Path(folder) / CONFIG).is_file() else "bert"
+    return FORMATS[kind].read_weights(folder)
+
+
+def export(model: Any, folder: str | Path) -> None:
+    """Writes a model in the format of `transformers`: a `GPT` as GPT-2, any other as BERT.
+
+    Raises ValueError that lists what the format does not support.
+    """
+    (gpt_checkpoint if isinstance(model, GPT) else bert_checkpoint).export(model, folder)
+
+
 @torch.no_grad()
 def load_into(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
     """Copies tensors, from `read_weights` or from the state_dict of another model of this package, into a model.
 
-    Encoder, head and pooler take the tensors with the same names. Task heads (spans, classifier) keep their new initial
-    values. The decoder of a Seq2Seq takes, layer by layer, the tensors of the encoder, unless the tensors are those of
-    a Seq2Seq; its cross-attention is unchanged. A table of positions, also that of a learned prior, is truncated to the
-    model's length.
+    Encoder, head and pooler, and all of a GPT, take the tensors with the same names. Task heads (spans, classifier)
+    keep their new initial values. The decoder of a Seq2Seq takes, layer by layer, the tensors of the encoder, unless
+    the tensors are those of a Seq2Seq; its cross-attention is unchanged. A table of positions, also that of a learned
+    prior, is truncated to the model's length.
 
     Parameters of normalizers, scorers and priors may differ. All other tensors of the encoder and the decoder must
     match, and so must those of the head if the weights have one. Otherwise, ValueError lists every mismatch, and the
@@ -53,12 +78,13 @@ def load_into(model: nn.Module, tensors: dict[str, Tensor]) -> LoadReport:
             )
     missing = [name for name, parameter in parameters.items() if id(parameter) not in first]
     unused = [name for name in tensors if name not in sources.values()]
+    inherited = ("embeddings.", "layers.", "norm.") if isinstance(model, GPT) else ("encoder.",)
     has_head = any(name.startswith("head.") for name in tensors)
     for name in missing:
         if not (MAY_DIFFER.search(name) or MAY_BE_NEW.search(name) or (name.startswith("head.") and not has_head)):
             problems.append(f"{name}: missing from the weights, {tuple(parameters[name].shape)} in the model")
     for name in unused:
-        if name.startswith("encoder.") and not MAY_DIFFER.search(name):
+        if name.startswith(inherited) and not MAY_DIFFER.search(name):
             problems.append(f"{name}: {tuple(tensors[name].shape)} in the weights, missing from the model")
     if problems:
         advice = "The settings model.* and the tokenizer must be those with which the weights were trained."

@@ -1,28 +1,36 @@
 """`model.init`: which weights a model starts from, and the shape and tokenizer that they imply."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from attnorm.data.tokenizers.base import Tokenizer, check_tokenizer, tokenizer_class
+from attnorm.data.tokenizers.bpe import ByteBPE
 from attnorm.data.tokenizers.sentencepiece import SentencePiece
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
-from attnorm.models.bert_checkpoint import weight_files
-from attnorm.models.config import TransformerConfig
+from attnorm.models.config import GPTConfig, TransformerConfig
+from attnorm.models.gpt import GPT
+from attnorm.models.hub_files import kind_of, weight_files
 from attnorm.models.load_weights import LoadReport, load_into, read_shape, read_weights
-from attnorm.parts import TARGET, options_of
+from attnorm.parts import TARGET, Problems, options_of
 from attnorm.run.checkpoint import BEST, read_checkpoint
 from attnorm.run.config_file import FILE, read_config
 from attnorm.run.integrity import listed, not_finite, parameters_of
 from attnorm.schema import parameters, value_problems
 
-FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "vocab.txt", "tokenizer.json")  # of a hub model
-TOKENIZERS = (WordPiece, SentencePiece)  # those that a new run can take over
+FILES = (  # of a hub model
+    *("config.json", "*.safetensors", "*.safetensors.index.json"),
+    *("vocab.txt", "tokenizer.json", "vocab.json", "merges.txt"),
+)
+TOKENIZERS = (WordPiece, SentencePiece, ByteBPE)  # those that a new run can take over
 SHAPE = (  # what the weights decide
     *("d_model", "n_heads", "ffn_dim", "encoder_layers", "positions", "norm_first", "embedding_norm", "norm_eps"),
-    *("residual", "type_vocab_size", "activation", "tie_embeddings"),
+    *("residual", "type_vocab_size", "activation", "tie_embeddings", "rotary_base"),
 )
+STACKS = {"bert": "an encoder", "gpt2": "a decoder-only model"}  # the kind of a model, and what it consists of
 
 
 def resolve_init(cfg: dict) -> dict:
@@ -36,13 +44,16 @@ def resolve_init(cfg: dict) -> dict:
     if not isinstance(model.get("init"), str):
         return cfg
     key = f"model.init={model['init']}"
-    if "encoder_layers" not in model:
+    own = kind_of_model(model)
+    if own is None:
         raise ConfigError([Problem.about("model.init", f"{key}: this model cannot start from trained weights")])
     try:
         folder = resumed(cfg)
         if folder is None:
             folder = folder_of(model["init"])
             check_weights(folder)
+        if (found := kind_there(folder)) != own:
+            raise DataError(f"has the weights of {STACKS[found]}, but this model is {STACKS[own]}")
         there, kind = shape_of(folder), tokenizer_there(folder)
     except ValueError as error:
         raise ConfigError([f"{key}: {error}"]) from error
@@ -106,6 +117,24 @@ def folder_of(init: str) -> Path:
         raise DataError(f"no such folder, and the hub does not give it: {reason}") from error
 
 
+def kind_of_model(model: Mapping[str, Any]) -> str | None:
+    """Which weights a model with these settings starts from, a key of `STACKS`; None if it starts from none."""
+    if "encoder_layers" in model:
+        return "bert"
+    cls = Problems().class_of("model", model, torch.nn.Module)
+    return "gpt2" if cls is not None and issubclass(cls, GPT) else None
+
+
+def kind_there(folder: Path) -> str:
+    """Which weights a folder has, a key of `STACKS`. Raises DataError for those from which no model can start."""
+    if not is_run(folder):
+        return kind_of(folder)
+    model = read_config(folder)["model"]
+    if (kind := kind_of_model(model)) is None:
+        raise DataError(f"a run of {model.get(TARGET)}, which has no encoder to start from")
+    return kind
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run folder."""
     return (folder / FILE).is_file()
@@ -116,14 +145,16 @@ def shape_of(folder: Path) -> dict:
     if not is_run(folder):
         return read_shape(folder)
     model = read_config(folder)["model"]
-    if "encoder_layers" not in model:
-        raise DataError(f"a run of {model.get(TARGET)}, which has no encoder to start from")
-    known = parameters(TransformerConfig)
+    decoder_only = kind_of_model(model) == "gpt2"
+    known = parameters(GPTConfig if decoder_only else TransformerConfig)
     for name in model.keys() & known.keys():
         for problem in value_problems(f"config.yaml: model.{name}", model[name], known[name].annotation):
             raise DataError(problem)
-    positions = model["max_source"] if model["positions"] == "learned" else None
+    longest = model["max_target" if decoder_only else "max_source"]
+    positions = longest if model["positions"] == "learned" else None
     pieces = tokenizer_there(folder).load(folder).vocab_size
+    if decoder_only:
+        return {**model, "positions_there": positions, "vocab_size": pieces}
     defaults = {"norm_eps": 1e-5, "type_vocab_size": 0, "residual": True}  # of runs whose model had no such key
     return {**defaults, **model, "positions_there": positions, "vocab_size": pieces}
 
@@ -131,11 +162,11 @@ def shape_of(folder: Path) -> dict:
 def tokenizer_there(folder: Path) -> type[Tokenizer]:
     """The class of the tokenizer in a folder with weights. Raises DataError for a run with one of another kind."""
     if not is_run(folder):
-        return WordPiece
+        return ByteBPE if kind_of(folder) == "gpt2" else WordPiece
     for kind in TOKENIZERS:
         if (folder / kind.FILE).is_file():
             return kind
-    raise DataError("only the tokenizers of runs with tokenizer=sentencepiece or tokenizer=wordpiece can be taken over")
+    raise DataError("only the tokenizers of runs with tokenizer=sentencepiece, wordpiece or gpt2 can be taken over")
 
 
 def check_weights(folder: Path) -> None:

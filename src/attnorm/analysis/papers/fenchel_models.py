@@ -20,9 +20,10 @@ from attnorm.data.readers.text import read_lines
 from attnorm.data.sources.newswire import NewswireText
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.errors import ConfigError, DataError, Problem
-from attnorm.models.bert_checkpoint import read_json, read_shape, read_weights
+from attnorm.models.bert_checkpoint import read_shape, read_weights
 from attnorm.models.config import EncoderConfig
 from attnorm.models.encoder import Encoder
+from attnorm.models.hub_files import read_json
 from attnorm.models.initialize import initialize
 from attnorm.models.load_weights import load_into
 from attnorm.training.callbacks.attention_stats import layer_label, stacks_of

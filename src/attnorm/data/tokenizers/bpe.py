@@ -1,0 +1,124 @@
+"""The byte-level BPE of GPT-2 (Radford et al., 2019, Sec. 2.2), with an existing vocabulary."""
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnorm.data.readers import text as files
+from attnorm.data.tokenizers.base import UNK, Tokenizer
+from attnorm.errors import DataError
+from attnorm.schema import Text
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Pipeline
+
+END = "<|endoftext|>"
+UNUSED = {"pad_id": "ÿ", "unk_id": "þ"}  # the bytes FF and FE, which are never part of UTF-8
+SPACE = "Ġ"  # how the space before a word is written in a piece
+JSON, PAIR = "tokenizer.json", ("vocab.json", "merges.txt")
+
+
+class ByteBPE(Tokenizer):
+    """Pieces of bytes, so that every word can be represented. Each word is encoded with the space in front of it.
+
+    GPT-2 has a single special token, <|endoftext|>, which is both bos and eos. For padding and for the word <unk>, the
+    pieces of two bytes are used that no text contains, so that the size of the vocabulary stays that of the weights.
+    """
+
+    FILE = "bpe.json"
+
+    def __init__(self, tokenizer: "Pipeline", name: str = "tokenizer"):
+        """`tokenizer` is a tokenizers.Tokenizer. Raises ValueError, naming them, if pieces are missing."""
+        super().__init__()
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True  # <|endoftext|> in a text is ordinary text, not a special token
+        vocabulary = tokenizer.get_vocab()
+        if missing := [piece for piece in (END, *UNUSED.values()) if piece not in vocabulary]:
+            raise DataError(f"{name}: the vocabulary does not contain {', '.join(missing)}")
+        self._tokenizer = tokenizer
+        self.bos_id = self.eos_id = vocabulary[END]
+        self.pad_id, self.unk_id = (vocabulary[piece] for piece in UNUSED.values())
+        self.vocab_size = 1 + max(vocabulary.values())
+        self._starts = np.zeros(self.vocab_size, bool)
+        self._starts[[i for piece, i in vocabulary.items() if piece.startswith(SPACE)]] = True
+        self._starts[[self.bos_id, self.pad_id, self.unk_id]] = True
+
+    @classmethod
+    def from_settings(  # type: ignore[override]  # names its options
+        cls, draw: Callable[[int | None], Iterable[str]] | None = None, *, file: Text | None = None
+    ) -> "ByteBPE":
+        """Reads `file`: a tokenizer.json, or a folder with one or with a vocab.json and a merges.txt.
+
+        Raises ValueError.
+        """
+        assert file is not None  # `check` has asked for one
+        path, name = Path(file), f"tokenizer.file={file}"
+        path = path / JSON if (path / JSON).is_file() else path
+        return cls(_from_pair(path, name) if path.is_dir() else _from_json(path.read_bytes(), name), name)
+
+    @classmethod
+    def needs_training(cls, options: dict) -> bool:
+        return False
+
+    @classmethod
+    def check(cls, options: dict) -> list[str]:
+        """A file that is missing or empty, or has neither format."""
+        if (file := options.get("file")) is None:
+            return ["tokenizer.file: must name a tokenizer.json, or the folder of a GPT-2 model"]
+        key, path = f"tokenizer.file={file}", Path(file)
+        if path.is_dir():
+            pair = [path / name for name in PAIR]
+            if not (path / JSON).is_file() and not all(it.is_file() for it in pair):
+                return [f"{key}: no {JSON}, and no {' and '.join(PAIR)}, in this folder"]
+            return [] if (path / JSON).is_file() else [it for each in pair for it in files.file_problem(key, each)]
+        return files.file_problem(key, path)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, name: str = "tokenizer") -> "ByteBPE":
+        return cls(_from_json(content, name), name)
+
+    def to_bytes(self) -> bytes:
+        return self._tokenizer.to_str().encode()
+
+    def _encode_words(self, words: list[str]) -> list[list[int]]:
+        # One by one, because encode_batch starts threads, which do not survive the fork of a data worker.
+        return [self._tokenizer.encode(f" {word}", add_special_tokens=False).ids for word in words]
+
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
+        return self._starts[ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        kept = [i for i in map(int, ids) if i not in (self.pad_id, self.bos_id)]
+        runs = ((unknown, list(run)) for unknown, run in groupby(kept, key=lambda i: i == self.unk_id))
+        text = "".join(f" {UNK}" * len(run) if unknown else self._tokenizer.decode(run) for unknown, run in runs)
+        return " ".join(text.split())
+
+
+def _from_pair(folder: Path, name: str) -> "Pipeline":
+    from tokenizers import Tokenizer as Pipeline
+    from tokenizers import decoders, models, pre_tokenizers
+
+    try:
+        made = Pipeline(models.BPE.from_file(*(str(folder / file) for file in PAIR)))
+    except Exception as error:  # the library raises bare Exception
+        raise DataError(f"{name}: not a {' and a '.join(PAIR)} of GPT-2: {error}") from error
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def _from_json(content: bytes, name: str) -> "Pipeline":
+    from tokenizers import Tokenizer as Pipeline
+    from tokenizers import models, pre_tokenizers
+
+    try:
+        read = Pipeline.from_buffer(content)
+    except Exception as error:  # the library raises bare Exception
+        raise DataError(f"{name}: not a tokenizer.json: {error}") from error
+    if not (isinstance(read.model, models.BPE) and isinstance(read.pre_tokenizer, pre_tokenizers.ByteLevel)):
+        raise DataError(f"{name}: this tokenizer is a {type(read.model).__name__}, not the byte-level BPE of GPT-2")
+    return read

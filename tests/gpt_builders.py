@@ -1,0 +1,30 @@
+"""Small decoder-only models and texts for the tests of models and sampling."""
+
+import torch
+
+from attnorm.models.config import GPTConfig
+from attnorm.models.gpt import GPT
+
+VOCABULARY, LONGEST = 13, 9
+
+
+def build_gpt(normalizer="softmax", positions="rotary", priors=(), seed=0, **settings):
+    """A new float32 model with its initial parameters."""
+    sizes = {"d_model": 8, "n_heads": 2, "ffn_dim": 12, "decoder_layers": 2, "max_target": LONGEST, "dropout": 0.0}
+    tables = {"decoder": normalizer, "prior": {"decoder": list(priors)}, "scorer": {}, "options": {}}
+    return GPT(GPTConfig(**{**sizes, "positions": positions, **settings}), tables, VOCABULARY, seed=seed)
+
+
+def rough_gpt(*args, dtype=torch.float64, **settings):
+    """The same in evaluation mode, with noise on every parameter, so that biases and norms count too."""
+    model = build_gpt(*args, **settings)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.endswith("hybrid"):
+                parameter += 0.4 * torch.randn(parameter.shape, generator=generator)
+    return model.to(dtype).eval()
+
+
+def texts(rows=3, length=LONGEST, seed=5):
+    return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))

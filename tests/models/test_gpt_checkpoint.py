@@ -1,0 +1,198 @@
+"""GPT-2's weights in our decoder-only model and ours in GPT-2: the same numbers as transformers."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tolerance import tolerance
+from torch.testing import assert_close
+
+from attnorm.models.bert import MaskedLM
+from attnorm.models.config import EncoderConfig, GPTConfig
+from attnorm.models.gpt import GPT
+from attnorm.models.load_weights import export, load_into, read_shape, read_weights
+
+pytestmark = pytest.mark.numerical
+
+VOCABULARY, POSITIONS = 50, 20
+SIZES = {  # every one another, so that none can be taken for another
+    "vocab_size": VOCABULARY,
+    "n_embd": 24,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_inner": 40,
+    "n_positions": POSITIONS,
+    "layer_norm_epsilon": 1e-2,
+    "resid_pdrop": 0.15,
+    "attn_pdrop": 0.05,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+CLOSE = tolerance(torch.float32, depth=SIZES["n_layer"], size=SIZES["n_inner"])
+TABLES = {"decoder": "softmax", "prior": {}, "scorer": {}, "options": {}}
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def rough(model):
+    """Noise on every parameter, so that biases and norms count too; in evaluation mode."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+def save_gpt2(transformers, folder, kind="GPT2LMHeadModel", **settings):
+    """A rough GPT-2 of transformers, saved to a folder."""
+    torch.manual_seed(0)
+    theirs = rough(getattr(transformers, kind)(transformers.GPT2Config(**{**SIZES, **settings})))
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+@pytest.fixture(scope="module")
+def gpt2(transformers, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt2")
+    return save_gpt2(transformers, folder), folder
+
+
+def shape_of(folder, **settings):
+    values = read_shape(folder)
+    positions, vocabulary = values.pop("positions_there"), values.pop("vocab_size")
+    assert vocabulary == VOCABULARY
+    return GPTConfig(**{"max_target": positions, **values, **settings})
+
+
+def loaded(folder, **settings):
+    model = GPT(shape_of(folder, **settings), TABLES, VOCABULARY, seed=3).eval()
+    report = load_into(model, read_weights(folder))
+    assert not report.missing and not report.unused
+    return model
+
+
+def texts():
+    return torch.randint(0, VOCABULARY, (3, 15), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"n_inner": None}, {"activation_function": "relu"}, {"activation_function": "gelu"}],
+    ids=str,
+)
+def test_the_scores_are_those_of_transformers(transformers, tmp_path, settings):
+    theirs = save_gpt2(transformers, tmp_path, **settings)
+    assert_close(loaded(tmp_path)(texts()), theirs(texts()).logits, **CLOSE)
+
+
+def test_an_output_matrix_of_its_own_is_read(transformers, tmp_path):
+    theirs = save_gpt2(transformers, tmp_path, tie_word_embeddings=False)
+    model = loaded(tmp_path)
+    assert model.output.weight is not model.embeddings.tokens.weight
+    assert_close(model(texts()), theirs(texts()).logits, **CLOSE)
+
+
+def test_a_model_without_head_and_with_the_buffers_of_old_files_is_read(transformers, gpt2, tmp_path):
+    """The first GPT-2 on the hub has no prefix, no head, and the causal mask of every layer."""
+    theirs = save_gpt2(transformers, tmp_path, "GPT2Model")
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert not any(name.startswith("transformer.") for name in tensors)
+    masks = {f"h.{layer}.attn.bias": torch.ones(1, 1, POSITIONS, POSITIONS) for layer in range(SIZES["n_layer"])}
+    masks |= {f"h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in range(SIZES["n_layer"])}
+    save_file(tensors | masks, tmp_path / "model.safetensors")
+    assert_close(loaded(tmp_path).decode(texts()), theirs(texts()).last_hidden_state, **CLOSE)
+
+
+def test_positions_are_truncated_and_a_longer_table_is_refused(gpt2):
+    theirs, folder = gpt2
+    assert_close(loaded(folder, max_target=15)(texts()), theirs(texts()).logits, **CLOSE)
+    with pytest.raises(ValueError, match=r"model\.max_target must be at most 20"):
+        loaded(folder, max_target=21)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("activation", ["gelu_new", "relu"])
+def test_what_is_exported_is_read_by_transformers_and_by_us(transformers, tmp_path, gpt2, tied, activation):
+    shape = shape_of(gpt2[1], tie_embeddings=tied, activation=activation, max_target=15)
+    source, folder = rough(GPT(shape, TABLES, VOCABULARY)), tmp_path / "new" / "folder"
+    export(source, folder)
+    for loader in (transformers.GPT2LMHeadModel, transformers.AutoModelForCausalLM):
+        theirs, report = loader.from_pretrained(folder, output_loading_info=True)
+        assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        assert_close(source(texts()), theirs.eval()(texts()).logits, **CLOSE)
+    assert shape_of(folder) == source.shape
+    again = loaded(folder).state_dict()
+    assert again.keys() == source.state_dict().keys()
+    assert all(torch.equal(again[name], x) for name, x in source.state_dict().items())
+
+
+def test_what_a_gpt2_has_not_is_not_exported_and_all_of_it_is_named(tmp_path, gpt2):
+    settings = {"positions": "alibi", "norm_first": False, "residual": 0.5, "embedding_norm": True}
+    shape = shape_of(gpt2[1], activation="swiglu", **settings)
+    with pytest.raises(ValueError) as error:
+        export(GPT(shape, TABLES | {"decoder": "dnas_prefix", "scorer": {"decoder": "dot"}}, 9), tmp_path / "none")
+    for problem in (
+        "model.positions=alibi: allowed: learned",
+        "model.norm_first=false: allowed: true",
+        "model.residual=0.5: allowed: true",
+        "model.embedding_norm=true: allowed: false",
+        "model.activation=swiglu: allowed: gelu, relu, gelu_new",
+        "layers.0.attention: normalizer DNASPrefix: allowed: Softmax",
+        "layers.2.attention: scorer Dot: allowed: ScaledDot",
+        "attention.prior.decoder=['alibi']: allowed: []",
+    ):
+        assert problem in str(error.value)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "settings, problem",
+    [
+        ({"model_type": "gptj"}, "model_type='gptj': only 'bert' and 'gpt2' can be read"),
+        ({"activation_function": "silu"}, "activation_function='silu': allowed: gelu, relu, gelu_new"),
+        ({"n_head": 5}, "n_embd=24: not a multiple of n_head=5"),
+        ({"scale_attn_weights": False}, "scale_attn_weights=False: allowed: True"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True: allowed: False"),
+        ({"add_cross_attention": True}, "add_cross_attention=True: allowed: False"),
+    ],
+)
+def test_a_config_that_our_model_cannot_be_is_refused(gpt2, tmp_path, settings, problem):
+    config = json.loads((gpt2[1] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **settings}))
+    with pytest.raises(ValueError) as error:
+        read_shape(tmp_path)
+    assert str(error.value).startswith(str(tmp_path / "config.json")) and problem in str(error.value)
+
+
+def test_weights_that_do_not_fit_leave_the_model_as_it_was(gpt2):
+    tensors = read_weights(gpt2[1])
+    for settings, problem in (
+        ({"decoder_layers": 4}, "layers.3.attention.query.weight: missing from the weights, (24, 24) in the model"),
+        ({"decoder_layers": 2}, "layers.2.attention.query.weight: (24, 24) in the weights, missing from the model"),
+        ({"positions": "rotary"}, "embeddings.positions.weight: (20, 24) in the weights, missing from the model"),
+        ({"ffn_dim": 36}, "layers.0.feed_forward.2.weight: (24, 40) in the weights, (24, 36) in the model"),
+    ):
+        model = GPT(shape_of(gpt2[1], **settings), TABLES, VOCABULARY)
+        before = {name: x.clone() for name, x in model.state_dict().items()}
+        with pytest.raises(ValueError) as error:
+            load_into(model, tensors)
+        assert problem in str(error.value)
+        assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+def test_a_folder_without_a_gpt2_is_refused(gpt2, tmp_path):
+    (tmp_path / "config.json").write_text((gpt2[1] / "config.json").read_text())
+    save_file({"rwkv.blocks.0.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors: contains no layer of a GPT-2 model, only rwkv"):
+        read_weights(tmp_path)
+
+
+def test_other_models_are_exported_as_bert(tmp_path):
+    sizes = {"d_model": 8, "n_heads": 2, "ffn_dim": 12, "encoder_layers": 1, "max_source": 9, "norm_first": False}
+    shape = EncoderConfig(**sizes, embedding_norm=True)
+    export(MaskedLM(shape, {"encoder": "softmax", "prior": {}, "scorer": {}, "options": {}}, 9, 0), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "bert"
