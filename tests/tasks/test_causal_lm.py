@@ -221,3 +221,38 @@ def test_the_counts_are_kept_in_the_run_folder(parts, tmp_path):
     (tmp_path / FILE).write_bytes(b"damaged")
     with pytest.raises(RunError, match=FILE):
         task_of(task.cfg, tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------- generation
+
+PROMPTS = ["The chronicle of", "Day 1. It rained, and", "The chronicle of"]
+
+
+def continued(parts, prompts, **options):
+    task, module, splits = parts
+    settings = {**vars(task.group("decoding")), "max_length": 6, **options}
+    changed = task_of(runs.tiny(*(f"decoding.{key}={it}" for key, it in settings.items()), task="causal_lm"))
+    return changed.generate(module.model, splits["train"].tokenizer, prompts)
+
+
+def test_greedy_continuations_take_the_most_probable_tokens(parts):
+    tokenizer = parts[2]["train"].tokenizer
+    for prompt, written in zip(PROMPTS, continued(parts, PROMPTS, temperature=0.0), strict=True):
+        [ids] = tokenizer.encode([prompt])
+        ids = [tokenizer.bos_id, *ids]
+        for _ in range(6):
+            with torch.no_grad():
+                scores = parts[1].model(torch.tensor([ids]))[0, -1]
+            scores[[tokenizer.pad_id, tokenizer.bos_id]] = -math.inf
+            ids.append(scores.argmax().item())
+            if ids[-1] == tokenizer.eos_id:
+                break
+        assert tokenizer.decode(ids) == f"{prompt} {written}" or tokenizer.decode(ids) == prompt + written
+
+
+def test_a_continuation_depends_on_the_seed_and_its_own_prompt_alone(parts):
+    first = continued(parts, PROMPTS)
+    assert first == continued(parts, PROMPTS) and first[0] != first[2]  # equal prompts have different continuations
+    assert continued(parts, [PROMPTS[1]]) == [first[1]] and continued(parts, PROMPTS[::-1])[1] == first[1]
+    assert continued(parts, PROMPTS, seed=1) != first
+    assert continued(parts, []) == []

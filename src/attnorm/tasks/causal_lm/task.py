@@ -4,9 +4,11 @@ The baselines are a unigram and a bigram model of the tokens of the training spl
 """
 
 import math
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +19,8 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sources.base import DOCUMENTS, Source
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import Problem
+from attnorm.models.generation import SpecialTokens
+from attnorm.models.sampling import Sampling, sample
 from attnorm.resolved import ResolvedConfig
 from attnorm.tasks.causal_lm.bigram import Bigrams, flat
 from attnorm.tasks.causal_lm.features import (
@@ -51,8 +55,7 @@ class LanguageModule(TaskModule):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Scores of the next token at the real positions only, (K, V)."""
-        states = self.model.decode(batch["ids"], batch["segments"])
-        return self.model.logits(states[batch["segments"] > 0])
+        return self.model(batch["ids"], batch["segments"])[batch["segments"] > 0]
 
     def loss(self, batch: dict[str, Tensor]) -> Loss:
         return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
@@ -120,7 +123,8 @@ class CausalLMTask(Task):
     """
 
     Config, interface, schema, unit = TaskConfig, "causal_lm", DOCUMENTS, "documents"
-    primary = "perplexity"
+    groups: ClassVar[dict[str, type]] = {"decoding": Sampling}
+    primary, scoring = "perplexity", ("decoding",)
 
     def __init__(self, cfg: ResolvedConfig):
         super().__init__(cfg)
@@ -188,6 +192,7 @@ class CausalLMTask(Task):
         scores.baselines = self.baselines(split)
         scores.predictions = self.predictions(module, split)
         scores.note = self.note(module, scores.metrics)
+        scores.samples = self.samples(module.model, split)
         return scores
 
     def baselines(self, split: Split) -> dict[str, dict[str, float]]:
@@ -227,6 +232,39 @@ class CausalLMTask(Task):
             statistics=statistics,
             corpus_metrics=metrics,
         )
+
+    def samples(self, model: Any, split: Split) -> list[dict[str, str]]:
+        """Continuations of the first tokens of the first documents."""
+        texts = list(split.texts[:SHOWN_ROWS]["text"])
+        length = min(SHOWN_TOKENS, (model.longest or math.inf) // 2)
+        prompts = [split.tokenizer.decode(ids[:length]) for ids in split.tokenizer.encode(texts)]
+        written = self.generate(model, split.tokenizer, prompts)
+        return [{"prompt": prompt, "continuation": text} for prompt, text in zip(prompts, written, strict=True)]
+
+    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        """Samples a continuation of each text.
+
+        The random numbers of a text depend on the seed of `decoding` and on the text, not on the other texts. Equal
+        texts have different ones.
+        """
+        special = SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+        prompts, decoding = [[special.bos, *ids] for ids in tokenizer.encode(texts)], self.group("decoding")
+        seen: Counter[str] = Counter()
+        numbers = []
+        for text in texts:
+            numbers.append(zlib.crc32(f"{text}/{seen[text]}".encode()))
+            seen[text] += 1
+        order = sorted(range(len(texts)), key=lambda row: len(prompts[row]))  # prompts of like lengths advance together
+        written = [""] * len(texts)
+        while order:
+            longest = len(prompts[order[-1]]) + decoding.max_length
+            rows = order[-max(1, self.cfg.data.batch_tokens // longest) :]
+            del order[-len(rows) :]
+            chosen, of_rows = [prompts[row] for row in rows], [numbers[row] for row in rows]
+            for row, new in zip(rows, sample(model, chosen, special, decoding, of_rows), strict=True):
+                prompt = tokenizer.decode(prompts[row])
+                written[row] = tokenizer.decode([*prompts[row], *new]).removeprefix(prompt).strip()
+        return written
 
     def note(self, module: LanguageModule, metrics: dict[str, float]) -> str:
         """What the loss by position is, or why there is none."""
