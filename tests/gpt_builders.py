@@ -1,4 +1,7 @@
-"""Small decoder-only models and texts for the tests of models and sampling."""
+"""Small decoder-only models and texts, and the files of a GPT-2 tokenizer, for the tests of models and sampling."""
+
+import json
+from pathlib import Path
 
 import torch
 
@@ -28,3 +31,13 @@ def rough_gpt(*args, dtype=torch.float64, **settings):
 
 def texts(rows=3, length=LONGEST, seed=5):
     return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def write_bpe(folder: Path, merges=()) -> int:
+    """Writes the vocab.json and merges.txt of a GPT-2 with these pairs merged; returns the size of the vocabulary."""
+    from tokenizers import pre_tokenizers
+
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges), "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges), encoding="utf-8")
+    return len(pieces)

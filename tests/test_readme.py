@@ -18,6 +18,7 @@ import pytest
 import runs
 import torch
 import yaml
+from gpt_builders import write_bpe
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_up_runs import make_runs
 from marks import slow
@@ -142,6 +143,10 @@ def material(tmp_path, monkeypatch):
     for kind in ("bert", "t5"):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
+    (tmp_path / "gpt2").mkdir()
+    shape = {"model_type": "gpt2", "n_positions": 1024, "vocab_size": write_bpe(tmp_path / "gpt2")}
+    (tmp_path / "gpt2/config.json").write_text(json.dumps(shape))
+    (tmp_path / "gpt2/model.safetensors").touch()
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     for name in ("articles", "headlines", "titles", "task1_ref1"):
         (tmp_path / f"{name}.txt").write_text("an article\n")
@@ -164,6 +169,7 @@ def material(tmp_path, monkeypatch):
             (r"<BERT's vocab.txt>|bert/vocab.txt", f"{tmp_path}/vocab.txt"),
             (r"<owner/name>", "owner/name"),
             (r"(model=\[?)<BERT folder>", rf"\1{tmp_path}/bert"),
+            (r"<GPT-2 folder>", f"{tmp_path}/gpt2"),
             (r"<T5 folder>", f"{tmp_path}/t5"),
             (r"<view \d>", f"{tmp_path}/view.safetensors"),
             (r"<BERT folder(?: or run)?>", str(encoder)),

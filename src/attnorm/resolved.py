@@ -79,7 +79,7 @@ class CleaningConfig:
 class StartConfig:
     """Keys of `model` that are not those of its class.
 
-    init: a BERT model or a run folder whose weights initialize the model.
+    init: a BERT or GPT-2 model, or a run folder, whose weights initialize the model.
     """
 
     init: Text | None = None

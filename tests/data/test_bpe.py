@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from gpt_builders import write_bpe
 
 from attnorm.data.tokenizers.base import check_tokenizer
 from attnorm.data.tokenizers.bpe import ByteBPE
@@ -17,13 +18,9 @@ TEXTS = ["the cat's  café, isn't it? 1,234 – ☃ naïve", "", "a <|endoftext|
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A vocab.json and a merges.txt with a few merges, as GPT-2 has them."""
-    from tokenizers import pre_tokenizers
-
     folder = tmp_path_factory.mktemp("gpt2")
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "c"), ("a", "t"), ("Ġc", "at"), ("'", "s"), ("Ġ", "a")]
-    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges), "<|endoftext|>"]
-    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges), encoding="utf-8")
+    write_bpe(folder, merges)
     return folder
 
 

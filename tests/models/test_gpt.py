@@ -11,6 +11,8 @@ from torch.testing import assert_close
 
 from attnorm.attention import masking
 from attnorm.attention.build import NORMALIZERS, PRIORS, build_normalizer
+from attnorm.attention.multihead import attention_layers
+from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, add_log_prior
 from attnorm.attention.rotary import Rotary, rotate
 from attnorm.choices import choices
 from attnorm.models.config import GPTConfig
@@ -218,6 +220,33 @@ def test_only_learned_positions_end():
             assert model(longer, short).isfinite().all()  # packed, no text is too long
         else:
             assert_close(model(longer)[0], by_loops(model, longer[0]), rtol=2e-5, atol=2e-5)
+
+
+class Sink(Normalizer):
+    """exp(s_ij) u_j / (1 + sum_j' exp(s_ij') u_j'): a factor of u does not cancel."""
+
+    total, prior_scale_invariant = AT_MOST_ONE, False
+
+    def weights(self, s, given):
+        s = torch.cat([add_log_prior(s, given.log_prior), torch.zeros_like(s[..., :1])], -1)
+        return s.softmax(-1)[..., :-1]
+
+
+@pytest.mark.parametrize("normalizer", [*CAUSAL, f"{__name__}.Sink"])
+def test_alibi_is_a_bias_of_keys_where_a_number_per_query_cancels(normalizer):
+    ids, segments, _ = packed()
+    model = rough_gpt(normalizer, "alibi")
+    alibi, scores = model.prior.priors["alibi"], model(ids, segments)[segments > 0]
+    cancels = all(layer.normalizer.prior_scale_invariant for layer in attention_layers(model).values())
+    mask = masking.Mask(causal=True)
+    assert alibi.of_keys == cancels == ("Sink" not in normalizer)
+    assert alibi(5, 5, 0, torch.zeros(1, 5, 8), mask).shape[-2] == (1 if cancels else 5)
+    alibi.of_keys = not cancels
+    other = model(ids, segments)[segments > 0]
+    if cancels:
+        assert_close(other, scores, **TIGHT)
+    else:
+        assert (other - scores).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("positions", POSITIONS)

@@ -59,6 +59,8 @@ def test_the_nucleus_is_the_smallest_set_that_has_the_mass():
     almost_one = torch.tensor([1 - 2**-53], dtype=torch.float64)
     for top_p, last in ((0.5, 1), (0.51, 2), (0.75, 2), (0.76, 0), (0.875, 0), (0.9, 3), (1.0, 3)):
         assert choose(p.log(), almost_one, Sampling(top_p=top_p)).tolist() == [last]
+    for uniform, token in ((0.0, 1), (0.5, 2), (0.75, 0), (0.875, 3)):  # each interval contains its lower end
+        assert choose(p.log(), torch.tensor([uniform]), Sampling()).tolist() == [token]
 
 
 def continued(model, prompt, sampling, number):

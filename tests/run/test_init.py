@@ -8,6 +8,7 @@ import pytest
 import runs
 import torch
 import yaml
+from gpt_builders import write_bpe
 from safetensors.torch import load_file, save_file
 from tolerance import rounding
 from torch.testing import assert_close
@@ -528,14 +529,10 @@ def test_a_refused_start_reads_no_data_and_leaves_no_folder(monkeypatch, tmp_pat
 def gpt2(tmp_path_factory):
     """A GPT-2 that transformers wrote, and its vocab.json and merges.txt."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    from tokenizers import pre_tokenizers
-
-    folder = tmp_path_factory.mktemp("hub") / "gpt2"
-    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|endoftext|>"]
-    sizes = {"n_embd": 24, "n_layer": 3, "n_head": 3, "n_inner": 40, "n_positions": 100, "vocab_size": len(pieces)}
-    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, layer_norm_epsilon=1e-3)).save_pretrained(folder)
-    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
-    (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    folder = tmp_path_factory.mktemp("gpt2")
+    sizes = {"n_embd": 24, "n_layer": 3, "n_head": 3, "n_inner": 40, "n_positions": 100}
+    sizes |= {"vocab_size": write_bpe(folder), "layer_norm_epsilon": 1e-3}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(folder)
     return folder
 
 

@@ -93,9 +93,14 @@ class T5(nn.Module):
 
 
 class Alibi(nn.Module):
-    """log u = -m_h |i - j| with slopes m_h = 2 ** (-8 h / H), h = 1..H."""
+    """log u = -m_h |i - j| with slopes m_h = 2 ** (-8 h / H), h = 1..H.
+
+    of_keys: whether log u may differ from this by a number for each query, which changes nothing for a normalizer with
+             `prior_scale_invariant`. Under a causal mask it is then m_h j, (1, H, 1, M), and no table of pairs is made.
+    """
 
     slopes: Tensor
+    of_keys = False
 
     def __init__(self, heads: int):
         super().__init__()
@@ -105,6 +110,8 @@ class Alibi(nn.Module):
     def forward(
         self, n_queries: int, n_keys: int, query_offset: int, key_states: Tensor, mask: Tensor | Mask | None
     ) -> Tensor:
+        if self.of_keys and isinstance(mask, Mask) and mask.causal:
+            return (self.slopes * torch.arange(n_keys, device=key_states.device))[None]
         relative = relative_positions(n_queries, n_keys, query_offset, key_states.device)
         return -(self.slopes * relative.abs())[None]  # (1, H, N, M)
 

@@ -11,7 +11,7 @@ from attnorm.attention.banks import share_vocabulary
 from attnorm.attention.build import build_site_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.multihead import attention_layers
-from attnorm.attention.priors import positions_in
+from attnorm.attention.priors import Alibi, positions_in
 from attnorm.attention.rotary import Rotary
 from attnorm.models.config import GPTConfig
 from attnorm.models.decoder import DecoderCache
@@ -50,8 +50,8 @@ class GPT(nn.Module):
         self.shape = shape
         self.longest = shape.max_target if shape.positions == "learned" else None
         if shape.positions == "alibi":
-            priors = ["alibi", *attention["prior"].get("decoder", [])]
-            attention = {**attention, "prior": {"decoder": list(dict.fromkeys(priors))}}
+            priors = {"alibi": None, **dict.fromkeys(attention["prior"].get("decoder", []))}
+            attention = {**attention, "prior": {"decoder": list(priors)}}
         self.embeddings = Embeddings(nn.Embedding(vocab_size, shape.d_model), shape.max_target, shape)
         head_width = shape.d_model // shape.n_heads
         self.rotary = Rotary(head_width, shape.rotary_base) if shape.positions == "rotary" else None
@@ -61,6 +61,10 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(shape.d_model, shape.norm_eps) if shape.norm_first else nn.Identity()
         size = {"heads": shape.n_heads, "width": shape.d_model}
         self.prior = build_site_prior(attention, "decoder", bidirectional=False, positions=shape.max_target, **size)
+        of_keys = all(layer.normalizer.prior_scale_invariant for layer in attention_layers(self).values())
+        for module in self.modules():
+            if isinstance(module, Alibi):
+                module.of_keys = of_keys
         self.output = nn.Linear(shape.d_model, vocab_size, bias=False)
         self.start(seed)
 

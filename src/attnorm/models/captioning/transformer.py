@@ -24,7 +24,7 @@ class TransformerCaptionerConfig(ImageEncoderConfig):
     positions: Literal["learned", "sinusoidal"] = "learned"
     norm_first: bool = True
     residual: Skip = True
-    activation: Literal["gelu", "relu"] = "gelu"
+    activation: Literal["gelu", "gelu_new", "relu"] = "gelu"
     dropout: Share = 0.1
     attention_dropout: Share = 0.0
     tie_embeddings: bool = True
