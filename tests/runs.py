@@ -165,6 +165,28 @@ CAPTIONING = (  # of the task that writes captions of images
     "trainer.log_every_n_steps=1",
     "optimizer.lr=1.0e-2",
 )
+LANGUAGE = (  # of the task that models texts: the windows of its documents have 128 tokens
+    "task=causal_lm",
+    "model.d_model=16",
+    "model.n_heads=2",
+    "model.ffn_dim=32",
+    "model.decoder_layers=1",
+    "model.max_target=16",
+    "tokenizer.vocab_size=300",
+    "data.train_size=6",
+    "data.valid_size=4",
+    "data.test_size=3",
+    "data.words=600",
+    "data.batch_tokens=600",
+    "task.max_steps=4",
+    "task.validations=2",
+    "callbacks.progress.samples=2",
+    "callbacks.learned_scalars.every_n_steps=1",
+    "callbacks.attention_stats.every_n_steps=2",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+    "optimizer.lr=1.0e-2",
+)
 SCENES = ("data.train_size=48", "data.valid_size=24", "data.test_size=12")
 SQUAD = ("task.max_query=16", "task.stride=16", "task.max_answer=4")
 
@@ -209,6 +231,7 @@ def tiny_overrides(task: str = "gigaword") -> tuple[str, ...]:
         "vqa": lambda: (*VISUAL, *SCENES),
         "image_classification": lambda: IMAGES,
         "document_classification": lambda: (*TEXTS, f"data.folder={text_folder()}"),
+        "causal_lm": lambda: LANGUAGE,
         "captioning": lambda: (*CAPTIONING, *SCENES),
         "vqa_v2": lambda: (*VISUAL, "data=vqa_v2", *vqa_files()),
     }
@@ -378,7 +401,11 @@ def finished_run(task: str = "gigaword") -> Path:
     return _finished(task)
 
 
-HYBRIDS = {"translation_lstm": "softmax", "captioning": "hnas_prefix"}  # where all sites are autoregressive
+HYBRIDS = {  # where all sites are autoregressive
+    "translation_lstm": "softmax",
+    "captioning": "hnas_prefix",
+    "causal_lm": "hnas_prefix",
+}
 
 
 @functools.cache

@@ -56,6 +56,7 @@ def by_loops(w, allowed):
     return {
         "entropy": mean(each),
         "sink_mass": largest,
+        "first_mass": mass[keys[0]] / len(live) if keys else NONE,
         "sink": float(largest > 0.3),
         "column_mass_min": min(mass.values(), default=NONE),
         "column_mass_max": max(mass.values(), default=NONE),

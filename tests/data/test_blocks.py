@@ -7,12 +7,13 @@ import pytest
 from builders import tokenizer_settings
 
 from attnorm.data import prepare
+from attnorm.data.packing import best_fit
 from attnorm.data.sampler import TokenBatches
 from attnorm.data.sources.newswire import NewswireText
 from attnorm.data.sources.text_files import TextFiles
 from attnorm.data.tokenizers.wordpiece import WordPiece
 from attnorm.tasks.mlm.masking import MaskedLMCollator, Masking
-from attnorm.tasks.mlm.packing import PackedFeaturizer, best_fit
+from attnorm.tasks.mlm.packing import PackedFeaturizer
 
 SENTENCES = [f"the {a} of {b} met {c} ." for a in ("oil", "men") for b in "xyz" for c in ("us", "them")]
 

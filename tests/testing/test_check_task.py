@@ -23,6 +23,7 @@ FILES = {  # the outputs that a run of each task leaves
     "translation_lstm": "samples/validation.txt",
     "captioning": "samples/validation.txt",
     "mlm": None,
+    "causal_lm": None,
     "squad": "samples/validation.predictions.json",
     "classify": "samples/validation.labels.jsonl",
     "image_classification": "samples/validation.labels.jsonl",
@@ -52,6 +53,16 @@ def of_hidden_tokens(module, batch):
     return sum(map(minus_log_share, scores, batch["labels"].tolist())), len(scores)
 
 
+def of_next_tokens(module, batch):
+    """The pieces of a window, each read without the others and without padding."""
+    labels, losses = batch["labels"].tolist(), []
+    for ids, segments in zip(batch["ids"], batch["segments"], strict=True):
+        with torch.no_grad():
+            [scores] = module.model(ids[None, segments > 0])
+        losses += map(minus_log_share, scores, labels[len(losses) :])
+    return sum(losses), len(losses)
+
+
 def of_answers(module, batch):
     with torch.no_grad():
         [shares], [targets] = module(batch).double().sigmoid(), batch["targets"].double()
@@ -67,6 +78,7 @@ def of_spans(module, batch):
 
 ROW_LOSSES = {
     "mlm": of_hidden_tokens,
+    "causal_lm": of_next_tokens,
     "squad": of_spans,
     "vqa": of_answers,
     "vqa_v2": of_answers,

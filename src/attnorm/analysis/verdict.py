@@ -9,7 +9,7 @@ import numpy as np
 
 from attnorm.analysis.arms import TrainedRun, as_number
 from attnorm.analysis.statistics.crossed import Difference
-from attnorm.tasks.results import LOWER_IS_BETTER, NAMES
+from attnorm.tasks.results import LOWER_IS_BETTER, NAMES, NATS_OR_BITS
 from attnorm.wording import counted
 
 
@@ -145,7 +145,7 @@ class Verdict:
 
 def decimals(metric: str) -> int:
     """The digits after the point with which a metric is written: losses in nats are small."""
-    return 4 if metric == "loss" else 2
+    return 4 if metric in NATS_OR_BITS else 2
 
 
 def p_text(p: float) -> str:

@@ -43,6 +43,13 @@ def mean_mass(weights: Tensor, allowed: Tensor | None = None) -> Tensor:
     return upcast(weights).sum(-2) / live
 
 
+def first_mass(weights: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """`mean_mass` of the first live key, (B, H): the share of the attention on the first token of a text."""
+    live = allowed_pairs(weights, allowed).any(-2)  # (B, H, M)
+    first = live.int().argmax(-1, keepdim=True)
+    return mean_mass(weights, allowed).gather(-1, first).squeeze(-1).masked_fill(~live.any(-1), torch.nan)
+
+
 def sink_rate(weights: Tensor, allowed: Tensor | None = None, threshold: float = SINK) -> Tensor:
     """The share of heads whose mean mass on a key exceeds the threshold, for each key, (B, M).
 
@@ -148,6 +155,7 @@ def head_measures(weights: Tensor, allowed: Tensor | None = None) -> dict[str, T
     return {
         "entropy": normalized_entropy(weights, allowed),
         "sink_mass": mass.amax(-1),
+        "first_mass": first_mass(weights, allowed),
         "sink": (mass.amax(-1) > SINK).float(),
         "column_mass_min": least,
         "column_mass_max": most,

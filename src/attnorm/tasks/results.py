@@ -17,7 +17,15 @@ NAMES = {"f1": "F1", "exact": "exact match"} | {
     for ending, part in (("", "F1"), ("_recall", "recall"), ("_precision", "precision"))
     for kind in "12L"
 }
-LOWER_IS_BETTER = {"loss", "perplexity"}
+NAMES |= {
+    "bits_per_byte": "bits per byte",
+    "loss_1x": "loss at [0, L)",
+    "loss_2x": "loss at [L, 2L)",
+    "loss_4x": "loss at [2L, 4L)",
+    "loss_8x": "loss at [4L, 8L)",
+}
+NATS_OR_BITS = {"loss", "bits_per_byte", "loss_1x", "loss_2x", "loss_4x", "loss_8x"}  # written with more digits
+LOWER_IS_BETTER = {*NATS_OR_BITS, "perplexity"}
 PREDICTIONS = "predictions"  # the folder of a run that holds the tables of examples
 CORPUS_METRICS = b"attnorm.corpus_metrics"  # in the metadata of a table: JSON {metric: dotted path of its class}
 CHECKPOINT = b"attnorm.checkpoint"  # in the metadata of a table: JSON of `Predictions.checkpoint`

@@ -12,7 +12,7 @@ from rich.table import Table
 from attnorm.progress import console
 from attnorm.resolved import ResolvedConfig
 from attnorm.run.state import RunState
-from attnorm.tasks.results import NAMES, Results
+from attnorm.tasks.results import NAMES, NATS_OR_BITS, Results
 from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, is_share
 
 WIDE = 6  # metrics that a table has side by side; more of them stand one below the other
@@ -141,4 +141,4 @@ def number(value: float, metric: str) -> str:
         return repr(float(value))  # rounded, it would give other scores
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.3f}" if metric == "loss" else f"{value:,.2f}"
+    return f"{value:,.3f}" if metric in NATS_OR_BITS else f"{value:,.2f}"

@@ -31,6 +31,7 @@ LOGGED = {
 HEAD_MEASURES = {  # columns of head_measures.csv: words, and whether the axis is logarithmic
     "entropy": ("entropy / log n", False),
     "sink_mass": ("largest mean mass on a key", False),
+    "first_mass": ("mean mass on the first key", False),
     "sink": ("sink rate", False),
     "column_mass_min": ("smallest column mass", True),
     "column_mass_max": ("largest column mass", True),

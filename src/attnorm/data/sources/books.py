@@ -1,0 +1,126 @@
+"""Long documents from a folder of text files: a document is a file, or a chapter of it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+from attnorm.data.readers import text as files
+from attnorm.data.readers.bad_rows import BadRow
+from attnorm.data.sources import holdout
+from attnorm.data.sources.base import DOCUMENTS, SPLITS, Source
+from attnorm.errors import Problem
+from attnorm.schema import Count, Share, Text
+
+# "CHAPTER IV", "Chapter 4: The Storm", "Chapter Four", or a line with nothing but a number
+CHAPTER = r"^\s*((?i:chapter)\s+([IVXLC]+|\d+|[A-Z]+|[A-Z][a-z]+)\b(\s*[.:—-].*)?|[IVXLC]+\.?|\d{1,3}\.?)\s*$"
+
+
+class Books(Source):
+    """The text files of `folder` and its subfolders, plain or gzipped. Hidden files are ignored.
+
+    chapter:    a regular expression. Every line in which it is found begins a document. None: a document is a file. By
+                default, these are the lines that consist of a number, with or without the word "chapter" before it.
+    words:      the least number of words of a document. Shorter ones, such as the entries of a table of contents, are
+                left out.
+    validation, test: patterns of file names, such as "Doyle_*", of the books that belong to these splits. All other
+                books belong to train. Without validation books, the share `holdout` of the documents of train, evenly
+                spaced, is the validation split.
+    encoding:   the encoding of the files.
+    """
+
+    schema = DOCUMENTS
+
+    def __init__(
+        self,
+        *,
+        folder: Text,
+        chapter: Text | None = CHAPTER,
+        words: Count = 100,
+        validation: Sequence[Text] = (),
+        test: Sequence[Text] = (),
+        holdout: Share = 0.05,
+        encoding: str = files.UTF8,
+    ):
+        self.folder, self.chapter, self.words = Path(folder), chapter, words
+        self.patterns = {"validation": tuple(validation), "test": tuple(test)}
+        self.holdout, self.encoding = holdout, encoding
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        held_out = self.patterns | {"validation": self.patterns["validation"] or self.holdout}
+        return ("train", *(split for split in SPLITS[1:] if held_out[split]))
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """All files, sorted by their path."""
+        inside = (path.relative_to(self.folder) for path in self.folder.rglob("*") if path.is_file())
+        return sorted(self.folder / path for path in inside if not any(part.startswith(".") for part in path.parts))
+
+    def check(self, splits: Sequence[str] = ("train", "validation")) -> list[str]:
+        """A chapter pattern that is no regular expression; patterns that match no file, or the files of another split;
+        splits without files; and files that are not text."""
+        problems: list[str] = list(files.encoding_problem(self.encoding))
+        if self.chapter is not None:
+            try:
+                re.compile(self.chapter)
+            except re.error as error:
+                problems.append(Problem("data.chapter", f"not a regular expression: {error}", self.chapter))
+        if not self.folder.is_dir():
+            return [*problems, Problem("data.folder", "no such folder", str(self.folder))]
+        names = [path.name for path in self.paths]
+        for split, patterns in self.patterns.items():
+            for pattern in patterns:
+                if not any(fnmatchcase(name, pattern) for name in names):
+                    message = f"no file has such a name; there are {', '.join(names[:10]) or 'no files'}"
+                    problems.append(Problem(f"data.{split}", message, pattern))
+        if both := [name for name in names if all(self._matches(name, split) for split in self.patterns)]:
+            problems.append(Problem("data.test", f"also in data.validation: {', '.join(both)}", self.patterns["test"]))
+        if "validation" in splits and not self.patterns["validation"]:
+            problems += holdout.problems(self.holdout, True, "books")
+        if "test" in splits and not self.patterns["test"]:
+            problems.append(Problem("data.test", "the test split is asked for; name its books", []))
+        if not self._paths("train"):
+            problems.append(Problem("data.folder", "no book is left for the train split", str(self.folder)))
+        for path in self.paths:
+            problems += files.text_problem("data.folder", path, self.encoding, skip_bad=False)
+        return problems
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of the files, and of the settings that divide them into documents."""
+        share = [split, self.holdout] if self._held_out(split) else None
+        return files.digest(["books", 1, self.chapter, self.words, share, self.encoding], *self._paths(split))
+
+    def rows(self, split: str) -> Iterator[tuple[str]]:
+        """Streams the documents. Raises ValueError that names file and line if something cannot be read."""
+        rows = ((text,) for path in self._paths(split) for text in self._documents(path))
+        return holdout.part(rows, split, self.holdout, "data.folder") if self._held_out(split) else rows
+
+    def _held_out(self, split: str) -> bool:
+        """Whether the split is a part of the documents of the train books."""
+        return split != "test" and not self.patterns["validation"]
+
+    def _matches(self, name: str, split: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.patterns[split])
+
+    def _paths(self, split: str) -> list[Path]:
+        if split == "train" or self._held_out(split):
+            return [path for path in self.paths if not any(self._matches(path.name, it) for it in self.patterns)]
+        return [path for path in self.paths if self._matches(path.name, split)]
+
+    def _documents(self, path: Path) -> Iterator[str]:
+        document: list[str] = []
+        for line in files.path_lines(path, self.encoding):
+            if isinstance(line, BadRow):
+                raise line
+            if document and self.chapter is not None and re.search(self.chapter, line):
+                yield from self._long_enough(document)
+                document = []
+            document.append(line)
+        yield from self._long_enough(document)
+
+    def _long_enough(self, document: list[str]) -> Iterator[str]:
+        text = "".join(document)
+        if len(text.split()) >= self.words:
+            yield text

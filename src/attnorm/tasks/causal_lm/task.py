@@ -1,0 +1,300 @@
+"""Language modelling: predicting the next token of packed documents, with scores of single documents.
+
+The baselines are a unigram and a bigram model of the tokens of the training split.
+"""
+
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnorm.data.preprocess import Split
+from attnorm.data.sources.base import DOCUMENTS, Source
+from attnorm.data.tokenizers.base import Tokenizer
+from attnorm.errors import Problem
+from attnorm.models.generation import SpecialTokens
+from attnorm.models.sampling import Sampling, sample
+from attnorm.resolved import ResolvedConfig
+from attnorm.tasks.causal_lm.bigram import Bigrams, flat
+from attnorm.tasks.causal_lm.features import (
+    WINDOW,
+    DocumentWindows,
+    LanguageFeaturizer,
+    PackedCollator,
+    PackedDocuments,
+    WindowCollator,
+)
+from attnorm.tasks.causal_lm.scores import BANDS, BitsPerByte
+from attnorm.tasks.module import Loss, TaskModule, sums_per_row
+from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.task import Task, TaskConfig, Tokens
+
+SHOWN_ROWS, SHOWN_TOKENS = 5, 24  # samples show the first tokens of the first documents
+
+
+class LanguageModule(TaskModule):
+    """Cross-entropy of the next token. Validation reports loss, perplexity and bits per byte.
+
+    The final evaluation also reports the loss by position, in one pass over windows of `WINDOW` training lengths.
+
+    length: the number of tokens of the longest piece in training.
+    """
+
+    counters = ("loss", "tokens", "bytes", *(f"{name}_{end}x" for end in BANDS for name in ("loss", "tokens")))
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, length: int):
+        super().__init__(model, tokenizer)
+        self.length = length
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Scores of the next token at the real positions only, (K, V)."""
+        return self.model(batch["ids"], batch["segments"])[batch["segments"] > 0]
+
+    def loss(self, batch: dict[str, Tensor]) -> Loss:
+        return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
+
+    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
+        return (batch["segments"] > 0).sum()
+
+    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
+        scores, labels, real = self(batch).float(), batch["labels"], batch["segments"] > 0
+        losses, guesses = F.cross_entropy(scores, labels, reduction="none"), scores.argmax(-1)
+        windows, n_bytes = batch["window"].cpu(), batch["bytes"].cpu()
+        zeros = torch.zeros(len(n_bytes), dtype=torch.float64)
+        loss_sum = zeros.index_add(0, windows, sums_per_row(losses, real))
+        n_tokens = zeros.index_add(0, windows, real.sum(1).cpu().double()).long()
+        self.add(loss=loss_sum.sum().item(), tokens=len(labels), bytes=n_bytes.sum().item())
+        sizes = n_tokens.tolist()
+        firsts = [(it[:SHOWN_TOKENS].tolist(), guess[:SHOWN_TOKENS].tolist()) for it, guess in
+                  zip(labels.split(sizes), guesses.split(sizes), strict=True)]  # fmt: skip
+        for row, (text, predicted) in zip(batch["rows"].tolist(), firsts, strict=True):
+            if row < SHOWN_ROWS:
+                decoded = map(self.tokenizer.decode, (text, predicted))
+                self.samples.append(dict(zip(("text", "predicted"), decoded, strict=True)))
+        if self.keep_examples:
+            reference, output = zip(*firsts, strict=True)
+            columns = {"loss_sum": loss_sum, "n_tokens": n_tokens, "reference": reference, "output": output}
+            self.record(batch["rows"], **columns, **self._bands(batch))
+
+    def _bands(self, batch: dict[str, Tensor]) -> dict[str, list[float]]:
+        """The sum of the losses in each band of positions, by column; NaN for windows that are not whole.
+
+        A model without positions beyond the training length only has the first band.
+        """
+        ends = [end for end in BANDS if self.model.longest is None or end * self.length <= self.model.longest]
+        sums = torch.full((len(ends), len(batch["bytes"])), torch.nan, dtype=torch.float64)
+        if len(batch["whole"]):
+            last = ends[-1] * self.length
+            scores = self.model(batch["whole_ids"][:, :last]).float()
+            losses = F.cross_entropy(scores.transpose(1, 2), batch["whole_labels"][:, :last], reduction="none").double()
+            for number, end in enumerate(ends):
+                start = ends[number - 1] * self.length if number else 0
+                sums[number, batch["whole"].cpu()] = losses[:, start : end * self.length].sum(1).cpu()
+                size = (end * self.length - start) * len(losses)
+                self.add(**{f"loss_{end}x": sums[number].nansum().item(), f"tokens_{end}x": size})
+        return {f"loss_sum_{end}x": of_band.tolist() for end, of_band in zip(ends, sums, strict=True)}
+
+    def metrics(self) -> dict[str, float]:
+        """loss (nats per token), perplexity, bits per byte, and loss_1x, ..., the loss by position, if measured."""
+        loss = self.sums["loss"] / self.sums["tokens"]
+        found = {
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700.0)),
+            "bits_per_byte": self.sums["loss"] / self.sums["bytes"] / math.log(2),
+        }
+        bands = {f"loss_{end}x": (self.sums[f"loss_{end}x"], self.sums[f"tokens_{end}x"]) for end in BANDS}
+        return found | {name: total / tokens for name, (total, tokens) in bands.items() if tokens}
+
+    def format_line(self, metrics: dict[str, float]) -> str:
+        return f"perplexity {metrics['perplexity']:,.1f}  bits per byte {metrics['bits_per_byte']:.3f}"
+
+
+class CausalLMTask(Task):
+    """task=causal_lm.
+
+    The model is trained on pieces of at most `model.max_target` tokens.
+    """
+
+    Config, interface, schema, unit = TaskConfig, "causal_lm", DOCUMENTS, "documents"
+    groups: ClassVar[dict[str, type]] = {"decoding": Sampling}
+    primary, scoring = "perplexity", ("decoding",)
+
+    def __init__(self, cfg: ResolvedConfig):
+        super().__init__(cfg)
+        self.train: Split | None = None  # once it is prepared
+        self._bigrams: Bigrams | None = None
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of the longest piece in training."""
+        return self.cfg.model.max_target
+
+    def featurizer(self) -> LanguageFeaturizer:
+        return PackedDocuments(self.length)
+
+    def splits(
+        self,
+        tokenizer: Tokenizer | None = None,
+        names: tuple[str, ...] = ("train", "validation"),
+        cleaner: Source | None = None,
+    ) -> dict[str, Split]:
+        """The splits: packed pieces for training, and windows of single documents for evaluation."""
+        found = {}
+        if "train" in names:
+            self.train = found["train"] = super().splits(tokenizer, ("train",), cleaner)["train"]
+        if others := tuple(name for name in names if name != "train"):
+            found |= _InWindows(self.cfg).splits(tokenizer, others, cleaner)
+        return found
+
+    @property
+    def bigrams(self) -> Bigrams:
+        """The counts of the training split."""
+        if self._bigrams is None:
+            train = self.train or self.splits(names=("train",))["train"]
+            self._bigrams = Bigrams.of(train.rows, train.tokenizer.vocab_size)
+        return self._bigrams
+
+    def save(self, folder: Path) -> None:
+        self.bigrams.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self._bigrams = Bigrams.load(folder)
+
+    def model(self, tokenizer: Tokenizer) -> Any:
+        return self.build_model(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id)
+
+    def module(self, model: Any, tokenizer: Tokenizer, validation: Split) -> LanguageModule:
+        return LanguageModule(model, tokenizer, self.length)
+
+    def collator(self, split: Split) -> PackedCollator | WindowCollator:
+        if split.name == "train":
+            return PackedCollator(split.rows, split.tokenizer.pad_id)
+        return WindowCollator(split.rows, split.tokenizer.pad_id, self.length)
+
+    def row_groups(self, split: Split) -> Sequence[object]:
+        """The number of the document of each window."""
+        return split.rows["document"]
+
+    def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
+        """The numbers of the documents whose windows the rows are."""
+        return list(map(str, split.rows[list(rows)]["document"]))
+
+    def score(self, module: LanguageModule, split: Split) -> Results:
+        """Loss, perplexity, bits per byte and the loss by position. The predictions have one row per document."""
+        scores = super().score(module, split)
+        scores.baselines = self.baselines(split)
+        scores.predictions = self.predictions(module, split)
+        scores.note = self.note(module, scores.metrics)
+        scores.samples = self.samples(module.model, split)
+        return scores
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """The metrics of the bigram and the unigram model on the same tokens."""
+        n_bytes, found = sum(split.rows["bytes"]), {}
+        log_p = self.bigrams.log_p(flat(split.rows, "ids"), flat(split.rows, "labels"))
+        for name, of_tokens in zip(("unigram", "bigram"), log_p, strict=True):
+            loss = -float(of_tokens.mean())
+            bits = loss * len(of_tokens) / math.log(2) / n_bytes
+            found[name] = {"perplexity": math.exp(loss), "loss": loss, "bits_per_byte": bits}
+        return {"bigram": found["bigram"], "unigram": found["unigram"]}
+
+    def predictions(self, module: LanguageModule, split: Split) -> Predictions:
+        """The sums over the windows of each document, and the first tokens of the document beside those predicted."""
+        examples, documents = module.examples, np.asarray(split.rows["document"])
+        size, first = len(split.texts), np.flatnonzero(np.diff(documents, prepend=-1))
+
+        def summed(values: Sequence) -> list:
+            return np.bincount(documents, np.asarray(values, np.float64), size).tolist()
+
+        statistics: dict[str, list] = {"bytes": list(map(int, summed(split.rows["bytes"])))}
+        metrics = {"bits_per_byte": BitsPerByte}
+        for name in [name for name in examples if name.startswith("loss_sum_")]:
+            end, values = int(name.removeprefix("loss_sum_").removesuffix("x")), np.asarray(examples[name])
+            known, width = np.isfinite(values), self.length * (end - end // 2)
+            statistics[name] = [total or None for total in summed(np.nan_to_num(values))]
+            statistics[f"n_tokens_{end}x"] = [count * width or None for count in summed(known)]
+            metrics[f"loss_{end}x"] = BANDS[end]
+        texts = [[split.tokenizer.decode(examples[column][row]) for row in first] for column in ("reference", "output")]
+        return Predictions(
+            ids=range(size),
+            references=texts[0],
+            outputs=texts[1],
+            scores={},
+            loss_sum=summed(examples["loss_sum"]),
+            n_tokens=list(map(int, summed(examples["n_tokens"]))),
+            statistics=statistics,
+            corpus_metrics=metrics,
+        )
+
+    def samples(self, model: Any, split: Split) -> list[dict[str, str]]:
+        """Continuations of the first tokens of the first documents."""
+        texts = list(split.texts[:SHOWN_ROWS]["text"])
+        length = min(SHOWN_TOKENS, (model.longest or math.inf) // 2)
+        prompts = [split.tokenizer.decode(ids[:length]) for ids in split.tokenizer.encode(texts)]
+        written = self.generate(model, split.tokenizer, prompts)
+        return [{"prompt": prompt, "continuation": text} for prompt, text in zip(prompts, written, strict=True)]
+
+    def generate(self, model: Any, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+        """Samples a continuation of each text.
+
+        The random numbers of a text depend on the seed of `decoding` and on the text, not on the other texts. Equal
+        texts have different ones.
+        """
+        special = SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+        prompts, decoding = [[special.bos, *ids] for ids in tokenizer.encode(texts)], self.group("decoding")
+        seen: Counter[str] = Counter()
+        numbers = []
+        for text in texts:
+            numbers.append(zlib.crc32(f"{text}/{seen[text]}".encode()))
+            seen[text] += 1
+        order = sorted(range(len(texts)), key=lambda row: len(prompts[row]))  # prompts of like lengths advance together
+        written = [""] * len(texts)
+        while order:
+            longest = len(prompts[order[-1]]) + decoding.max_length
+            rows = order[-max(1, self.cfg.data.batch_tokens // longest) :]
+            del order[-len(rows) :]
+            chosen, of_rows = [prompts[row] for row in rows], [numbers[row] for row in rows]
+            for row, new in zip(rows, sample(model, chosen, special, decoding, of_rows), strict=True):
+                prompt = tokenizer.decode(prompts[row])
+                written[row] = tokenizer.decode([*prompts[row], *new]).removeprefix(prompt).strip()
+        return written
+
+    def note(self, module: LanguageModule, metrics: dict[str, float]) -> str:
+        """What the loss by position is, or why there is none."""
+        length, most = self.length, WINDOW * self.length
+        if "loss_1x" not in metrics:
+            return f"no loss by position: no document has {most:,} tokens"
+        bands = f"loss by position: L = {length:,}, in one pass over windows of {most:,} tokens"
+        if "loss_8x" not in metrics:
+            return f"{bands}; beyond L: not applicable with model.positions=learned"
+        return bands
+
+    def attended(self, model: Any, tokenizer: Tokenizer, text: str) -> tuple[tuple[Tensor, ...], Tokens]:
+        """The model reads [begin] text, cut to the length in training."""
+        [ids] = tokenizer.encode([text])
+        ids = [tokenizer.bos_id, *ids][: self.length]
+        read = [tokenizer.token(number) for number in ids]
+        return (torch.tensor([ids]),), lambda layer: (read, read)
+
+    def problems(self, is_valid: Callable[..., bool]) -> Iterator[str]:
+        longest, tokens = getattr(self.cfg.model, "max_target", None), self.cfg.data.batch_tokens
+        if longest and is_valid("data.batch_tokens", "model.max_target") and tokens < longest:
+            yield Problem(
+                "data.batch_tokens", f"must be at least {longest}, the tokens of the longest possible row", tokens
+            )
+
+
+class _InWindows(CausalLMTask):
+    """The same task with all splits in windows."""
+
+    splits = Task.splits
+
+    def featurizer(self) -> LanguageFeaturizer:
+        return DocumentWindows(self.length)

@@ -1,0 +1,110 @@
+"""Language modelling as whole runs: scores, measures, evaluation, generation, comparisons, refused settings."""
+
+import csv
+import json
+import math
+
+import pandas
+import pytest
+import runs
+
+TASK = "causal_lm"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """The folder of a sweep with two runs that have learned something, and its runs by normalizer."""
+    folder = tmp_path_factory.mktemp("swept")
+    found = {}
+    for arm in ("softmax", "hnas_prefix"):
+        found[arm] = folder / arm
+        typed = ("callbacks=measures", "callbacks.attention_measures.every_n_steps=20", "task.max_steps=40")
+        runs.train(runs.tiny(f"attention={arm}", *typed, task=TASK), found[arm])
+    return found
+
+
+def test_a_run_reports_its_scores_beside_those_of_the_baselines(swept):
+    summary = runs.summary_of(swept["softmax"])
+    metrics = {"loss", "perplexity", "bits_per_byte", "loss_1x", "loss_2x", "loss_4x", "loss_8x"}
+    assert set(summary["validation"]["metrics"]) == metrics
+    assert summary["validation"]["metrics"]["perplexity"] < summary["validation"]["baselines"]["unigram"]["perplexity"]
+    assert (summary["primary"], summary["monitor"]) == ("perplexity", "val/loss")
+    assert (swept["softmax"] / "bigrams.npz").is_file()
+
+
+def test_the_sinks_and_activations_of_every_layer_are_measured_over_training(swept):
+    with open(swept["softmax"] / "head_measures.csv") as file:
+        heads = list(csv.DictReader(file))
+    assert {(row["step"], row["head"]) for row in heads} == {
+        (step, head) for step in ("0", "20", "40") for head in "01"
+    }
+    assert {row["layer"] for row in heads} == {"decoder/0"}
+    for row in heads:
+        assert 0 < float(row["first_mass"]) <= float(row["sink_mass"]) <= 1 and 0 <= float(row["entropy"]) <= 1
+    with open(swept["softmax"] / "state_measures.csv") as file:
+        assert {row["place"] for row in csv.DictReader(file) if float(row["largest"]) > 0} == {"output", "residual"}
+
+
+def test_runs_are_compared_by_the_sums_over_documents(swept):
+    from attnorm.analysis.comparison import compare
+
+    for metric in (None, "bits_per_byte", "loss_8x"):
+        found = compare(str(swept["softmax"]), str(swept["hnas_prefix"]), metric=metric)
+        assert (found.metric, found.source, found.examples) == (metric or "perplexity", "half", 2)
+        for scores in found.scores:
+            table = pandas.read_parquet(swept[scores.label] / "predictions/validation.parquet")
+            rows = table[~table["selecting"]].sum(numeric_only=True)
+            expected = {
+                "perplexity": math.exp(rows["loss_sum"] / rows["n_tokens"]),
+                "bits_per_byte": rows["loss_sum"] / math.log(2) / rows["bytes"],
+                "loss_8x": rows["loss_sum_8x"] / rows["n_tokens_8x"],
+            }
+            assert scores.values == {1: pytest.approx(expected[found.metric])}
+        assert found.is_primary == (metric is None)
+    assert compare(str(swept["softmax"]), str(swept["hnas_prefix"])).simple.keys() == {"bigram", "unigram"}
+
+
+def test_the_report_names_the_scores_and_their_direction(swept, monkeypatch, tmp_path):
+    page = tmp_path / "report.html"
+    places = [str(swept[arm]) for arm in ("softmax", "hnas_prefix")]
+    assert runs.call(monkeypatch, "report", *places, f"out={page}") == 0
+    text = page.read_text()
+    assert "bits per byte \N{DOWNWARDS ARROW}" in text and "loss at [4L, 8L) \N{DOWNWARDS ARROW}" in text
+
+
+def test_eval_reads_the_test_split_and_generate_continues_texts(swept, monkeypatch, tmp_path, capsys):
+    run = swept["hnas_prefix"]
+    assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
+    record = json.loads((run / "eval_test.json").read_text())
+    assert record["size"] == 3 and set(record["baselines"]) == {"bigram", "unigram"}
+    table = pandas.read_parquet(run / "predictions/eval_test.parquet")
+    assert list(table["id"]) == ["0", "1", "2"] and (table["n_tokens_8x"] % 64 == 0).all()
+    (tmp_path / "prompts.txt").write_text("Day 1. It rained, and\n\nThe chronicle of\n")
+    capsys.readouterr()
+    sampled = ("decoding.temperature=0.5", "decoding.top_p=0.9", "decoding.max_length=8", "decoding.seed=3")
+    assert runs.call(monkeypatch, "generate", f"run={run}", f"input={tmp_path / 'prompts.txt'}", *sampled) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and lines[0] and not lines[1] and lines[2]
+
+
+def test_attention_is_named_by_the_tokens_of_a_text(swept):
+    from attnorm.analysis.run import load_run
+
+    layers = load_run(swept["softmax"]).attention("Day 1. It rained.")
+    [layer] = layers.values()
+    assert layer.keys == layer.queries and layer.keys[0] == "[bos]"
+    assert "".join(layer.keys[1:]).replace("▁", " ").strip() == "Day 1. It rained."
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ("data.batch_tokens=10", "data.batch_tokens=10: must be at least 16, the tokens of the longest possible row"),
+        ("attention=dnas", "autoregressive"),
+        ("decoding.top_p=0", "decoding.top_p=0: allowed: numbers above 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(typed, problem):
+    overrides = (*runs.tiny_overrides(TASK), *typed.split())
+    found = runs.problems(runs.plain(*overrides), overrides=overrides)
+    assert any(problem in it for it in found), found
