@@ -3,10 +3,12 @@
     python benchmarks/attention_speed.py --threads 2
     python benchmarks/attention_speed.py --device cuda --dtype bfloat16 --lengths 2048 4096 8192 16384
 
-Four parts, each with a table:
+Five parts, each with a table:
   all      every normalizer and, where a package has the same, that peer: ms, MB, and the ratio of times to SDPA softmax
   linear   dnas, hnas and sinkhorn against SDPA softmax and against their own dense form at many lengths; on the CPU the
            goals are dnas 1.9x and hnas 3.0x of softmax at most, and never above the dense form by more than 15 %
+  causal   causal softmax with a bias per key, padding and packed texts against SDPA's causal softmax, and against SDPA
+           with the mask and the bias as a matrix, at the lengths of --causal-lengths
   memory   the peak at one long length; goal dnas at most 2x softmax's
   rows     fusedmax of 512 rows of 128 scores at once against the same row by row; goal 20x
 Contestants take turns, round by round; a table shows medians, the median of the ratios within a round. MB is the most
@@ -29,7 +31,8 @@ EXTRA = {"fenchel exact": ("fenchel", {"order": "exact"})}  # rows of the table 
 PEERS = {"x-transformers inverted": "dnas", "entmax.sparsemax": "sparsemax", "entmax.entmax15": "entmax"}
 LINEAR = ("dnas", "hnas", "sinkhorn")
 GOALS = {"dnas": 1.9, "hnas": 3.0}
-PARTS = ("all", "linear", "memory", "rows")
+PARTS = ("all", "linear", "causal", "memory", "rows")
+CAUSAL_HEADS, TEXTS = 4, 8  # the heads of the causal part, and the texts that are packed into one row
 
 Attend = Callable  # (q, k, v), each (B, H, N, D) -> (B, H, N, D)
 
@@ -69,11 +72,11 @@ def dense(name: str, device: str) -> Attend:
     return partial(Normalizer.attend, build_normalizer(name).to(device))
 
 
-def make_inputs(args: argparse.Namespace, length: int) -> tuple:
+def make_inputs(args: argparse.Namespace, length: int, heads: int = HEADS) -> tuple:
     """q, k, v that ask for gradients, and the gradient of the output."""
     import torch
 
-    shape, dtype = (args.batch, HEADS, length, args.width), getattr(torch, args.dtype)
+    shape, dtype = (args.batch, heads, length, args.width), getattr(torch, args.dtype)
     generator = torch.Generator(args.device).manual_seed(length)
     made = [torch.randn(shape, generator=generator, device=args.device).to(dtype) for _ in range(4)]
     return *(x.requires_grad_() for x in made[:3]), made[3]
@@ -90,14 +93,16 @@ def step(attend: Attend, inputs: tuple, _round: int = 0) -> int:
     return 1
 
 
-def peak(attend: Attend, args: argparse.Namespace, length: int) -> float:
+def peak(attend: Attend, args: argparse.Namespace, length: int, heads: int = HEADS) -> float:
     """MB that torch's allocator held at the worst moment of one step, inputs and gradients included."""
-    return timing.peak(lambda: step(attend, make_inputs(args, length)), args.device)
+    return timing.peak(lambda: step(attend, make_inputs(args, length, heads)), args.device)
 
 
-def time_together(contestants: dict[str, Attend], args: argparse.Namespace, length: int) -> dict[str, list[float]]:
+def time_together(
+    contestants: dict[str, Attend], args: argparse.Namespace, length: int, heads: int = HEADS
+) -> dict[str, list[float]]:
     """Seconds of each contestant in each round."""
-    inputs = make_inputs(args, length)
+    inputs = make_inputs(args, length, heads)
     steps = {name: partial(step, attend, inputs) for name, attend in contestants.items()}
     rounds = args.rounds or max(3, min(50, 12_000 // length))
     found = timing.rates(steps, rounds, args.device, warmup=1)
@@ -219,6 +224,64 @@ def part_linear(args: argparse.Namespace) -> None:
     print(f"dnas to its dense form: goal at most 1.15, worst {worst:.2f}")
 
 
+def causal_problems(args: argparse.Namespace, length: int) -> dict[str, tuple]:
+    """The mask and the log prior of each row of the causal part."""
+    import torch
+
+    from attnorm.attention import Mask
+
+    generator = torch.Generator().manual_seed(length)
+    steps = torch.rand(1, CAUSAL_HEADS, 1, length, generator=generator, dtype=torch.float64)
+    bias, growing = (x.to(args.device).requires_grad_() for x in (steps.float(), steps.cumsum(-1)))
+    places = torch.arange(length, device=args.device)[None]
+    real = places < length - length // TEXTS
+    return {
+        "bias per key": (Mask(causal=True), bias),
+        "bias that grows, float64": (Mask(causal=True), growing),
+        "padding": (Mask(queries=real, keys=real, causal=True), None),
+        f"{TEXTS} packed texts": (Mask(segments=places * TEXTS // length, causal=True), None),
+    }
+
+
+def with_matrix(mask, log_prior, q, k, v):
+    """SDPA with the mask and the bias as a matrix."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    table = mask.dense(q.shape[-2], k.shape[-2], q.device)
+    if log_prior is not None:
+        table = log_prior.to(q.dtype).masked_fill(~table, -torch.inf)
+    return scaled_dot_product_attention(q, k, v, attn_mask=table)
+
+
+def part_causal(args: argparse.Namespace) -> None:
+    """Time and memory of causal softmax with what SDPA's causal mask cannot express."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from attnorm.attention import build_normalizer
+
+    softmax, rows = build_normalizer("softmax").to(args.device), []
+    for length in args.causal_lengths:
+        contestants: dict[str, Attend] = {"SDPA": partial(scaled_dot_product_attention, is_causal=True)}
+        for name, (mask, log_prior) in causal_problems(args, length).items():
+            contestants[name] = partial(softmax.attend, mask=mask, log_prior=log_prior)
+            if length <= args.dense_up_to:
+                contestants[f"{name}, matrix"] = partial(with_matrix, mask, log_prior)
+        peaks = {name: peak(attend, args, length, CAUSAL_HEADS) for name, attend in contestants.items()}
+        found = time_together(contestants, args, length, CAUSAL_HEADS)
+        for name in contestants:
+            if name.endswith(", matrix"):
+                continue
+            row = [str(length), name]
+            for form in (name, f"{name}, matrix"):
+                known = form in found
+                row += [f"{peaks[form]:.0f}", f"{ratio(found, form, 'SDPA'):.2f}x"] if known else ["-", "-"]
+            rows.append(row)
+    header = ["N", "causal softmax with", "MB", "to SDPA", "MB with a matrix", "to SDPA"]
+    title = f"causal: {CAUSAL_HEADS} heads, MB and times SDPA's causal softmax, forward + backward"
+    timing.print_table(title, header, rows)
+
+
 def part_memory(args: argparse.Namespace) -> None:
     """Peaks at one long length."""
     contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args.device).items() if n in LINEAR}
@@ -262,6 +325,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0, help="0: more of them at short lengths, at least 3")
     parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 512, 2048, 4096])
     parser.add_argument("--linear-lengths", type=int, nargs="+", default=[32, 64, 128, 160, 192, 256, 512, 2048, 4096])
+    parser.add_argument("--causal-lengths", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--dense-up-to", type=int, default=4096, help="the longest dense form that is run")
     parser.add_argument("--memory-length", type=int, default=8192)
     parser.add_argument("--seconds", type=float, default=60.0, help="no cell above it")
@@ -276,8 +340,9 @@ def main() -> None:
     args.machine = f"CPU, {args.threads} threads" if on_cpu else torch.cuda.get_device_name()
     print(f"{args.machine}, torch {torch.__version__}, {args.dtype}, {args.batch} x {HEADS} heads of {args.width}")
     print(flush=True)
+    parts = {"all": part_all, "linear": part_linear, "causal": part_causal, "memory": part_memory, "rows": part_rows}
     for part in args.parts:
-        {"all": part_all, "linear": part_linear, "memory": part_memory, "rows": part_rows}[part](args)
+        parts[part](args)
 
 
 if __name__ == "__main__":

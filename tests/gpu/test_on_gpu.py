@@ -276,9 +276,11 @@ def test_a_compiled_run_on_the_gpu_has_the_same_losses(device, task, tmp_path):
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_speed_of_attention_can_be_measured(device):
     """benchmarks/attention_speed.py with small sizes; its output is printed for the record."""
-    sizes = ["--linear-lengths", "64", "512", "--memory-length", "1024", "--rounds", "3", "--parts", "linear", "memory"]
+    sizes = ["--linear-lengths", "64", "512", "--causal-lengths", "512", "--memory-length", "1024", "--rounds", "3"]
+    sizes += ["--parts", "linear", "causal", "memory"]
     command = [sys.executable, str(ROOT / "benchmarks" / "attention_speed.py"), "--device", device, *sizes]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     print(done.stdout)
-    assert "linear: times SDPA softmax" in done.stdout and "memory: MB" in done.stdout
+    for title in ("linear: times SDPA softmax", "causal: 4 heads", "memory: MB"):
+        assert title in done.stdout

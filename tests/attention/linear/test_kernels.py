@@ -425,12 +425,15 @@ def test_torch_finds_no_fault_with_the_operators(dtype, bias):
                 torch.library.opcheck(operator, arguments, **tolerance)
 
 
-@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "sinkhorn"])
+@pytest.mark.parametrize("name", ["softmax", "causal softmax", "dnas", "hnas", "sinkhorn"])
 def test_compiled_code_is_captured_whole_and_differentiates_the_same(name):
     """A graph without a break, with the operators in it; the bias and its gradient included."""
-    module = build_normalizer(name)
+    module = build_normalizer(name.removeprefix("causal "))
     keys = torch.arange(30).expand(2, -1) < 27
-    mask, log_prior = Mask(queries=keys, keys=keys), randn(1, 3, 1, 30, seed=4, dtype=torch.float32)
+    mask, log_prior = (
+        Mask(queries=keys, keys=keys, causal=name.startswith("causal")),
+        randn(1, 3, 1, 30, seed=4, dtype=torch.float32),
+    )
     inputs = [randn(2, 3, 30, 8, seed=n, dtype=torch.float32) for n in range(3)]
     captured = []
 
@@ -450,4 +453,4 @@ def test_compiled_code_is_captured_whole_and_differentiates_the_same(name):
     for found, wanted in zip(gradients(compiled), gradients(attend), strict=True):
         assert torch.equal(found, wanted)
     assert "attnorm.attention.default" in captured
-    assert ("attnorm.logsumexp.default" in captured) == (name != "softmax")
+    assert ("attnorm.logsumexp.default" in captured) == ("softmax" not in name)

@@ -36,7 +36,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, 
     l is in float64 if the bias is.
     """
     found = tiles(q, k, bias, causal)
-    if found == [whole(q, k, found[0].causal)] and not keeps_precision(q, bias):
+    if takes_all(found, q, bias):
         return kernels.choose(q, found[0].causal).forward(q, k, v, bias, scale, found[0].causal)
     wide = torch.promote_types(q.dtype, torch.float32)
     out = torch.zeros_like(q)
@@ -61,7 +61,7 @@ def backward(grad_out: Tensor, grad_logsumexp: Tensor | None, call: Call, bias_n
     """As `Kernel.backward`, for the o and l of `forward`."""
     q, k, v, bias, out, logsumexp, scale, causal = call
     found = tiles(q, k, bias, causal)
-    if found == [whole(q, k, found[0].causal)] and not keeps_precision(q, bias):
+    if takes_all(found, q, bias):
         call = call._replace(causal=found[0].causal)
         return kernels.choose(q, call.causal).backward(grad_out, grad_logsumexp, call, bias_needs_grad)
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -76,8 +76,8 @@ def backward(grad_out: Tensor, grad_logsumexp: Tensor | None, call: Call, bias_n
         )
         of_total = None if grad_logsumexp is None else grad_logsumexp[..., rows]
         *grads, of_bias = kernel.backward(grad_out[:, :, rows], of_total, part, bias_needs_grad)
-        for grad, of_tile_, at in zip((grad_q, grad_k, grad_v), grads, (rows, keys, keys), strict=True):
-            grad[:, :, at] += of_tile_
+        for grad, term, at in zip((grad_q, grad_k, grad_v), grads, (rows, keys, keys), strict=True):
+            grad[:, :, at] += term
         if grad_bias is not None and of_bias is not None:
             grad_bias[..., keys] += of_bias
     return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), grad_bias
@@ -87,7 +87,7 @@ def tiles(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool) -> list[Tile]
     """The tiles of a problem. A query without keys is in none of them."""
     queries, before = q.shape[-2], k.shape[-2] - q.shape[-2]
     if not causal or queries == 1:  # a cached step sees all keys
-        return [whole(q, k, causal=False)]
+        return [Tile(slice(0, queries), slice(0, k.shape[-2]), False)]
     found, at_once = [], SPAN if keeps_precision(q, bias) else queries
     for start in range(max(0, -before), queries, at_once):
         rows = slice(start, min(start + at_once, queries))
@@ -97,8 +97,9 @@ def tiles(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool) -> list[Tile]
     return found
 
 
-def whole(q: Tensor, k: Tensor, causal: bool) -> Tile:
-    return Tile(slice(0, q.shape[-2]), slice(0, k.shape[-2]), causal)
+def takes_all(found: list[Tile], q: Tensor, bias: Tensor | None) -> bool:
+    """Whether a kernel takes the problem as it is, in a single call."""
+    return len(found) == 1 and found[0].rows == slice(0, q.shape[-2]) and not keeps_precision(q, bias)
 
 
 def keeps_precision(q: Tensor, bias: Tensor | None) -> bool:
