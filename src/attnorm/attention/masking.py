@@ -89,6 +89,8 @@ class Mask:
     ) -> Tensor:
         """Applies `attend(q, k, v, mask, log_prior=, scale=)` to each segment as if it were a separate text.
 
+        If this mask is causal, so is the mask of a segment.
+
         q, k, v (B, H, N, D), log_prior broadcastable to (B, H, 1, N) -> (B, H, N, D), in the original order. Segments
         of similar length are batched into one call, so that more tokens are real than padding.
         """
@@ -128,7 +130,7 @@ class Mask:
             offsets = torch.arange(int(lengths[chosen].max()), device=places.device)
             inside = offsets < lengths[chosen, None]  # (S, L)
             at = places[(starts[chosen, None] + offsets).clamp(max=len(places) - 1)]
-            yield at, Mask(queries=inside & queries[at], keys=inside & keys[at])
+            yield at, Mask(queries=inside & queries[at], keys=inside & keys[at], causal=self.causal)
 
     @property
     def only_causal(self) -> bool:

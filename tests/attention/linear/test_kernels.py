@@ -3,6 +3,7 @@
 import logging
 import random
 import threading
+from itertools import product
 
 import pytest
 import reference
@@ -13,7 +14,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnorm.attention import Mask, Normalizer, build_normalizer
-from attnorm.attention.linear import flash, kernels, operators, self_check
+from attnorm.attention.linear import flash, kernels, operators, self_check, tiles
 from attnorm.attention.linear.blockwise import Blockwise
 from attnorm.attention.linear.logsumexp import attention
 from attnorm.attention.normalizers import _key_bias as key_bias
@@ -30,9 +31,9 @@ class Emulated(flash.InChannels):
 
     name = "emulated"
 
-    def plain_forward(self, q, k, v, scale):
+    def plain_forward(self, q, k, v, scale, causal):
         assert q.shape[-1] % 8 == 0
-        return flash.FlashOnCPU().forward(q, k, v, None, scale)
+        return flash.FlashOnCPU().forward(q, k, v, None, scale, causal)
 
     def plain_backward(self, grad_out, call):
         return flash.FlashOnCPU().plain_backward(grad_out, call)
@@ -41,7 +42,7 @@ class Emulated(flash.InChannels):
 class Missing(Emulated):
     name = "missing"
 
-    def plain_forward(self, q, k, v, scale):
+    def plain_forward(self, q, k, v, scale, causal):
         return torch.ops.aten._no_operator_of_this_name(q, k, v, scale=scale)
 
 
@@ -55,8 +56,8 @@ class Raising(Emulated):
 class WrongValue(Emulated):
     name = "wrong_value"
 
-    def plain_forward(self, q, k, v, scale):
-        out, total = super().plain_forward(q, k, v, scale)
+    def plain_forward(self, q, k, v, scale, causal):
+        out, total = super().plain_forward(q, k, v, scale, causal)
         out[..., -1, :] = out[..., -2, :]  # the last query, as a kernel that forgets a part of a block
         return out, total
 
@@ -64,8 +65,8 @@ class WrongValue(Emulated):
 class WrongLogsumexp(Emulated):
     name = "wrong_logsumexp"
 
-    def plain_forward(self, q, k, v, scale):
-        out, total = super().plain_forward(q, k, v, scale)
+    def plain_forward(self, q, k, v, scale, causal):
+        out, total = super().plain_forward(q, k, v, scale, causal)
         return out, total / 0.6931471805599453  # in base 2
 
 
@@ -89,9 +90,16 @@ class NotFinite(Emulated):
 class ForgottenBias(Emulated):
     name = "forgotten_bias"
 
-    def backward(self, *known, **needs):
-        *grads, grad_bias = super().backward(*known, **needs)
+    def backward(self, *known):
+        *grads, grad_bias = super().backward(*known)
         return *grads, None if grad_bias is None else 1.5 * grad_bias
+
+
+class ForgottenTotal(Emulated):
+    name = "forgotten_total"
+
+    def backward(self, grad_out, grad_logsumexp, *known):
+        return super().backward(grad_out, None, *known)
 
 
 BROKEN = {
@@ -102,6 +110,7 @@ BROKEN = {
     WrongGradient: "gradient of v with ",
     NotFinite: "gradient of k with ",
     ForgottenBias: "gradient of the bias with ",
+    ForgottenTotal: "gradient of q from both results with ",
 }
 
 
@@ -133,7 +142,8 @@ def gradients_of(attend, dtype=torch.float64):
 @pytest.mark.parametrize("chunk", [1, 1000, 2**19])
 def test_the_fallback_agrees_with_the_dense_formula(dtype, chunk, monkeypatch):
     monkeypatch.setattr(flash, "CHUNK", {"cpu": chunk})
-    assert self_check.disagreement(Blockwise(), CPU, dtype, 12) is None
+    for causal in (False, True):
+        assert self_check.disagreement(Blockwise(), CPU, dtype, 12, causal) is None
 
 
 @pytest.mark.numerical
@@ -164,14 +174,14 @@ def test_the_fallback_ignores_autocast(monkeypatch):
 @pytest.mark.parametrize("width", [4, 8, 64])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_sound_kernel_passes_well_below_the_tolerance(dtype, width, monkeypatch):
-    allowed = self_check.tolerance(dtype)
-    monkeypatch.setattr(self_check, "tolerance", lambda _: allowed / 2)
+    tolerance = self_check.tolerance
+    monkeypatch.setattr(self_check, "tolerance", lambda *case: tolerance(*case) / 2)
     sound = [flash.FlashOnCPU(), Blockwise()]
     if dtype not in (torch.float64, torch.float32):  # beside 16 bits, a bias in channels is as exact as float32
         sound.append(Emulated())
-    for kernel in sound:
-        with case(kernel.name):
-            assert self_check.disagreement(kernel, CPU, dtype, width) is None
+    for kernel, causal in product(sound, (False, True)):
+        with case(kernel.name, causal):
+            assert self_check.disagreement(kernel, CPU, dtype, width, causal) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -289,7 +299,7 @@ def test_a_check_on_fake_tensors_does_not_spoil_the_outcome():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        kernels.forward(*(torch.randn(1, 2, 5, 8) for _ in range(3)), None, 0.3)
+        tiles.forward(*(torch.randn(1, 2, 5, 8) for _ in range(3)), None, 0.3, False)
     assert kernels.self_checks()["cpu float32 8"]["kernel"] == "flash_attention_for_cpu"
 
 
@@ -297,7 +307,7 @@ def test_during_the_capture_of_a_graph_nothing_is_checked(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(kernels, "disagreement", lambda *_: pytest.fail("a check waits for the GPU"))
     q = type("OnGpu", (), {"device": torch.device("cuda:0"), "dtype": torch.bfloat16, "shape": (1, 1, 5, 8)})()
-    assert kernels.choose(q) is kernels.FALLBACK and kernels.self_checks() == {}
+    assert kernels.choose(q, True) is kernels.FALLBACK and kernels.self_checks() == {}
 
 
 def test_the_candidates_of_a_gpu():
@@ -310,18 +320,20 @@ def test_the_candidates_of_a_gpu():
 
 
 @pytest.mark.parametrize("kernel", [flash.FlashOnCUDA(), flash.EfficientOnCUDA()], ids=lambda kernel: kernel.name)
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_the_operators_of_a_gpu_exist_and_accept_these_arguments(kernel, with_bias, monkeypatch):
+@pytest.mark.parametrize("with_bias, causal", [(False, False), (True, False), (False, True), (True, True)])
+def test_the_operators_of_a_gpu_exist_and_accept_these_arguments(kernel, with_bias, causal, monkeypatch):
     """Shapes only, by the implementations for tensors without data. What they compute, only a GPU can tell."""
     monkeypatch.setattr(flash, "CHUNK", {"meta": 2**20})
     dtypes = (torch.bfloat16, torch.float16) + (torch.float32,) * (kernel.name == "efficient_attention")
     for dtype in dtypes:
-        q, k, v, grad = (x.to("meta", dtype) for x in self_check.tensors(24))
+        lengths = {"queries": self_check.KEYS} if causal else {}
+        q, k, v, grad = (x.to("meta", dtype) for x in self_check.tensors(24, **lengths))
         bias = self_check.biases()["a bias"].to("meta", torch.float32) if with_bias else None
-        out, total = kernel.forward(q, k, v, bias, 0.2)
+        out, total = kernel.forward(q, k, v, bias, 0.2, causal)
         assert out.shape == q.shape and out.dtype == dtype
         assert total.shape == q.shape[:-1] and total.dtype == torch.float32 and total.is_contiguous()
-        *grads, grad_bias = kernel.backward(grad, flash.Call(q, k, v, bias, out, total, 0.2), True)
+        call = flash.Call(q, k, v, bias, out, total, 0.2, causal)
+        *grads, grad_bias = kernel.backward(grad, total, call, True)
         assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
         assert grad_bias.shape == (*k.shape[:2], 1, k.shape[2])
 
@@ -342,23 +354,25 @@ def operator_inputs(dtype, with_bias, bias_needs_grad, n_queries, n_keys, contig
 @pytest.mark.parametrize("dtype", [torch.float32, slow(torch.float64), slow(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("bias", ["no bias", slow("bias"), "bias with gradient"])
 def test_torch_finds_no_fault_with_the_operators(dtype, bias):
-    shapes = [(5, 7, False), (6, 4, True), (1, 4, False)] if dtype == torch.float32 else [(5, 7, False)]
-    for n_queries, n_keys, contiguous in shapes:
+    shapes = [(5, 7, False, True)]
+    if dtype == torch.float32:
+        shapes += [(5, 7, False, False), (6, 4, True, False), (1, 4, False, False)]
+    for n_queries, n_keys, contiguous, causal in shapes:
         needed = bias == "bias with gradient"
         q, k, v, b = operator_inputs(dtype, bias != "no bias", needed, n_queries, n_keys, contiguous)
         of_grad = randn(*q.shape, seed=5, dtype=dtype)
-        out, total = operators.attention(*(x if x is None else x.detach() for x in (q, k, v, b)), 0.3)
+        out, total = operators.attention(*(x if x is None else x.detach() for x in (q, k, v, b)), 0.3, causal, False)
         fixed = [x if x is None else x.detach() for x in (q, k, v, b, out, total)]
         mean, grad = torch.randn_like(fixed[0]), torch.randn_like(total)
         calls = {
-            operators.attention: (q, k, v, b, 0.3),
+            operators.attention: (q, k, v, b, 0.3, causal, causal),
             operators.logsumexp: (q, k, b, 0.3),
-            operators.attention_backward: (of_grad, *fixed, 0.3, needed),
+            operators.attention_backward: (of_grad, grad if causal else None, *fixed, 0.3, causal, needed),
             operators.logsumexp_backward: (grad, *fixed[:2], fixed[3], mean, total, 0.3, needed),
         }
         tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
         for operator, arguments in calls.items():
-            with case(operator, n_queries):
+            with case(operator, n_queries, causal):
                 torch.library.opcheck(operator, arguments, **tolerance)
 
 

@@ -143,9 +143,9 @@ class InChannelsOnCPU(flash.InChannels):
 
     name = "in_channels_on_cpu"
 
-    def plain_forward(self, q, k, v, scale):
+    def plain_forward(self, q, k, v, scale, causal):
         assert q.shape[-1] == k.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0
-        return flash.FlashOnCPU().forward(q, k, v, None, scale)
+        return flash.FlashOnCPU().forward(q, k, v, None, scale, causal)
 
     def plain_backward(self, grad_out, call):
         return flash.FlashOnCPU().plain_backward(grad_out, call)
@@ -210,7 +210,7 @@ def test_no_table_of_queries_and_keys_is_made_forward_or_backward(variant):
 def test_what_the_mask_or_prior_says_pair_by_pair_takes_the_dense_path():
     q, k, _ = reference.make_qkv(N, N)
     assert key_bias.memory_linear(q, k, Given(None, None))
-    assert not key_bias.memory_linear(q, k, Given(Mask(causal=True), None))
+    assert key_bias.memory_linear(q, k, Given(Mask(causal=True), None))
     assert not key_bias.memory_linear(q, k, Given(torch.ones(N, N, dtype=torch.bool), None))
     assert not key_bias.memory_linear(q, k, Given(None, torch.zeros(1, 1, N, N)))
 

@@ -1,9 +1,9 @@
 """Which kernel computes linear-memory attention, decided by a self-check on first use.
 
 torch's fused kernels are private operators: a version of torch, a GPU or a driver may lack one, or give it another
-meaning. Before a kernel is first used for a device, dtype and head width, it must agree with the dense formula on a
-small problem, in value and in every gradient. The first of the candidates that does is used from then on. The last
-candidate needs no check: it consists of ordinary public operations.
+meaning. Before a kernel is first used for a device, dtype and head width, with or without a causal mask, it must agree
+with the dense formula on a small problem, in value and in every gradient. The first of the candidates that does is used
+from then on. The last candidate needs no check: it consists of ordinary public operations.
 """
 
 import logging
@@ -17,18 +17,16 @@ from attnorm.attention.linear.blockwise import Blockwise
 from attnorm.attention.linear.flash import (
     BIAS_PARTS,
     SIXTEEN_BITS,
-    Call,
     EfficientOnCUDA,
     FlashOnCPU,
     FlashOnCUDA,
-    Gradients,
     Kernel,
 )
 from attnorm.attention.linear.self_check import disagreement
 
 log = logging.getLogger(__name__)
 
-Case = tuple[torch.device, torch.dtype, int]  # device, dtype and head width
+Case = tuple[torch.device, torch.dtype, int, bool]  # device, dtype, head width, and whether it is causal
 
 FALLBACK = Blockwise()
 
@@ -36,16 +34,6 @@ _chosen: dict[Case, Kernel] = {}
 _outcomes: dict[Case, dict] = {}
 _warned: set[tuple[str, str]] = set()
 _lock = threading.Lock()
-
-
-def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """As `Kernel.forward`."""
-    return choose(q).forward(q, k, v, bias, scale)
-
-
-def backward(grad_out: Tensor, call: Call, bias_needs_grad: bool) -> Gradients:
-    """As `Kernel.backward`."""
-    return choose(call.q).backward(grad_out, call, bias_needs_grad)
 
 
 def candidates(device: torch.device, dtype: torch.dtype, width: int) -> list[Kernel]:
@@ -57,20 +45,22 @@ def candidates(device: torch.device, dtype: torch.dtype, width: int) -> list[Ker
     return [FlashOnCUDA(), EfficientOnCUDA()] if dtype in SIXTEEN_BITS else [EfficientOnCUDA()]
 
 
-def choose(q: Tensor) -> Kernel:
-    """The kernel for the device, dtype and head width of `q` (B, H, N, D)."""
-    case = q.device, q.dtype, q.shape[-1]
+def choose(q: Tensor, causal: bool) -> Kernel:
+    """The kernel for the device, dtype and head width of `q` (B, H, N, D), with or without a causal mask."""
+    case = q.device, q.dtype, q.shape[-1], causal
     return _chosen.get(case) or _decide(case)
 
 
 def self_checks() -> dict[str, dict]:
     """The outcome of every self-check of this process, such as {"cpu float32 64": {"kernel": ..., "refused": {}}}.
 
+    The key of a causal mask ends in " causal".
+
     kernel:  the name of the kernel that is used for this device, dtype and head width.
     refused: the kernels that failed the check, each with the reason.
     """
     with _lock:
-        cases = sorted(_outcomes.items(), key=lambda item: (str(item[0][:2]), item[0][2]))
+        cases = sorted(_outcomes.items(), key=lambda item: (str(item[0][:2]), *item[0][2:]))
         return {_label(case): {**outcome, "refused": dict(outcome["refused"])} for case, outcome in cases}
 
 
@@ -87,7 +77,7 @@ def _decide(case: Case) -> Kernel:
     with _lock:
         if case not in _chosen:
             refused: dict[str, str] = {}
-            kernel = next((it for it in candidates(*case) if _passes(it, case, refused)), FALLBACK)
+            kernel = next((it for it in candidates(*case[:3]) if _passes(it, case, refused)), FALLBACK)
             _outcomes[case] = {"kernel": kernel.name, "refused": refused}
             _chosen[case] = kernel
             _warn(case, kernel, refused)
@@ -115,16 +105,17 @@ def _warn(case: Case, kernel: Kernel, refused: dict[str, str]) -> None:
         if (str(case[0]), name) not in _warned:
             _warned.add((str(case[0]), name))
             log.warning(
-                "The attention kernel %s is not used for %s (head width %d), because it failed its self-check: %s. "
+                "The attention kernel %s is not used for %s (head width %d%s), because it failed its self-check: %s. "
                 "The kernel %s takes its place. Results are the same; time and memory may differ.",
                 name,
-                _label(case).rsplit(" ", 1)[0],
+                " ".join(_label(case).split()[:2]),
                 case[2],
+                ", causal" * case[3],
                 reason,
                 kernel.name,
             )
 
 
 def _label(case: Case) -> str:
-    device, dtype, width = case
-    return f"{device} {str(dtype).removeprefix('torch.')} {width}"
+    device, dtype, width, causal = case
+    return f"{device} {str(dtype).removeprefix('torch.')} {width}" + " causal" * causal

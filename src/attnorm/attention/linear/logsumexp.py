@@ -1,4 +1,4 @@
-"""The two differentiable operations of linear-memory attention. The (N, M) weights are never stored."""
+"""The differentiable operations of linear-memory attention. The (N, M) weights are never stored."""
 
 import torch
 from torch import Tensor
@@ -6,13 +6,27 @@ from torch import Tensor
 from attnorm.attention.linear import operators
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool = False) -> Tensor:
     """sum_j p_ij v_j with p = softmax over j of scale q_i k_j + b_j, differentiable in q, k, v and the bias.
 
+    If causal, query i sees the keys j <= i + M - N only: the diagonal is aligned to the end.
+
     q (B, H, N, D); k and v (B, H, M, D); bias broadcastable to (B, H, 1, M), -inf at masked keys. Returns (B, H, N, D)
-    in the dtype of q. The output is 0 if all keys are masked.
+    in the dtype of q. The output is 0 where all keys are masked. A bias in float64 is used at its full precision,
+    whatever the dtype of q. Use it for a bias that grows along the sequence to more than about 100.
     """
-    return operators.attention(q, k, v, _spread(bias, k), scale)[0]
+    return operators.attention(q, k, v, _spread(bias, k), scale, causal, False)[0]
+
+
+def attention_and_logsumexp(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The result of `attention`, and l_i = log sum_j exp(scale q_i k_j + b_j) over the keys that query i sees.
+
+    Both are differentiable in q, k, v and the bias, in one pass. The shapes are those of `attention`. Returns (B, H, N,
+    D) and l (B, H, N) in float32 or wider. Where all keys are masked, l is finite and has no gradient.
+    """
+    return operators.attention(q, k, v, _spread(bias, k), scale, causal, True)
 
 
 def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
@@ -21,10 +35,12 @@ def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor
     The shapes are those of `attention`. Returns (B, H, 1, N) in float32 or wider, which can be used as a bias of the
     transposed problem. If all keys are masked, the result is finite and has no gradient.
     """
+    bias = None if bias is None else bias.to(torch.promote_types(k.dtype, torch.float32))
     return operators.logsumexp(q, k, _spread(bias, k), scale)[0].unsqueeze(-2)
 
 
 def _spread(bias: Tensor | None, k: Tensor) -> Tensor | None:
     if bias is None:
         return None
-    return bias.to(torch.promote_types(k.dtype, torch.float32)).expand(*k.shape[:2], 1, k.shape[-2])
+    wide = torch.promote_types(k.dtype, torch.float32)
+    return bias.to(torch.promote_types(wide, bias.dtype)).expand(*k.shape[:2], 1, k.shape[-2])

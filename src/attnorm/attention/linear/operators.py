@@ -14,20 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnorm.attention.linear import flash, kernels
+from attnorm.attention.linear import flash, tiles
 from attnorm.attention.linear.flash import Call, heads_inside
 
 
 @torch.library.custom_op("attnorm::attention", mutates_args=())
-def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """`Kernel.forward`: o (B, H, N, D) and l (B, H, N)."""
-    out, logsumexp = kernels.forward(q, k, v, bias, scale)
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, total_needs_grad: bool
+) -> tuple[Tensor, Tensor]:
+    """`tiles.forward`: o (B, H, N, D) and l (B, H, N), which is differentiable if `total_needs_grad`."""
+    out, logsumexp = tiles.forward(q, k, v, bias, scale, causal)
     return heads_inside(out), logsumexp
 
 
 @torch.library.custom_op("attnorm::attention_backward", mutates_args=())
 def attention_backward(
     grad_out: Tensor,
+    grad_logsumexp: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -35,11 +38,12 @@ def attention_backward(
     out: Tensor,
     logsumexp: Tensor,
     scale: float,
+    causal: bool,
     bias_needs_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`Kernel.backward`."""
-    call = Call(q, k, v, bias, out, logsumexp, scale)
-    *grads, grad_bias = kernels.backward(grad_out, call, bias_needs_grad)
+    """`tiles.backward`."""
+    call = Call(q, k, v, bias, out, logsumexp, scale, causal)
+    *grads, grad_bias = tiles.backward(grad_out, grad_logsumexp, call, bias_needs_grad)
     grad_q, grad_k, grad_v = map(heads_inside, grads)
     return grad_q, grad_k, grad_v, logsumexp.new_empty(0) if grad_bias is None else grad_bias
 
@@ -47,7 +51,7 @@ def attention_backward(
 @torch.library.custom_op("attnorm::logsumexp", mutates_args=())
 def logsumexp(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
     """l (B, H, N), and sum_j p_ij k_j (B, H, N, D), which comes for free."""
-    mean_key, total = kernels.forward(q, k, k, bias, scale)
+    mean_key, total = tiles.forward(q, k, k, bias, scale, causal=False)
     return total, heads_inside(mean_key)
 
 
@@ -79,7 +83,8 @@ def logsumexp_backward(
         g = grad[:, heads].unsqueeze(-1)  # (B, h, N, 1)
         values = (g * F.pad(q[:, heads], (0, extra), value=1.0)).to(q.dtype)
         keys, queries = (F.pad(x[:, heads], (0, extra)) for x in (q, k))  # queries and keys swap roles
-        sums, transposed = kernels.forward(queries, keys, values, -logsumexp[:, heads].unsqueeze(-2), scale)
+        potentials = -logsumexp[:, heads].unsqueeze(-2)
+        sums, transposed = tiles.forward(queries, keys, values, potentials, scale, causal=False)
         mass = transposed if bias is None else transposed + bias[:, heads, 0]
         sums = mass.exp().unsqueeze(-1) * sums  # (B, h, M, D + 1)
         grad_k[:, heads] = scale * sums[..., : k.shape[-1]]
@@ -93,8 +98,9 @@ def _empty_like(x: Tensor) -> Tensor:
     return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
 
 
-def _empty_total(q: Tensor) -> Tensor:
-    return q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
+def _empty_total(q: Tensor, bias: Tensor | None) -> Tensor:
+    dtype = torch.promote_types(q.dtype, torch.float32) if bias is None else bias.dtype
+    return q.new_empty(q.shape[:-1], dtype=dtype)
 
 
 def _empty_bias(logsumexp: Tensor, k: Tensor, needed: bool) -> Tensor:
@@ -102,19 +108,19 @@ def _empty_bias(logsumexp: Tensor, k: Tensor, needed: bool) -> Tensor:
 
 
 @attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    return _empty_like(q), _empty_total(q)
+def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    return _empty_like(q), _empty_total(q, bias)
 
 
 @attention_backward.register_fake
-def _(grad_out: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    q, k, v, _, _, logsumexp, _, bias_needs_grad = call
+def _(grad_out: Tensor, grad_logsumexp: Tensor | None, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, k, v, _, _, logsumexp, _, _, bias_needs_grad = call
     return _empty_like(q), _empty_like(k), _empty_like(v), _empty_bias(logsumexp, k, bias_needs_grad)
 
 
 @logsumexp.register_fake
 def _(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    return _empty_total(q), _empty_like(q)
+    return _empty_total(q, bias), _empty_like(q)
 
 
 @logsumexp_backward.register_fake
@@ -124,15 +130,17 @@ def _(grad: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _save_attention(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.scale = inputs
+    *tensors, ctx.scale, ctx.causal, ctx.total_needs_grad = inputs
     ctx.save_for_backward(*tensors, *output)
-    ctx.mark_non_differentiable(output[1])
+    if not ctx.total_needs_grad:
+        ctx.mark_non_differentiable(output[1])
 
 
-def _attention_gradients(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _attention_gradients(ctx: Any, grad_out: Tensor, grad_total: Tensor) -> tuple[Tensor | None, ...]:
     needed = ctx.needs_input_grad[3]
-    *grads, grad_bias = attention_backward(grad_out, *ctx.saved_tensors, ctx.scale, needed)
-    return *grads, grad_bias if needed else None, None
+    of_total = grad_total if ctx.total_needs_grad else None
+    *grads, grad_bias = attention_backward(grad_out, of_total, *ctx.saved_tensors, ctx.scale, ctx.causal, needed)
+    return *grads, grad_bias if needed else None, None, None, None
 
 
 def _save_logsumexp(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:

@@ -13,11 +13,11 @@ DENSE_UP_TO = {"cpu": 192 * 192, "cuda": 512 * 512}  # N x M; on other devices, 
 def memory_linear(q: Tensor, k: Tensor, given: Given) -> bool:
     """Whether `attend` can and should avoid the (N, M) weights. If not, it computes the dense weights.
 
-    It can if the mask and the prior are the same for every query of a segment. It should if that is faster, which is
-    the case above the sequence lengths that `benchmarks/attention_speed.py` reports.
+    It can if the mask is none or a `Mask`, and the prior is the same for every query of a segment. It should if that is
+    faster, which is the case above the sequence lengths that `benchmarks/attention_speed.py` reports.
     """
     mask, log_prior = given.mask, given.log_prior
-    separable = mask is None or (isinstance(mask, Mask) and not mask.causal)
+    separable = mask is None or isinstance(mask, Mask)
     key_only = log_prior is None or log_prior.dim() < 2 or log_prior.shape[-2] == 1
     if not (separable and key_only and q.device.type in DENSE_UP_TO):
         return False
@@ -27,7 +27,7 @@ def memory_linear(q: Tensor, k: Tensor, given: Given) -> bool:
 class KeyBiased(FastNormalizer):
     """w_ij = softmax over j of s_ij + b_j, where the bias b may depend on all queries and keys.
 
-    A subclass implements `key_bias`.
+    A subclass implements `key_bias`. One whose output also depends on the logsumexp overrides `average`.
     """
 
     def key_bias(self, q: Tensor, k: Tensor, given: Given, queries: Tensor | None) -> Tensor | None:
@@ -39,13 +39,19 @@ class KeyBiased(FastNormalizer):
         """
         raise NotImplementedError
 
+    def average(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool = False
+    ) -> Tensor:
+        """The output (B, H, N, D) for the bias b. See `attention` for the arguments."""
+        return attention(q, k, v, bias, scale, causal)
+
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         if not memory_linear(q, k, given):
             return None
-        mask, log_prior, _, scale = given
+        mask, log_prior, scale = given.mask, given.log_prior, given.scale
         assert scale is not None  # `attend` gives it
         if mask is None:
-            return attention(q, k, v, self.key_bias(q, k, given, None), scale)
+            return self.average(q, k, v, self.key_bias(q, k, given, None), scale)
         assert isinstance(mask, Mask)  # `memory_linear` refuses dense masks
         mask.check_shape(q.shape[0], q.shape[-2], k.shape[-2])
         if mask.segments is not None:
@@ -53,7 +59,7 @@ class KeyBiased(FastNormalizer):
         queries = None if mask.queries is None else forbid(~mask.queries)
         if mask.keys is not None:
             given = given._replace(log_prior=forbid(~mask.keys, log_prior))
-        out = attention(q, k, v, self.key_bias(q, k, given, queries), scale)
+        out = self.average(q, k, v, self.key_bias(q, k, given, queries), scale, mask.causal)
         return out if mask.queries is None else out.masked_fill(~mask.queries[:, None, :, None], 0.0)
 
 

@@ -28,15 +28,15 @@ class Softmax(KeyBiased):
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor:
         """torch's fused attention."""
-        mask, log_prior, _, scale = given
+        mask, log_prior, scale = given.mask, given.log_prior, given.scale
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         if mask is None and log_prior is None:
             return F.scaled_dot_product_attention(q, k, v, scale=scale)
+        if isinstance(mask, Mask) and mask.only_causal and log_prior is None and n_queries == n_keys:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         out = super().fast_attend(q, k, v, given)
         if out is not None:
             return out
-        if isinstance(mask, Mask) and mask.only_causal and log_prior is None and n_queries == n_keys:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         bias = dense_mask(mask, q.new_empty(()).expand(1, 1, n_queries, n_keys))
         if log_prior is not None:
             log_prior = upcast(log_prior).to(torch.promote_types(q.dtype, torch.float32))  # 16 bits are too coarse
