@@ -12,11 +12,12 @@ from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
 
-from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, check_attention, resolve_attention
+from attnorm.attention import Mask, MultiHeadAttention, Normalizer, build_normalizer, check_attention, resolve_attention
 from attnorm.attention.build import GATES, NORMALIZERS, build_part, build_scorer, build_site_attention
 from attnorm.attention.labels import attention_label
 from attnorm.attention.layer_options import LAYER_OPTIONS, LayerOptions, laser, without_own_value
 from attnorm.attention.multihead import Cache
+from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys, upcast
 from attnorm.attention.tables import SMALL
 from attnorm.models.initialize import initialize
 
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.numerical
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
 STATES, HEADS, BATCH, LENGTH = 6, 2, 2, 5
 SIZE = STATES // HEADS
+NO_OPTIONS = {"options": {}}
 CHOICES = {
     "headwise": {"gate": "headwise"},
     "elementwise": {"gate": "elementwise"},
@@ -54,14 +56,17 @@ def make_layer(normalizer="softmax", *, rough=True, dropout=0.0, **chosen):
     return layer
 
 
-def allows_laser(normalizer):
-    return normalizer.total == 1
+TRAINED = [  # the normalizers that a layer can be trained with and that contribute something
+    name
+    for name in NORMALIZERS
+    if name != "none" and build_part("normalizer", name, NO_OPTIONS, **SMALL["normalizer"]).differentiable
+]
 
 
-def defined(names=tuple(NORMALIZERS)):
+def defined(names=TRAINED):
     """All (normalizer, choice of options) that are accepted."""
     for name, (choice, chosen) in product(names, CHOICES.items()):
-        if name != "argmax" and check_attention(tables(name, **chosen), {"decoder": False}) == []:
+        if check_attention(tables(name, **chosen), {"decoder": False}) == []:
             yield name, choice
 
 
@@ -84,7 +89,12 @@ def by_hand(layer, x, memory, chosen, allowed=None, log_prior=None):
     for h, number in product(range(HEADS), range(maps)):
         scores[:, maps * h + number] = torch.einsum("bnd,bmd->bnm", q[number][:, :, h], k[:, :, h]) / math.sqrt(SIZE)
         keys[:, maps * h + number] = k[:, :, h]
-    weights = layer.normalizer(scores, allowed, log_prior=log_prior, keys=keys, scale=SIZE**-0.5)
+    normalizer, own = layer.normalizer, {}
+    if normalizer.needs_states != "none":
+        own["features"] = normalizer.features_of(x if normalizer.needs_states == "queries" else memory)
+    if normalizer.needs_queries:
+        own["queries"] = torch.stack(q, 3).flatten(2, 3).transpose(1, 2)
+    weights = normalizer(scores, allowed, log_prior=log_prior, keys=keys, scale=SIZE**-0.5, **own)
     rows = []
     for b, i, h in product(range(batch), range(length), range(HEADS)):
         outputs = []
@@ -114,11 +124,11 @@ def test_every_option_is_tested_here():
     assert {table for chosen in CHOICES.values() for table in chosen} == {*LAYER_OPTIONS}
     assert {chosen["gate"] for chosen in CHOICES.values() if "gate" in chosen} == {*GATES}
     pairs = [*defined()]
-    assert {name for name, _ in pairs} == {*NORMALIZERS} - {"argmax", "none"}
+    assert {name for name, _ in pairs} == {*TRAINED}
     assert {choice for _, choice in pairs} == {*CHOICES}
 
 
-@pytest.mark.parametrize("normalizer", [name for name in NORMALIZERS if name not in ("argmax", "none")])
+@pytest.mark.parametrize("normalizer", TRAINED)
 def test_the_output_and_its_gradient_are_those_of_the_formula_with_every_normalizer(normalizer):
     for choice in [choice for name, choice in defined((normalizer,))]:
         chosen = CHOICES[choice]
@@ -143,6 +153,38 @@ def test_the_output_and_its_gradient_are_those_of_the_formula_with_every_normali
             assert any((x != 0).any() for x in mine)
             with case(choice):
                 assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
+
+
+class Tempered(Normalizer):
+    """softmax with a temperature per query from its hidden state."""
+
+    needs_states = "queries"
+
+    def __init__(self, heads, state_width):
+        super().__init__()
+        self.slopes = nn.Parameter(torch.zeros(heads, state_width))
+
+    def features(self, states):
+        return (states @ self.slopes.T.to(states.dtype)).exp().transpose(1, 2).unsqueeze(-1)  # (B, H, N, 1)
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None, features=None):
+        s = masked_scores(features * upcast(scores), mask)
+        return softmax_over_keys(add_log_prior(s, log_prior)).to(scores.dtype)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_normalizer_that_needs_the_states_has_them_for_every_map(choice):
+    x, chosen = randn(BATCH, LENGTH, STATES, seed=20), CHOICES[choice]
+    layer = make_layer(f"{__name__}.Tempered", **chosen)
+    assert layer.normalizer.slopes.shape == (layer.maps, STATES)
+    layer.normalizer.slopes.data = 0.1 * randn(layer.maps, STATES, seed=40)
+    causal = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    full = layer(x, x, Mask(causal=True))
+    assert_close(full, by_hand(layer, x, x, chosen, causal), **TIGHT)
+    cache = Cache(grows=True)
+    for t in range(LENGTH):
+        now = x[:, t : t + 1]
+        assert_close(layer(now, now, Mask(), cache=cache), full[:, t : t + 1], **TIGHT)
 
 
 def test_cross_attention_takes_gates_and_lambda_from_the_queries():
@@ -396,10 +438,10 @@ def problems(sites=SITES, *, default="softmax", **given):
     return check_attention({"_default_": default, **given}, sites)
 
 
-@pytest.mark.parametrize("name", [name for name in NORMALIZERS if name not in ("argmax", "none")])
+@pytest.mark.parametrize("name", TRAINED)
 def test_laser_is_accepted_exactly_where_rows_are_declared_to_sum_to_one(name):
     found = problems({"encoder": False}, default=name, laser={"encoder": True})
-    if build_part("normalizer", name, {"options": {}}, **SMALL["normalizer"]).total == 1:
+    if build_part("normalizer", name, NO_OPTIONS, **SMALL["normalizer"]).total == 1:
         assert found == []
     else:
         [problem] = found

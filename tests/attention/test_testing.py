@@ -164,6 +164,46 @@ class Linear(Normalizer):
         return (w if log_prior is None else w * log_prior.to(s.dtype).exp()).to(scores.dtype)
 
 
+class KeyGates(Softmax):
+    """A bias per key from the state of the key."""
+
+    needs_states = "keys"
+
+    def __init__(self, heads, state_width):
+        super().__init__()
+        self.gate = nn.Linear(state_width, heads)
+
+    def features(self, states):
+        return nn.functional.linear(states, self.gate.weight).mT[..., None]
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None, features=None):
+        s = add_log_prior(masked_scores(scores, mask), log_prior)
+        return softmax_over_keys(s + features.mT).to(scores.dtype)
+
+
+class QueryScales(KeyGates):
+    """A temperature per query from the state of the query, and another one from the query itself."""
+
+    needs_states = "queries"
+    needs_queries = True
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None, queries=None, features=None):
+        heat = features.sigmoid() + upcast(queries)[..., :1].sigmoid()
+        s = masked_scores((1 + heat) * upcast(scores), mask)
+        return softmax_over_keys(add_log_prior(s, log_prior)).to(scores.dtype)
+
+
+class CoupledHeads(Softmax):
+    """All heads have the weights of the mean of their scores."""
+
+    couples_heads = True
+
+    def forward(self, scores, mask=None, *, log_prior=None, keys=None, scale=None):
+        s = masked_scores(scores, mask)
+        mean = s.masked_fill(s == -torch.inf, 0.0).mean(1, keepdim=True).expand(scores.shape)
+        return super().forward(mean, mask, log_prior=log_prior).to(scores.dtype)
+
+
 class Temperatures(Softmax):
     """One learned temperature per head."""
 
@@ -176,7 +216,9 @@ class Temperatures(Softmax):
         return super().forward(s, mask, log_prior=log_prior).to(scores.dtype)
 
 
-@pytest.mark.parametrize("sound", [Softmax, DNAS, Prefix, Sigmoid, Linear, Temperatures])
+@pytest.mark.parametrize(
+    "sound", [Softmax, DNAS, Prefix, Sigmoid, Linear, Temperatures, KeyGates, QueryScales, CoupledHeads]
+)
 def test_what_the_faults_are_planted_in_is_sound(sound):
     assert check_normalizer(sound, print_report=False).passed
 
@@ -482,6 +524,39 @@ class PaddedKeysShiftTheScores(Softmax):
         return super().forward((s * s.mean(-1, keepdim=True).sigmoid()).to(scores.dtype), mask, log_prior=log_prior)
 
 
+class FeaturesOfTheSequence(KeyGates):
+    def features(self, states):
+        found = super().features(states)
+        return found - found.mean(2, keepdim=True)
+
+
+class FeaturesWithoutHeads(KeyGates):
+    def features(self, states):
+        return super().features(states)[:, :1]
+
+
+class UnusedStates(KeyGates):
+    def forward(self, scores, mask=None, *, features, **given):
+        return super().forward(scores, mask, features=0 * features, **given)
+
+
+class MisspeltStates(KeyGates):
+    needs_states = "key"
+
+
+class HeadsCoupledUndeclared(CoupledHeads):
+    couples_heads = False
+
+
+class DeclaresCoupledHeads(Softmax):
+    couples_heads = True
+
+
+class CoupledExamples(CoupledHeads):
+    def forward(self, scores, mask=None, **given):
+        return super().forward(scores, mask, **given) + 1e-3 * scores[-1:, -1:].sum()
+
+
 class MoreThanOne(Sigmoid):
     """The length is forgotten."""
 
@@ -612,6 +687,21 @@ FAULTS = [  # the fault, the property that is about it, what its failing case sa
     (DeclaresProportionality, "the_prior_multiplies_the_weights", r"key prior"),
     (UsesKeysUndeclared, "keys_are_used_only_if_declared", r"keys and scale given to forward"),
     (NormalizedByTheBatch, "examples_and_heads_are_independent", r"last head of the last example changed"),
+    (HeadsCoupledUndeclared, "examples_and_heads_are_independent", r"the last head of the last example changed"),
+    (DeclaresCoupledHeads, "examples_and_heads_are_independent", r"showed no coupling: declare couples_heads = False"),
+    (CoupledExamples, "examples_and_heads_are_independent", r"head \d of the last example changed"),
+    (FeaturesOfTheSequence, "features_are_those_of_single_positions", r"of the state 0 alone"),
+    (
+        FeaturesWithoutHeads,
+        "features_are_those_of_single_positions",
+        r"expected the shape \(2, 2, 7, 'F'\), got \(2, 1",
+    ),
+    (UnusedStates, "features_are_those_of_single_positions", r"changed no weight; declare needs_states = 'none'"),
+    (
+        MisspeltStates,
+        "features_are_those_of_single_positions",
+        r"needs_states='key': allowed: 'none', 'queries', 'keys'",
+    ),
     (PaddedKeysShiftTheScores, "padding_never_matters", r"filled with numbers around 1e6"),
     (MoreThanOne, "rows_sum_to_total", r"row sum, declared total = \(0.0, 1.0\)\[\d, \d, \d\]: expected 1, got [2-9]"),
     (MoreThanOneForLargeScores, "extreme_scores_stay_finite", r"scores .*1e4\nrow sum.*expected 1, got [12]"),

@@ -108,7 +108,7 @@ PARTS = {  # the parts of a site: for each kind, the built-in names and the base
 }
 
 
-SIZES = ("heads", "width", "positions", "place")  # facts that an option must not contradict
+SIZES = ("heads", "width", "state_width", "positions", "place")  # facts that an option must not contradict
 
 
 def build(kind: str, name: str, options: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Any:
@@ -175,7 +175,7 @@ def build_site_attention(
     layer:     the index of the layer at this site, from 0.
     width, heads, dropout: as in `MultiHeadAttention`.
     """
-    normalizer = build_site_normalizer(attention, site, heads, layer, width=width // heads)
+    normalizer = build_site_normalizer(attention, site, heads, layer, width=width // heads, state_width=width)
     scorer = build_site_scorer(attention, site, heads, width // heads)
     bank = build_site_bank(attention, site, width, normalizer)
     return MultiHeadAttention(
@@ -184,21 +184,22 @@ def build_site_attention(
 
 
 def build_site_normalizer(
-    attention: dict, site: str, heads: int, layer: int = 0, *, width: int | None = None
+    attention: dict, site: str, heads: int, layer: int = 0, *, width: int | None = None, state_width: int | None = None
 ) -> Normalizer:
     """Builds the normalizer of one layer at a site, from resolved attention tables.
 
     layer: the index of the layer at this site, from 0. It selects from a list of normalizers.
-    width: the width of a head, for normalizers with parameters that act on keys.
+    width, state_width: the width of a head and of the states, for normalizers with parameters that act on keys or on
+           states.
 
     With differential attention, the normalizer has 2 `heads` heads.
     """
     names = normalizers_of(attention[site])
     name = names[0] if isinstance(attention[site], str) else names[layer]
-    facts = {"heads": maps_of(attention, site, heads), "place": (site, layer)} | (
-        {} if width is None else {"width": width}
-    )
-    return build_part("normalizer", name, attention, **facts)
+    widths = {"width": width, "state_width": state_width}
+    known = {fact: value for fact, value in widths.items() if value is not None}
+    maps = maps_of(attention, site, heads)
+    return build_part("normalizer", name, attention, heads=maps, place=(site, layer), **known)
 
 
 def build_site_prior(

@@ -22,6 +22,7 @@ class Cache:
     grows: True for self-attention, where each step appends a key. False for cross-attention, where the keys are
            projected once.
     state: the running column step of a prefix normalizer, (B, H, 1, M), or of those of a mix, (B, H, S, M).
+    features: what a normalizer computes from the states of the keys, (B, H, M, F); see `Normalizer.needs_states`.
     """
 
     def __init__(self, grows: bool):
@@ -29,6 +30,7 @@ class Cache:
         self.k: Tensor | None = None  # (B, H, M, D)
         self.v: Tensor | None = None
         self.state: Tensor | None = None
+        self.features: Tensor | None = None
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds new keys and values, and returns all keys and values so far, (B, H, M, D) each."""
@@ -37,9 +39,15 @@ class Cache:
         self.k, self.v = k, v
         return k, v
 
+    def update_features(self, new: Tensor) -> Tensor:
+        """Adds the features of new keys, and returns those of all keys so far, (B, H, M, F)."""
+        grows = self.features is not None and self.grows
+        self.features = torch.cat([self.features, new], dim=-2) if grows else new  # type: ignore[list-item]
+        return self.features
+
     def select(self, rows: Tensor) -> None:
         """Keeps the given rows, int (B',), in this order. Used when beams are reordered and when examples finish."""
-        for name in ("k", "v", "state"):
+        for name in ("k", "v", "state", "features"):
             tensor = getattr(self, name)
             if tensor is not None:
                 setattr(self, name, tensor.index_select(0, rows))
@@ -144,14 +152,33 @@ class MultiHeadAttention(nn.Module):
                 q, k = rotate(q, rotation), rotate(k, rotation)
             if cache is not None:
                 k, v = cache.update(k, v)
-        context = self._attend(q, k, v, mask, log_prior, cache)  # (B, H, N, D)
+        features = self._features(states, memory, cache)
+        context = self._attend(q, k, v, mask, log_prior, cache, features)  # (B, H, N, D)
         if self.options is not None:
             context = self.options.output(context, states, v)
         output = self.output(context.transpose(1, 2).flatten(2))
         return 0 * output if self.normalizer.total == 0 else output  # without attention, not even a bias is added
 
+    def _features(self, states: Tensor, memory: Tensor, cache: Cache | None) -> Tensor | None:
+        """What the normalizer computes from the states of the queries, or of all keys so far. None if it needs none."""
+        if self.normalizer.needs_states == "none":
+            return None
+        if self.normalizer.needs_states == "queries":
+            return self.normalizer.features_of(states)
+        if cache is not None and not cache.grows and cache.features is not None:
+            return cache.features
+        features = self.normalizer.features_of(memory)
+        return features if cache is None else cache.update_features(features)
+
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None, log_prior: Tensor | None, cache: Cache | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | Mask | None,
+        log_prior: Tensor | None,
+        cache: Cache | None,
+        features: Tensor | None,
     ) -> Tensor:
         self.normalizer.refuse_leak(mask)  # also on the paths that do not call the normalizer
         scale, dropout = self.scorer.scale(q.shape[-1]), self.dropout if self.training else 0.0
@@ -164,21 +191,25 @@ class MultiHeadAttention(nn.Module):
         if self.scorer.is_dot:
             q, k = self.scorer.project(q, k, *(mask,) if self.scorer.needs_mask else ())
             if dropout == 0 and self.observer is None and self.bank is None and not stepping:
-                attend = partial(self.normalizer.attend, mask=mask, log_prior=log_prior, scale=scale)
+                own = {} if features is None else {"features": features}
+                attend = partial(self.normalizer.attend, mask=mask, log_prior=log_prior, scale=scale, **own)
                 return attend(q, k, v) if self.options is None else self.options.attend(attend, q, k, v)
             scores = dot_scores(q, k, scale)
         else:
             scores = self.scorer(q, k)
+        declared = self.normalizer.declared(q, features)
         if stepping:
             assert cache is not None
             given = {"keys": k, "scale": scale} if self.normalizer.needs_keys else {}
-            weights, cache.state = self.normalizer.step(scores, mask, cache.state, log_prior=log_prior, **given)
+            weights, cache.state = self.normalizer.step(
+                scores, mask, cache.state, log_prior=log_prior, **given, **declared
+            )
         elif self.bank is not None:
             weights = self.normalizer.forward_with_bank(
                 scores, mask, log_prior=log_prior, keys=k, scale=scale, outside=outside
             )
         else:
-            weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale)
+            weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale, **declared)
         if self.observer is not None:
             allowed = dense_mask(mask, scores)
             of_dot = scale if self.scorer.is_dot and not self.scorer.learns_alpha else None

@@ -37,7 +37,7 @@ from attnorm.attention.problems import (
 )
 
 SMALL: dict[str, dict[str, Any]] = {  # facts of the smallest model, sufficient to check whether its parts can be built
-    "normalizer": {"heads": 1, "width": 1, "place": None},
+    "normalizer": {"heads": 1, "width": 1, "state_width": 1, "place": None},
     "prior": {"heads": 1, "bidirectional": True, "positions": 1, "width": 1},
     "scorer": {"heads": 1, "width": 1},
     "bank": {"width": 1},

@@ -52,7 +52,7 @@ class TransformerDecoder(nn.Module):
     """
 
     sites = {"decoder": True, "cross": True}  # noqa: RUF012
-    self_sites = ("decoder",)
+    self_sites: tuple[str, ...] = ("decoder",)
 
     def __init__(self, shape: TransformerConfig, attention: dict, tokens: nn.Embedding, templates: int, pad_id: int):
         super().__init__()

@@ -24,7 +24,7 @@ class SitePooling(LearnedQueries):
     def __init__(
         self, width: int, heads: int, queries: int, attention: dict, site: str, positions: int, dropout: float = 0.0
     ):
-        normalizer = build_site_normalizer(attention, site, heads, width=width // heads)
+        normalizer = build_site_normalizer(attention, site, heads, width=width // heads, state_width=width)
         scorer = build_site_scorer(attention, site, heads, width // heads)
         bank = build_site_bank(attention, site, width, normalizer)
         options = build_site_options(attention, site, width, heads)

@@ -48,7 +48,7 @@ class KeyBiased(FastNormalizer):
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         if not memory_linear(q, k, given):
             return None
-        mask, log_prior, _, scale = given
+        mask, log_prior, scale = given.mask, given.log_prior, given.scale
         assert scale is not None  # `attend` gives it
         if mask is None:
             return self.average(q, k, v, self.key_bias(q, k, given, None), scale)

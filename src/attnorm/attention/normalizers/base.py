@@ -21,6 +21,8 @@ class Given(NamedTuple):
     log_prior: Tensor | None = None
     keys: Tensor | None = None
     scale: float | None = None
+    queries: Tensor | None = None
+    features: Tensor | None = None
 
 
 class Normalizer(TrainingHooks):
@@ -35,6 +37,10 @@ class Normalizer(TrainingHooks):
                      which is safe at autoregressive sites) and "all" (not accepted at autoregressive sites; a call
                      with a `Mask` that is causal raises ValueError. A dense mask is not recognized as causal).
     needs_keys:      whether the formula requires `keys` and `scale`.
+    needs_queries:   whether it also requires `queries`.
+    needs_states:    "queries" or "keys" if the formula requires a few numbers per query or per key, such as a scale or
+                     a gate, that the method `features` computes from the hidden states. "none" otherwise.
+    couples_heads:   whether the weights of a head depend on other heads.
     needs_fixed_alpha: whether the formula contains alpha, the scale of the scores, apart from the scores. A scorer must
                      not learn it then.
     differentiable:  whether the weights have a gradient. Training requires it.
@@ -53,6 +59,9 @@ class Normalizer(TrainingHooks):
 
     couples_queries = "none"
     needs_keys = False
+    needs_queries = False
+    needs_states = "none"
+    couples_heads = False
     needs_fixed_alpha = False
     differentiable = True
     key_equivariant = True
@@ -64,6 +73,7 @@ class Normalizer(TrainingHooks):
     proportional_to_prior = False
     step: Callable[..., tuple[Tensor, Tensor]]  # of a class with couples_queries = "past"; the others have none
     forward_with_bank: Callable[..., Tensor]  # of a class that gives weight to keys outside the input, such as `ot`
+    features: Callable[[Tensor], Tensor]  # of a class with needs_states: see `features_of`
 
     @property
     def takes_bank(self) -> bool:
@@ -85,6 +95,8 @@ class Normalizer(TrainingHooks):
         log_prior: Tensor | None = None,
         keys: Tensor | None = None,
         scale: float | None = None,
+        queries: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
         """Computes the weights (B, H, N, M) in float32 or wider and returns them in the dtype of `scores`.
 
@@ -95,12 +107,15 @@ class Normalizer(TrainingHooks):
         keys:      (B, H, M, D), the keys that gave the scores. `keys` and `scale`, the scale of the scores, are used
                    only by normalizers whose formula contains them (the templates of optimal transport and Fenchel
                    duality).
+        queries:   (B, H, N, D), the queries that gave the scores; only with `needs_queries`.
+        features:  (B, H, N or M, F), those of `features_of` for the queries or keys; only with
+                   `needs_states`.
 
         A subclass overrides it instead of `weights` if it needs the scores before they are masked.
         """
         with torch.autocast(scores.device.type, enabled=False):
             s = masked_scores(scores, mask)
-            return self.weights(s, Given(mask, log_prior, keys, scale)).to(scores.dtype)
+            return self.weights(s, Given(mask, log_prior, keys, scale, queries, features)).to(scores.dtype)
 
     def __call__(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
         """Calls `forward`. Raises ValueError if the weights would leak the future, see `refuse_leak`."""
@@ -125,14 +140,31 @@ class Normalizer(TrainingHooks):
         *,
         log_prior: Tensor | None = None,
         scale: float | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
         """Averages the values with the attention weights: q (B, H, N, D), k and v (B, H, M, D) -> (B, H, N, D).
 
-        The scores are `scale` q k'. `scale` defaults to D ** -0.5. Raises ValueError as `__call__` does.
+        The scores are `scale` q k'. `scale` defaults to D ** -0.5. `features` is as in `forward`. Raises ValueError as
+        `__call__` does.
         """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        weights = self(dot_scores(q, k, scale), mask, log_prior=log_prior, keys=k, scale=scale)
+        given = {"keys": k, "scale": scale, **self.declared(q, features)}
+        weights = self(dot_scores(q, k, scale), mask, log_prior=log_prior, **given)
         return weights.to(v.dtype) @ v
+
+    def features_of(self, states: Tensor) -> Tensor:
+        """What the formula uses of the states (B, L, W) of the queries or keys, (B, H, L, F), in float32 or wider.
+
+        A class with `needs_states` implements it as `features`, which is called with states in float32 or wider, and
+        with autocast off. The numbers of a position may depend on the state of this position only.
+        """
+        with torch.autocast(states.device.type, enabled=False):
+            return self.features(upcast(states))
+
+    def declared(self, q: Tensor, features: Tensor | None) -> dict[str, Tensor]:
+        """Those of the arguments `queries` and `features` that only a class which declares them is called with."""
+        queries = {"queries": q} if self.needs_queries else {}
+        return queries if features is None else {**queries, "features": features}
 
 
 class FastNormalizer(Normalizer):
@@ -154,11 +186,14 @@ class FastNormalizer(Normalizer):
         *,
         log_prior: Tensor | None = None,
         scale: float | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
         self.refuse_leak(mask)
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        output = self.fast_attend(q, k, v, Given(mask, log_prior, k, scale))
-        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale) if output is None else output
+        output = self.fast_attend(q, k, v, Given(mask, log_prior, k, scale, q, features))
+        if output is not None:
+            return output
+        return super().attend(q, k, v, mask, log_prior=log_prior, scale=scale, features=features)
 
 
 def dot_scores(q: Tensor, k: Tensor, scale: float | Tensor) -> Tensor:

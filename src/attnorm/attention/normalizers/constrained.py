@@ -42,7 +42,7 @@ class Constrained(RowMap):
         """
         raise NotImplementedError
 
-    def forward(
+    def forward(  # type: ignore[override]  # without what only a class that declares it is called with
         self,
         scores: Tensor,
         mask: Tensor | Mask | None = None,
@@ -68,7 +68,7 @@ class Constrained(RowMap):
         p = self(upcast(scores), mask, log_prior=log_prior, upper=upper)
         return value_at(p, self.regularizer, scores, mask, log_prior)
 
-    def attend(
+    def attend(  # type: ignore[override]  # without what only a class that declares it is called with
         self,
         q: Tensor,
         k: Tensor,

@@ -77,7 +77,7 @@ class Fertility(Normalizer):
         logits = (upcast(keys) * self.slope[:, None]).sum(-1) + self.offset[:, None]  # (B, H, M)
         return (self.most * logits.sigmoid()).to(scores.dtype)[..., None, :]
 
-    def forward(
+    def forward(  # type: ignore[override]  # without what only a class that declares it is called with
         self,
         scores: Tensor,
         mask: Tensor | Mask | None = None,

@@ -107,6 +107,6 @@ class HNAS(FastNormalizer):
         """Mixes the outputs of both parts if neither of them needs the (N, M) weights."""
         if not memory_linear(q, k, given):
             return None
-        mask, log_prior, _, scale = given
+        mask, log_prior, scale = given.mask, given.log_prior, given.scale
         parts = (part.attend(q, k, v, mask, log_prior=log_prior, scale=scale) for part in (self.dnas, self.softmax))
         return self.mix(*parts)

@@ -22,6 +22,7 @@ KEPT_BY_ALL = (  # promises that the mixture keeps if all of its members do
     *("differentiable", "key_equivariant", "query_equivariant"),
     *("key_shift_invariant", "prior_scale_invariant"),
 )
+NEEDED_BY_ANY = ("needs_keys", "needs_queries", "needs_fixed_alpha", "couples_heads")
 
 
 class Mix(FastNormalizer):
@@ -40,7 +41,7 @@ class Mix(FastNormalizer):
     fixed:   shares that are not trained: a list like `start`; a list with one such list per head; or a mapping from
              each site to a list with one of these per layer. `start`, `form` and `per` have no effect then.
     place:   the site and the index of the layer, which select from such a mapping.
-    heads, width: the number of heads and the width of a head, for members that need them.
+    heads, width, state_width: the number of heads, the width of a head and of the states, for members that need them.
     """
 
     each: list[Normalizer]
@@ -54,6 +55,7 @@ class Mix(FastNormalizer):
         per: str = "layer",
         heads: int | None = None,
         width: int | None = None,
+        state_width: int | None = None,
         fixed: Any = None,
         place: Place | None = None,
     ):
@@ -64,8 +66,13 @@ class Mix(FastNormalizer):
             raise ValueError(f"per={per!r}: allowed: {', '.join(SHARES)}")
         if per == "head" and heads is None:
             raise ValueError("per='head': needs heads=<number of heads>")
-        self.members = nn.ModuleDict(build_members(members, heads=heads, width=width, place=place))
+        facts = {"heads": heads, "width": width, "state_width": state_width, "place": place}
+        self.members = nn.ModuleDict(build_members(members, **facts))
         self.promise(list(self.members.values()))  # type: ignore[arg-type]  # all of them are normalizers
+        of_states = {member.needs_states for member in self.each} - {"none"}
+        if len(of_states) > 1:
+            raise ValueError(f"members={members!r}: some need the states of the queries, and others those of the keys")
+        self.needs_states = of_states.pop() if of_states else "none"
         count = len(self.members)
         shares = [1 / count] * count if start is None else on_simplex("start", start, count)
         if form == "softmax" and 0 in shares:
@@ -82,8 +89,8 @@ class Mix(FastNormalizer):
         """Sets what the mixture promises, from what its members do."""
         self.each = members  # a list registers nothing: the modules are those of `self.members`
         self.couples_queries = max((member.couples_queries for member in members), key=COUPLINGS.index)
-        self.needs_keys = any(member.needs_keys for member in members)
-        self.needs_fixed_alpha = any(member.needs_fixed_alpha for member in members)
+        for need in NEEDED_BY_ANY:
+            setattr(self, need, any(getattr(member, need) for member in members))
         for promise in KEPT_BY_ALL:
             setattr(self, promise, all(getattr(member, promise) for member in members))
         totals = [member.total for member in members]
@@ -135,16 +142,39 @@ class Mix(FastNormalizer):
         first, *others = (share * upcast(x) for share, x in zip(shares, of_members, strict=True))
         return sum(others, first)
 
-    def forward(self, scores: Tensor, mask: Tensor | Mask | None = None, **given: Any) -> Tensor:
+    def features(self, states: Tensor) -> Tensor:
+        """The features of the members that need some, one after the other."""
+        found = [member.features(states) for member in self.each if member.needs_states != "none"]
+        self.feature_sizes = [each.shape[-1] for each in found]
+        return torch.cat(found, -1)
+
+    def split(self, features: Tensor | None) -> list[dict[str, Tensor]]:
+        """The argument `features` of each member; nothing for a member that needs none."""
+        parts = iter(() if features is None else features.split(self.feature_sizes, -1))
+        return [{} if member.needs_states == "none" else {"features": next(parts)} for member in self.each]
+
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | Mask | None = None,
+        *,
+        queries: Tensor | None = None,
+        features: Tensor | None = None,
+        **given: Any,
+    ) -> Tensor:
         s = upcast(scores)
-        return self.mix(member(s, mask, **given) for member in self.each).to(scores.dtype)
+        own = ({"queries": queries} if member.needs_queries else {} for member in self.each)
+        calls = zip(self.each, own, self.split(features), strict=True)
+        return self.mix(member(s, mask, **given, **a, **b) for member, a, b in calls).to(scores.dtype)
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor | None:
         """Mixes the outputs of the members where a fast path pays. Otherwise, they share one table of scores."""
         if not memory_linear(q, k, given):
             return None
-        mask, log_prior, _, scale = given
-        return self.mix(m.attend(q, k, v, mask, log_prior=log_prior, scale=scale) for m in self.each).to(v.dtype)
+        mask, log_prior, scale = given.mask, given.log_prior, given.scale
+        calls = zip(self.each, self.split(given.features), strict=True)
+        each = (m.attend(q, k, v, mask, log_prior=log_prior, scale=scale, **features) for m, features in calls)
+        return self.mix(each).to(v.dtype)
 
     def step(
         self,
@@ -155,12 +185,15 @@ class Mix(FastNormalizer):
         log_prior: Tensor | None = None,
         keys: Tensor | None = None,
         scale: float | None = None,
+        queries: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Adds one query, as `DNASPrefix.step`. The state (B, H, S, M') stacks those of the members that have one."""
         s, weights, new = upcast(scores), [], []
         states = iter([None] * len(self.state_rows) if state is None else state.split(self.state_rows, -2))
-        for member in self.each:
-            given: dict[str, Any] = {"keys": keys, "scale": scale} if member.needs_keys else {}
+        for member, own in zip(self.each, self.split(features), strict=True):
+            given: dict[str, Any] = {"keys": keys, "scale": scale, **own} if member.needs_keys else {**own}
+            given |= {"queries": queries} if member.needs_queries else {}
             if member.couples_queries == "past":
                 found, after = member.step(s, mask, next(states), log_prior=log_prior, **given)
                 new.append(after)

@@ -28,7 +28,7 @@ class Softmax(KeyBiased):
 
     def fast_attend(self, q: Tensor, k: Tensor, v: Tensor, given: Given) -> Tensor:
         """torch's fused attention."""
-        mask, log_prior, _, scale = given
+        mask, log_prior, scale = given.mask, given.log_prior, given.scale
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         if mask is None and log_prior is None:
             return F.scaled_dot_product_attention(q, k, v, scale=scale)

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,9 @@ def attend_equals_forward_times_values(subject: Subject) -> None:
     for salt, problem in enumerate(subject.problems(PRIORS)):
         same_as_forward(subject, replace(problem, scale=(0.3, problem.scale, 1.0)[salt // 3 % 3]), 1e-8)
     problem = subject.problem("no mask", 5, 7)
-    default = subject.module().attend(problem.q, problem.k, problem.v)
+    features = subject.features(problem, subject.module())
+    own: dict[str, Any] = {} if features is None else {"features": features}
+    default = subject.module().attend(problem.q, problem.k, problem.v, **own)
     compare(default, subject.attend(problem), "attend", f"{problem}\nwithout a scale: the default is D ** -0.5")
     if not subject.has_own_attend:
         return  # it calls forward at any length

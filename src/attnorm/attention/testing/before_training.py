@@ -49,7 +49,7 @@ def problems_before_training(tables: AttentionTables) -> Iterator[Problem]:
         site = place[0]
         heads = (tables.heads or {}).get(site)
         heads = heads if type(heads) is int else 2  # any number will do if the model does not say it
-        normalizer = build_part("normalizer", name, attention, heads=heads, width=WIDTH, place=place)
+        normalizer = build_part("normalizer", name, attention, heads=heads, width=WIDTH, state_width=WIDTH, place=place)
         key = f"attention.{site}" if site in attention else "attention._default_"
         try:
             failure = first_failure(normalizer, heads, sites[site], bool(attention["prior"].get(site)))
@@ -100,7 +100,9 @@ def command(name: str, attention: Mapping[str, Any]) -> str:
     """The command that tries all properties of a normalizer with its options."""
     options = attention["options"].get(short_name(name)) or {}
     takes = parameters(find("normalizer", name, *PARTS["normalizer"]))
-    facts = [fact for fact in ("heads", "width") if fact in takes and takes[fact].default is takes[fact].empty]
+    facts = [
+        fact for fact in ("heads", "width", "state_width") if fact in takes and takes[fact].default is takes[fact].empty
+    ]
     arguments = [repr(name), *(f"{fact}={fact}" for fact in facts), *(f"{key}={it!r}" for key, it in options.items())]
     make = f"lambda {', '.join(facts)}: build_normalizer({', '.join(arguments)})".replace("lambda :", "lambda:")
     imports = "from attnorm.attention import build_normalizer; from attnorm.attention.testing import check_normalizer"

@@ -28,6 +28,8 @@ class Problem:
     log_prior: Tensor | None = None
     scale: float = WIDTH**-0.5
     given: Tensor | None = None  # scores that are not scale q k'
+    states: Tensor | None = field(default=None, repr=False)  # (B, L, W), of the queries or keys: L = N or M
+    states_of: str = "none"  # "queries" or "keys", as the class declares in needs_states
 
     @property
     def scores(self) -> Tensor:
@@ -50,18 +52,21 @@ class Problem:
 
     def leaves(self) -> "Problem":
         """The same with inputs that collect gradients (scores too, where they are given)."""
-        names = ("q", "k", "v", "log_prior", "given")
+        names = ("q", "k", "v", "log_prior", "given", "states")
         fresh = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(self, **{name: x.detach().clone().requires_grad_() for name, x in fresh.items()})
 
     def inputs(self) -> dict[str, Tensor]:
         """What gradients are taken of, by the user's names."""
         found = {"q": self.q, "k": self.k, "v": self.v, "scores": self.given, "log_prior": self.log_prior}
+        found |= {"states": self.states}
         return {name: x for name, x in found.items() if x is not None}
 
     def at(self, dtype: torch.dtype) -> "Problem":
         """The same numbers in another dtype; a prior stays in float32 beside 16-bit inputs, as in a model."""
-        moved = {name: x.to(dtype) for name in ("q", "k", "v", "given") if (x := getattr(self, name)) is not None}
+        moved = {
+            name: x.to(dtype) for name in ("q", "k", "v", "given", "states") if (x := getattr(self, name)) is not None
+        }
         wide = torch.promote_types(dtype, torch.float32)
         return replace(self, **moved, log_prior=None if self.log_prior is None else self.log_prior.to(wide))
 
@@ -80,7 +85,12 @@ class Problem:
             mask=None if allowed.all() else allowed,
             log_prior=None if self.log_prior is None else pairs(self.log_prior),
             given=None if self.given is None else pairs(self.given),
+            states=None if self.states is None else self.states[examples][:, self.either(queries, keys)],
         )
+
+    def either(self, queries: Any, keys: Any) -> Any:
+        """The one of the two that belongs to what the states are of."""
+        return queries if self.states_of == "queries" else keys
 
     def __str__(self) -> str:
         b, h, n, m = self.shape
@@ -117,7 +127,7 @@ class Subject:
         priors: Sequence[str] = PRIORS,
         training: bool = True,
     ):
-        normalizer = factory(**needed(factory, heads=heads, width=WIDTH))
+        normalizer = factory(**needed(factory, heads=heads, width=WIDTH, state_width=WIDTH))
         if not isinstance(normalizer, Normalizer):
             raise ValueError(
                 f"factory={factory!r}: made {type(normalizer).__name__}, expected an attnorm.attention.Normalizer"
@@ -149,17 +159,24 @@ class Subject:
     def weights(self, problem: Problem, module: Normalizer | None = None, **more: Any) -> Tensor:
         """`forward`: (B, H, N, M). Keys and scale are given where the class needs them."""
         module = module or self.module(problem.q.dtype)
-        return module(problem.scores, problem.mask, log_prior=problem.log_prior, **{**self.keys_of(problem), **more})
+        given = self.declared(problem, module) | more
+        return module(problem.scores, problem.mask, log_prior=problem.log_prior, **given)
 
-    def keys_of(self, problem: Problem) -> dict[str, Any]:
-        """The arguments that only a class with `needs_keys` gets."""
-        return {"keys": problem.k, "scale": problem.scale} if self.normalizer.needs_keys else {}
+    def declared(self, problem: Problem, module: Normalizer) -> dict[str, Any]:
+        """The arguments that only a class with `needs_keys`, `needs_queries` or `needs_states` gets."""
+        given: dict[str, Any] = {"keys": problem.k, "scale": problem.scale} if module.needs_keys else {}
+        return given | module.declared(problem.q, self.features(problem, module))
+
+    def features(self, problem: Problem, module: Normalizer) -> Tensor | None:
+        """What a class with `needs_states` computes from the states; None for all others."""
+        return None if problem.states is None else module.features_of(problem.states)
 
     def attend(self, problem: Problem, module: Normalizer | None = None) -> Tensor:
         """`attend`: (B, H, N, D)."""
         module = module or self.module(problem.q.dtype)
-        p = problem
-        return module.attend(p.q, p.k, p.v, p.mask, log_prior=p.log_prior, scale=p.scale)
+        p, features = problem, self.features(problem, module)
+        own = {} if features is None else {"features": features}
+        return module.attend(p.q, p.k, p.v, p.mask, log_prior=p.log_prior, scale=p.scale, **own)
 
     def gradients(self, output: Tensor, problem: Problem) -> dict[str, Tensor]:
         """d <output, a fixed random tensor> by the inputs (`problem.leaves()`) and the parameters; 0 where there is
@@ -208,7 +225,11 @@ class Subject:
         prior_dtype = torch.promote_types(dtype, torch.float32)
         log_prior = self.randn(*prior_shape, salt=salt + 3, dtype=prior_dtype) if prior_shape else None
         name = f"{name}, {prior} prior"
-        self.current = Problem(name, 1.5 * q, k, v, mask, log_prior)
+        states, of = None, self.normalizer.needs_states
+        if of != "none":
+            length = n_queries if of == "queries" else n_keys
+            states = self.randn(BATCH, length, WIDTH, salt=salt + 4, dtype=dtype)
+        self.current = Problem(name, 1.5 * q, k, v, mask, log_prior, states=states, states_of=of)
         return self.current
 
     def problems(

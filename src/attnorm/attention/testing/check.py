@@ -38,6 +38,7 @@ OTHERWISE = {  # what a class declares that does not have the property by intent
     "a_row_constant_prior_changes_nothing": "prior_scale_invariant = False",
     "the_prior_multiplies_the_weights": "proportional_to_prior = False",
     "keys_are_used_only_if_declared": "needs_keys = True",
+    "examples_and_heads_are_independent": "couples_heads = True (if it is heads that are coupled, not examples)",
 }
 
 
@@ -59,8 +60,8 @@ def check_normalizer(
     reason. Properties that build on one that failed are not tested, so that the first cause comes first.
 
     factory:    makes a normalizer when called without arguments: a class, or `lambda: MyNormalizer(p=2)`. If it has a
-                parameter `heads` or `width` without a default, it is called with the number or the width of the heads,
-                as in a model.
+                parameter `heads`, `width` or `state_width` without a default, it is called with the number or the width
+                of the heads, or the width of the states, as in a model.
     properties: names to try only some of PROPERTIES.
     seed:       of the random inputs.
     heads:      number of heads of the inputs.

@@ -56,7 +56,12 @@ def couples_queries_as_declared(subject: Subject) -> None:
         for query in range(n):
             q = problem.q.clone()
             q[:, :, query] = 2 * subject.randn(*q[:, :, query].shape, salt=730 + query)
-            moved = (subject.weights(replace(problem, q=q)) - before).abs().amax(dim=(0, 1, 3))  # (N,)
+            changed = replace(problem, q=q)
+            if problem.states is not None and problem.states_of == "queries":
+                states = problem.states.clone()
+                states[:, query] = 2 * subject.randn(*states[:, query].shape, salt=730 + query)
+                changed = replace(changed, states=states)
+            moved = (subject.weights(changed) - before).abs().amax(dim=(0, 1, 3))  # (N,)
             for row in range(n):
                 if row == query or moved[row] <= CHANGE:
                     continue
@@ -93,10 +98,13 @@ def no_leak_in_causal_use(subject: Subject) -> None:
                 q, k, v = (
                     torch.where(later, n, x) for n, x in zip(noise, (problem.q, problem.k, problem.v), strict=True)
                 )
-                actual = subject.attend(replace(problem, q=q, k=k, v=v))
+                states = problem.states
+                if states is not None:
+                    states = torch.where(later, 3 * subject.randn(*states.shape, salt=753), states)
+                actual = subject.attend(replace(problem, q=q, k=k, v=v, states=states))
                 compare(actual[:, :, :first], expected[:, :, :first], "attend", where, atol=CHANGE)
                 found = subject.gradients(expected[:, :, :first], problem) if first == 3 else {}
-                for of in found.keys() & {"q", "k", "v"}:
+                for of in found.keys() & {"q", "k", "v", "states"}:
                     gradient = found[of].where(later, 0)
                     what = f"gradient of the positions before {first} by {of}"
                     compare(gradient, torch.zeros_like(gradient), what, problem, atol=CHANGE)
@@ -115,7 +123,8 @@ def step_equals_full_pass(subject: Subject) -> None:
         for row in range(n):
             now = (..., slice(row, row + 1), slice(row + 1 if grows else None))
             log_prior = None if problem.log_prior is None else problem.log_prior.expand(problem.shape)[now]
-            given = subject.keys_of(replace(problem, k=problem.k[..., : row + 1 if grows else None, :]))
+            seen = problem.take(torch.tensor([row]), torch.arange(row + 1 if grows else problem.shape[-1]))
+            given = subject.declared(seen, module)
             w, state = module.step(problem.scores[now], problem.allowed[now], state, log_prior=log_prior, **given)
             compare(w, expected[now], "weights of one step", f"{problem}\nstep for query {row}")
 

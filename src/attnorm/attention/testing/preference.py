@@ -86,10 +86,35 @@ def keys_are_used_only_if_declared(subject: Subject) -> None:
         compare(given, subject.weights(problem), "weights", f"{problem}\nkeys and scale given to forward")
 
 
+def features_are_those_of_single_positions(subject: Subject) -> None:
+    """with needs_states, `features` gives (B, H, L, F), each from the state of its own position, and they are used"""
+    normalizer, module = subject.normalizer, subject.module()
+    if normalizer.needs_states == "none":
+        raise Skip('declared needs_states = "none"')
+    if normalizer.needs_states not in ("queries", "keys"):
+        raise Failure(f"needs_states={normalizer.needs_states!r}: allowed: 'none', 'queries', 'keys'")
+    used = False
+    for problem in subject.problems(only="no mask"):
+        assert problem.states is not None
+        whole, length = module.features_of(problem.states), problem.states.shape[1]
+        if whole.shape[:3] != (*problem.shape[:2], length):
+            raise Failure(
+                f"{problem}\nfeatures: expected the shape {(*problem.shape[:2], length, 'F')}, got {tuple(whole.shape)}"
+            )
+        for place in range(length):
+            one = module.features_of(problem.states[:, place : place + 1])
+            compare(one, whole[:, :, place : place + 1], "features", f"{problem}\nof the state {place} alone")
+        other = replace(problem, states=2 * problem.states.roll(1, 1) + 1)
+        used = used or not torch.allclose(subject.weights(other), subject.weights(problem), atol=1e-6)
+    if not used:
+        raise Failure("other states changed no weight; declare needs_states = 'none'")
+
+
 PROPERTIES = [
     a_key_prior_changes_the_weights,
     a_row_constant_prior_changes_nothing,
     the_prior_multiplies_the_weights,
     no_prior_no_weight,
     keys_are_used_only_if_declared,
+    features_are_those_of_single_positions,
 ]

@@ -106,8 +106,13 @@ def filled_padding(subject: Subject, problem: Problem) -> Problem:
         log_prior = torch.where(
             unseen, 50 * subject.randn(*log_prior.shape, salt=703, dtype=log_prior.dtype), log_prior
         )
+    states = problem.states
+    if states is not None:
+        real = problem.either(rows, columns).any(1)  # (B, L, 1)
+        states = torch.where(real, states, 1e6 * subject.randn(*states.shape, salt=705))
     return replace(
         problem,
+        states=states,
         q=torch.where(rows, problem.q, noise[0]),
         k=torch.where(columns, problem.k, noise[1]),
         v=torch.where(columns, problem.v, noise[2]),
@@ -148,17 +153,23 @@ def dead_rows_give_zero(subject: Subject) -> None:
 
 
 def examples_and_heads_are_independent(subject: Subject) -> None:
-    """changing one head of one example changes no weight of another"""
+    """changing one head of one example changes no weight of another (of another example, with couples_heads)"""
+    coupled, shown = subject.normalizer.couples_heads, False
     for problem in subject.problems(PRIORS):
-        changed_q, changed_k = problem.q.clone(), problem.k.clone()
-        changed_q[-1, -1] = subject.randn(*changed_q.shape[2:], salt=710)
-        changed_k[-1, -1] = subject.randn(*changed_k.shape[2:], salt=711)
         expected = subject.weights(problem)
-        actual = subject.weights(replace(problem, q=changed_q, k=changed_k)).clone()
-        actual[-1, -1] = expected[-1, -1]
-        compare(
-            actual, expected, "weights", f"{problem}\nqueries and keys of the last head of the last example changed"
-        )
+        for head in range(subject.heads) if coupled else (-1,):
+            changed_q, changed_k = problem.q.clone(), problem.k.clone()
+            changed_q[-1, head] = subject.randn(*changed_q.shape[2:], salt=710)
+            changed_k[-1, head] = subject.randn(*changed_k.shape[2:], salt=711)
+            actual = subject.weights(replace(problem, q=changed_q, k=changed_k)).clone()
+            actual[-1, head] = expected[-1, head]
+            if coupled:
+                shown = shown or not torch.allclose(actual[-1], expected[-1], atol=1e-7)
+                actual[-1] = expected[-1]
+            of = "the last head" if head == -1 else f"head {head}"
+            compare(actual, expected, "weights", f"{problem}\nqueries and keys of {of} of the last example changed")
+    if coupled and not shown and subject.heads > 1:
+        raise Failure("changing single heads showed no coupling: declare couples_heads = False")
 
 
 PROPERTIES = [

@@ -69,7 +69,8 @@ def long_problems(subject: Subject) -> list[Problem]:
 def of_states(subject: Subject, problem: Problem, states: Tensor) -> Problem:
     """The same problem with queries, keys and values that are projections of `states`."""
     q, k, v = (states @ subject.randn(WIDTH, WIDTH, salt=772 + i) / WIDTH**0.5 for i in range(3))
-    return replace(problem, q=1.5 * q, k=k, v=v)
+    same = None if problem.states is None else states[:, 0]
+    return replace(problem, q=1.5 * q, k=k, v=v, states=same)
 
 
 def shown(places: Tensor) -> str:
