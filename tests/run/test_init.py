@@ -573,3 +573,28 @@ def test_weights_of_the_other_kind_and_too_many_positions_are_refused(gpt2, copy
     assert problems(gpt2, max_target=101) == [f"model.max_target=101: model.init={gpt2} has 100 positions"]
     [problem] = problems(gpt2, "transformer_captioner")
     assert problem.endswith("this model cannot start from trained weights")
+
+
+def test_the_shape_of_a_run_of_a_gpt_is_that_of_a_new_one(pretrained, tmp_path):
+    run = shutil.copytree(pretrained, tmp_path / "run")
+    earlier = {"d_model": 24, "n_heads": 3, "positions": "alibi", "rotary_base": 50, "activation": "swiglu"}
+
+    def rewrite(**settings):
+        model = {**choices("model")["gpt_tiny"], **earlier, "max_target": 77, **settings}
+        (run / "config.yaml").write_text(yaml.safe_dump({**config_of(pretrained), "model": model}))
+
+    rewrite()
+    cfg = init.resolve_init(with_gpt(run, max_target=300, decoder_layers=9))
+    assert {name: cfg["model"][name] for name in earlier} == earlier and cfg["model"]["decoder_layers"] == 4
+    assert cfg["model"]["max_target"] == 300 and cfg["tokenizer"]["file"] == str(run)
+    assert refused(f"model.init={run}") == [
+        f"model.init={run}: has the weights of a decoder-only model, but this model is an encoder"
+    ]
+    for settings, problem in (
+        ({"positions": "learned"}, f"model.max_target=300: model.init={run} has 77 positions"),
+        ({"activation": "tanh"}, f"model.init={run}: config.yaml: model.activation=tanh"),
+    ):
+        rewrite(**settings)
+        with pytest.raises(ConfigError) as caught:
+            init.resolve_init(with_gpt(run, max_target=300, decoder_layers=9))
+        assert caught.value.problems[0].startswith(problem)
