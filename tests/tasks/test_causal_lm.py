@@ -169,6 +169,7 @@ def test_the_first_half_of_the_documents_selects_whole_documents(parts):
     selecting = task.selecting(split)
     assert selecting < set(map(str, range(len(split.texts)))) and len(selecting) == len(split.texts) // 2
     assert task.example_ids(split, [0, len(split) - 1]) == ["0", str(len(split.texts) - 1)]
+    assert task.example_ids(splits["train"], [0, 9]) == ["0", "9"]  # packed rows, which a warning may name
 
 
 # ----------------------------------------------------------------------------------------------------------- baselines

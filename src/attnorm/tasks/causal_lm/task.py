@@ -183,7 +183,9 @@ class CausalLMTask(Task):
         return split.rows["document"]
 
     def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
-        """The numbers of the documents whose windows the rows are."""
+        """The numbers of the documents whose windows the rows are. Packed rows have their own numbers."""
+        if split.name == "train":
+            return super().example_ids(split, rows)
         return list(map(str, split.rows[list(rows)]["document"]))
 
     def score(self, module: LanguageModule, split: Split) -> Results:
