@@ -167,17 +167,22 @@ def test_observe_sees_the_weights_that_make_the_output(normalizer, scorer):
 
 
 @pytest.mark.parametrize("placement", builders.PLACEMENTS)
-def test_observe_sees_every_attention_of_a_model_with_rows_that_sum_to_one_and_leaves_the_output(placement):
+def test_observe_sees_every_attention_of_a_model_with_the_declared_sums_and_leaves_the_output(placement):
     model = builders.rough_model(placement)
+    layers = attention_layers(model)
     source, target = builders.sources([5, 3]), builders.targets([4, 2])
     before, seen = model(source, target), {}
     with observe(model, lambda name, weights, allowed: seen.setdefault(name, (weights, allowed))):
         during = model(source, target)
-    assert list(seen) == list(attention_layers(model)) and len(seen) == 5  # one encoder layer, two decoder layers
-    for weights, allowed in seen.values():
+    assert list(seen) == list(layers) and len(seen) == 5  # one encoder layer, two decoder layers
+    for name, (weights, allowed) in seen.items():
         alive = allowed.expand(weights.shape).any(-1)
         assert 0 < alive.sum() < alive.numel()  # there are real and padded rows
-        assert_close(weights.sum(-1), alive.double(), **TIGHT)
+        total = layers[name].normalizer.total
+        if total == 1:
+            assert_close(weights.sum(-1), alive.double(), **TIGHT)
+        else:
+            assert (weights.sum(-1) <= total[1] * alive + 1e-10).all()
         assert (weights >= 0).all() and not weights.masked_select(~allowed.expand(weights.shape)).any()
     assert_close(during, before, **TIGHT)
 
