@@ -537,7 +537,7 @@ def test_the_table_of_accuracies_is_shown(monkeypatch, answered, capsys):
         ({}, ["null_threshold=0.5"], ["null_threshold: metric=vqa does not read it"]),
         (
             {"questions": None},
-            ["null_threshold=2", "null_odds=x"],
+            ["null_threshold=x", "null_odds=x"],
             ["null_odds: metric=vqa does not read it", "null_threshold: metric=vqa does not read it"],
         ),
         ({"references": None}, [], ["references: must be given, as in references=<file>"]),
