@@ -14,6 +14,7 @@ import pytest
 import runs
 import torch
 import yaml
+from marks import slow
 from safetensors.torch import save_file
 
 from attnorm.analysis.arms import read_folder
@@ -199,6 +200,7 @@ def test_a_run_folder_is_taken_off_the_path_and_nothing_else(monkeypatch, tmp_pa
     assert sys.path == kept
 
 
+@pytest.mark.slow
 def test_modules_of_a_run_folder_do_not_shadow_libraries(tmp_path):
     """`python -m` puts the current folder first on the path."""
     run = runs.copied_run(tmp_path)
@@ -629,6 +631,7 @@ def test_a_folder_that_is_itself_a_link_and_the_links_of_wandb_are_fine(tmp_path
     assert read_config(tmp_path / "link")["seed"] == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_folder_is_opened_like_a_run(monkeypatch, tmp_path, capfd):
     (tmp_path / "sweep").mkdir()
     run = runs.copied_run(tmp_path / "sweep")
@@ -792,7 +795,10 @@ def of_half(state):
     return {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
 
 
-@pytest.mark.parametrize("what", RESUMED)
+OFTEN = {"no optimizer states", "half of the optimizer states", "loops of texts", "shards of texts", "float16 weights"}
+
+
+@pytest.mark.parametrize("what", [what if what in OFTEN else slow(what) for what in RESUMED])
 def test_a_checkpoint_that_no_run_saves_is_not_resumed_from(monkeypatch, tmp_path, capfd, what):
     run = runs.copied_run(tmp_path)
     (run / "summary.json").unlink()
