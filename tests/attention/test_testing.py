@@ -28,7 +28,7 @@ from attnorm.attention.testing.agreement import kinked
 from attnorm.attention.testing.cases import Subject
 from attnorm.attention.testing.report import Failure
 
-pytestmark = [pytest.mark.numerical, pytest.mark.long]
+pytestmark = pytest.mark.numerical
 
 OPTIONS = {"fusedmax": {"lam": 0.3}, "constrained_softmax": {"upper": 0.5}, "constrained_sparsemax": {"upper": 0.5}}
 MORE = [  # other options than the defaults
