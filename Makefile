@@ -23,15 +23,15 @@ train: setup
 	$(BIN)/python train.py attention=hnas task=gigaword
 
 test: setup $(VENV)/.encoder
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-# The unit tests: nothing is trained and no other process is started. About three minutes on two cores.
-# Tests with the marker `training` are left out (tests/conftest.py sets it), and so is the longest of the others, the
-# property suite on every normalizer: the formulas of all normalizers are still checked against independent references.
-SUITE := tests/attention/test_testing.py::test_a_normalizer_of_ours_keeps_its_promises
+# The unit tests of the folders that are about mathematics and data: nothing is trained and no other process is started.
+# Tests with the marker `training` are left out (tests/conftest.py sets it), those with the marker `long`, and the property
+# suite: the formulas of all normalizers are still checked against independent references.
+UNITS := $(addprefix tests/,analysis/statistics attention data models tasks test_parts.py test_schema.py test_tolerance.py)
 test-fast: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not training and not slow and not gpu" \
-		--deselect $(SUITE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
+		-m "not training and not long and not slow and not gpu" --ignore tests/attention/test_testing.py $(UNITS)
 
 # The tests that compare floating-point results, once per CPU capability that this processor can imitate.
 test-numerics: setup

@@ -45,6 +45,7 @@ def git_state() -> str:
     return subprocess.run(["git", "status", "--porcelain"], cwd=runs.ROOT, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_every_part_can_come_from_outside(folder):
     before = git_state()
     trained = attnorm(folder, *TRAIN)

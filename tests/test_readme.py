@@ -204,7 +204,7 @@ def problems_of_job(overrides: tuple[str, ...]) -> list[str]:
     """What is wrong with one training job."""
     register_attention(readable(overrides))
     try:
-        front.check_composed(runs.composed(*readable(overrides)), overrides)
+        front.check_composed(runs.composed_once(*readable(overrides)), overrides)
     except ConfigError as error:
         return error.problems
     return []

@@ -38,9 +38,13 @@ class UnknownOption(Problem):
 
 
 def in_yaml(value: object) -> str:
-    """A value as it is typed: true, false and null instead of True, False and None."""
+    """A value as it is typed: null instead of None, true instead of True, [a,b] instead of ['a', 'b']."""
     if value is None:
         return "null"
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(in_yaml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{in_yaml(item)}' for key, item in value.items())}}}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -116,6 +116,7 @@ def weights(order, q, k, allowed=None, log_prior=None, gamma=GAMMA, alpha=ALPHA,
 # ---------------------------------------------------------------------------------------------------------------- value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [2, "exact"])
 def test_the_weights_are_those_of_the_papers_problem(order):
     for mask in ("none", "causal", "dead_rows"):
@@ -200,6 +201,7 @@ def test_groups_share_the_weight_of_their_source_at_every_order():
 # ------------------------------------------------------------------------------------------------------------ gradients
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [2, "exact"])
 @pytest.mark.parametrize("gamma", [0.7, 0.004], ids=["products", "log domain"])
 def test_gradients_are_those_of_the_solution(order, gamma):

@@ -1,5 +1,6 @@
 """check_normalizer: sound normalizers pass, every planted fault is found by the property that is about it."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from marks import slow
 from torch import nn
 
 from attnorm.attention import Normalizer, build_normalizer
@@ -41,10 +43,15 @@ MORE = [  # other options than the defaults
     ("dnas_slack", {"per_query": True, "heads": 2}),
     ("dnas_slack_prefix", {"per_query": True, "start": -1.0}),
 ]
-SLOW = [  # 3 seconds and more
+SLOW = [  # 2 seconds and more, and variants of what is checked anyway
+    ("hnas", {"start": 1.0, "form": "clamp"}),
+    ("sinkhorn", {"n_iters": 1}),
     ("fenchel", {"order": "exact"}),
     ("entmax", {"alpha": 1.3}),
+    ("fusedmax", {"lam": 0.3}),
+    ("constrained_softmax", {"upper": 0.3}),
     ("constrained_softmax", {"upper": 0.5}),
+    ("constrained_sparsemax", {"upper": 0.5}),
     ("mix", {}),
     ("continuous", {}),
     ("fertility_softmax", {}),
@@ -70,6 +77,12 @@ def checked(make, *properties, **settings) -> Report:
     return caught[0]
 
 
+@functools.cache
+def everything(make) -> Report:
+    """All properties of a class, checked once for all tests; the report is to be read only."""
+    return checked(make)
+
+
 # ------------------------------------------------------------------------------------------------------- sound ones
 
 
@@ -81,25 +94,29 @@ def id_of(case):
 DEFAULTS = [(name, OPTIONS.get(name, {})) for name in NORMALIZERS]
 CASES = [pytest.param(case, id=id_of(case)) for case in DEFAULTS + MORE if case not in SLOW]
 CASES += [pytest.param(case, id=id_of(case), marks=pytest.mark.slow) for case in SLOW]
+FEW = [(33, 65)]  # queries and keys
+LONG = [pytest.param(case, id=id_of(case)) for case in DEFAULTS]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_normalizer_of_ours_keeps_its_promises(case):
     name, options = case
-    few = {"lengths": [(33, 65)]} if case in MORE else {}
-    assert check_normalizer(lambda: build_normalizer(name, **options), **few, print_report=False).passed
+    assert check_normalizer(lambda: build_normalizer(name, **options), lengths=FEW, print_report=False).passed
 
 
-def test_another_seed_and_other_sizes():
-    for seed in (1, 2):
-        report = check_normalizer(
-            lambda: build_normalizer("hnas", per="head", heads=3),
-            seed=seed,
-            heads=3,
-            lengths=[(9, 4)],
-            print_report=False,
-        )
-        assert report.passed and f"seed {seed}" in report.title
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LONG)
+def test_a_normalizer_of_ours_keeps_its_promises_at_the_lengths_that_users_check(case):
+    name, options = case
+    assert check_normalizer(lambda: build_normalizer(name, **options), print_report=False).passed
+
+
+@pytest.mark.parametrize("seed", [1, slow(2)])
+def test_another_seed_and_other_sizes(seed):
+    report = check_normalizer(
+        lambda: build_normalizer("hnas", per="head", heads=3), seed=seed, heads=3, lengths=[(9, 4)], print_report=False
+    )
+    assert report.passed and f"seed {seed}" in report.title
 
 
 # ----------------------------------------------------------------------------------------------------- planted faults
@@ -220,7 +237,7 @@ class Temperatures(Softmax):
     "sound", [Softmax, DNAS, Prefix, Sigmoid, Linear, Temperatures, KeyGates, QueryScales, CoupledHeads]
 )
 def test_what_the_faults_are_planted_in_is_sound(sound):
-    assert check_normalizer(sound, print_report=False).passed
+    assert everything(sound).passed, everything(sound)
 
 
 def fault(cls):
@@ -747,7 +764,7 @@ def test_every_property_has_found_a_planted_fault():
     ids=lambda x: getattr(x, "__name__", None),
 )
 def test_no_other_property_blames_a_fault_that_is_about_one(faulty, only):
-    assert {failure.name for failure in checked(faulty).failures} == only
+    assert {failure.name for failure in everything(faulty).failures} == only
 
 
 class Kinked(Softmax):
@@ -869,8 +886,8 @@ def test_the_first_cause_is_the_only_failure_and_what_builds_on_it_is_not_tested
 )
 def test_a_failure_says_what_to_declare_and_with_it_the_property_holds(faulty, declare):
     """The declaration is read from the report, made, and tried."""
-    cls = type("Undeclared", (faulty,), {"total": 1.0} if faulty in (Sigmoid, Linear) else {})
-    failures = [failure for failure in checked(cls).failures if "If this is intended, declare" in failure.detail]
+    cls = type("Undeclared", (faulty,), {"total": 1.0}) if faulty in (Sigmoid, Linear) else faulty
+    failures = [failure for failure in everything(cls).failures if "If this is intended, declare" in failure.detail]
     failure = next(failure for failure in failures if f"declare {declare}" in failure.detail)
     name, value = declare.split(" = ", 1)
     declared = type("Declared", (cls,), {name: eval(value, {"AT_MOST_ONE": AT_MOST_ONE})})
@@ -878,9 +895,9 @@ def test_a_failure_says_what_to_declare_and_with_it_the_property_holds(faulty, d
 
 
 def test_a_declared_total_decides_which_properties_apply():
-    skipped = {result.name for result in checked(Linear).results if result.status == "skipped"}
+    skipped = {result.name for result in everything(Linear).results if result.status == "skipped"}
     assert {"rows_sum_to_total", "weights_are_not_negative", "a_row_constant_prior_changes_nothing"} <= skipped
-    skipped = {result.name for result in checked(Sigmoid).results if result.status == "skipped"}
+    skipped = {result.name for result in everything(Sigmoid).results if result.status == "skipped"}
     assert not skipped & {"rows_sum_to_total", "weights_are_not_negative", "a_row_constant_prior_changes_nothing"}
 
 
@@ -904,7 +921,7 @@ def test_nothing_is_printed_when_nobody_wants_to_read(capsys):
 
 
 def test_results_say_which_property_and_why():
-    report = checked(IgnoresThePrior)
+    report = everything(IgnoresThePrior)
     assert [result.name for result in report.results] == list(PROPERTIES)
     assert {result.status for result in report.results} == {"ok", "failed", "skipped"}
     assert all(isinstance(result, Result) and result.meaning for result in report.results)
@@ -930,7 +947,7 @@ def test_the_check_leaves_the_random_numbers_of_the_caller_alone():
     expected = torch.rand(2)
     torch.manual_seed(3)
     with torch.no_grad():
-        assert check_normalizer(DNAS, print_report=False).passed
+        assert check_normalizer(DNAS, lengths=FEW, print_report=False).passed
     assert torch.equal(torch.rand(2), expected)
 
 

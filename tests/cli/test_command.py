@@ -167,6 +167,7 @@ SCRIPTS = {"train.py": "train", "eval.py": "eval", "generate.py": "generate"}
 QUICK = {("python -m attnorm", "compare", "inside"), ("attnorm", "sweep", "beside")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("door", "verb", "place"),
     [

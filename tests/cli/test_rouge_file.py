@@ -103,7 +103,7 @@ def test_the_table_of_scores_is_shown(monkeypatch, tmp_path, capsys):
         (["stemmer=maybe"], ["stemmer=maybe: allowed: true, false"]),
         (["references=[{folder}/first,{folder}/none]"], ["references={folder}/none: no such file"]),
         (["references=[]"], ["references: must be given, as in references=<file>"]),
-        (["predictions=[{folder}/texts]"], ["predictions=[{folder}/texts]: no such file"]),
+        (["predictions=[{folder}/texts]"], ["predictions=[{folder}/texts]: expected a single value"]),
         (["task.stemmer=false", "ckpt=last"], ["ckpt: metric scores a file", "task.stemmer: a file has no run"]),
     ],
     ids=lambda value: " ".join(value),

@@ -82,6 +82,7 @@ def tables_of(cfg, typed=()):
     return read_attention(cfg.get("attention", {}), cfg["model"], model, typed)
 
 
+@pytest.mark.slow
 def test_every_file_gives_every_model_the_normalizers_it_always_gave(groups):
     attention, models = groups
     assert {*PLACED} == {*attention} and {*MODEL_SITES} | WITH_OTHER_SITES == {*models}

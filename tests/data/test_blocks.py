@@ -120,6 +120,7 @@ def test_a_length_in_which_no_token_fits_is_refused(max_length, shown):
         PackedFeaturizer(max_length, True, 0.15)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("share", [0.15, 0.4])
 def test_from_a_source_to_masked_batches(tmp_path, packed, share):

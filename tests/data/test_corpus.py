@@ -270,6 +270,7 @@ def harm(file, how):
         file.write_bytes(HARM[how](file.read_bytes()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", HARM)
 def test_a_damaged_file_of_the_cache_is_noticed_and_its_folder_built_again(make, tmp_path, caplog, how):
     whole = make()

@@ -156,6 +156,7 @@ def test_patches_are_mean_brightness_in_order():
     np.testing.assert_allclose(found.mean(), 0.5, atol=0.01)
 
 
+@pytest.mark.slow
 def test_the_package_itself(tmp_path):
     pytest.importorskip("PIL", reason="pillow is not installed")
     if importlib.util.find_spec("easy_vqa") is None:

@@ -77,6 +77,7 @@ def easy():
     return {label: build_source("easy_vqa_images", label=label) for label in LABELS}
 
 
+@pytest.mark.long
 def test_labels_are_what_the_pixels_show(easy):
     """The colour is that of the exact pixels; the shape follows from how much of its bounding box is filled."""
     colours, shapes = (dict(easy[label].rows("validation")) for label in ("colour", "shape"))

@@ -127,6 +127,7 @@ def test_captions_share_their_image(name):
     assert_close(scores(model, image, target, owner=owner), scores(model, image[owner], target), **TIGHT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("normalizer", ["softmax", "hnas_prefix", "sparsemax", "fenchel"])
 @pytest.mark.parametrize("beams", [1, 3])

@@ -124,6 +124,7 @@ def test_greedy_equals_an_argmax_loop(placement):
     assert found == [argmax_loop(model, article, 8) for article in each]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decoding", DECODINGS)
 @pytest.mark.parametrize("placement", ["softmax", "hnas_prefix"])
 def test_a_batch_of_articles_equals_a_plain_beam_search_of_each(placement, decoding):
@@ -132,6 +133,7 @@ def test_a_batch_of_articles_equals_a_plain_beam_search_of_each(placement, decod
     assert found == [plain_beam_search(model, article, DECODINGS[decoding]) for article in each]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decoding", DECODINGS)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_cached_equals_uncached_and_batched_equals_one_at_a_time(placement, decoding):
@@ -149,6 +151,7 @@ def test_the_headlines_of_these_tests_vary_in_words_and_length():
         assert sum(len(set(map(len, headlines))) >= 2 for headlines in found) >= 3  # some finish while others go on
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("no_repeat_ngram, count", [(0, 3 + 9 + 27), (2, 3 + 9 + 24)])  # 2: less 3 3 3, 4 4 4, 5 5 5
 @pytest.mark.parametrize("placement", ["softmax", "dnas_prefix"])
 def test_beams_for_every_headline_there_is_find_the_best_of_all(placement, no_repeat_ngram, count):

@@ -77,6 +77,7 @@ def close(states):
 # ------------------------------------------------------------------------------------------------------------- packing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "normalizer, prior",
     # what a prior needs to know of the input, a model with a head tells it: test_mlm.py
@@ -124,6 +125,7 @@ def test_packing_is_the_same_where_no_table_of_weights_is_made(monkeypatch, norm
         assert_close(states[row, text], dense[row, text], **close(dense[row, text]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalizer", [name for name in NORMALIZERS if name != "argmax"])
 def test_packed_texts_have_the_gradients_of_one_text_at_a_time(normalizer):
     encoder = rough_encoder(normalizer, ["content", "learned", "t5"])

@@ -111,6 +111,7 @@ def test_the_question_attends_to_itself_after_a_gru_or_not(question):
 # ---------------------------------------------------------------------------------------------- padding, batches, order
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalizer, question", [*zip(NORMALIZERS, cycle(["transformer", "gru"]), strict=False)])
 def test_neither_padding_nor_absent_boxes_nor_the_rest_of_the_batch_matter(normalizer, question):
     model = rough_visual(MCAN, tables=visual_tables(normalizer, ["content"]), question=question)

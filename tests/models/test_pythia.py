@@ -99,6 +99,7 @@ def test_a_transformer_reads_the_question_with_the_settings_and_the_site_of_the_
 # ---------------------------------------------------------------------------------------------- padding, batches, order
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalizer, question", [*zip(NORMALIZERS, cycle(["transformer", "gru"]), strict=False)])
 def test_neither_padding_nor_the_rest_of_the_batch_matters(normalizer, question):
     tables = visual_tables(normalizer, ["content"])
@@ -339,6 +340,7 @@ def test_it_runs_under_autocast():
         assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas"])
 def test_it_learns_what_only_another_view_shows(normalizer):
     generator = torch.Generator().manual_seed(0)

@@ -14,6 +14,7 @@ import pytest
 import runs
 import torch
 import yaml
+from marks import slow
 from safetensors.torch import save_file
 
 from attnorm.analysis.arms import read_folder
@@ -199,6 +200,7 @@ def test_a_run_folder_is_taken_off_the_path_and_nothing_else(monkeypatch, tmp_pa
     assert sys.path == kept
 
 
+@pytest.mark.slow
 def test_modules_of_a_run_folder_do_not_shadow_libraries(tmp_path):
     """`python -m` puts the current folder first on the path."""
     run = runs.copied_run(tmp_path)
@@ -350,7 +352,7 @@ FOLDERS = {  # what is spoilt: (task, how, what the line has to mention)
     "a model for which there is no memory": ("gigaword", lambda run: edit(run, "model.d_model", 2**40), "config.yaml"),
     "another model": ("gigaword", lambda run: edit(run, "model.encoder_layers", 2), "encoder.layers.1"),
     "another shape": ("gigaword", lambda run: edit(run, "model.ffn_dim", 31), "(32, 16)"),
-    "no such task": ("gigaword", lambda run: edit(run, "task._target_", ["mlm"]), "task._target_=['mlm']"),
+    "no such task": ("gigaword", lambda run: edit(run, "task._target_", ["mlm"]), "task._target_=[mlm]"),
 }
 
 
@@ -475,18 +477,18 @@ def test_a_file_that_is_not_the_runs_checkpoint_is_refused_in_one_line(monkeypat
         ("eval", ("run=1",), "run=1: no such folder"),
         ("eval", ("run=01",), "run=01: no such folder"),
         ("eval", ("run=true",), "run=true: no such folder"),
-        ("eval", ("run=[a]",), "run=[a]: no such folder"),
-        ("eval", ("run={a: 1}",), "run={a: 1}: no such folder"),
-        ("eval", ("run=",), "run=: allowed: text that is not empty"),
+        ("eval", ("run=[a]",), "run=[a]: expected a single value"),
+        ("eval", ("run={a: 1}",), "run={a: 1}: expected a single value"),
+        ("eval", ("run=",), "run: must be given"),
         ("eval", ("run={file}",), "no such folder"),
-        ("eval", ("run={run}", "split=[test]"), "split=['test']: allowed: validation, test"),
+        ("eval", ("run={run}", "split=[test]"), "split=[test]: expected a single value"),
         ("eval", ("run={run}", "ckpt=1"), "ckpt=1: allowed: best, last"),
         ("eval", ("run={run}", "trust_code=yes"), "trust_code=yes: allowed: true, false"),
-        ("eval", ("metric=[squad]",), "metric=['squad']: allowed: squad, vqa, rouge"),
+        ("eval", ("metric=[squad]",), "metric=[squad]: expected a single value"),
         ("eval", ("metric=squad", "predictions=1", "references={file}"), "predictions=1: no such file"),
         ("generate", ("run=1", "input=-"), "run=1: no such folder"),
         ("generate", ("run={run}", "input=3"), "input=3: no such file"),
-        ("generate", ("run={run}", "input=[a]"), "input=[a]: no such file"),
+        ("generate", ("run={run}", "input=[a]"), "input=[a]: expected a single value"),
         ("generate", ("run={run}", "input=null"), "input: must be given"),
         ("generate", ("run={run}", "input={run}"), "this is a folder"),
         ("generate", ("run=null", "input=-"), "run: must be given"),
@@ -619,6 +621,7 @@ def test_a_folder_that_is_itself_a_link_and_the_links_of_wandb_are_fine(tmp_path
     assert read_config(tmp_path / "link")["seed"] == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_folder_is_opened_like_a_run(monkeypatch, tmp_path, capfd):
     (tmp_path / "sweep").mkdir()
     run = runs.copied_run(tmp_path / "sweep")
@@ -771,7 +774,10 @@ RESUMED = {  # content of a checkpoint with the right checksum
 }
 
 
-@pytest.mark.parametrize("what", RESUMED)
+OFTEN = {"no optimizer states", "loops of texts", "shards of texts"}
+
+
+@pytest.mark.parametrize("what", [what if what in OFTEN else slow(what) for what in RESUMED])
 def test_a_checkpoint_that_no_run_saves_is_not_resumed_from(monkeypatch, tmp_path, capfd, what):
     run = runs.copied_run(tmp_path)
     (run / "summary.json").unlink()

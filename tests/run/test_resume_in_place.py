@@ -151,6 +151,7 @@ def test_a_run_without_a_checkpoint_starts_again_in_its_folder(monkeypatch, tmp_
     assert runs.same_run(straight, run)
 
 
+@pytest.mark.slow
 def test_the_checkpoint_before_the_first_update_is_the_start_of_the_run(monkeypatch, tmp_path, straight):
     run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_batch_end", 1, *SHORT)
     assert runs.load(run)["global_step"] == 0
@@ -158,6 +159,7 @@ def test_the_checkpoint_before_the_first_update_is_the_start_of_the_run(monkeypa
     assert runs.same_run(straight, run)
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_its_first_update_logs_the_same_updates_when_it_continues(tmp_path):
     typed = ("attention=hnas_prefix", "trainer.max_steps=5", "trainer.log_every_n_steps=2")
     runs.tiny_run(tmp_path / "whole", *typed, task="captioning")
@@ -174,6 +176,7 @@ def test_a_run_killed_in_its_first_update_logs_the_same_updates_when_it_continue
     assert runs.same_run(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_an_update_that_was_saved_but_not_logged_is_logged(monkeypatch, tmp_path, straight):
     """Lightning logs an update after the hook in which it is saved."""
     saved = Checkpoints._save
@@ -191,6 +194,7 @@ def test_an_update_that_was_saved_but_not_logged_is_logged(monkeypatch, tmp_path
     assert runs.same_run(straight, tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [1, slow(2)])  # the second one is after the last update
 def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypatch, tmp_path, straight, call):
     run = crashed(monkeypatch, tmp_path / "run", checkpointing, "replace_by_copy", call, *SHORT)
@@ -252,6 +256,7 @@ def test_a_finished_run_is_left_alone(straight, capsys):
     assert (straight / "summary.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_every_validation_after_a_resumed_epoch_sees_all_batches(monkeypatch, tmp_path):
     """Lightning has validated a single batch after resuming in the middle of an epoch."""
     overrides = (*SHORT, "trainer.val_check_interval=2", "data.batch_tokens=300")

@@ -5,6 +5,7 @@ import re
 import pytest
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from marks import slow
 from omegaconf import OmegaConf
 from runs import CONF
 
@@ -101,7 +102,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("typed", WRONG)
+@pytest.mark.parametrize("typed", [slow(it) if it == "task=null,gigaword" else it for it in WRONG])  # a process
 def test_wrong_arguments_are_refused_with_their_key(capsys, typed):
     assert run_sweep(CONF, typed.split()) == 2
     said = capsys.readouterr().err

@@ -73,6 +73,7 @@ def test_a_run_does_not_take_part_in_the_slurm_job_of_the_sweep(tmp_path, monkey
     assert "A=b" in said and "SLURM_JOB_NAME=bash" in said and not any(it.startswith("SLURM_JOB_ID") for it in said)
 
 
+@pytest.mark.slow
 @needs_submitit
 def test_jobs_run_by_submitit(tmp_path):
     sweep(tmp_path, *SLURM, "dir=s", "x=1,2,3", "fails=1", "steps=4", "jobs=2")

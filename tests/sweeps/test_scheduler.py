@@ -131,6 +131,7 @@ def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path):
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *map(slow, range(1, 8))])
 def test_a_sweep_that_is_killed_again_and_again_runs_each_job_once(tmp_path, seed):
     """kill -9 of the sweep at random moments, also before it has started anything: the jobs that it leaves running are

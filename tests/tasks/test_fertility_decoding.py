@@ -20,6 +20,7 @@ def talker():
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalizer", ["softmax", "sparsemax"])
 @pytest.mark.parametrize("fertility", [0.3, 1.0])
 @pytest.mark.parametrize("beam_size", [1, 3])

@@ -97,6 +97,7 @@ def test_lead_is_eight_words_unless_told():
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("beam_size", [1, 3])
 @PLACEMENTS
 def test_headlines_keep_the_articles_order_and_do_not_depend_on_the_batch_size(placement, beam_size):

@@ -168,6 +168,7 @@ def moved(task, batch):
     return max(changed), max(others)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attention", ["softmax", "entmax", "fenchel"])
 def test_scores_do_not_depend_on_what_is_shown_at_another_masked_position(attention):
     layers = "model.encoder_layers=2"

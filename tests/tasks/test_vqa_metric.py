@@ -141,6 +141,7 @@ def test_what_is_no_result_file_is_refused(tmp_path, content, message):
         read_predictions(tmp_path / "r.json")
 
 
+@pytest.mark.slow
 def test_the_prior_of_the_question_types_on_the_real_files():
     if not REAL.is_dir():
         pytest.skip("no ../shared/data/vqa_v2_subset beside the repository")

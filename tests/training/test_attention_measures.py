@@ -69,6 +69,7 @@ def test_the_values_are_those_of_the_first_examples_without_dropout(tmp_path):
     assert all(math.isfinite(float(row["objective_both"])) for row in heads if row["layer"] == "encoder/0")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_the_tables_and_training_is_not_touched(tmp_path):
     typed = (*EVERY_2, "scheduler=constant", "task.validations=1")
     runs.tiny_run(tmp_path / "first", *typed, "task.max_steps=2", task="mlm")

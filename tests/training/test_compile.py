@@ -50,6 +50,7 @@ def assert_same_losses(plain: Path, compiled_run: Path, updates: int = 4) -> Non
             assert abs(found[step] - loss) <= rounding(torch.float32, depth=2 * updates, size=16) * abs(loss)
 
 
+@pytest.mark.slow
 def test_a_compiled_run_has_the_losses_names_and_files_of_an_uncompiled_one(tmp_path):
     plain, found = both(tmp_path, "attention=hnas", "model.dropout=0.1")
     assert_same_losses(plain, found)
@@ -81,6 +82,7 @@ def test_a_run_that_fails_records_them_too(tmp_path, monkeypatch):
     assert "cpu float32 8" in environment(tmp_path)["attention_kernels"]
 
 
+@pytest.mark.slow
 def test_beyond_the_limit_batches_run_uncompiled_with_one_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(compiled, "GRAPHS", 1)
     with caplog.at_level(logging.WARNING):
@@ -115,6 +117,7 @@ def test_the_number_of_graphs_does_not_grow_with_the_number_of_shapes(attention)
     assert counts[0] < counts[-1] <= 12 and counts[40] == counts[-1] and callback.breaks == 0
 
 
+@pytest.mark.slow
 def test_while_weights_are_observed_the_model_runs_uncompiled():
     model = build_model("hnas")
     callback = guarded(model)

@@ -27,6 +27,7 @@ def output(tmp_path_factory):
     return runs.command(door, "attention=hnas", "task=gigaword", *runs.tiny_overrides(), cwd=folder), folder
 
 
+@pytest.mark.slow
 def test_a_first_run_prints_nothing_of_libraries(output):
     ended, _ = output
     assert ended.returncode == 0

@@ -258,6 +258,7 @@ def test_the_bound_ends_the_run(monkeypatch, tmp_path):
     assert [report(tmp_path, step)["skipped"] for step in (2, 3, 5)] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_a_run_that_skips_nothing_equals_one_that_may_not_skip(tmp_path):
     for skip in (0, 3):
         runs.tiny_run(tmp_path / str(skip), *LONG, f"run.skip_updates={skip}")
@@ -278,6 +279,7 @@ def test_a_resumed_run_counts_on_and_equals_the_uninterrupted_one(monkeypatch, t
         runs.tiny_run(tmp_path / "bound", *LONG, "run.skip_updates=1", f"ckpt_path={first}/checkpoints/last.ckpt")
 
 
+@pytest.mark.slow
 def test_all_ranks_skip_together_if_one_of_them_fails(monkeypatch, tmp_path):
     original, latest = HeadlineModule.loss, {}
 
@@ -426,6 +428,7 @@ def test_a_spike_is_reported_once_with_its_step_and_examples(monkeypatch, tmp_pa
     assert runs.different_ends(tmp_path, tmp_path / "off") == []
 
 
+@pytest.mark.slow
 def test_a_resumed_run_remembers_the_losses_and_the_spike(monkeypatch, tmp_path, caplog):
     rise(monkeypatch, 30, 31)
     for stop, expected in ((26, 1), (30, 0)):
@@ -467,6 +470,7 @@ def stalls(caplog) -> list[str]:
     return [it.getMessage() for it in caplog.records if " for its data, while training" in it.getMessage()]
 
 
+@pytest.mark.slow
 def test_a_stalled_loader_is_reported_once_per_stall(monkeypatch, tmp_path, caplog):
     slow(monkeypatch, {1: 50.0, 4: 8.0, 5: 9.0, 9: 30.0, 11: 4.0})
     runs.tiny_run(tmp_path, *LONG)
@@ -595,6 +599,7 @@ def test_a_prefetch_factor_needs_workers():
     assert runs.tiny("data.prefetch_factor=4", "data.num_workers=1")["data"]["prefetch_factor"] == 4
 
 
+@pytest.mark.slow
 def test_workers_that_prefetch_resume_exactly(monkeypatch, tmp_path):
     overrides = (*LONG, "data.num_workers=1", "data.prefetch_factor=3")
     seen = []

@@ -337,6 +337,7 @@ def digests(run: Path) -> dict[str, str]:
 # several machines
 
 
+@pytest.mark.slow
 def test_processes_of_two_machines_share_one_run_folder(tmp_path):
     from attnorm.training.run_folder import claim_folder
 

@@ -108,6 +108,7 @@ def test_every_value_is_in_one_row_and_in_the_summary(tmp_path):
     assert {f"train/{name}" for name in NAMES} - {"train/padding_share"} == set(TIMING_COLUMNS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [(), slow(("trainer.accumulate_grad_batches=2",)), slow(("data.num_workers=1",))])
 def test_a_resumed_run_continues_the_mean_of_the_padding(monkeypatch, tmp_path, extra):
     runs.tiny_run(tmp_path / "whole", *LONG, *extra)

@@ -337,6 +337,7 @@ def tracked_run() -> Path:
     return folder
 
 
+@pytest.mark.slow
 @needs_wandb
 def test_wandb_gets_the_whole_configuration():
     recorded = {key: value for key, value in Wandb(tracked_run()).config.items() if not key.startswith("_wandb")}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import runs
 import torch
+from marks import slow
 from visual_builders import roughen
 
 from attnorm.cli import train as front
@@ -114,12 +115,12 @@ ARMS = [  # what is typed, the label, the layers that attend
     (("attention.fusion=dnas",), "dnas", {"fusion"}),
     (("attention.fusion=hnas",), "hnas", {"fusion"}),
     (("model.fusion=single",), "single", set()),
-    (("model.fusion=concat",), "concat", set()),
-    (("model.fusion=none",), "none", set()),
+    slow(("model.fusion=concat",), "concat", set()),
+    slow(("model.fusion=none",), "none", set()),
     (("model.question=transformer", "attention=dnas"), "dnas_encoder-dnas", {"fusion", "encoder/0"}),
-    (("model.question=transformer", "model.fusion=single"), "single_softmax", {"encoder/0"}),
+    slow(("model.question=transformer", "model.fusion=single"), "single_softmax", {"encoder/0"}),
     ((MCAN, "attention=hnas"), "hnas_encoder-hnas", {"fusion", "encoder/0", "guided/0", "guided/0/cross"}),
-    ((MCAN, "model.fusion=concat"), "concat_softmax", {"encoder/0", "guided/0", "guided/0/cross"}),
+    slow((MCAN, "model.fusion=concat"), "concat_softmax", {"encoder/0", "guided/0", "guided/0/cross"}),
     ((MCAN, "model.fusion=none", "attention=dnas"), "none_dnas", {"encoder/0"}),
 ]
 
@@ -160,6 +161,7 @@ def test_each_arm_has_a_folder_of_its_own(typed, label):
     assert cfg.hydra.run.dir.startswith(f"logs/vqa/{label}/")
 
 
+@pytest.mark.slow
 def test_arms_share_parameters_and_batches_bit_for_bit(monkeypatch, tmp_path):
     seen = {}
 

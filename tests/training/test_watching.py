@@ -198,6 +198,7 @@ def test_looks_are_by_updates_not_by_pieces(tmp_path):
     assert list(dict.fromkeys(step for step, *_ in table(tmp_path))) == [0, 2, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 3])
 def test_a_resumed_run_goes_on_with_the_table(monkeypatch, tmp_path, step):
     long = ("attention=hnas", "task.max_steps=6", "task.validations=1")
@@ -209,6 +210,7 @@ def test_a_resumed_run_goes_on_with_the_table(monkeypatch, tmp_path, step):
     assert [key[0] for key in table(tmp_path / "second")] == [0, 0, 2, 2, 4, 4, 6, 6]
 
 
+@pytest.mark.slow
 def test_the_last_step_is_recorded_and_nothing_twice_after_a_resume(tmp_path):
     typed = (
         "attention=hnas",

@@ -1,6 +1,6 @@
 """`attnorm attention`: heat maps and measures of the attention of one run, or of two next to each other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +20,7 @@ from attnorm.analysis.run import Run
 from attnorm.cli.evaluate import CheckpointName, configurations
 from attnorm.config.command import Command, read
 from attnorm.config.overrides import OVERRIDABLE
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import Problem
 from attnorm.schema import Text, WholeNumber
 from attnorm.tasks.seq2seq.base import Seq2SeqTask
 
@@ -100,16 +100,17 @@ def show_attention(arguments: list[str], conf: Path) -> None:
 
 def read_attention(arguments: Sequence[str]) -> Command[AttentionKeys]:
     """The arguments of the command. Raises ConfigError with every problem of them."""
-    command = read(arguments, AttentionKeys, "attnorm attention", OVERRIDABLE)
-    keys, problems = command.settings, []
-    if (keys.text is None) == (keys.example is None):
+    return read(arguments, AttentionKeys, "attnorm attention", OVERRIDABLE, check=key_problems)
+
+
+def key_problems(command: Command[AttentionKeys]) -> Iterator[Problem]:
+    """Keys that are missing or do not go together."""
+    keys = command.settings
+    if (keys.text is None) == (keys.example is None) and "example" not in command.wrong:
         given = "not both" if keys.text is not None else 'as in text="Police arrested two men."'
-        problems.append(Problem("text", f"either text or example must be given, {given}"))
+        yield Problem("text", f"either text or example must be given, {given}")
     if len(keys.folders) > 2:
-        problems.append(Problem("run", "at most two runs can be compared", keys.run))
-    if problems:
-        raise ConfigError(problems)
-    return command
+        yield Problem("run", "at most two runs can be compared", keys.run)
 
 
 def pictures_of_task(run: Run, keys: AttentionKeys, folder: Path) -> list[Path]:

@@ -1,16 +1,17 @@
 """`eval.py`: scores a run folder, or a file of predictions."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from attnorm import progress
-from attnorm.cli.score_predictions import METRICS, FileKeys, score_file
+from attnorm.cli.score_predictions import METRICS, FileKeys, file_problems, score_file
 from attnorm.config.command import Command, read
 from attnorm.config.overrides import OVERRIDABLE, changed
 from attnorm.config.resolve import resolve_recorded
 from attnorm.data.sources.base import Source
-from attnorm.errors import ConfigError
+from attnorm.errors import Problem
 from attnorm.parts import TARGET, names_of
 from attnorm.resolved import ResolvedConfig
 from attnorm.run.integrity import recorded_digest
@@ -44,16 +45,11 @@ def evaluate(arguments: list[str], conf: Path) -> None:
     """Scores a run on a split and writes eval_<split>.json, and what the model wrote, into its folder; or, with
     `metric`, a file of predictions."""
     progress.quiet_libraries()
-    command = read(arguments, EvalKeys, "attnorm eval", OVERRIDABLE)
+    command = read(arguments, EvalKeys, "attnorm eval", OVERRIDABLE, check=key_problems)
     keys = command.settings
     if keys.metric is not None:
-        return score_file(command, names_of(RunKeys))
-    metrics = f"metric={'|'.join(METRICS)}"
-    if keys.run is None:
-        raise ConfigError([f"run: must be given, as in run=<run folder>, or {metrics} with files to score"])
-    if others := [key for key in names_of(FileKeys) if key in command.typed]:
-        raise ConfigError([f"{key}: it is for {metrics}, which score a file, not a run" for key in others])
-    run, split = Path(keys.run), keys.split
+        return score_file(keys)
+    run, split = Path(str(keys.run)), keys.split
     trained, cfg = configurations(run, command, conf, (split,))
     tokenizer, model, step = open_run(run, cfg, keys.ckpt)
     task = task_of(cfg, run)
@@ -77,6 +73,19 @@ def evaluate(arguments: list[str], conf: Path) -> None:
     console.show_scores(scores, cfg.label)
     console.show_warnings(unbeaten(scores))
     progress.console.print(f"written to {', '.join([f'{run / name}.json', *written])}")
+
+
+def key_problems(command: Command[EvalKeys]) -> Iterator[Problem]:
+    """Keys that are missing, or not for what is scored: a run, or a file."""
+    if command.settings.metric is not None:
+        yield from file_problems(command, names_of(RunKeys))
+    elif "metric" not in command.wrong:
+        metrics = f"metric={'|'.join(METRICS)}"
+        if command.settings.run is None and "run" not in command.wrong:
+            yield Problem("run", f"must be given, as in run=<run folder>, or {metrics} with files to score")
+        else:
+            for key in (key for key in names_of(FileKeys) if key in command.typed):
+                yield Problem(key, f"it is for {metrics}, which score a file, not a run")
 
 
 def cleaner(trained: dict[str, Any], cfg: ResolvedConfig) -> Source:

@@ -46,8 +46,6 @@ def typed(settings: Mapping[str, object], group: str = "") -> Iterator[str]:
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from typed(value, f"{group}{key}.")
-        elif isinstance(value, (list, tuple)):
-            yield f"{group}{key}=[{','.join(map(in_yaml, value))}]"
         else:
             yield f"{group}{key}={in_yaml(value)}"
 

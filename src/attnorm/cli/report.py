@@ -2,14 +2,14 @@
 
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnorm.cli.errors import exit_code
-from attnorm.config.command import read
-from attnorm.errors import ConfigError, Problem, UserError
+from attnorm.config.command import Command, read
+from attnorm.errors import Problem, UserError
 from attnorm.progress import console
 from attnorm.schema import Count, Share, Text
 
@@ -62,16 +62,16 @@ def run_report(conf: Path, arguments: Sequence[str]) -> int:
 def read_report(arguments: Sequence[str]) -> ReportSettings:
     """Reads the arguments. What is no `key=value`, or exists, is a place. Raises ConfigError with every problem."""
     places = [it for it in arguments if is_place(it)]
-    command = read([it for it in arguments if it not in places], ReportSettings, "attnorm report")
-    settings = replace(command.settings, runs=(*places, *command.settings.runs))
-    problems = []
-    if "every" in command.typed and not settings.watch:
-        problems.append(Problem("every", "has no effect without watch=true", settings.every))
-    if not settings.runs:
-        problems.append(Problem("runs", "must be given, as in attnorm report <run folder> <run folder>"))
-    if problems:
-        raise ConfigError(problems)
-    return settings
+
+    def check(command: Command[ReportSettings]) -> Iterator[Problem]:
+        if "every" in command.typed - command.wrong and not {"watch"} & command.wrong and not command.settings.watch:
+            yield Problem("every", "has no effect without watch=true", command.settings.every)
+        if not (places or command.settings.runs or "runs" in command.wrong):
+            yield Problem("runs", "must be given, as in attnorm report <run folder> <run folder>")
+
+    typed = [it for it in arguments if it not in places]
+    settings = read(typed, ReportSettings, "attnorm report", check=check).settings
+    return replace(settings, runs=(*places, *settings.runs))
 
 
 def is_place(argument: str) -> bool:

@@ -1,6 +1,6 @@
 """`eval.py metric=...`: a file of predictions, by anyone, scored by the official rules."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from attnorm import progress
 from attnorm.config.command import Command
 from attnorm.data.sources.vqa_v2 import joined, read_questions
-from attnorm.errors import ConfigError, DataError
+from attnorm.errors import DataError, Problem
 from attnorm.parts import names_of
 from attnorm.schema import Number, Text
 from attnorm.tasks.headlines import rouge
@@ -99,25 +99,30 @@ METRICS = {
 }
 
 
-def score_file(command: Command[Any], of_runs: Sequence[str]) -> None:
-    """Scores predictions in a file against the official references. of_runs: the keys that only a run has."""
+def file_problems(command: Command[Any], of_runs: Sequence[str]) -> Iterator[Problem]:
+    """What keys about files are missing, not read, or do not go together. of_runs: the keys that only a run has."""
     keys: FileKeys = command.settings
     metric = METRICS[str(keys.metric)]
-    problems = [f"{key}: metric scores a file, not a run; type one of them" for key in of_runs if key in command.typed]
-    problems += [f"{key}: a file has no run to change" for key, _ in command.changes]
-    unread = [key for key in names_of(FileKeys) if key in command.typed - {"metric", *metric.reads}]
-    problems += [f"{key}: metric={keys.metric} does not read it" for key in unread]
+    for key in (key for key in of_runs if key in command.typed):
+        yield Problem(key, "metric scores a file, not a run; type one of them")
+    for key, _ in command.changes:
+        yield Problem(key, "a file has no run to change")
+    for key in (key for key in names_of(FileKeys) if key in command.typed - {"metric", *metric.reads}):
+        yield Problem(key, f"metric={keys.metric} does not read it")
     if keys.references and len(keys.references) > 1 and not metric.several:
-        problems.append(f"references=[{','.join(keys.references)}]: metric={keys.metric} reads one file")
-    for key in (key for key in FILES if key in metric.reads):
+        yield Problem("references", f"metric={keys.metric} reads one file", keys.references)
+    for key in (key for key in FILES if key in {*metric.reads} - command.wrong):
         value = getattr(keys, key)
         if not value and key in NEEDED:
-            problems.append(f"{key}: must be given, as in {key}=<file>")
-        paths = value if isinstance(value, tuple) else [value] if value else []
-        problems += [f"{key}={path}: no such file" for path in paths if not Path(path).is_file()]
-    if "null_threshold" in command.typed & {*metric.reads} and keys.null_odds is None:
+            yield Problem(key, f"must be given, as in {key}=<file>")
+        for path in value if isinstance(value, tuple) else [value] if value else []:
+            if not Path(path).is_file():
+                yield Problem(key, "no such file", path)
+    if "null_threshold" in command.typed & {*metric.reads} - command.wrong and keys.null_odds is None:
         message = "it says which null_odds are too high; type null_odds=<file> too"
-        problems.append(f"null_threshold={keys.null_threshold}: {message}")
-    if problems:
-        raise ConfigError(problems)
-    console.show_scores(metric.score(keys), str(keys.metric))
+        yield Problem("null_threshold", message, keys.null_threshold)
+
+
+def score_file(keys: FileKeys) -> None:
+    """Scores predictions in a file against the official references."""
+    console.show_scores(METRICS[str(keys.metric)].score(keys), str(keys.metric))

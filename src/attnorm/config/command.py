@@ -10,7 +10,7 @@ Their annotations say which values are allowed. Arguments with other keys change
 command can do that.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin
@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from attnorm.config.arguments import readable
 from attnorm.errors import ConfigError, Problem, key_of
 from attnorm.imports import nearest
-from attnorm.schema import EMPTY, build, convert, option_problems, parameters
+from attnorm.schema import EMPTY, build, convert, option_problems, parameters, value_problems
 
 Keys = TypeVar("Keys")
 
@@ -32,11 +32,13 @@ class Command(Generic[Keys]):
 
     settings: the keys of the command. typed: the names of those that were given.
     changes:  changes to the configuration of a run, as pairs of a key and a value.
+    wrong:    the keys whose values are not allowed; `settings` has their defaults. Only `check` of `read` sees any.
     """
 
     settings: Keys
     typed: frozenset[str]
     changes: tuple[tuple[str, Any], ...]
+    wrong: frozenset[str] = frozenset()
 
 
 def read(
@@ -45,6 +47,7 @@ def read(
     owner: str,
     groups: Collection[str] = (),
     known: Sequence[str] = (),
+    check: Callable[[Command[Keys]], Iterable[str]] = lambda command: (),
 ) -> Command[Keys]:
     """Reads the arguments of a command. Raises ConfigError with every problem.
 
@@ -52,6 +55,7 @@ def read(
     owner:  the name of the command, for messages.
     groups: names of groups that can be changed; keys with a dot then belong to the configuration of a run.
     known:  problems of the command line that are known already; they are raised together with the others.
+    check:  finds the problems of keys that do not go together. What it says of a key replaces what its value is told.
     """
     own = {name: parameter.annotation for name, parameter in parameters(keys).items()}
     problems = [
@@ -66,6 +70,8 @@ def read(
         key, _, text = argument.partition("=")
         key = key.lstrip("+")
         if key in own and is_text(own[key]):
+            if text[:1] + text[-1:] in ("[]", "{}") and value_problems(key, "", own[key]):  # a name, not any text
+                problems.append(Problem(key, "expected a single value", text))
             values[key] = unquoted(text)
             typed.add(key)
             continue
@@ -75,10 +81,12 @@ def read(
         if override.is_sweep_override():
             expected = "expected a single value" if key in own else "one value at a time here"
             as_list = f"type several values as a list, {key}=[{text}]"
-            problems.append(Problem(key, as_list if key in own and is_list(own[key]) else expected, text))
+            problems.append(Problem(key, as_list if key in own and member_of(own[key]) else expected, text))
         elif group in own and (get_origin(own[group]) is dict) != bool(name):
             expected = "a single value" if name else f"{key}.<name>=<value>"
             problems.append(Problem(key, f"expected {expected}", text))
+        elif key in own and isinstance(value, (list, dict)) and not member_of(own[key]):
+            problems.append(Problem(key, "expected a single value", text))
         elif name and group in own:
             values[group] = {**values.get(group, {}), name: value}
             typed.add(group)
@@ -91,13 +99,24 @@ def read(
             problems.append(cannot_be_set(key, [*own, *groups]))
         else:
             problems += [it for it in option_problems("", keys, {key: value}, owner=owner) if it.key == key]
-    needed = [name for name, parameter in parameters(keys).items() if parameter.default is EMPTY]
-    values = {key: value for key, value in values.items() if key not in needed or value not in (None, "")}
+    needed = {name for name, parameter in parameters(keys).items() if parameter.default is EMPTY}
+    for key, value in values.items():
+        if value == "" and value_problems(key, value, own[key]):
+            problems.append(Problem(key, f"must be given, as in {key}=<value>"))
+        elif isinstance(value, list):
+            problems += [it for member in value for it in value_problems(key, member, member_of(own[key]))]
+    values = {key: value for key, value in values.items() if key not in needed or value is not None}
     reported = set(map(key_of, problems))
     problems += [it for it in option_problems("", keys, values) if it.key not in reported]
+    wrong = frozenset(map(key_of, problems)) & own.keys()
+    if not wrong & needed:
+        right = {key: value for key, value in values.items() if key not in wrong}
+        command = Command(build("", keys, right), frozenset(typed), tuple(changes), wrong)
+        found = list(check(command))
+        problems = [it for it in problems if key_of(it) not in {*map(key_of, found)} - {""}] + found
     if problems:
         raise ConfigError(problems)
-    return Command(build("", keys, values), frozenset(typed), tuple(changes))
+    return command
 
 
 def is_text(annotation: Any) -> bool:
@@ -106,9 +125,9 @@ def is_text(annotation: Any) -> bool:
     return str in kinds and {*kinds} <= {str, type(None)}
 
 
-def is_list(annotation: Any) -> bool:
-    """Whether an annotation allows a list."""
-    return any(get_origin(it) in (tuple, list) for it in alternatives(annotation))
+def member_of(annotation: Any) -> Any:
+    """What an annotation allows as a member of a list; None if it allows no list."""
+    return next((get_args(it)[0] for it in alternatives(annotation) if get_origin(it) in (tuple, list)), None)
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:
@@ -125,7 +144,10 @@ def unquoted(text: str) -> str | None:
 
 
 def fitting(value: Any, text: str, annotation: Any) -> Any:
-    """The value, or else the text that was typed, or a list of one of them, if the annotation allows that."""
+    """The value, or else the text that was typed, or a list of one of them, if the annotation allows that.
+
+    One of no kind that is allowed is a member of a list, where the annotation says so.
+    """
     texts = list(map(str, value)) if isinstance(value, list) else text
     for candidate in (value, texts, [value], [texts]) if value is not None else ():
         try:
@@ -133,7 +155,7 @@ def fitting(value: Any, text: str, annotation: Any) -> Any:
         except ValidationError:
             continue
         return candidate
-    return value
+    return value if value is None or isinstance(value, list) or member_of(annotation) is None else [value]
 
 
 def cannot_be_set(key: str, allowed: Sequence[str]) -> Problem:

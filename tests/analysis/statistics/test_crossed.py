@@ -72,6 +72,7 @@ def test_the_interval_for_both_adds_the_variance_of_examples_without_the_noise()
     assert found.new_seeds_and_examples.low < found.new_seeds.low < found.estimate == pytest.approx(d.mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("groups", [None, UNEQUAL * 5])
 @pytest.mark.parametrize("shift", [0.0, 0.1, 0.5, 3.0, 1e4])
 @pytest.mark.parametrize("seeds", [3, 10, 200])

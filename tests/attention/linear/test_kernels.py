@@ -137,6 +137,7 @@ def gradients_of(attend, dtype=torch.float64):
 # ------------------------------------------------------------------------------------------------------- the fallback
 
 
+@pytest.mark.long
 @pytest.mark.numerical
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("chunk", [1, 1000, 2**19])
@@ -233,6 +234,7 @@ def test_a_kernel_that_fails_with_a_causal_mask_alone_is_replaced_there_alone(br
     assert outcomes["cpu float32 8"]["kernel"] == "broken" and outcomes["cpu float32 8 causal"]["kernel"] == "blockwise"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_kernel_is_replaced_and_reported_once(broken, dtype, monkeypatch, caplog):
@@ -400,6 +402,7 @@ def operator_inputs(dtype, with_bias, bias_needs_grad, n_queries, n_keys, contig
     return vectors(n_queries, 1), vectors(n_keys, 2), vectors(n_keys, 3), bias
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, slow(torch.float64), slow(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("bias", ["no bias", slow("bias"), "bias with gradient"])
 def test_torch_finds_no_fault_with_the_operators(dtype, bias):
@@ -425,6 +428,7 @@ def test_torch_finds_no_fault_with_the_operators(dtype, bias):
                 torch.library.opcheck(operator, arguments, **tolerance)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["softmax", "causal softmax", "dnas", "hnas", "sinkhorn"])
 def test_compiled_code_is_captured_whole_and_differentiates_the_same(name):
     """A graph without a break, with the operators in it; the bias and its gradient included."""
