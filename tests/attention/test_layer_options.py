@@ -558,6 +558,7 @@ def test_the_measures_of_a_differential_layer_are_those_of_layers_with_the_queri
         plain.load_state_dict(shared | {"query.weight": query.weight, "query.bias": query.bias})
         with record(plain) as records:
             plain(x, x)
-        expected = records[""].of_heads()
-        of_map = {name: values[:, number::2] for name, values in found.items()}
-        assert_close(of_map, expected, rtol=1e-5, atol=1e-7)  # objective_both is the result of an iteration
+        for name, expected in records[""].of_heads().items():
+            if name != "objective_both":  # an iteration that ends once all examples and maps have converged
+                with case(name):
+                    assert_close(found[name][:, number::2], expected, **TIGHT)
