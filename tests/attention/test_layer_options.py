@@ -20,6 +20,7 @@ from attnorm.attention.multihead import Cache
 from attnorm.attention.normalizers.base import add_log_prior, masked_scores, softmax_over_keys, upcast
 from attnorm.attention.tables import SMALL
 from attnorm.models.initialize import initialize
+from attnorm.models.recording import record
 
 pytestmark = pytest.mark.numerical
 
@@ -545,3 +546,19 @@ def test_a_layer_has_options_only_if_a_table_has_its_site():
         MultiHeadAttention(STATES, HEADS, build_normalizer("softmax"), build_scorer("dot")).options, type(None)
     )
     assert isinstance(make_layer(laser=True).options, LayerOptions)
+
+
+def test_the_measures_of_a_differential_layer_are_those_of_layers_with_the_queries_of_one_map():
+    layer, plain, x = make_layer(differential=True), make_layer(), randn(BATCH, LENGTH, STATES, seed=20)
+    with record(layer) as records:
+        layer(x, x)
+    found = records[""].of_heads()
+    shared = {name: value for name, value in layer.state_dict().items() if name in plain.state_dict()}
+    for number, query in enumerate((layer.query, layer.options.differential.query)):
+        plain.load_state_dict(shared | {"query.weight": query.weight, "query.bias": query.bias})
+        with record(plain) as records:
+            plain(x, x)
+        for name, expected in records[""].of_heads().items():
+            if name != "objective_both":  # an iteration that ends once all examples and maps have converged
+                with case(name):
+                    assert_close(found[name][:, number::2], expected, **TIGHT)

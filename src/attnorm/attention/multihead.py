@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -192,7 +191,10 @@ class MultiHeadAttention(nn.Module):
             q, k = self.scorer.project(q, k, *(mask,) if self.scorer.needs_mask else ())
             if dropout == 0 and self.observer is None and self.bank is None and not stepping:
                 own = {} if features is None else {"features": features}
-                attend = partial(self.normalizer.attend, mask=mask, log_prior=log_prior, scale=scale, **own)
+
+                def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                    return self.normalizer.attend(q, k, v, mask, log_prior=log_prior, scale=scale, **own)
+
                 return attend(q, k, v) if self.options is None else self.options.attend(attend, q, k, v)
             scores = dot_scores(q, k, scale)
         else:

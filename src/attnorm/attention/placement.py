@@ -25,7 +25,8 @@ def placement_problems(tables: "AttentionTables") -> Iterator[str]:
         priors = attention["prior"].get(site, [])
         if priors and {*names} == {"none"}:
             yield f"attention.prior.{site}=[{','.join(priors)}]: has no effect, because attention.{site}=none"
-        yield from learned_alphas(tables, site, names)
+        if site in attention["scorer"]:
+            yield from learned_alphas(tables, site, names)
 
 
 def fixed_problems(tables: "AttentionTables", site: str, names: list[str]) -> Iterator[str]:
@@ -50,7 +51,7 @@ def fixed_problems(tables: "AttentionTables", site: str, names: list[str]) -> It
 
 def learned_alphas(tables: "AttentionTables", site: str, names: list[str]) -> Iterator[str]:
     """A learned alpha beside a normalizer whose formula contains alpha as one fixed number."""
-    scorer = tables.attention["scorer"].get(site, "scaled_dot")
+    scorer = tables.attention["scorer"][site]
     try:
         learns = tables.build("scorer", scorer).learns_alpha
     except ValueError:
@@ -67,6 +68,8 @@ def learned_alphas(tables: "AttentionTables", site: str, names: list[str]) -> It
 def option_problems(tables: "AttentionTables") -> Iterator[str]:
     """Options of a layer that cannot be built, or that are not defined for the normalizers of their site."""
     attention = tables.attention
+    if not any(map(attention.__getitem__, LAYER_OPTIONS)):
+        return
     for site, value in tables.at_sites.items():
         names = list(dict.fromkeys(normalizers_of(value)))
         chosen = {table: attention[table][site] for table in LAYER_OPTIONS if attention[table].get(site)}

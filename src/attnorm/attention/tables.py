@@ -150,7 +150,8 @@ class AttentionTables:
             tables["prior"][site] = attention["prior"].get(site, [])
             tables["scorer"][site] = attention["scorer"].get(site, "scaled_dot")
         for table in ("bank", *LAYER_OPTIONS):
-            if chosen := {site: attention[table][site] for site in self.sites if attention[table].get(site)}:
+            of_table = attention[table]
+            if of_table and (chosen := {site: of_table[site] for site in self.sites if of_table.get(site)}):
                 tables[table] = chosen
         used = names_in(tables)
         tables["options"] = {name: options for name, options in attention["options"].items() if name in used}

@@ -105,9 +105,11 @@ def no_own_value(tables: AttentionTables, settings: Mapping[str, Any], model: An
 
     A model declares its sites of self-attention in `self_sites`, or returns them from `self_sites_of`.
     """
+    if "exclusive" not in tables.resolved:
+        return
     of_settings = getattr(model, "self_sites_of", lambda _: getattr(model, "self_sites", ()))
     allowed = [site for site in tables.sites if site in of_settings(all_options(settings, model))]
-    for site in tables.resolved.get("exclusive", {}):
+    for site in tables.resolved["exclusive"]:
         if site not in allowed:
             instead = f"; allowed at {', '.join(allowed)}" if allowed else ""
             yield (
