@@ -33,7 +33,7 @@ from attnorm.tasks.causal_lm.features import (
 )
 from attnorm.tasks.causal_lm.scores import BANDS, BitsPerByte
 from attnorm.tasks.module import Loss, TaskModule, sums_per_row
-from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.results import CorpusMetric, Predictions, Results
 from attnorm.tasks.task import Task, TaskConfig, Tokens
 
 SHOWN_ROWS, SHOWN_TOKENS = 5, 24  # samples show the first tokens of the first documents
@@ -48,6 +48,8 @@ class LanguageModule(TaskModule):
     """
 
     counters = ("loss", "tokens", "bytes", *(f"{name}_{end}x" for end in BANDS for name in ("loss", "tokens")))
+
+    model: Any  # with the interface "causal_lm"
 
     def __init__(self, model: Any, tokenizer: Tokenizer, length: int):
         super().__init__(model, tokenizer)
@@ -80,7 +82,12 @@ class LanguageModule(TaskModule):
                 self.samples.append(dict(zip(("text", "predicted"), decoded, strict=True)))
         if self.keep_examples:
             reference, output = zip(*firsts, strict=True)
-            columns = {"loss_sum": loss_sum, "n_tokens": n_tokens, "reference": reference, "output": output}
+            columns: dict[str, Any] = {
+                "loss_sum": loss_sum,
+                "n_tokens": n_tokens,
+                "reference": reference,
+                "output": output,
+            }
             self.record(batch["rows"], **columns, **self._bands(batch))
 
     def _bands(self, batch: dict[str, Tensor]) -> dict[str, list[float]]:
@@ -216,7 +223,7 @@ class CausalLMTask(Task):
             return np.bincount(documents, np.asarray(values, np.float64), size).tolist()
 
         statistics: dict[str, list] = {"bytes": list(map(int, summed(split.rows["bytes"])))}
-        metrics = {"bits_per_byte": BitsPerByte}
+        metrics: dict[str, type[CorpusMetric]] = {"bits_per_byte": BitsPerByte}
         for name in [name for name in examples if name.startswith("loss_sum_")]:
             end, values = int(name.removeprefix("loss_sum_").removesuffix("x")), np.asarray(examples[name])
             known, width = np.isfinite(values), self.length * (end - end // 2)
@@ -238,7 +245,7 @@ class CausalLMTask(Task):
     def samples(self, model: Any, split: Split) -> list[dict[str, str]]:
         """Continuations of the first tokens of the first documents."""
         texts = list(split.texts[:SHOWN_ROWS]["text"])
-        length = min(SHOWN_TOKENS, (model.longest or math.inf) // 2)
+        length = SHOWN_TOKENS if model.longest is None else min(SHOWN_TOKENS, model.longest // 2)
         prompts = [split.tokenizer.decode(ids[:length]) for ids in split.tokenizer.encode(texts)]
         written = self.generate(model, split.tokenizer, prompts)
         return [{"prompt": prompt, "continuation": text} for prompt, text in zip(prompts, written, strict=True)]
