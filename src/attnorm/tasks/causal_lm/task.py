@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attnorm.data.preprocess import Split
@@ -31,89 +30,10 @@ from attnorm.tasks.causal_lm.features import (
     PackedDocuments,
     WindowCollator,
 )
+from attnorm.tasks.causal_lm.module import SHOWN_ROWS, SHOWN_TOKENS, LanguageModule
 from attnorm.tasks.causal_lm.scores import BANDS, BitsPerByte
-from attnorm.tasks.module import Loss, TaskModule, sums_per_row
-from attnorm.tasks.results import Predictions, Results
+from attnorm.tasks.results import CorpusMetric, Predictions, Results
 from attnorm.tasks.task import Task, TaskConfig, Tokens
-
-SHOWN_ROWS, SHOWN_TOKENS = 5, 24  # samples show the first tokens of the first documents
-
-
-class LanguageModule(TaskModule):
-    """Cross-entropy of the next token. Validation reports loss, perplexity and bits per byte.
-
-    The final evaluation also reports the loss by position, in one pass over windows of `WINDOW` training lengths.
-
-    length: the number of tokens of the longest piece in training.
-    """
-
-    counters = ("loss", "tokens", "bytes", *(f"{name}_{end}x" for end in BANDS for name in ("loss", "tokens")))
-
-    def __init__(self, model: Any, tokenizer: Tokenizer, length: int):
-        super().__init__(model, tokenizer)
-        self.length = length
-
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Scores of the next token at the real positions only, (K, V)."""
-        return self.model(batch["ids"], batch["segments"])[batch["segments"] > 0]
-
-    def loss(self, batch: dict[str, Tensor]) -> Loss:
-        return Loss(F.cross_entropy(self(batch).float(), batch["labels"], reduction="sum"), len(batch["labels"]))
-
-    def tokens(self, batch: dict[str, Tensor]) -> Tensor:
-        return (batch["segments"] > 0).sum()
-
-    def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
-        scores, labels, real = self(batch).float(), batch["labels"], batch["segments"] > 0
-        losses, guesses = F.cross_entropy(scores, labels, reduction="none"), scores.argmax(-1)
-        windows, n_bytes = batch["window"].cpu(), batch["bytes"].cpu()
-        zeros = torch.zeros(len(n_bytes), dtype=torch.float64)
-        loss_sum = zeros.index_add(0, windows, sums_per_row(losses, real))
-        n_tokens = zeros.index_add(0, windows, real.sum(1).cpu().double()).long()
-        self.add(loss=loss_sum.sum().item(), tokens=len(labels), bytes=n_bytes.sum().item())
-        sizes = n_tokens.tolist()
-        firsts = [(it[:SHOWN_TOKENS].tolist(), guess[:SHOWN_TOKENS].tolist()) for it, guess in
-                  zip(labels.split(sizes), guesses.split(sizes), strict=True)]  # fmt: skip
-        for row, (text, predicted) in zip(batch["rows"].tolist(), firsts, strict=True):
-            if row < SHOWN_ROWS:
-                decoded = map(self.tokenizer.decode, (text, predicted))
-                self.samples.append(dict(zip(("text", "predicted"), decoded, strict=True)))
-        if self.keep_examples:
-            reference, output = zip(*firsts, strict=True)
-            columns = {"loss_sum": loss_sum, "n_tokens": n_tokens, "reference": reference, "output": output}
-            self.record(batch["rows"], **columns, **self._bands(batch))
-
-    def _bands(self, batch: dict[str, Tensor]) -> dict[str, list[float]]:
-        """The sum of the losses in each band of positions, by column; NaN for windows that are not whole.
-
-        A model without positions beyond the training length only has the first band.
-        """
-        ends = [end for end in BANDS if self.model.longest is None or end * self.length <= self.model.longest]
-        sums = torch.full((len(ends), len(batch["bytes"])), torch.nan, dtype=torch.float64)
-        if len(batch["whole"]):
-            last = ends[-1] * self.length
-            scores = self.model(batch["whole_ids"][:, :last]).float()
-            losses = F.cross_entropy(scores.transpose(1, 2), batch["whole_labels"][:, :last], reduction="none").double()
-            for number, end in enumerate(ends):
-                start = ends[number - 1] * self.length if number else 0
-                sums[number, batch["whole"].cpu()] = losses[:, start : end * self.length].sum(1).cpu()
-                size = (end * self.length - start) * len(losses)
-                self.add(**{f"loss_{end}x": sums[number].nansum().item(), f"tokens_{end}x": size})
-        return {f"loss_sum_{end}x": of_band.tolist() for end, of_band in zip(ends, sums, strict=True)}
-
-    def metrics(self) -> dict[str, float]:
-        """loss (nats per token), perplexity, bits per byte, and loss_1x, ..., the loss by position, if measured."""
-        loss = self.sums["loss"] / self.sums["tokens"]
-        found = {
-            "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
-            "bits_per_byte": self.sums["loss"] / self.sums["bytes"] / math.log(2),
-        }
-        bands = {f"loss_{end}x": (self.sums[f"loss_{end}x"], self.sums[f"tokens_{end}x"]) for end in BANDS}
-        return found | {name: total / tokens for name, (total, tokens) in bands.items() if tokens}
-
-    def format_line(self, metrics: dict[str, float]) -> str:
-        return f"perplexity {metrics['perplexity']:,.1f}  bits per byte {metrics['bits_per_byte']:.3f}"
 
 
 class CausalLMTask(Task):
@@ -216,7 +136,7 @@ class CausalLMTask(Task):
             return np.bincount(documents, np.asarray(values, np.float64), size).tolist()
 
         statistics: dict[str, list] = {"bytes": list(map(int, summed(split.rows["bytes"])))}
-        metrics = {"bits_per_byte": BitsPerByte}
+        metrics: dict[str, type[CorpusMetric]] = {"bits_per_byte": BitsPerByte}
         for name in [name for name in examples if name.startswith("loss_sum_")]:
             end, values = int(name.removeprefix("loss_sum_").removesuffix("x")), np.asarray(examples[name])
             known, width = np.isfinite(values), self.length * (end - end // 2)
@@ -238,7 +158,7 @@ class CausalLMTask(Task):
     def samples(self, model: Any, split: Split) -> list[dict[str, str]]:
         """Continuations of the first tokens of the first documents."""
         texts = list(split.texts[:SHOWN_ROWS]["text"])
-        length = min(SHOWN_TOKENS, (model.longest or math.inf) // 2)
+        length = SHOWN_TOKENS if model.longest is None else min(SHOWN_TOKENS, model.longest // 2)
         prompts = [split.tokenizer.decode(ids[:length]) for ids in split.tokenizer.encode(texts)]
         written = self.generate(model, split.tokenizer, prompts)
         return [{"prompt": prompt, "continuation": text} for prompt, text in zip(prompts, written, strict=True)]
