@@ -28,17 +28,25 @@ from attnorm.attention.testing.report import Failure
 
 pytestmark = pytest.mark.numerical
 
-OPTIONS = {"fusedmax": {"lam": 0.3}, "constrained_softmax": {"upper": 0.5}, "constrained_sparsemax": {"upper": 0.5}}
+SIZES = {"heads": 2, "state_width": 8}
+OPTIONS = {
+    "forgetting": SIZES,
+    "asentmax": SIZES,
+    "fusedmax": {"lam": 0.3},
+    "constrained_softmax": {"upper": 0.5},
+    "constrained_sparsemax": {"upper": 0.5},
+}
 MORE = [  # other options than the defaults
     ("hnas", {"start": 0.3, "per": "head", "heads": 2}),
     ("hnas", {"start": 1.0, "form": "clamp"}),
     ("sinkhorn", {"n_iters": 1}),
     ("fenchel", {"order": 1}),
     ("constrained_softmax", {"upper": 0.3}),
+    ("mix", {"members": ["forgetting", "selective", "softmax"], **SIZES}),
 ]
 SLOW = [  # 3 seconds and more
     ("fenchel", {"order": "exact"}),
-    ("entmax", {"alpha": 1.3}),
+    ("entmax", {"alpha": 1.3, "learn": "head", "heads": 2}),
     ("constrained_softmax", {"upper": 0.5}),
     ("mix", {}),
     ("continuous", {}),
