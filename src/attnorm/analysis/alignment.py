@@ -47,7 +47,7 @@ def alignment(run: Run, text: str) -> Alignment:
     inputs, tokens = run.attended(text)
     with task.while_decoding(run.model):
         layers = read(run.name, text, run.model, inputs, tokens).layers
-    weights = torch.stack([it.weights.mean(0) for label, it in layers.items() if label.endswith("cross")]).mean(0)
+    weights = torch.stack([layer.weights.mean(0) for label, layer in layers.items() if label.endswith("cross")]).mean(0)
     source, target = (ids[0].tolist() for ids in inputs)
     of_source, of_target = word_numbers(run, source), word_numbers(run, [*target[1:], run.tokenizer.eos_id])
     rows, columns = one_hot(of_target), one_hot(of_source)
@@ -92,16 +92,16 @@ def draw_alignments(run: Run, texts: Sequence[str]) -> "FigureSet":
 
     drawn = FigureSet()
     for number, text in enumerate(texts):
-        found = alignment(run, text)
-        width, height = panel_size([found])
+        aligned = alignment(run, text)
+        width, height = panel_size([aligned])
         figure = Figure(figsize=(max(4.0, 1.6 * width + 1.2), max(3.0, 1.6 * height + 1.0)), layout="constrained")
         axes = figure.subplots()
-        image = heat_map(axes, found, 0, colours([found.weights]), run.name)
+        image = heat_map(axes, aligned, 0, colours([aligned.weights]), run.name)
         add_scale(figure, image, axes)
         axes.set_xticks(
-            range(len(found.keys)),
-            [f"{word}\n{mass:.1f}" for word, mass in zip(found.keys, found.coverage.tolist(), strict=True)],
-            rotation=0 if len(found.keys) <= 8 else 90,
+            range(len(aligned.keys)),
+            [f"{word}\n{mass:.1f}" for word, mass in zip(aligned.keys, aligned.coverage.tolist(), strict=True)],
+            rotation=0 if len(aligned.keys) <= 8 else 90,
         )
         axes.set(xlabel="source word, and its coverage", ylabel="target word")
         drawn[f"alignment_{number}"] = figure

@@ -116,34 +116,38 @@ class Arm:
         return self.runs[0].task
 
 
-def find_runs(places: Iterable[str | Path]) -> list[TrainedRun]:
+def find_runs(paths: Iterable[str | Path]) -> list[TrainedRun]:
     """The runs in some places: run folders, folders with runs below them, such as that of a sweep, or patterns.
 
     Raises RunError for a place without runs, and for a run folder whose config.yaml cannot be read.
     """
     folders: dict[Path, None] = {}
-    for place in places:
-        found = run_folders(place)
+    for path in paths:
+        found = run_folders(path)
         if not found:
-            raise RunError(f"{place}: no run folder there; a run folder has a {FILE}")
+            raise RunError(f"{path}: no run folder there; a run folder has a {FILE}")
         folders |= dict.fromkeys(found)
     return [read_folder(folder) for folder in folders]
 
 
 def run_folders(place: str | Path) -> list[Path]:
     """The run folders in one place."""
-    found: list[Path] = []
+    folders: list[Path] = []
     for root in expanded(place):
         if any((root / name).is_file() for name in (FILE, EVENTS)):
             opened(root)  # the report is written there, too
         configs = [root / FILE] if (root / FILE).is_file() else sorted(root.rglob(FILE))
-        found += [path.parent for path in configs if path.lstat().st_size]
-    return found
+        folders += [path.parent for path in configs if path.lstat().st_size]
+    return folders
 
 
-def expanded(place: str | Path) -> list[Path]:
+def expanded(pattern: str | Path) -> list[Path]:
     """The paths that a pattern matches, or the place itself if it is not a pattern."""
-    return [Path(path) for path in sorted(glob(str(place), recursive=True))] if has_magic(str(place)) else [Path(place)]
+    return (
+        [Path(path) for path in sorted(glob(str(pattern), recursive=True))]
+        if has_magic(str(pattern))
+        else [Path(pattern)]
+    )
 
 
 def read_folder(folder: Path) -> TrainedRun:
@@ -154,10 +158,10 @@ def read_folder(folder: Path) -> TrainedRun:
     return TrainedRun(folder, config, state, summary)
 
 
-def waiting_jobs(places: Iterable[str | Path]) -> list[str]:
+def waiting_jobs(paths: Iterable[str | Path]) -> list[str]:
     """The labels of the jobs that a sweep in one of these places has not started yet."""
     labels = []
-    for root in (path for place in places for path in expanded(place)):
+    for root in (path for each in paths for path in expanded(each)):
         for path in sorted(root.rglob(EVENTS)):
             journal = Journal(opened(path.parent))
             for it in journal.added():
@@ -205,7 +209,7 @@ def labels_of(arms: Sequence[TrainedRun]) -> list[str]:
         labels.append(f"{arm.attention} ({', '.join(told)})" if told else arm.attention)
     names = [(arm.task, label) for arm, label in zip(arms, labels, strict=True)]
     # classes of one name in different modules look alike
-    numbers = [f" [{names[:place].count(it) + 1}]" if names.count(it) > 1 else "" for place, it in enumerate(names)]
+    numbers = [f" [{names[:n].count(name) + 1}]" if names.count(name) > 1 else "" for n, name in enumerate(names)]
     return [label + number for label, number in zip(labels, numbers, strict=True)]
 
 

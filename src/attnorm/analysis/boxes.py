@@ -45,8 +45,8 @@ def draw_boxes(run: Run, rows: list[int]) -> "FigureSet":
     device = next(model.parameters()).device
     batch = {name: tensor.to(device) for name, tensor in task.collator(split)[MicroBatch(rows, len(rows))].items()}
     ids, views = batch["ids"], views_of(batch)
-    places = [geometry for *_, geometry in views if geometry is not None]
-    if len(places) < len(views):
+    geometries = [geometry for *_, geometry in views if geometry is not None]
+    if len(geometries) < len(views):
         raise ValueError(f"{run.folder}: its data has no box positions")
     sizes = [present.shape[1] for _, present, _ in views]
     over_boxes, fusion = model.attention_over_boxes(ids, views)
@@ -55,13 +55,13 @@ def draw_boxes(run: Run, rows: list[int]) -> "FigureSet":
     with torch.no_grad():
         answers = [task.answers().texts[number] for number in model(ids, views).argmax(-1).tolist()]
     drawn = FigureSet()
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         text = split.texts[row]
         panels = [
-            (name, geometry[place][present[place]].cpu(), share[place][present[place]].cpu())
-            for name, (_, present, _), geometry, share in zip(names, views, places, shares, strict=False)
+            (name, geometry[index][present[index]].cpu(), share[index][present[index]].cpu())
+            for name, (_, present, _), geometry, share in zip(names, views, geometries, shares, strict=False)
         ]
-        title = f"{text['question']}\ngiven: {answers[place]}; annotators: {tally(json.loads(text['answers']))}"
+        title = f"{text['question']}\ngiven: {answers[index]}; annotators: {tally(json.loads(text['answers']))}"
         drawn[f"boxes_{row}"] = draw_panels(title, panels)
     return drawn
 

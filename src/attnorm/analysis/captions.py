@@ -58,9 +58,9 @@ def looks(run: Run, example: str, layer: str | None = None) -> Looks:
     layers = {label: it for label, it in run.attention(example=example).items() if label.endswith("cross")}
     if layer is not None and layer not in layers:
         raise ConfigError([Problem("layer", f"no such layer; allowed: {', '.join(layers)}", layer)])
-    found = layers[list(layers)[-1] if layer is None else layer]
-    weights = found.weights.mean(0)  # (tokens, cells)
-    words, places = joined(found.queries)
+    chosen = layers[list(layers)[-1] if layer is None else layer]
+    weights = chosen.weights.mean(0)  # (tokens, cells)
+    words, places = joined(chosen.queries)
     shares = torch.stack([weights[of_word].mean(0) for of_word in places])
     side = math.isqrt(shares.shape[1])
     return Looks(image.permute(1, 2, 0), words, shares.view(len(words), side, side))
@@ -99,7 +99,7 @@ def joined(tokens: Sequence[str]) -> tuple[list[str], list[list[int]]]:
     return words, places
 
 
-def draw_words(found: Looks, title: str = "") -> "Figure":
+def draw_words(looks: Looks, title: str = "") -> "Figure":
     """Draws the image once per word, with the share of each cell on one scale.
 
     The first panel shows the image alone.
@@ -110,16 +110,16 @@ def draw_words(found: Looks, title: str = "") -> "Figure":
 
     from attnorm.analysis.notebook import Figure
 
-    panels = 1 + len(found.words)
+    panels = 1 + len(looks.words)
     columns = min(COLUMNS, panels)
     rows = math.ceil(panels / columns)
     figure = Figure(figsize=(columns * SIDE, rows * (SIDE + 0.2) + 0.7), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    colours = ScalarMappable(Normalize(0, max(float(found.shares.max()), 1e-12)), "YlOrRd")
-    show_image(axes[0], found.pixels)
+    colours = ScalarMappable(Normalize(0, max(float(looks.shares.max()), 1e-12)), "YlOrRd")
+    show_image(axes[0], looks.pixels)
     axes[0].set_title("image", fontsize=8)
-    for panel, word, shares in zip(axes[1:], found.words, found.shares, strict=False):
-        show_image(panel, found.pixels, faded=True)
+    for panel, word, shares in zip(axes[1:], looks.words, looks.shares, strict=False):
+        show_image(panel, looks.pixels, faded=True)
         rgba = colours.to_rgba(shares.numpy())
         rgba[..., 3] = 0.85 * np.sqrt(colours.norm(shares.numpy()))  # what gets nothing stays as it is
         panel.imshow(rgba, extent=(0, 1, 1, 0), interpolation="nearest")

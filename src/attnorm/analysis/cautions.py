@@ -39,8 +39,8 @@ def numbers_of(record: object) -> dict[str, float]:
 def simple_methods(record: Mapping[str, object]) -> dict[str, dict[str, float]]:
     """The metrics of the simple methods by name, as a recorded evaluation states them for its whole split."""
     methods = record.get("baselines")
-    found = {str(name): numbers_of(its) for name, its in methods.items()} if isinstance(methods, dict) else {}
-    return {name: metrics for name, metrics in found.items() if metrics}
+    scores = {str(name): numbers_of(its) for name, its in methods.items()} if isinstance(methods, dict) else {}
+    return {name: metrics for name, metrics in scores.items() if metrics}
 
 
 def unbeaten(arms: Mapping[str, Sequence[Metrics]], methods: Mapping[str, Metrics], primary: str | None) -> list[str]:
@@ -135,7 +135,7 @@ def cautions_of(
 
     rows: the differences (seeds, examples). groups: see `skewed_examples`. runs: those of both arms, with their names.
     """
-    found = [*about_runs(runs)]
+    cautions = [*about_runs(runs)]
     means = rows.mean(1)
     if outlying_seeds(means):
         apart = np.abs(means - np.median(means))
@@ -144,24 +144,24 @@ def cautions_of(
         ratio = f"{largest / usual:,.0f} times as far as usual" if differ else "and the others are equal"
         seed, value = seeds[int(apart.argmax())], means[apart.argmax()]
         middle = f"the median of all seeds, {np.median(means):+.4g}"
-        found.append(f"the difference of seed {seed}, {value:+.4g}, is far from {middle} ({ratio}), {EFFECT}")
+        cautions.append(f"the difference of seed {seed}, {value:+.4g}, is far from {middle} ({ratio}), {EFFECT}")
     if skewed_examples(rows, groups):
         kind = "examples" if groups is None else "groups"
-        found.append(f"the differences of the {kind} are skewed, and there are too few of them, {EFFECT}")
-    return tuple(f"Caution: {clause}." for clause in found)
+        cautions.append(f"the differences of the {kind} are skewed, and there are too few of them, {EFFECT}")
+    return tuple(f"Caution: {clause}." for clause in cautions)
 
 
 def about_runs(runs: Sequence[tuple[str, TrainedRun]]) -> list[str]:
     """What happened in the training of these runs that a reader of their scores has to know, as clauses."""
     losses = {name: run.validation_losses for name, run in runs if run.validation_losses}
-    found = []
+    cautions = []
     for name, run in runs:
         if clause := divergence(name, losses):
-            found.append(f"{name} has diverged{clause}")
+            cautions.append(f"{name} has diverged{clause}")
         skipped = run.summary.get("skipped_updates")
         if isinstance(skipped, int) and skipped > 0:
-            found.append(f"{name} skipped {counted(skipped, 'update')} whose loss or gradient was not finite")
-    return found
+            cautions.append(f"{name} skipped {counted(skipped, 'update')} whose loss or gradient was not finite")
+    return cautions
 
 
 def divergence(name: str, losses: Mapping[str, Sequence[float]]) -> str | None:

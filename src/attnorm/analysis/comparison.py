@@ -95,11 +95,11 @@ def compare(
     # the baseline is given by its label: it is neither a path nor a pattern
     is_label = isinstance(baseline, str) and not Path(baseline).exists() and not set("*?[/") & set(baseline)
     if against is None or is_label:
-        places = places_of(baseline if against is None else against)
-        arms = arms_of(find_runs(places))
+        paths = places_of(baseline if against is None else against)
+        arms = arms_of(find_runs(paths))
         chosen = baseline_of(arms, None if against is None else str(baseline))
     else:
-        places = [*places_of(baseline), *places_of(against)]
+        paths = [*places_of(baseline), *places_of(against)]
         runs = find_runs(places_of(baseline))
         arms = arms_of([*runs, *find_runs(places_of(against))])
         folders = {run.folder for run in runs}
@@ -111,7 +111,7 @@ def compare(
     others = [arm for arm in arms if arm is not chosen]
     if not others:
         raise ConfigError([Problem("against", f"there is nothing to compare with the baseline, {chosen.label}")])
-    return compare_arms(chosen, others, metric, split=split, level=level, pending=waiting_jobs(places))
+    return compare_arms(chosen, others, metric, split=split, level=level, pending=waiting_jobs(paths))
 
 
 def compare_arms(
@@ -131,7 +131,7 @@ def compare_arms(
     finished = [run for arm in arms for run in arm.finished.values()]
     check_current(finished, split)
     chosen_split = common_split(finished, split)
-    scored = {run.folder: it for run in finished if (it := example_table(run, chosen_split)) is not None}
+    scored = {run.folder: table for run in finished if (table := example_table(run, chosen_split)) is not None}
     shared = shared_seeds(arms, scored, chosen_split)
     tables = shared.named_tables()
     primary = primary_metric(finished)
@@ -147,8 +147,8 @@ def compare_arms(
     running = [f"{arm.label}, seed {run.seed}" for arm in arms for run in arm.runs if run.state is RunState.RUNNING]
     waiting = [*running, *pending]
     records = {arm.label: [evaluation_of(run, chosen_split) for run in shared.runs(arm).values()] for arm in arms}
-    methods = next((simple for its in records.values() for it in its if (simple := simple_methods(it))), {})
-    metrics = {label: [numbers_of(it.get("metrics")) for it in its] for label, its in records.items()}
+    methods = next((simple for its in records.values() for record in its if (simple := simple_methods(record))), {})
+    metrics = {label: [numbers_of(record.get("metrics")) for record in its] for label, its in records.items()}
     beaten_by_none = unbeaten(metrics, methods, primary)
     by_arm, withheld = failures(shared, metric, ids)
     verdicts = [verdict_of(shared, arm, metric, ids, level) for arm in others]
@@ -157,7 +157,9 @@ def compare_arms(
         verdicts = [silenced(verdict, f"{unfinished} not finished yet") for verdict in verdicts]
     else:
         reasons = [[*beaten_by_none, *by_arm[verdict.label]] for verdict in verdicts]
-        verdicts = [silenced(it, why[0]) if why else it for it, why in zip(verdicts, reasons, strict=True)]
+        verdicts = [
+            silenced(verdict, why[0]) if why else verdict for verdict, why in zip(verdicts, reasons, strict=True)
+        ]
     return Comparison(
         task=baseline.task,
         metric=metric,
@@ -181,16 +183,16 @@ def verdict_of(shared: SharedSeeds, arm: Arm, metric: str, ids: Sequence[str], l
     rows = np.stack([first.values(metric, ids) - second.values(metric, ids) for first, second in pairs.values()])
     labels = list(next(iter(pairs.values()))[0].rows.loc[list(ids), "group"])
     groups = labels if len(set(labels)) < len(labels) else None
-    found = paired_difference(rows, groups, level)
+    difference = paired_difference(rows, groups, level)
     both = [(f"{it.label}, seed {seed}", it.finished[seed]) for it in (baseline, arm) for seed in pairs]
     return Verdict(
         label=arm.label,
         baseline=baseline.label,
         metric=metric,
-        difference=found,
+        difference=difference,
         adjusted=float("nan"),
         by_seed=dict(zip(pairs, rows.mean(1).tolist(), strict=True)),
-        no_verdict=found.no_verdict,
+        no_verdict=difference.no_verdict,
         left_out=shared.left_out(arm),
         cautions=cautions_of(rows, list(pairs), groups, both),
     )
@@ -218,8 +220,8 @@ def silenced(verdict: Verdict, reason: str) -> Verdict:
 
 def adjusted(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts with p-values that are adjusted for all of them together."""
-    p_values = [it.difference.p_value if it.no_verdict is None else float("nan") for it in verdicts]
-    return [replace(it, adjusted=p) for it, p in zip(verdicts, holm(p_values), strict=True)]
+    p_values = [verdict.difference.p_value if verdict.no_verdict is None else float("nan") for verdict in verdicts]
+    return [replace(verdict, adjusted=p) for verdict, p in zip(verdicts, holm(p_values), strict=True)]
 
 
 def common_source(tables: Mapping[str, ExampleTable]) -> Source:
@@ -236,20 +238,20 @@ def common_source(tables: Mapping[str, ExampleTable]) -> Source:
     return next(iter(sources))
 
 
-def shared_examples(found: Sequence[ExampleTable], metric: str) -> tuple[list[str], list[str]]:
+def shared_examples(tables: Sequence[ExampleTable], metric: str) -> tuple[list[str], list[str]]:
     """The ids of the examples that all runs have a score for, in order, and notes about those that they have not.
 
     Raises RunError if there is none.
     """
-    ids = list(found[0].rows.index)
-    common = set(ids).intersection(*(table.rows.index for table in found[1:]))
+    ids = list(tables[0].rows.index)
+    common = set(ids).intersection(*(table.rows.index for table in tables[1:]))
     notes = []
-    if len(common) < max(len(table.rows) for table in found):
+    if len(common) < max(len(table.rows) for table in tables):
         notes.append(
             f"The runs have {len(common):,} examples in common; those that only some of them have are left out."
         )
     ids = [name for name in ids if name in common]
-    known = np.isfinite(np.stack([table.values(metric, ids) for table in found])).all(0) if ids else np.zeros(0, bool)
+    known = np.isfinite(np.stack([table.values(metric, ids) for table in tables])).all(0) if ids else np.zeros(0, bool)
     if not known.all():
         notes.append(f"Left out for want of a score in some run: {counted(int((~known).sum()), 'example')}.")
     if not known.any():
@@ -259,7 +261,9 @@ def shared_examples(found: Sequence[ExampleTable], metric: str) -> tuple[list[st
 
 def metric_of(tables: Sequence[ExampleTable], asked: str | None, primary: str | None) -> str:
     """The metric to compare. Raises ConfigError for one that the tables do not have."""
-    allowed = [name for name in (tables[0].metrics() if tables else []) if all(name in it.metrics() for it in tables)]
+    allowed = [
+        name for name in (tables[0].metrics() if tables else []) if all(name in table.metrics() for table in tables)
+    ]
     name = asked or primary or next(iter(allowed), "loss")
     if tables and name not in allowed:
         message = f"the runs have no such metric; allowed: {', '.join(allowed)}.{nearest(name, allowed)}"
@@ -282,11 +286,13 @@ def baseline_of(arms: Sequence[Arm], label: str | None) -> Arm:
     return arms[labels.index(label)]
 
 
-def places_of(places: Places) -> list[str | Path]:
+def places_of(paths: Places) -> list[str | Path]:
     """The places as a list."""
-    return [places] if isinstance(places, (str, Path)) else list(places)
+    return [paths] if isinstance(paths, (str, Path)) else list(paths)
 
 
 def all_verdicts(comparisons: Sequence[Comparison]) -> Iterator[Verdict]:
     """The verdicts on the primary metrics of several comparisons, adjusted for all of them together."""
-    yield from adjusted([it for comparison in comparisons if comparison.is_primary for it in comparison.verdicts])
+    yield from adjusted(
+        [verdict for comparison in comparisons if comparison.is_primary for verdict in comparison.verdicts]
+    )

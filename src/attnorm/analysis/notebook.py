@@ -24,7 +24,9 @@ class FigureSet(dict[str, Figure]):
         from html import escape
 
         pictures = ((escape(name), b64encode(figure._repr_png_()).decode()) for name, figure in self.items())
-        return "".join(f'<p>{name}<br><img alt="{name}" src="data:image/png;base64,{it}"></p>' for name, it in pictures)
+        return "".join(
+            f'<p>{name}<br><img alt="{name}" src="data:image/png;base64,{png}"></p>' for name, png in pictures
+        )
 
     def save(self, folder: str | Path, formats: Sequence[str] = ("png",), *, dpi: float = 130) -> list[Path]:
         """Writes each figure in each format into a folder, as <name>.<format>, and returns the files."""

@@ -82,8 +82,8 @@ def check_inputs(tables: Mapping[str, ExampleTable], ids: Sequence[str]) -> list
     references = {name: table.content(ids) for name, table in tables.items()}
     if other := next((name for name in names if references[name] != references[names[0]]), None):
         raise RunError(f"{names[0]} and {other} were scored on different data: the same ids have different references")
-    hashes = {name: found for name, table in tables.items() if (found := table.input_hashes(ids)) is not None}
-    images = {name: found for name, (_, found) in hashes.items() if found is not None}
+    hashes = {name: hashed for name, table in tables.items() if (hashed := table.input_hashes(ids)) is not None}
+    images = {name: hashed for name, (_, hashed) in hashes.items() if hashed is not None}
     for part, known in (("inputs", {name: texts for name, (texts, _) in hashes.items()}), ("images", images)):
         first = next(iter(known), "")
         for name, values in known.items():

@@ -138,8 +138,8 @@ class Run:
 
     def measures(self, text: str | None = None, *, example: str | None = None) -> "Measures":
         """The measures of the weights and states of every layer while the model reads an input, see `attention`."""
-        found = self.reading(text, example=example)
-        return Measures(found.heads, found.states, found.sinks)
+        reading = self.reading(text, example=example)
+        return Measures(reading.heads, reading.states, reading.sinks)
 
     def draw_attention(
         self,

@@ -83,11 +83,11 @@ class ExampleTable:
         rows, corpus = self.rows.loc[list(ids)], self.corpus().get(metric)
         if corpus is not None:
             sums = rows[list(corpus.columns)].to_numpy(np.float64)
-            found = np.full(len(rows), np.nan)
+            values = np.full(len(rows), np.nan)
             known = np.isfinite(sums).all(1)
             if known.sum() > 1:
-                found[known] = pseudo_values(sums[known], corpus.of)
-            return found
+                values[known] = pseudo_values(sums[known], corpus.of)
+            return values
         return rows[metric].to_numpy(np.float64)
 
     def overall(self, metric: str, ids: Sequence[str]) -> float:
@@ -143,19 +143,19 @@ def common_split(runs: Sequence[TrainedRun], split: SplitName) -> SplitName:
 def evaluation_of(run: TrainedRun, split: SplitName) -> Mapping[str, Any]:
     """What a run has recorded of its evaluation on the whole split, such as its metrics; {} if there is nothing."""
     stem = test_table(run) if split == "test" else None
-    found = read_json(run.folder / f"{stem}.json") if stem else run.summary.get("validation")
-    return found if isinstance(found, dict) else {}
+    evaluation = read_json(run.folder / f"{stem}.json") if stem else run.summary.get("validation")
+    return evaluation if isinstance(evaluation, dict) else {}
 
 
 def test_tables(run: TrainedRun) -> list[str]:
     """The stems of the tables of the test split with the settings and the best checkpoint of the run, newest first."""
-    found = []
+    tables = []
     for path in (run.folder / PREDICTIONS).glob(f"{TEST}*.parquet"):
         number = path.stem.removeprefix(TEST).removeprefix("_") or "1"
         record = read_json(run.folder / f"{path.stem}.json")
         if number.isdecimal() and not record.get("typed") and record.get("checkpoint", BEST) == BEST:
-            found.append((int(number), path.stem))
-    return [stem for _, stem in sorted(found, reverse=True)]
+            tables.append((int(number), path.stem))
+    return [stem for _, stem in sorted(tables, reverse=True)]
 
 
 def test_table(run: TrainedRun) -> str | None:
@@ -181,10 +181,10 @@ def metadata_of(path: Path, key: bytes) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads((parquet.read_schema(path).metadata or {}).get(key, b"{}"))
+        metadata = json.loads((parquet.read_schema(path).metadata or {}).get(key, b"{}"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-    return found if isinstance(found, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def check_current(runs: Sequence[TrainedRun], split: SplitName) -> None:
@@ -210,17 +210,17 @@ def corpus_metrics_of(path: Path) -> dict[str, type[CorpusMetric]]:
 
     Raises RunError if one of them is not a `CorpusMetric`.
     """
-    found = {}
-    for name, place in metadata_of(path, CORPUS_METRICS).items():
-        package = str(place).partition(":")[0].partition(".")[0]
+    metrics = {}
+    for name, where in metadata_of(path, CORPUS_METRICS).items():
+        package = str(where).partition(":")[0].partition(".")[0]
         if package not in trusted_packages():
-            log.warning("%s: %s is computed by %s; to include it, add %r to %s", path, name, place, package, VARIABLE)
+            log.warning("%s: %s is computed by %s; to include it, add %r to %s", path, name, where, package, VARIABLE)
             continue
         try:
-            found[name] = find("metric", place, {}, CorpusMetric)
+            metrics[name] = find("metric", where, {}, CorpusMetric)
         except ValueError as error:
             raise RunError(f"{path}: {name} cannot be computed: {error}") from error
-    return found
+    return metrics
 
 
 def read_table(run: TrainedRun, stem: str) -> pd.DataFrame | None:
@@ -245,7 +245,7 @@ def unlike_scores(rows: pd.DataFrame) -> Iterator[str]:
     """The columns of a table of predictions that hold something else than `Predictions.table` writes."""
     columns = list(rows.columns)
     scores = [*columns[columns.index("output") + 1 : columns.index("loss_sum")], "loss_sum", "n_tokens"]
-    yield from (name for name in ("id", "group") if not all(isinstance(it, str) for it in rows[name]))
+    yield from (name for name in ("id", "group") if not all(isinstance(value, str) for value in rows[name]))
     yield from (name for name in scores if not pd.api.types.is_numeric_dtype(rows[name]))
     if "selecting" in rows and not pd.api.types.is_bool_dtype(rows["selecting"]):
         yield "selecting"

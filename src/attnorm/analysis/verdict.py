@@ -113,34 +113,34 @@ class Verdict:
 
     def sentence(self) -> str:
         """The verdict in words, with the unadjusted interval and the difference that could have been detected."""
-        it, digits = self.difference, decimals(self.metric)
+        difference, digits = self.difference, decimals(self.metric)
         name = NAMES.get(self.metric, self.metric)
-        start = f"{self.label} minus {self.baseline}: {it.estimate:+.{digits}f} {name}"
-        sizes = f"{counted(it.seeds, 'seed')}, {counted(it.examples, 'example')}"
-        if it.clusters != it.examples:
-            sizes += f" in {counted(it.clusters, 'group')}"
+        start = f"{self.label} minus {self.baseline}: {difference.estimate:+.{digits}f} {name}"
+        sizes = f"{counted(difference.seeds, 'seed')}, {counted(difference.examples, 'example')}"
+        if difference.clusters != difference.examples:
+            sizes += f" in {counted(difference.clusters, 'group')}"
         if self.is_silent:
             return f"{self.label} minus {self.baseline}: no verdict, because {self.no_verdict}."
-        more = "".join(f" {it}" for it in (self.left_out, *self.cautions) if it)
+        more = "".join(f" {clause}" for clause in (self.left_out, *self.cautions) if clause)
         if self.no_verdict is not None:
             return f"{start} ({sizes}): no verdict, {self.no_verdict}.{more}"
-        low, high = it.new_seeds_and_examples.low, it.new_seeds_and_examples.high
-        interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f} for new seeds and new examples"
+        low, high = difference.new_seeds_and_examples.low, difference.new_seeds_and_examples.high
+        interval = f"{difference.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f}"
         adjusted = f"adjusted p {p_is(self.adjusted)}"
         better = " (lower is better)" if self.metric in LOWER_IS_BETTER else ""
         return (
-            f"{start}{better}, {interval} ({sizes}): {self.word}, {adjusted}. "
-            f"Detectable with 80 % power: {it.detectable:.{digits}f}.{more}"
+            f"{start}{better}, {interval} for new seeds and new examples ({sizes}): {self.word}, {adjusted}. "
+            f"Detectable with 80 % power: {difference.detectable:.{digits}f}.{more}"
         )
 
     def claim_for_this_test_set(self) -> str | None:
         """The weaker claim in words, for new seeds on the same examples; None if it cannot be made."""
-        it, digits = self.difference, decimals(self.metric)
-        if self.is_silent or isnan(it.p_value_new_seeds):
+        difference, digits = self.difference, decimals(self.metric)
+        if self.is_silent or isnan(difference.p_value_new_seeds):
             return None
-        low, high = it.new_seeds.low, it.new_seeds.high
-        interval = f"{it.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f}"
-        return f"For new seeds on these examples only: {interval}, p {p_is(it.p_value_new_seeds)} (unadjusted)."
+        low, high = difference.new_seeds.low, difference.new_seeds.high
+        interval = f"{difference.level * 100:g} % interval {low:.{digits}f} to {high:.{digits}f}"
+        return f"For new seeds on these examples only: {interval}, p {p_is(difference.p_value_new_seeds)} (unadjusted)."
 
 
 def decimals(metric: str) -> int:

@@ -40,7 +40,7 @@ def command_of(job: Job, program: Sequence[str] = TRAIN) -> list[str]:
 def names_code(job: Job) -> bool:
     """Whether the command line of a sweep names code, or where to write, which a run folder is not trusted to do."""
     named = re.compile(r"--config-dir|^(logger|callbacks)\.|_target_=|=.*[A-Za-z_]\w*:[A-Za-z_]")
-    return any(named.search(it) for it in as_typed(job.overrides))
+    return any(named.search(override) for override in as_typed(job.overrides))
 
 
 def _text(path: Path) -> str:

@@ -60,13 +60,17 @@ class Dimension:
 
     def suggest(self, trial: Trial) -> Any:
         """The value of the key in a trial, which is sampled unless it has been."""
-        it = self.distribution
-        if isinstance(it, CategoricalDistribution):
-            return trial.suggest_categorical(self.name, it.choices)
-        if isinstance(it, IntDistribution):
-            return trial.suggest_int(self.name, it.low, it.high, step=it.step, log=it.log)
-        assert isinstance(it, FloatDistribution)
-        return trial.suggest_float(self.name, it.low, it.high, step=it.step, log=it.log)
+        distribution = self.distribution
+        if isinstance(distribution, CategoricalDistribution):
+            return trial.suggest_categorical(self.name, distribution.choices)
+        if isinstance(distribution, IntDistribution):
+            return trial.suggest_int(
+                self.name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+            )
+        assert isinstance(distribution, FloatDistribution)
+        return trial.suggest_float(
+            self.name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+        )
 
     def override(self, value: Any) -> str:
         """The override that sets the key to a value of the distribution."""
@@ -76,11 +80,11 @@ class Dimension:
 
     def extremes(self) -> list[str]:
         """Overrides for all choices, or for the smallest and the largest number: what is checked beforehand."""
-        it = self.distribution
-        if isinstance(it, CategoricalDistribution):
-            return [self.override(choice) for choice in it.choices]
-        assert isinstance(it, (IntDistribution, FloatDistribution))
-        return list(dict.fromkeys([self.override(it.low), self.override(it.high)]))
+        distribution = self.distribution
+        if isinstance(distribution, CategoricalDistribution):
+            return [self.override(choice) for choice in distribution.choices]
+        assert isinstance(distribution, (IntDistribution, FloatDistribution))
+        return list(dict.fromkeys([self.override(distribution.low), self.override(distribution.high)]))
 
 
 def _interval(value: IntervalSweep, is_log: bool) -> BaseDistribution:
@@ -255,12 +259,12 @@ class Search:
 
 def validations(folder: Path, monitor: str) -> list[tuple[int, float]]:
     """The steps and values of the metric in metrics.csv, as far as they are written."""
-    found: dict[int, float] = {}
+    values: dict[int, float] = {}
     with suppress(OSError, ValueError, KeyError):
         for row in read_csv(folder / "metrics.csv"):
             if row.get(monitor) and row.get("step"):
-                found[int(row["step"])] = float(row[monitor])
-    return sorted(it for it in found.items() if it[1] == it[1])
+                values[int(row["step"])] = float(row[monitor])
+    return sorted(it for it in values.items() if it[1] == it[1])
 
 
 def whole(path: Path) -> Path:

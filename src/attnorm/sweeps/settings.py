@@ -45,13 +45,15 @@ class SweepSettings:
 
     def problems(self, typed: Collection[str]) -> list[Problem]:
         """What is wrong with the combination of keys. typed: the keys that were given."""
-        found = []
+        problems = []
         if not self.is_search:
             message = "has no effect with search=grid; it is for search=random and search=optuna"
-            found += [Problem(key, message, getattr(self, key)) for key in SEARCH_KEYS if key in typed]
+            problems += [Problem(key, message, getattr(self, key)) for key in SEARCH_KEYS if key in typed]
         elif self.trials is None:
-            found.append(Problem("trials", f"must be given with search={self.search}, as in trials=20"))
+            problems.append(Problem("trials", f"must be given with search={self.search}, as in trials=20"))
         for name in LAUNCHER_KEYS:
             if name in typed and self.launcher != name:
-                found.append(Problem(name, f"has no effect with launcher={self.launcher}; it is for launcher={name}"))
-        return found
+                problems.append(
+                    Problem(name, f"has no effect with launcher={self.launcher}; it is for launcher={name}")
+                )
+        return problems

@@ -90,15 +90,15 @@ class Journal:
 
     def of(self, name: str, *kinds: str) -> list[dict[str, Any]]:
         """The events of a job, of these kinds."""
-        return [it for it in self.by_name.get(name, ()) if it["event"] in kinds]
+        return [event for event in self.by_name.get(name, ()) if event["event"] in kinds]
 
     def names(self) -> dict[str, str]:
         """The names of all jobs by their keys. A job keeps its name when the sweep is extended."""
-        return {it["key"]: it["name"] for it in self.added()}
+        return {job["key"]: job["name"] for job in self.added()}
 
     def added(self) -> list[dict[str, Any]]:
         """The events "job"."""
-        return [it for events in self.by_name.values() for it in events if it["event"] == "job"]
+        return [event for events in self.by_name.values() for event in events if event["event"] == "job"]
 
     def attempts(self, name: str) -> int:
         """How many times a process was started for the job."""
@@ -112,11 +112,11 @@ class Journal:
     def seconds(self, name: str) -> float:
         """The time that the processes of the job took, as far as their ends were seen."""
         total, started = 0.0, None
-        for it in self.of(name, "start", "end"):
-            if it["event"] == "start":
-                started = it["time"]
+        for event in self.of(name, "start", "end"):
+            if event["event"] == "start":
+                started = event["time"]
             elif started is not None:
-                total, started = total + it["time"] - started, None
+                total, started = total + event["time"] - started, None
         return total
 
     def is_pruned(self, name: str) -> bool:
@@ -125,8 +125,8 @@ class Journal:
 
     def last_end(self, name: str) -> dict[str, Any]:
         """The last event "end" of the job if no process was started after it; otherwise {}."""
-        found = self.of(name, "start", "end")
-        return found[-1] if found and found[-1]["event"] == "end" else {}
+        events = self.of(name, "start", "end")
+        return events[-1] if events and events[-1]["event"] == "end" else {}
 
 
 def is_event(content: Any) -> bool:

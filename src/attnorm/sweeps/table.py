@@ -102,10 +102,10 @@ def phase_of(job: Job, journal: Journal) -> str:
 
 def progress_of(job: Job) -> tuple[str, str, str]:
     """Updates, metric and time left of a run, as texts; empty where nothing is known."""
-    found = read_json(job.folder / PROGRESS)
-    step, updates, value = found.get("step"), found.get("updates"), found.get("value")
-    left = found.get("seconds_left")
-    metric = f"{found.get('monitor')} {value:.4g}" if isinstance(value, (int, float)) else ""
+    progress = read_json(job.folder / PROGRESS)
+    step, updates, value = progress.get("step"), progress.get("updates"), progress.get("value")
+    left = progress.get("seconds_left")
+    metric = f"{progress.get('monitor')} {value:.4g}" if isinstance(value, (int, float)) else ""
     return f"{step:,}/{updates:,}" if step is not None and updates else "", metric, duration(left) if left else ""
 
 

@@ -52,10 +52,10 @@ def draw_layer(readings: Sequence[Reading], label: str) -> "Figure":
     for axes in panels.flat:
         axes.set_axis_off()
     for number, reading in enumerate(having):
-        for place, head in enumerate(heads):
+        for index, head in enumerate(heads):
             if head not in reading.numbers[label]:
                 continue
-            axes = panels[place][number] if len(readings) > 1 else panels.flat[place]
+            axes = panels[index][number] if len(readings) > 1 else panels.flat[index]
             name = f"{reading.run}: head {head}" if len(readings) > 1 else f"head {head}"
             image = heat_map(axes, reading.layers[label], head, scale, name)
     add_scale(figure, image, panels)
@@ -130,7 +130,7 @@ def colours(weights: Sequence[Tensor]) -> "Normalize":
     """The scale of a figure: the square root of the weights, or symmetric around 0 if some are negative."""
     from matplotlib.colors import Normalize, PowerNorm
 
-    values = torch.cat([it.flatten() for it in weights])
+    values = torch.cat([layer.flatten() for layer in weights])
     largest = max(values.abs().max().item(), 1e-12)
     return Normalize(-largest, largest) if values.min() < 0 else PowerNorm(0.5, 0.0, largest)
 

@@ -106,8 +106,8 @@ class Reading:
         rows = []
         for label, attention in self.layers.items():
             rates = sink_rate(attention.weights[None])[0].tolist()
-            for place, (token, rate) in enumerate(zip(attention.keys, rates, strict=True)):
-                rows.append({"layer": label, "key": place, "token": token, "sink_rate": rate})
+            for key, (token, rate) in enumerate(zip(attention.keys, rates, strict=True)):
+                rows.append({"layer": label, "key": key, "token": token, "sink_rate": rate})
         return pd.DataFrame(rows)
 
 

@@ -85,7 +85,7 @@ def sentences_on_masses(rows: Rows) -> tuple[str, str]:
     by_name: dict[str, list[float]] = {}
     for row in rows:
         by_name.setdefault(row["normalizer"], []).append(row["smallest_mass"])
-    ranges = ", ".join(f"{name} between {min(found):.2g} and {max(found):.2g}" for name, found in by_name.items())
+    ranges = ", ".join(f"{name} between {min(masses):.2g} and {max(masses):.2g}" for name, masses in by_name.items())
     bound = max(row["bound"] for row in rows)
     held = [row["smallest_mass"] >= row["bound"] * (1 - 1e-5) for row in rows if row["normalizer"] == "dnas"]
     lemma = "dnas stays above this bound at every recorded update" if all(held) else "dnas falls below it"
@@ -107,8 +107,8 @@ def hybrid_weights(runs: tuple[Path, ...], stack: str, trust_code: bool = False)
     rows: Rows = []
     for run, name_of_run, cfg in named(runs, trust_code):
         recorded = [(*split_label(row["layer"]), row) for row in recorded_scalars(run).get(SCALAR, [])]
-        found = [(int(number or 0), row) for name, number, row in recorded if name == stack]
-        if not found:
+        layers = [(int(number or 0), row) for name, number, row in recorded if name == stack]
+        if not layers:
             there = ", ".join(dict.fromkeys(name for name, *_ in recorded)) or "none"
             raise ConfigError([Problem("runs", f"no hybrid weights of {stack} (recorded: {there}); needs hnas", run)])
         factor = cfg["optimizer"].get("hybrid_lr_factor", 1)
@@ -122,7 +122,7 @@ def hybrid_weights(runs: tuple[Path, ...], stack: str, trust_code: bool = False)
                 "lr": cfg["optimizer"]["lr"],
                 "hybrid_lr_factor": factor,
             }
-            for layer, row in found
+            for layer, row in layers
         ]
     return rows
 
@@ -172,14 +172,14 @@ def at_the_end(rows: Rows) -> dict[tuple[str, int], float]:
 def shares(last: Mapping[tuple[str, int], float]) -> str:
     """The last weights of all layers, run by run."""
     runs = dict.fromkeys(run for run, _ in last)
-    found = {run: listed(value for (name, _), value in last.items() if name == run) for run in runs}
-    return found[next(iter(found))] if len(found) == 1 else "; ".join(f"{it} ({run})" for run, it in found.items())
+    by_run = {run: listed(value for (name, _), value in last.items() if name == run) for run in runs}
+    return by_run[next(iter(by_run))] if len(by_run) == 1 else "; ".join(f"{it} ({run})" for run, it in by_run.items())
 
 
 def sentence_on_rates(rows: Rows) -> str:
     """How fast the weights can move."""
-    found = dict.fromkeys((row["lr"], row["hybrid_lr_factor"]) for row in rows)
-    written = " and ".join(f"{lr:g} times {factor:g}" for lr, factor in found)
+    rates = dict.fromkeys((row["lr"], row["hybrid_lr_factor"]) for row in rows)
+    written = " and ".join(f"{lr:g} times {factor:g}" for lr, factor in rates)
     return (
         f"How far the weights move depends on their learning rate, here {written} (optimizer.hybrid_lr_factor). "
         f"{NO_EVIDENCE} The dashed line is an equal mixture."
@@ -193,11 +193,11 @@ def draw_weights(rows: Rows, title: str) -> "Figure":
     colors = dict(zip(layers, shades(len(layers)) if len(layers) > 1 else [GREEN], strict=True))
     figure, [axes] = panels(1, len(runs), (3.6 * len(runs) + 2.4, 3.8), title, sharey=True)
     for panel, run in zip(axes, runs, strict=True):
-        found: dict[tuple[int, str], dict[int, float]] = {}
+        weights: dict[tuple[int, str], dict[int, float]] = {}
         for row in rows:
             if row["run"] == run:
-                found.setdefault((row["layer"], row["head"]), {})[row["update"]] = row["hybrid_weight"]
-        for (layer, _), curve in found.items():
+                weights.setdefault((row["layer"], row["head"]), {})[row["update"]] = row["hybrid_weight"]
+        for (layer, _), curve in weights.items():
             line(panel, curve, color=colors[layer], linewidth=1.2)
         panel.axhline(0.5, color="black", linewidth=0.8, linestyle="--")
         panel.set(xlabel="update", title=run)

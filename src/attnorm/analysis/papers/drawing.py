@@ -59,7 +59,7 @@ def shades(count: int, colormap: str = "viridis") -> list[Any]:
     """Colours for an ordered quantity, dark to light, from a colormap without its lightest end."""
     from matplotlib import colormaps
 
-    return [colormaps[colormap](0.05 + 0.8 * place / max(1, count - 1)) for place in range(count)]
+    return [colormaps[colormap](0.05 + 0.8 * index / max(1, count - 1)) for index in range(count)]
 
 
 def write(name: str, drawing: Drawing, folder: Path) -> list[Path]:

@@ -20,10 +20,10 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 def draw_layers(settings: Settings) -> Drawing:
     """Draws Figure 4: the distribution over positions of the mean over heads, layer by layer."""
     if settings.runs:
-        found = of_runs(settings)
+        measured = of_runs(settings)
     else:
-        found = (*measured_bert(settings), *(measured_t5(settings) if has_transformers() else ()))
-    stacks = by_stack(found)
+        measured = (*measured_bert(settings), *(measured_t5(settings) if has_transformers() else ()))
+    stacks = by_stack(measured)
     most = max(len(layers) for _, layers in stacks)
     size = (1.8 * most + 1.2, 1.65 * len(stacks) + 0.9)
     title = "Relative deviation of alpha z from the exact solution, by layer (mean over heads)"
@@ -43,10 +43,10 @@ def draw_layers(settings: Settings) -> Drawing:
         panel.set_xlabel("deviation")
     rows: Rows = [
         {"model": it.model, "stack": it.stack, "layer": it.layer, "position": position, "deviation": value}
-        for it in found
+        for it in measured
         for position, value in enumerate(it.deviation.mean(0).tolist())
     ]
-    return Drawing(figure, rows, sentences(found))
+    return Drawing(figure, rows, sentences(measured))
 
 
 def draw_heads(settings: Settings, stack: str | None = None) -> Drawing:
@@ -55,17 +55,17 @@ def draw_heads(settings: Settings, stack: str | None = None) -> Drawing:
     stack: the kind of attention of a T5 (Figures 6 to 8); None: all layers of a BERT, or of runs (Figure 5).
     """
     if stack is not None:
-        found = [layer for layer in measured_t5(settings) if layer.stack == stack]
+        layers = [layer for layer in measured_t5(settings) if layer.stack == stack]
     else:
-        found = list(of_runs(settings) if settings.runs else measured_bert(settings))
-    columns = min(3, len(found))
-    lines = -(-len(found) // columns)
-    names = ", ".join(name for name, _ in by_stack(found))
+        layers = list(of_runs(settings) if settings.runs else measured_bert(settings))
+    columns = min(3, len(layers))
+    lines = -(-len(layers) // columns)
+    names = ", ".join(name for name, _ in by_stack(layers))
     title = f"Relative deviation of alpha z from the exact solution, head by head: {names}"
     figure, axes = panels(lines, columns, (3.4 * columns + 0.6, 2.1 * lines + 1.1), title, sharey=True)
     places = [panel for row in axes for panel in row]
     rows: Rows = []
-    for panel, layer in zip(places, found, strict=False):
+    for panel, layer in zip(places, layers, strict=False):
         quantiles = torch.quantile(layer.deviation, torch.tensor(QUANTILES, dtype=layer.deviation.dtype), dim=1)
         low, lower, _, upper, high = quantiles
         heads, means = range(len(layer.deviation)), layer.deviation.mean(1)
@@ -81,27 +81,29 @@ def draw_heads(settings: Settings, stack: str | None = None) -> Drawing:
             row |= {"mean": means[head].item()} | {f"q{100 * q:02.0f}": value for q, value in numbers.items()}
             rows.append(row | {"stationarity": layer.stationarity})
     places[0].set_ylim(bottom=0)  # of all panels, which share this axis; before they are filled, it would fix the top
-    for panel in places[len(found) :]:
+    for panel in places[len(layers) :]:
         panel.remove()
     for first, *_ in axes:
         first.set_ylabel("deviation")
-    for panel in places[max(0, len(found) - columns) : len(found)]:
+    for panel in places[max(0, len(layers) - columns) : len(layers)]:
         panel.set_xlabel("head")
     figure.legend(*places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return Drawing(figure, rows, sentences(found))
+    return Drawing(figure, rows, sentences(layers))
 
 
-def sentences(found: Iterable[Measured]) -> tuple[str, str]:
+def sentences(measured: Iterable[Measured]) -> tuple[str, str]:
     """The means of layers and heads, and how exact the solutions are."""
-    found = list(found)
+    measured = list(measured)
     means = "; ".join(
         f"{name}: {listed((layer.deviation.mean().item() for layer in layers), '.3f')}"
-        for name, layers in by_stack(found)
+        for name, layers in by_stack(measured)
     )
-    heads = torch.cat([layer.deviation.mean(1) for layer in found])
-    positions = found[0].deviation.shape[1]
-    largest = max(layer.stationarity for layer in found)
-    random = " Random weights say nothing about a trained model." if any("random" in it.model for it in found) else ""
+    heads = torch.cat([layer.deviation.mean(1) for layer in measured])
+    positions = measured[0].deviation.shape[1]
+    largest = max(layer.stationarity for layer in measured)
+    random = (
+        " Random weights say nothing about a trained model." if any("random" in it.model for it in measured) else ""
+    )
     return (
         f"Mean deviation by layer: {means}.",
         f"The means of the heads, over {positions} positions, lie between {heads.min():.3f} and {heads.max():.3f}; the "
@@ -109,10 +111,10 @@ def sentences(found: Iterable[Measured]) -> tuple[str, str]:
     )
 
 
-def by_stack(found: Iterable[Measured]) -> list[tuple[str, list[Measured]]]:
+def by_stack(measured: Iterable[Measured]) -> list[tuple[str, list[Measured]]]:
     """The layers of each stack, with its name."""
     stacks: dict[str, list[Measured]] = defaultdict(list)
-    for layer in found:
+    for layer in measured:
         stacks[f"{layer.model}: {layer.stack}"].append(layer)
     return list(stacks.items())
 

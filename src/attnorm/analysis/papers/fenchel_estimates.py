@@ -57,18 +57,18 @@ def draw(settings: Settings) -> Drawing:
             x, y, z_x, z_y, angles="xy", scale_units="xy", scale=1, width=0.008, color=NAVY, label="evidence z"
         )
         panel.plot(x, y, "x", color="black", label="mean of u")
-        found = estimates(T, u, z, alpha)
+        results = estimates(T, u, z, alpha)
         for name, (marker, color, size) in marks.items():
             outline: dict[str, Any] = {"facecolor": "none", "edgecolor": color, "linewidth": 1.4, "zorder": 3}
-            panel.scatter(found[name][0], found[name][1], size, marker=marker, label=name, **outline)
+            panel.scatter(results[name][0], results[name][1], size, marker=marker, label=name, **outline)
             rows.append(
                 {
                     "alpha": alpha,
                     "estimate": name,
-                    "x": found[name][0].item(),
-                    "y": found[name][1].item(),
-                    "error": (found[name] - found["exact"]).norm().item(),
-                    "distance_from_mean": (found[name] - mu).norm().item(),
+                    "x": results[name][0].item(),
+                    "y": results[name][1].item(),
+                    "error": (results[name] - results["exact"]).norm().item(),
+                    "distance_from_mean": (results[name] - mu).norm().item(),
                 }
             )
         panel.set(title=f"α = {alpha:g}", aspect="equal", xlim=(-1.05, 2.05), ylim=(-0.9, 1.25))

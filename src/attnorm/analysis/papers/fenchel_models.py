@@ -91,10 +91,10 @@ def measured(
 
 def measured_runs(settings: Settings) -> tuple[Measured, ...]:
     """The layers of the models of run folders."""
-    found: list[Measured] = []
+    measured: list[Measured] = []
     for folder in settings.runs:
-        found += measure(folder.name, run(folder, settings), texts(settings.text, settings.lines))
-    return tuple(found)
+        measured += measure(folder.name, run(folder, settings), texts(settings.text, settings.lines))
+    return tuple(measured)
 
 
 def measure(model: str, read: Read, read_texts: list[str]) -> Iterator[Measured]:
@@ -120,11 +120,11 @@ def texts(file: Path | None, lines: int) -> list[str]:
         return [text for (text,) in NewswireText(valid_size=lines).rows("validation")]
     if not file.is_file():
         raise ConfigError([Problem("text", "no such file", file)])
-    found = [line.strip() for line in read_lines(file)]
-    found = [line for line in found if line and not line.startswith("=")][:lines]
-    if not found:
+    sentences = [line.strip() for line in read_lines(file)]
+    sentences = [line for line in sentences if line and not line.startswith("=")][:lines]
+    if not sentences:
         raise DataError(f"text={file}: contains no text")
-    return found
+    return sentences
 
 
 def bytes_of(text: str, tokens: int) -> list[int]:

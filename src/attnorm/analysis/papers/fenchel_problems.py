@@ -87,7 +87,7 @@ def problems_of_ours(model: nn.Module, read: Callable[[], Any], label: Callable[
     model: in float64, on the CPU. label: the label of a layer, by the name of its module.
     Raises UserError for a layer that does not compute scaled dot products, as these have no evidence.
     """
-    found: list[LayerProblem] = []
+    problems: list[LayerProblem] = []
 
     def note(name: str, layer: MultiHeadAttention, args: tuple, options: dict) -> None:
         given = inspect.signature(layer.forward).bind(*args, **options).arguments
@@ -99,7 +99,7 @@ def problems_of_ours(model: nn.Module, read: Callable[[], Any], label: Callable[
         allowed = dense_mask(mask, z.new_empty(()).expand(1, 1, states.shape[1], memory.shape[1]))
         templates = memory[0] / math.sqrt(states.shape[-1] / layer.heads)
         log_u, seen = (None if it is None else it[0] for it in (log_prior, allowed))
-        found.append(LayerProblem(label(name), z, templates, log_u, seen))
+        problems.append(LayerProblem(label(name), z, templates, log_u, seen))
 
     with ExitStack() as hooks:
         for name, layer in attention_layers(model).items():
@@ -110,7 +110,7 @@ def problems_of_ours(model: nn.Module, read: Callable[[], Any], label: Callable[
             )
             hooks.callback(hook.remove)
         read()
-    return found
+    return problems
 
 
 def evidence(query: Tensor, key_matrix: Tensor, heads: int) -> Tensor:
@@ -140,20 +140,20 @@ def problems_of_t5(model: Any, ids: Tensor) -> list[LayerProblem]:
                 hooks.callback(hook.remove)
         start = torch.full_like(ids[:, :1], model.config.pad_token_id)  # T5 begins every output with padding
         model(input_ids=ids, decoder_input_ids=torch.cat([start, ids[:, :-1]], 1), use_cache=False)
-    found = []
+    problems = []
     for name, layer in layers.items():
         stack, _, number, *_ = name.split(".")  # encoder.block.0.layer.0.SelfAttention
         states, memory = seen[f"{name}.q"], seen[f"{name}.k"]
         z = evidence(layer.q(states), layer.k.weight, layer.n_heads)
         templates = memory / math.sqrt(layer.key_value_proj_dim)
         if name.endswith("EncDecAttention"):
-            found.append(LayerProblem(f"decoder/{number}/cross", z, templates))
+            problems.append(LayerProblem(f"decoder/{number}/cross", z, templates))
             continue
         is_decoder = stack == "decoder"
         log_u = position_bias(getattr(model, stack), len(ids[0]), bidirectional=not is_decoder)
         mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril() if is_decoder else None
-        found.append(LayerProblem(f"{stack}/{number}", z, templates, log_u, mask))
-    return found
+        problems.append(LayerProblem(f"{stack}/{number}", z, templates, log_u, mask))
+    return problems
 
 
 def position_bias(stack: Any, length: int, bidirectional: bool) -> Tensor:

@@ -97,10 +97,10 @@ def draw(settings: Settings) -> Drawing:
 def bars(panel: "Axes", names: Sequence[str], series: dict[str, Tensor], colors: Sequence[str]) -> None:
     """Groups of bars: one group per name, one bar per series."""
     width = 0.8 / len(series)
-    for place, ((label, weights), color) in enumerate(zip(series.items(), colors, strict=True)):
-        left = [number + (place - (len(series) - 1) / 2) * width for number in range(len(names))]
+    for index, ((label, weights), color) in enumerate(zip(series.items(), colors, strict=True)):
+        left = [number + (index - (len(series) - 1) / 2) * width for number in range(len(names))]
         panel.bar(
-            left, weights.tolist(), width, color=color, label=label, hatch="//" * place, edgecolor="white", lw=0.5
+            left, weights.tolist(), width, color=color, label=label, hatch="//" * index, edgecolor="white", lw=0.5
         )
     panel.set_xticks(range(len(names)), names)
     panel.set_ylim(top=1.3 * max(float(weights.max()) for weights in series.values()))

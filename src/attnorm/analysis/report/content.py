@@ -119,10 +119,10 @@ def collect(
         by_task.setdefault(arm.task, []).append(arm)
     baselines = baselines_of(by_task, baseline)
     pending = [*waiting, *(unfinished(by_task) if at_work else ())]
-    found = {task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()}
-    if metric is not None and (error := unknown_metric(metric, found.values())):
+    results = {task: results_of(arms, baselines[task], metric, split, level, pending) for task, arms in by_task.items()}
+    if metric is not None and (error := unknown_metric(metric, results.values())):
         raise error
-    adjusted = dict(zip(found, with_holm(list(found.values())), strict=True))
+    adjusted = dict(zip(results, with_holm(list(results.values())), strict=True))
     tasks = [
         task_page(f"task-{number}", arms, baselines[task], adjusted[task], metric)
         for number, (task, arms) in enumerate(by_task.items(), start=1)
@@ -165,7 +165,7 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
     setup = setup_of(anchor, arms, baseline)
     ordered = ordered_arms(arms, baseline, main)
     split: SplitName = "test" if main is not None and main.source == "test" else "validation"
-    compared = [it.label for it in main.verdicts if not it.is_silent] if main else []
+    compared = [verdict.label for verdict in main.verdicts if not verdict.is_silent] if main else []
     decided = bool(compared)
     return TaskPage(
         name=baseline.task,
@@ -175,7 +175,7 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         headline=headline(main) if main else "There is nothing to compare yet.",
         setup=setup,
         warnings=warnings_of(setup, main, metric),
-        verdicts=[it for it in main.verdicts if not (main.withheld and it.is_silent)] if main else [],
+        verdicts=[verdict for verdict in main.verdicts if not (main.withheld and verdict.is_silent)] if main else [],
         notes=[*results.left_out, *(main.notes if main else []), *left_out_of(main)],
         doubts=main.doubts if main else doubts_of(arms),
         main=main_table(f"results-{anchor}", ordered, results),
@@ -193,29 +193,29 @@ def ordered_arms(arms: Sequence[Arm], baseline: Arm, main: Comparison | None) ->
     others = [arm for arm in arms if arm is not baseline]
     if main is not None and len(arms) > charts.COLOURS:
         sign = 1 if main.metric in LOWER_IS_BETTER else -1
-        means = {it.label: sign * it.mean for it in main.scores if it.values}
+        means = {scores.label: sign * scores.mean for scores in main.scores if scores.values}
         others.sort(key=lambda arm: means.get(arm.label, float("inf")))
     return [baseline, *others]
 
 
 def warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> list[str]:
     """What makes the comparison less than a comparison of normalizers."""
-    found = []
+    warnings = []
     if setup.confounds:
         more = len(setup.confounds) - 8
         keys = ", ".join(setup.confounds[:8]) + (f" and {more} more" if more > 0 else "")
-        found.append(
+        warnings.append(
             f"More than the attention differs between the arms: {keys}. A difference between two arms that differ in "
             "these settings cannot be attributed to the normalizer."
         )
     if main is not None and metric is not None and main.metric != metric:
-        found.append(f"The runs of this task have no metric {metric}; {title_of(main.metric)} is shown instead.")
+        warnings.append(f"The runs of this task have no metric {metric}; {title_of(main.metric)} is shown instead.")
     elif main is not None and not main.is_primary:
-        found.append(
+        warnings.append(
             f"{title_of(main.metric)} is not the metric that the task declared as its primary one before training, so "
             "these verdicts are exploratory, and their p-values are adjusted for this task only."
         )
-    return found
+    return warnings
 
 
 def left_out_of(main: Comparison | None) -> list[str]:

@@ -99,18 +99,18 @@ def final_by_layer(rows: pd.DataFrame, column: str) -> list[tuple[str, Point]]:
     if column not in rows:
         return []
     last = rows[rows["step"] == rows.groupby(["series", "run"])["step"].transform("max")].dropna(subset=[column])
-    found = []
+    points = []
     for (layer, series), part in last.groupby(["layer", "series"], sort=False):
         values = part[column]
         mean, low, high = map(rounded, (values.mean(), values.min(), values.max()))
-        found.append((str(layer), Point(str(series), int(part["step"].max()), mean, low, high, len(values))))
-    stacks = list(dict.fromkeys(split_label(layer)[0] for layer, _ in found))
+        points.append((str(layer), Point(str(series), int(part["step"].max()), mean, low, high, len(values))))
+    stacks = list(dict.fromkeys(split_label(layer)[0] for layer, _ in points))
 
     def position(entry: tuple[str, Point]) -> tuple[int, int]:
         stack, number = split_label(entry[0])
         return stacks.index(stack), int(number or 0)
 
-    return sorted(found, key=position)
+    return sorted(points, key=position)
 
 
 def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]]]:
@@ -119,15 +119,15 @@ def scalar_curves(runs: Sequence[TrainedRun]) -> dict[str, dict[str, list[Point]
     for number, run in enumerate(runs):
         for name, recorded in scalars_of(run.folder).items():
             tables.setdefault(name, []).append(recorded.assign(run=number))
-    found: dict[str, dict[str, list[Point]]] = {}
+    curves: dict[str, dict[str, list[Point]]] = {}
     for name, parts in tables.items():
         rows = with_layers(parts)
         if "value" in rows:
             labels = [(layer, split_label(layer)[1]) for layer in rows["layer"]]
             names = [f"layer {digits}" if digits else layer for layer, digits in labels]
             rows = rows.assign(series=names).dropna(subset=["value"])
-            found[name] = {str(stack): aggregated(part) for stack, part in rows.groupby("stack", sort=False)}
-    return found
+            curves[name] = {str(stack): aggregated(part) for stack, part in rows.groupby("stack", sort=False)}
+    return curves
 
 
 def scalars_of(folder: Path) -> dict[str, pd.DataFrame]:
@@ -165,10 +165,10 @@ def aggregated(rows: pd.DataFrame) -> list[Point]:
         keys = ["series", "run", "step", *(["head"] if "head" in rows else []), *(["layer"] if "layer" in rows else [])]
         rows = rows.groupby(keys, sort=False, dropna=False)["value"].mean().reset_index()
     groups = rows.groupby(["series", "step"], sort=False)["value"]
-    found = groups.agg(["mean", "min", "max", "size"]).reset_index().sort_values("step", kind="stable")
+    summary = groups.agg(["mean", "min", "max", "size"]).reset_index().sort_values("step", kind="stable")
     order = {series: number for number, series in enumerate(dict.fromkeys(rows["series"]))}
     points = []
-    for series, step, mean, low, high, size in found.itertuples(index=False):
+    for series, step, mean, low, high, size in summary.itertuples(index=False):
         points.append(Point(str(series), round(step), rounded(mean), rounded(low), rounded(high), int(size)))
     return sorted(points, key=lambda point: (order[point.series], point.step))
 

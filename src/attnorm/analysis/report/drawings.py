@@ -116,7 +116,7 @@ def difference_figures(
 ) -> list[Figure]:
     """A chart for each loss and metric in which any arm differs from the baseline."""
     wanted = {name: rows for name, rows in recorded.items() if name != GRADIENT_NORM}
-    found = difference_curves(wanted, baseline, compared) if compared else {}
+    differences = difference_curves(wanted, baseline, compared) if compared else {}
     return [
         curves(
             f"{anchor}-difference-{number}",
@@ -125,7 +125,7 @@ def difference_figures(
             styles,
             from_zero=True,
         )
-        for number, (name, points) in enumerate(found.items(), start=1)
+        for number, (name, points) in enumerate(differences.items(), start=1)
         if points
     ]
 
@@ -147,10 +147,10 @@ def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Figure]:
             break
         for name, stacks in scalar_curves(runs_to_draw(arm)).items():
             for stack, points in stacks.items():
-                layers = sorted({point.series for point in points}, key=lambda it: (len(it), it))
+                layers = sorted({point.series for point in points}, key=lambda layer: (len(layer), layer))
                 title = f"{title_of(name)}, {stack}, {arm.label}"
-                place = f"{anchor}-scalar-{len(figures) + 1}"
-                figure = curves(place, title, points, styles_of_layers(layers), "layer")
+                figure_anchor = f"{anchor}-scalar-{len(figures) + 1}"
+                figure = curves(figure_anchor, title, points, styles_of_layers(layers), "layer")
                 figures.append(replace(figure, note=about_scalar(name, runs_to_draw(arm))))
     return figures
 
@@ -158,7 +158,9 @@ def scalar_figures(anchor: str, arms: Sequence[Arm]) -> list[Figure]:
 def about_scalar(name: str, runs: Sequence[TrainedRun]) -> str:
     """How fast a learned scalar could move in these runs, and what a share of a mixture does not show."""
     optimizers = [run.config.get("optimizer") for run in runs]
-    factors = dict.fromkeys(str(it.get("hybrid_lr_factor", 1)) for it in optimizers if isinstance(it, Mapping))
+    factors = dict.fromkeys(
+        str(optimizer.get("hybrid_lr_factor", 1)) for optimizer in optimizers if isinstance(optimizer, Mapping)
+    )
     rate = f"Trained with optimizer.hybrid_lr_factor={' and '.join(factors) or 'unknown'}."
     return f"{rate} {NO_EVIDENCE}" if is_share(name) else rate
 
@@ -169,7 +171,7 @@ def measure_figures(
     """A chart by layer for each measure that was recorded: the last values."""
     heads, states = (layer_rows(series, file) for file in MEASURE_FILES)
     if {"objective", "objective_rows", "objective_both"} <= set(heads.columns):
-        above_rows, above_both = (heads["objective"] - heads[f"objective_{it}"] for it in ("rows", "both"))
+        above_rows, above_both = (heads["objective"] - heads[f"objective_{mass}"] for mass in ("rows", "both"))
         heads = heads.assign(above_rows=above_rows.clip(lower=0), above_both=above_both)  # softmax is at the minimum
     tables = [(heads, HEAD_MEASURES, "")]
     if "place" in states:

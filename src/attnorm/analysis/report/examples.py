@@ -75,14 +75,16 @@ def samples_of(comparison: Comparison, arms: Sequence[Arm], split: SplitName) ->
 
 def contrasts_of(comparison: Comparison, baseline: Arm, arms: Sequence[Arm], split: SplitName) -> list[Contrast]:
     """For the arms that differ most from the baseline, the examples whose scores differ most, as means over seeds."""
-    sizes = {it.label: abs(it.difference.estimate) for it in comparison.verdicts if not it.is_silent}
+    sizes = {
+        verdict.label: abs(verdict.difference.estimate) for verdict in comparison.verdicts if not verdict.is_silent
+    }
     chosen = sorted((arm for arm in arms if arm.label in sizes), key=lambda arm: -sizes[arm.label])[:PAIRS]
-    return [found for arm in chosen if (found := contrast(comparison, baseline, arm, split))]
+    return [result for arm in chosen if (result := contrast(comparison, baseline, arm, split))]
 
 
 def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) -> Contrast | None:
     """The examples whose scores differ most between two arms; None if none differs."""
-    counted = next(it.by_seed for it in comparison.verdicts if it.label == arm.label)
+    counted = next(verdict.by_seed for verdict in comparison.verdicts if verdict.label == arm.label)
     pairs = {
         seed: (ours, theirs)
         for seed, run in arm.finished.items()
@@ -100,26 +102,26 @@ def contrast(comparison: Comparison, baseline: Arm, arm: Arm, split: SplitName) 
     ours, theirs = scores.mean(0)
     gap = ours - theirs
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    order = [place for place in np.argsort(-sign * gap, kind="stable") if np.isfinite(gap[place]) and gap[place]]
-    best = [place for place in order if sign * gap[place] > 0][:EXTREMES]
-    worst = [place for place in reversed(order) if sign * gap[place] < 0][:EXTREMES]
+    order = [row for row in np.argsort(-sign * gap, kind="stable") if np.isfinite(gap[row]) and gap[row]]
+    best = [row for row in order if sign * gap[row] > 0][:EXTREMES]
+    worst = [row for row in reversed(order) if sign * gap[row] < 0][:EXTREMES]
     digits = decimals(metric)
 
-    def shown(place: int) -> Example:
+    def shown(row: int) -> Example:
         # the seed in which the two differ most, because it shows best what the difference is
-        seed = max(pairs, key=lambda it: abs(np.diff(scores[list(pairs).index(it), :, place])[0]))
+        seed = max(pairs, key=lambda s: abs(np.diff(scores[list(pairs).index(s), :, row])[0]))
         mine, other = pairs[seed]
-        texts = output_of(mine, ids[place]), output_of(other, ids[place])
+        texts = output_of(mine, ids[row]), output_of(other, ids[row])
         outputs = [
-            Output(baseline.label, marked(texts[1], texts[0]), f"{theirs[place]:.{digits}f}"),
-            Output(arm.label, marked(*texts), f"{ours[place]:.{digits}f}"),
+            Output(baseline.label, marked(texts[1], texts[0]), f"{theirs[row]:.{digits}f}"),
+            Output(arm.label, marked(*texts), f"{ours[row]:.{digits}f}"),
         ]
-        difference = f"{gap[place]:+.{digits}f}".replace("-", "\u2212")
-        return example_of(other, ids[place], outputs, difference)
+        difference = f"{gap[row]:+.{digits}f}".replace("-", "\u2212")
+        return example_of(other, ids[row], outputs, difference)
 
     if not best and not worst:
         return None
-    return Contrast(arm.label, baseline.label, len(pairs), [shown(it) for it in best], [shown(it) for it in worst])
+    return Contrast(arm.label, baseline.label, len(pairs), [shown(row) for row in best], [shown(row) for row in worst])
 
 
 def first_table(arm: Arm, split: SplitName) -> ExampleTable | None:
@@ -153,7 +155,7 @@ def output_of(table: ExampleTable, name: str) -> str:
 def text_of(value: object, separator: str = " ") -> str:
     """A text, or a list of texts, as one text that is not too long; repeated texts of a list are shown once."""
     if isinstance(value, (list, tuple, np.ndarray)):
-        texts = [str(it) for it in value]
+        texts = [str(item) for item in value]
         value = separator.join(texts if separator == " " else dict.fromkeys(texts))
     return shortened("" if value is None else str(value), LONGEST)
 

@@ -21,11 +21,11 @@ def forest(name: str, comparison: Comparison) -> Figure:
     import altair as alt
 
     level = comparison.verdicts[0].difference.level * 100
-    verdicts = [it for it in comparison.verdicts if not it.is_silent]
+    verdicts = [verdict for verdict in comparison.verdicts if not verdict.is_silent]
     if many := len(verdicts) > MANY:
-        verdicts.sort(key=lambda it: -it.difference.estimate)
-    rows = [row_of(it) for it in verdicts]
-    each = [(it.label, seed, value) for it in verdicts for seed, value in it.by_seed.items()]
+        verdicts.sort(key=lambda verdict: -verdict.difference.estimate)
+    rows = [row_of(verdict) for verdict in verdicts]
+    each = [(verdict.label, seed, value) for verdict in verdicts for seed, value in verdict.by_seed.items()]
     seeds = [] if many else [{"arm": arm, "seed": seed, "value": rounded(value)} for arm, seed, value in each]
     fields = {
         "arm": "arm",

@@ -109,7 +109,7 @@ def json_of(content: Any) -> str:
 def policy_of(scripts: list[str]) -> str:
     """A content security policy: these scripts only, and no requests. Vega compiles its expressions, hence eval."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{it}'" for it in hashes)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-eval' {allowed}"
 
 

@@ -95,33 +95,35 @@ def metrics_of(arms: Sequence[Arm], split: SplitName) -> list[str]:
             if table is not None:
                 listed.append(table.metrics())
                 break
-    return [name for name in (listed[0] if listed else []) if all(name in it for it in listed)]
+    return [name for name in (listed[0] if listed else []) if all(name in names for names in listed)]
 
 
 def reported_scores(arms: Sequence[Arm]) -> dict[str, list[ArmScores]]:
     """The metrics that finished runs reported at the end of training, by metric."""
-    found: dict[str, list[ArmScores]] = {}
+    scores: dict[str, list[ArmScores]] = {}
     values = {
         (arm.label, seed): numbers_of(evaluation_of(run, "validation").get("metrics"))
         for arm in arms
         for seed, run in arm.finished.items()
     }
     for name in dict.fromkeys(name for metrics in values.values() for name in metrics):
-        found[name] = [
+        scores[name] = [
             ArmScores(arm.label, {seed: its[name] for seed in arm.finished if name in (its := values[arm.label, seed])})
             for arm in arms
         ]
-    return found
+    return scores
 
 
 def with_holm(all_results: Sequence[Results]) -> list[Results]:
     """The results with p-values that are adjusted for all primary metrics on the page together."""
-    primary = [it.main for it in all_results if it.main is not None and it.main.is_primary]
+    primary = [results.main for results in all_results if results.main is not None and results.main.is_primary]
     verdicts = all_verdicts(primary)
-    adjusted = {id(it): replace(it, verdicts=[next(verdicts) for _ in it.verdicts]) for it in primary}
+    adjusted = {
+        id(results): replace(results, verdicts=[next(verdicts) for _ in results.verdicts]) for results in primary
+    }
     return [
-        replace(it, comparisons=[adjusted.get(id(comparison), comparison) for comparison in it.comparisons])
-        for it in all_results
+        replace(results, comparisons=[adjusted.get(id(comparison), comparison) for comparison in results.comparisons])
+        for results in all_results
     ]
 
 
@@ -153,20 +155,22 @@ def sentence(text: str) -> str:
 
 def headline(comparison: Comparison) -> str:
     """The verdicts of a task in one sentence."""
-    shown = [it for it in comparison.verdicts if it.is_shown]
-    decided = [it for it in comparison.verdicts if it.no_verdict is None]
+    shown = [verdict for verdict in comparison.verdicts if verdict.is_shown]
+    decided = [verdict for verdict in comparison.verdicts if verdict.no_verdict is None]
     if comparison.pending:
         return "No verdict yet: planned runs are not finished."
     if not comparison.verdicts:
         return f"{comparison.baseline} is the only arm, so there is nothing to compare it with."
-    if comparison.withheld and all(it.is_silent for it in comparison.verdicts):
+    if comparison.withheld and all(verdict.is_silent for verdict in comparison.verdicts):
         return "No verdict: the models have not learned enough to compare their normalizers."
     if not decided:
         return f"No verdict on any difference from {comparison.baseline}."
     if not shown:
         return f"No difference from {comparison.baseline} is shown in {title_of(comparison.metric)}."
     digits = decimals(comparison.metric)
-    listed = ", ".join(f"{it.label} ({written(it.difference.estimate, digits, sign=True)})" for it in shown[:6])
+    listed = ", ".join(
+        f"{verdict.label} ({written(verdict.difference.estimate, digits, sign=True)})" for verdict in shown[:6]
+    )
     more = f" and {len(shown) - 6} more" if len(shown) > 6 else ""
     if len(comparison.verdicts) == 1:
         difference = written(shown[0].difference.estimate, digits, sign=True)
@@ -175,12 +179,12 @@ def headline(comparison: Comparison) -> str:
     return f"{of} from {comparison.baseline} in {title_of(comparison.metric)}: {listed}{more}."
 
 
-def unknown_metric(metric: str, found: Iterable[Results]) -> ConfigError | None:
+def unknown_metric(metric: str, results: Iterable[Results]) -> ConfigError | None:
     """An error if no task has the metric that was asked for."""
-    mains = [it.main for it in found if it.main is not None]
+    mains = [it.main for it in results if it.main is not None]
     if not mains or any(it.metric == metric for it in mains):
         return None
-    names = dict.fromkeys(c.metric for it in found for c in it.comparisons)
+    names = dict.fromkeys(c.metric for it in results for c in it.comparisons)
     return ConfigError([Problem("metric", f"the runs have no such metric; allowed: {', '.join(names)}", metric)])
 
 
@@ -192,14 +196,14 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
     main = results.main
     if main is not None:
         metric, scores, pending = main.metric, main.scores, bool(main.pending)
-        verdicts = {it.label: it for it in main.verdicts}
+        verdicts = {verdict.label: verdict for verdict in main.verdicts}
     elif results.reported:
         primary = primary_metric([run for arm in arms for run in arm.finished.values()])
         metric = primary if primary in results.reported else next(iter(results.reported))
         scores, verdicts, pending = results.reported[metric], {}, False
     else:
         return None
-    digits, level = decimals(metric), next((it.difference.level for it in verdicts.values()), 0.95)
+    digits, level = decimals(metric), next((verdict.difference.level for verdict in verdicts.values()), 0.95)
     title = title_of(metric)
     columns = [
         Column("arm"),
@@ -210,10 +214,10 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
         Column(f"{title} {arrow(metric)}", True, f"{title}, mean over seeds; {better(metric)} is better"),
         Column("s.d.", True, "standard deviation over seeds"),
         Column("seeds", True, "number of seeds; all means and differences are over the same seeds"),
-        *(Column(it.name, True, it.meaning) for it in COSTS.values()),
+        *(Column(cost.name, True, cost.meaning) for cost in COSTS.values()),
     ]
     by_label = {arm.label: arm for arm in arms}
-    listed = [*scores, *(ArmScores(label, {}) for label in by_label if label not in {it.label for it in scores})]
+    listed = [*scores, *(ArmScores(label, {}) for label in by_label if label not in {arm.label for arm in scores})]
     rows = []
     for its in listed:
         verdict = verdicts.get(its.label)
@@ -226,7 +230,7 @@ def main_table(name: str, arms: Sequence[Arm], results: Results) -> Table | None
                 number(its.mean, digits),
                 number(its.spread, digits),
                 Cell(str(len(its.values)), len(its.values)),
-                *(number(costs.get(name), it.digits) for name, it in COSTS.items()),
+                *(number(costs.get(name), cost.digits) for name, cost in COSTS.items()),
             ]
         )
     if main is not None:
@@ -276,7 +280,7 @@ def other_metrics_table(name: str, results: Results) -> Table | None:
         for its in scores:
             row = [Cell(f"{title_of(metric)} {arrow(metric)}"), Cell(its.label)]
             if compared:
-                found = verdict_cells(verdicts.get(its.label), digits, pending)[1:3]
-                row += [Cell(BASELINE), Cell("")] if its is scores[0] else found
+                cells = verdict_cells(verdicts.get(its.label), digits, pending)[1:3]
+                row += [Cell(BASELINE), Cell("")] if its is scores[0] else cells
             rows.append([*row, number(its.mean, digits), number(its.spread, digits)])
     return Table(name, "The other metrics of each arm", columns, rows, can_copy=True)

@@ -65,10 +65,10 @@ def readable_runs(places: Places) -> tuple[list[TrainedRun], list[Trouble]]:
     Raises RunError for a place without runs, unless a sweep is about to start some there.
     """
     folders: dict[Path, None] = {}
-    for place in places:
-        found = run_folders(place)
-        if not found and not waiting_jobs([place]):
-            raise RunError(f"{place}: no run folder there; a run folder has a {FILE}")
+    for path in places:
+        found = run_folders(path)
+        if not found and not waiting_jobs([path]):
+            raise RunError(f"{path}: no run folder there; a run folder has a {FILE}")
         folders |= dict.fromkeys(found)
     runs, unreadable = [], []
     for folder in folders:
@@ -107,13 +107,13 @@ def shortened(text: str, most: int = LONGEST_REASON) -> str:
 
 def progress_of(arms: Sequence[Arm]) -> list[Progress]:
     """How far the running runs have come."""
-    found = []
+    progress = []
     for arm in arms:
         for run in arm.runs:
             if run.state is RunState.RUNNING:
                 entries = read_json(run.folder / PROGRESS)
                 step, updates = as_number(entries.get("step")), as_number(entries.get("updates"))
-                found.append(
+                progress.append(
                     Progress(
                         name=name_of(arm, run),
                         step=None if step is None else int(step),
@@ -123,7 +123,7 @@ def progress_of(arms: Sequence[Arm]) -> list[Progress]:
                         seconds_left=as_number(entries.get("seconds_left")),
                     )
                 )
-    return found
+    return progress
 
 
 def name_of(arm: Arm, run: TrainedRun) -> str:

@@ -89,32 +89,32 @@ def paired_difference(
         )
     if not 0 < level < 1:
         raise ValueError(f"level={level}: must be between 0 and 1")
-    found = variances_of(table, groups)
+    variances = variances_of(table, groups)
     estimate = float(table.mean())
-    seeds_fail, examples_fail = weakness_of_seeds(table, found), weakness_of_examples(table, found, groups)
-    narrow, wide = found.half_widths(level)
+    seeds_fail, examples_fail = weakness_of_seeds(table, variances), weakness_of_examples(table, variances, groups)
+    narrow, wide = variances.half_widths(level)
     verdict = seeds_fail is None and examples_fail is None
     return Difference(
         estimate=estimate,
-        seeds=found.seeds,
-        examples=found.examples,
-        clusters=found.clusters,
-        effective_clusters=found.effective_clusters,
+        seeds=variances.seeds,
+        examples=variances.examples,
+        clusters=variances.clusters,
+        effective_clusters=variances.effective_clusters,
         level=level,
         new_seeds=around(estimate, nan if seeds_fail else float(narrow)),
         new_seeds_and_examples=around(estimate, float(wide) if verdict else nan),
-        p_value=p_value(estimate, found) if verdict else nan,
-        p_value_new_seeds=nan if seeds_fail else p_value_of_seeds(estimate, found),
-        detectable=detectable(found, level=level) if verdict else nan,
+        p_value=p_value(estimate, variances) if verdict else nan,
+        p_value_new_seeds=nan if seeds_fail else p_value_of_seeds(estimate, variances),
+        detectable=detectable(variances, level=level) if verdict else nan,
         no_verdict=seeds_fail or examples_fail,
-        variances=found,
+        variances=variances,
     )
 
 
-def without_claims(found: Difference) -> Difference:
+def without_claims(difference: Difference) -> Difference:
     """The same estimate without intervals and p-values, for runs of which nothing can be claimed."""
     return replace(
-        found,
+        difference,
         new_seeds=Interval(nan, nan),
         new_seeds_and_examples=Interval(nan, nan),
         p_value=nan,
@@ -127,49 +127,55 @@ def around(estimate: float, half_width: float) -> Interval:
     return Interval(estimate - half_width, estimate + half_width)
 
 
-def weakness_of_seeds(table: np.ndarray, found: Variances) -> str | None:
+def weakness_of_seeds(table: np.ndarray, variances: Variances) -> str | None:
     """Why the table allows neither claim."""
     if len(table) < MIN_SEEDS:
         return f"at least {MIN_SEEDS} seeds are needed (found {len(table)})"
     if np.ptp(table) == 0:
         return "all differences are zero" if table[0, 0] == 0 else "all differences are equal"
-    noise = found.mean_square_noise
-    if found.mean_square_seeds < ROUNDING * noise and noise > ROUNDING * np.square(table).max():
+    noise = variances.mean_square_noise
+    if variances.mean_square_seeds < ROUNDING * noise and noise > ROUNDING * np.square(table).max():
         return "the means of all seeds are equal, although seeds differ on single examples"  # by chance
     return None
 
 
-def weakness_of_examples(table: np.ndarray, found: Variances, groups: Sequence[Hashable] | None) -> str | None:
+def weakness_of_examples(table: np.ndarray, variances: Variances, groups: Sequence[Hashable] | None) -> str | None:
     """Why the table says nothing about new examples."""
     kind = "examples" if groups is None else "groups"
-    if found.effective_clusters < MIN_CLUSTERS - 1e-6:  # the number of equal clusters, up to rounding
-        count = f"{found.clusters:,}" if found.clusters < MIN_CLUSTERS else f"{found.effective_clusters:.3g}"
-        unequal = "" if found.clusters < MIN_CLUSTERS else f", to which {found.clusters:,} of such unequal sizes amount"
+    if variances.effective_clusters < MIN_CLUSTERS - 1e-6:  # the number of equal clusters, up to rounding
+        count = (
+            f"{variances.clusters:,}" if variances.clusters < MIN_CLUSTERS else f"{variances.effective_clusters:.3g}"
+        )
+        unequal = (
+            ""
+            if variances.clusters < MIN_CLUSTERS
+            else f", to which {variances.clusters:,} of such unequal sizes amount"
+        )
         return f"at least {MIN_CLUSTERS} {kind} are needed (found {count}{unequal})"
     differing = (cluster_means(np.abs(table), groups)[0] > 0).any(axis=0).sum()
-    if differing < min(MIN_DIFFERING, found.clusters / 2):
-        return f"only {differing} of {found.clusters:,} {kind} differ at all, fewer than {MIN_DIFFERING}"
+    if differing < min(MIN_DIFFERING, variances.clusters / 2):
+        return f"only {differing} of {variances.clusters:,} {kind} differ at all, fewer than {MIN_DIFFERING}"
     return None
 
 
-def p_value_of_seeds(estimate: float, found: Variances) -> float:
-    if found.of_seeds == 0:
+def p_value_of_seeds(estimate: float, variances: Variances) -> float:
+    if variances.of_seeds == 0:
         return 0.0 if estimate else 1.0
-    return float(2 * stats.t.sf(abs(estimate) / sqrt(found.of_seeds), found.seeds - 1))
+    return float(2 * stats.t.sf(abs(estimate) / sqrt(variances.of_seeds), variances.seeds - 1))
 
 
-def p_value(estimate: float, found: Variances) -> float:
+def p_value(estimate: float, variances: Variances) -> float:
     """One minus the level at which an end of the interval for new seeds and new examples is zero."""
     if estimate == 0:
         return 1.0
-    degrees = (found.seeds - 1, found.effective_clusters - 1)
-    score = abs(estimate) / sqrt(found.of_seeds + found.of_examples)
+    degrees = (variances.seeds - 1, variances.effective_clusters - 1)
+    score = abs(estimate) / sqrt(variances.of_seeds + variances.of_examples)
     # The interval lies between those that use either number of degrees of freedom for both terms.
     low, high = sorted(max(2 * float(stats.t.sf(score, of)), SMALLEST) for of in degrees)
 
     def excess(log_p: float) -> float:
         quantiles = student(np.exp(log_p) / 2, degrees)
-        return float(quantiles[0] ** 2 * found.of_seeds + quantiles[1] ** 2 * found.of_examples - estimate**2)
+        return float(quantiles[0] ** 2 * variances.of_seeds + quantiles[1] ** 2 * variances.of_examples - estimate**2)
 
     low, high = log(low) - 1e-9, min(log(high) + 1e-9, 0.0)
     if excess(low) <= 0:  # smaller than any number that is told apart

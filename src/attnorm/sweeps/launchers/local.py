@@ -53,10 +53,10 @@ class Places:
         before: the slot and the GPUs that the job has if it is already running; they are preferred.
         """
         slot, had = (before or {}).get("slot"), (before or {}).get("gpus", ())
-        open_to = [it for it in self.gpus if self.used[it] < self.most]
+        open_to = [gpu for gpu in self.gpus if self.used[gpu] < self.most]
         if not self.free or len(open_to) < gpus:
             return None
-        chosen = sorted(open_to, key=lambda it: (it not in had, self.used[it]))[:gpus]
+        chosen = sorted(open_to, key=lambda gpu: (gpu not in had, self.used[gpu]))[:gpus]
         number = slot if slot in self.free else self.free[0]
         self.free.remove(number)
         self.used.update(chosen)

@@ -86,10 +86,10 @@ class SubmititLauncher:
         if placed.get("id") and self.executor.cluster == "slurm":
             from submitit import SlurmJob
 
-            found: SlurmJob = SlurmJob(self.executor.folder, placed["id"])
-            if not found.done(force_check=True):
+            job_of_slurm: SlurmJob = SlurmJob(self.executor.folder, placed["id"])
+            if not job_of_slurm.done(force_check=True):
                 self.running += 1
-                return _Submitted(self, job, found)
+                return _Submitted(self, job, job_of_slurm)
         handle = Attached(job)
         return None if handle.has_ended() else handle
 
