@@ -9,7 +9,7 @@ from reference import randn
 from torch.testing import assert_close
 
 from attnorm.attention import MultiHeadAttention, build_normalizer, build_scorer
-from attnorm.attention.build import NORMALIZERS
+from attnorm.attention.build import NORMALIZERS, build
 from attnorm.attention.grid import attend_over_grid, fold, unfold
 from attnorm.attention.pooling import LearnedQueries, single_query_problem
 from attnorm.attention.testing import check_normalizer
@@ -20,12 +20,13 @@ TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 WIDTH, HEADS = 6, 2
 FORMULAS = ["softmax", "dnas", "sinkhorn"]
 OPTIONS = {"sinkhorn": {"n_iters": 3}, "constrained_softmax": {"upper": 0.5}, "constrained_sparsemax": {"upper": 0.5}}
-PROMISING = [name for name in NORMALIZERS if build_normalizer(name).key_equivariant]
+FACTS = {"heads": HEADS, "state_width": WIDTH}  # a normalizer takes those that it needs
+PROMISING = [name for name in NORMALIZERS if build("normalizer", name, {}, FACTS).key_equivariant]
 THEOREM = ["self_attention_is_permutation_equivariant", "learned_queries_are_permutation_invariant"]
 
 
 def normalizer(name):
-    return build_normalizer(name, **OPTIONS.get(name, {}))
+    return build("normalizer", name, OPTIONS.get(name, {}), FACTS)
 
 
 def filled(module, seed=0):
@@ -113,7 +114,11 @@ def test_the_warning_is_right_about_every_normalizer():
     keys = randn(1, HEADS, 5, 3, seed=9)
     for name in NORMALIZERS.keys() - {"uniform", "none"}:  # which ignore the scores by design
         module = normalizer(name).double().eval()
-        first, second = (module(it, keys=keys, scale=1.0) for it in scores)
+        given = {"keys": keys, "scale": 1.0}
+        if module.needs_states != "none":
+            states = randn(1, 1 if module.needs_states == "queries" else 5, WIDTH, seed=10)
+            given["features"] = module.features_of(states)
+        first, second = (module(it, **given) for it in scores)
         problem = single_query_problem(module)
         assert ("uniform weights, whatever" in (problem or "")) == first.allclose(second), name
         if first.allclose(second):
@@ -183,7 +188,7 @@ def test_turning_an_image_turns_self_attention_and_leaves_learned_queries(name):
     pool = pooling(name)
     for other in (turned, mirrored):
         assert_close(pool(unfold(other)), pool(unfold(image)), rtol=1e-7, atol=1e-7)
-    if build_normalizer(name).query_equivariant:
+    if normalizer(name).query_equivariant:
         layer = attention(name)
         found = attend_over_grid(layer, image, image)
         assert_close(attend_over_grid(layer, turned, turned), found.rot90(dims=(1, 2)), rtol=1e-7, atol=1e-7)

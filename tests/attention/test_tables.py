@@ -4,15 +4,16 @@ import copy
 
 import pytest
 
-from attnorm.attention import build_normalizer, check_attention, resolve_attention
-from attnorm.attention.build import NORMALIZERS, build_site_normalizer, build_site_prior, build_site_scorer
+from attnorm.attention import check_attention, resolve_attention
+from attnorm.attention.build import NORMALIZERS, build, build_site_normalizer, build_site_prior, build_site_scorer
 from attnorm.attention.labels import attention_label
 
 pytestmark = pytest.mark.numerical
 
 SITES = {"encoder": False, "decoder": True, "cross": True}
 LAYERS = {"encoder": 3, "decoder": 2, "cross": 2}
-COUPLED = [name for name in NORMALIZERS if build_normalizer(name).couples_queries == "all"]
+FACTS = {"heads": 2, "state_width": 8}  # a normalizer takes those that it needs
+COUPLED = [name for name in NORMALIZERS if build("normalizer", name, {}, FACTS).couples_queries == "all"]
 
 
 def normalizers(attention, sites=SITES):

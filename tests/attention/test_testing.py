@@ -30,7 +30,14 @@ from attnorm.attention.testing.report import Failure
 
 pytestmark = pytest.mark.numerical
 
-OPTIONS = {"fusedmax": {"lam": 0.3}, "constrained_softmax": {"upper": 0.5}, "constrained_sparsemax": {"upper": 0.5}}
+SIZES = {"heads": 2, "state_width": 8}
+OPTIONS = {
+    "forgetting": SIZES,
+    "asentmax": SIZES,
+    "fusedmax": {"lam": 0.3},
+    "constrained_softmax": {"upper": 0.5},
+    "constrained_sparsemax": {"upper": 0.5},
+}
 MORE = [  # other options than the defaults
     ("hnas", {"start": 0.3, "per": "head", "heads": 2}),
     ("hnas", {"start": 1.0, "form": "clamp"}),
@@ -42,12 +49,13 @@ MORE = [  # other options than the defaults
     ("sigmoid", {"bias": -1.0, "learn": True}),
     ("dnas_slack", {"per_query": True, "heads": 2}),
     ("dnas_slack_prefix", {"per_query": True, "start": -1.0}),
+    ("mix", {"members": ["forgetting", "selective", "softmax"], **SIZES}),
 ]
 SLOW = [  # 2 seconds and more, and variants of what is checked anyway
     ("hnas", {"start": 1.0, "form": "clamp"}),
     ("sinkhorn", {"n_iters": 1}),
     ("fenchel", {"order": "exact"}),
-    ("entmax", {"alpha": 1.3}),
+    ("entmax", {"alpha": 1.3, "learn": "head", "heads": 2}),
     ("fusedmax", {"lam": 0.3}),
     ("constrained_softmax", {"upper": 0.3}),
     ("constrained_softmax", {"upper": 0.5}),

@@ -2,9 +2,11 @@
 alpha-entmax (Peters, Niculae and Martins 2019).
 """
 
+import math
+
 import torch
 from entmax import entmax15, entmax_bisect, sparsemax
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnorm.attention.normalizers._row_map import RowMap
 from attnorm.attention.option_checks import finite_number
@@ -31,24 +33,51 @@ class Entmax(RowMap):
 
     alpha: controls the sparsity; a number > 1. The limit alpha -> 1 is softmax, and 2 is sparsemax. 1.5 and 2 are
            computed exactly by sorting. For other values, tau_i is found by bisection to the precision of the dtype.
+    learn: None, "layer" or "head": whether alpha = 1 + sigmoid(a), between 1 and 2, is learned from the initial value
+           `alpha`, one for the layer or one for each of the `heads` heads (Correia, Niculae and Martins 2019).
     """
 
-    def __init__(self, alpha: float = 1.5):
+    def __init__(self, alpha: float = 1.5, learn: str | None = None, heads: int | None = None):
         super().__init__()
         if not finite_number(alpha) or alpha <= 1:
             raise ValueError(f"alpha={alpha!r}: allowed: numbers > 1 (2 is sparsemax, and the limit 1 is softmax)")
-        self.alpha = float(alpha)
+        if learn not in (None, "layer", "head"):
+            raise ValueError(f"learn={learn!r}: allowed: null, layer, head")
+        if learn is not None and alpha >= 2:
+            raise ValueError(f"alpha={alpha!r}: with learn={learn!r}, allowed: numbers between 1 and 2")
+        if learn == "head" and heads is None:
+            raise ValueError("learn='head': needs heads=<number of heads>")
+        self.initial, self.a = float(alpha), None
+        if learn is not None:
+            count = heads if learn == "head" and heads else 1
+            self.a = nn.Parameter(torch.full((count,), math.log((alpha - 1) / (2 - alpha))))
+
+    @property
+    def alpha(self) -> float | Tensor:
+        """alpha, a number; or, if it is learned, (1 or H, 1, 1)."""
+        return self.initial if self.a is None else 1 + self.a.sigmoid()[:, None, None]
+
+    def learned_scalars(self) -> dict[str, Tensor]:
+        """alpha, (1,) or (heads,), if it is learned."""
+        return {} if self.a is None else {"alpha": 1 + self.a.sigmoid()}
+
+    def fast_parameters(self) -> list[nn.Parameter]:
+        """The parameter behind alpha."""
+        return [] if self.a is None else [self.a]
 
     def row_weights(self, scores: Tensor) -> Tensor:
-        if self.alpha == 2:
-            return sparsemax(scores)
-        if self.alpha == 1.5:
-            return entmax15(scores)
+        alpha = self.alpha
+        if isinstance(alpha, Tensor):
+            alpha = alpha.to(scores.dtype)
+        elif alpha in (1.5, 2):
+            return sparsemax(scores) if alpha == 2 else entmax15(scores)
         # entmax_bisect does not subtract the largest score, and at 1e4 float32 has only three decimals left
         scores = scores - scores.detach().amax(-1, keepdim=True)
         halvings = 56 if scores.dtype == torch.float64 else 28  # of an interval of length <= 1, beyond the last digit
-        return entmax_bisect(scores, self.alpha, n_iter=halvings)
+        return entmax_bisect(scores, alpha, n_iter=halvings)
 
     def regularizer(self, p: Tensor, allowed: Tensor) -> Tensor:
         """(sum_j p_j^alpha - 1) / (alpha (alpha - 1))."""
-        return (p.pow(self.alpha).sum(-1) - 1) / (self.alpha * (self.alpha - 1))
+        alpha = self.alpha
+        of_rows = alpha.squeeze(-1) if isinstance(alpha, Tensor) else alpha
+        return (p.pow(alpha).sum(-1) - 1) / (of_rows * (of_rows - 1))

@@ -1,0 +1,290 @@
+"""forgetting, stick_breaking, selective, asentmax: their formulas, and layers with padding, packed texts and a cache.
+
+The formulas are written a second time as loops over causal self-attention. What every normalizer has to do is checked
+by the property suite, in test_testing.py.
+"""
+
+import math
+
+import pytest
+import torch
+from reference import randn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from attnorm.attention import Mask, build_normalizer, build_scorer
+from attnorm.attention.build import build
+from attnorm.attention.multihead import Cache, MultiHeadAttention, observe_all
+from attnorm.attention.normalizers.asentmax import ASEntmax
+from attnorm.attention.normalizers.base import Normalizer
+from attnorm.attention.normalizers.entmax import Entmax
+from attnorm.attention.normalizers.forgetting import Forgetting
+from attnorm.attention.normalizers.selective import Selective
+from attnorm.attention.normalizers.stick_breaking import StickBreaking
+
+pytestmark = pytest.mark.numerical
+
+BATCH, HEADS, WIDTH, LENGTH = 2, 2, 8, 6
+TIGHT = {"rtol": 1e-9, "atol": 1e-10}
+NAMES = ("forgetting", "stick_breaking", "selective", "asentmax")
+MIXED = {"members": ["forgetting", "selective", "softmax"], "per": "head"}
+
+
+def make(name, options=None):
+    torch.manual_seed(3)
+    module = build("normalizer", name, options or {}, {"heads": HEADS, "state_width": WIDTH}).double()
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    return module
+
+
+# ------------------------------------------------------------------------------ the formulas at a causal site, as loops
+
+
+def linear(module, states, count):
+    """The linear maps of the states, for each head and position: (B, H, L, count)."""
+    return (states @ module.weight.T + module.bias).reshape(*states.shape[:2], HEADS, count).permute(0, 2, 1, 3)
+
+
+def forgetting(module, scores, states):
+    gates = 1 / (1 + (-linear(module.gate, states, 1)[..., 0]).exp())  # (B, H, L)
+    rows = []
+    for i in range(LENGTH):
+        terms = [scores[..., i, j].exp() * gates[..., j + 1 : i + 1].prod(-1) for j in range(i + 1)]
+        rows.append([term / sum(terms) for term in terms])
+    return rows
+
+
+def stick_breaking(module, scores, states):
+    rows = []
+    for i in range(LENGTH):
+        left, row = torch.ones_like(scores[..., 0, 0]), [0 * scores[..., 0, 0]]
+        for j in reversed(range(i)):
+            share = 1 / (1 + (-scores[..., i, j]).exp())
+            row.insert(0, share * left)
+            left = left * (1 - share)
+        rows.append(row)
+    return rows
+
+
+def selective(module, scores, states):
+    rows = []
+    for i in range(LENGTH):
+        masking = [
+            sum(
+                (scores[:, :1, before, j].clamp(min=0) for before in range(i) if 0 < j < before),
+                0 * scores[:, :1, 0, 0],
+            )
+            for j in range(i + 1)
+        ]
+        terms = [(scores[..., i, j] - masking[j]).exp() for j in range(i + 1)]
+        rows.append([term / sum(terms) for term in terms])
+    return rows
+
+
+def asentmax(module, scores, states):
+    raw = linear(module.scale, states, 2)
+    beta, gamma = (1 + raw[..., 0].exp()).log(), 2 * raw[..., 1].tanh()
+    rows = []
+    for i in range(LENGTH):
+        factor = 1 + beta[..., i] * math.log(i + 2) ** gamma[..., i]
+        x = factor[..., None] * scores[..., i, : i + 1] / 2
+        low, high = x.detach().amax(-1, keepdim=True) - 1, x.detach().amax(-1, keepdim=True)
+        for _ in range(80):  # the tau with which max(x - tau, 0)^2 sums to 1
+            middle = (low + high) / 2
+            above = (x.detach() - middle).clamp(min=0).square().sum(-1, keepdim=True) > 1
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        tau = (low + high) / 2
+        for _ in range(2):  # steps of Newton's method, for the gradient of tau
+            open_ = (x - tau).clamp(min=0)
+            tau = tau + (open_.square().sum(-1, keepdim=True) - 1) / (2 * open_.sum(-1, keepdim=True)).detach()
+        rows.append((x - tau).clamp(min=0).square().unbind(-1))
+    return rows
+
+
+FORMULAS = {"forgetting": forgetting, "stick_breaking": stick_breaking, "selective": selective, "asentmax": asentmax}
+
+
+def by_loops(name, module, scores, states):
+    rows = FORMULAS[name](module, scores, states)
+    padded = [[*row, *[0 * scores[..., 0, 0]] * (LENGTH - len(row))] for row in rows]
+    return torch.stack([torch.stack(list(row), -1) for row in padded], -2)
+
+
+def given_to(module, states):
+    return {} if module.needs_states == "none" else {"features": module.features_of(states)}
+
+
+def difference(name, module):
+    """The largest difference of weights, and of gradients of scores and states, to those of the loops."""
+    scores, states = 1.5 * randn(BATCH, HEADS, LENGTH, LENGTH, seed=1), randn(BATCH, LENGTH, WIDTH, seed=2)
+    inputs = [scores.requires_grad_(), states.requires_grad_(), *module.parameters()]
+    cotangent, found = randn(BATCH, HEADS, LENGTH, LENGTH, seed=4), []
+    for weights in (
+        module(scores, Mask(causal=True), **given_to(module, states)),
+        by_loops(name, module, scores, states),
+    ):
+        grads = torch.autograd.grad(weights, inputs, cotangent, allow_unused=True)
+        found.append(
+            [weights.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(inputs, grads, strict=True))]
+        )
+    return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_and_gradients_equal_the_loops(name):
+    assert difference(name, make(name)) < 1e-9
+
+
+class GatesOfTheKeyItself(Forgetting):
+    """Each gate stands at the position after its own."""
+
+    def features(self, states):
+        return super().features(states).roll(1, 2)
+
+
+class IncludesItself(StickBreaking):
+    def weights(self, s, given):
+        later = F.pad(s, (0, 1), value=0.0)  # a column after the own position
+        return super().weights(later, given)[..., :-1]
+
+
+class ActsAtOnce(Selective):
+    """A position masks keys in its own row too."""
+
+    def row_weights(self, s, masking, log_prior):
+        return super().row_weights(s, torch.cat([masking[..., 1:, :], masking[..., -1:, :]], -2), log_prior)
+
+
+class TwoThirds(ASEntmax):
+    def features(self, states):
+        return super().features(states) * torch.tensor([1.0, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("name", "faulty"),
+    [*zip(NAMES, (GatesOfTheKeyItself, IncludesItself, ActsAtOnce, TwoThirds), strict=True)],
+)
+def test_a_planted_fault_differs_from_the_loops(name, faulty):
+    module = make(name)
+    module.__class__ = faulty
+    assert difference(name, module) > 1e-3
+
+
+# ----------------------------------------------------------------------------------------------------------- in a layer
+
+
+def layer_of(name, options=None):
+    layer = MultiHeadAttention(WIDTH, HEADS, make(name, options), build_scorer("scaled_dot")).double().eval()
+    for number, parameter in enumerate(layer.parameters()):
+        with torch.no_grad():
+            parameter.copy_(randn(*parameter.shape, seed=20 + number) / 2)
+    return layer
+
+
+LAYERS = {**dict.fromkeys(NAMES, None), "mix": MIXED}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_cached_decoding_equals_the_full_pass_also_after_beams_are_reordered(name):
+    layer, states, order = layer_of(name, LAYERS[name]), randn(3, LENGTH, WIDTH, seed=5), torch.tensor([2, 0, 2])
+    moved = torch.cat([states[order, :3], states[:, 3:]], 1)  # the rows are reordered after three steps
+    expected, cache = layer(moved, moved, Mask(causal=True)), Cache(grows=True)
+    for place in range(LENGTH):
+        if place == 3:
+            cache.select(order)
+        state = (states if place < 3 else moved)[:, place : place + 1]
+        out = layer(state, state, cache=cache)
+        if place >= 3:
+            assert_close(out, expected[:, place : place + 1], **TIGHT)
+
+
+@pytest.mark.parametrize("name", ["forgetting", "asentmax"])
+def test_cached_cross_attention_computes_the_features_of_the_memory_once(name):
+    layer, states, memory = layer_of(name), randn(2, 3, WIDTH, seed=5), randn(2, 5, WIDTH, seed=6)
+    expected, cache = layer(states, memory), Cache(grows=False)
+    for place in range(3):
+        out = layer(states[:, place : place + 1], memory if place == 0 else torch.nan * memory, cache=cache)
+        assert_close(out, expected[:, place : place + 1], **TIGHT)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_padded_texts_and_packed_texts_are_computed_as_if_they_were_alone(name):
+    layer, texts = layer_of(name, LAYERS[name]), [randn(1, length, WIDTH, seed=7 + length) for length in (5, 3, 4)]
+    alone = [layer(text, text, Mask(causal=True)) for text in texts]
+    packed = torch.cat(texts, 1)
+    segments = torch.tensor([[0] * 5 + [1] * 3 + [2] * 4])
+    assert_close(layer(packed, packed, Mask(causal=True, segments=segments)), torch.cat(alone, 1), **TIGHT)
+    lengths = torch.tensor([5, 3, 4])
+    padded = torch.cat([F.pad(text, (0, 0, 0, 5 - text.shape[1]), value=7.0) for text in texts])
+    real = torch.arange(5) < lengths[:, None]
+    out = layer(padded, padded, Mask(real, real, causal=True))
+    assert_close(out[real], torch.cat(alone, 1)[0], **TIGHT)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_observed_weights_make_the_output(name):
+    layer, states, seen = layer_of(name, LAYERS[name]), randn(2, LENGTH, WIDTH, seed=5), []
+    expected = layer(states, states, Mask(causal=True))
+    with observe_all(layer, lambda _, it: seen.append(it)):
+        layer(states, states, Mask(causal=True))
+    assert_close(layer.output((seen[0].weights @ seen[0].v).transpose(1, 2).flatten(2)), expected, **TIGHT)
+
+
+def test_long_causal_forgetting_never_builds_the_weights(monkeypatch):
+    module, states = make("forgetting").float(), randn(1, 300, WIDTH, seed=5).float()
+    q, k, v = (randn(1, HEADS, 300, 4, seed=seed).float() for seed in (1, 2, 3))
+    real, texts = torch.arange(300)[None] < 280, (torch.arange(300) // 100)[None]
+    masks = (Mask(causal=True), Mask(real, real, causal=True), Mask(real, real, causal=True, segments=texts))
+    features = module.features_of(states)
+    expected = [
+        Normalizer.attend(module.double(), *(x.double() for x in (q, k, v)), mask, features=features.double())
+        for mask in masks
+    ]
+    monkeypatch.setattr(Forgetting, "weights", None)
+    for mask, wanted in zip(masks, expected, strict=True):
+        out = module.float().attend(q, k, v, mask, features=features)
+        assert_close(out.double(), wanted, rtol=0, atol=2e-4)
+
+
+# -------------------------------------------------------------------------------------------------------- learned alpha
+
+
+@pytest.mark.parametrize("per", ["layer", "head"])
+def test_a_learned_alpha_has_the_weights_of_the_fixed_one_and_the_gradient_of_differences(per):
+    module, scores = (
+        build_normalizer("entmax", alpha=1.3, learn=per, heads=HEADS).double(),
+        randn(1, HEADS, 4, 6, seed=1),
+    )
+    assert_close(module(scores), Entmax(1.3)(scores), rtol=0, atol=1e-6)  # the parameter begins in float32
+    cotangent, count = randn(1, HEADS, 4, 6, seed=2), HEADS if per == "head" else 1
+    assert module.a.shape == (count,) == module.learned_scalars()["alpha"].shape
+    [found] = torch.autograd.grad(module(scores), module.a, cotangent)
+    for head in range(count):
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                module.a[head] += sign * 1e-5
+                values.append(float((module(scores) * cotangent).sum()))
+                module.a[head] -= sign * 1e-5
+        assert abs((values[0] - values[1]) / 2e-5 - float(found[head])) < 1e-6 * max(1, abs(float(found[head])))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"learn": "all"}, "learn='all': allowed: null, layer, head"),
+        ({"learn": "layer", "alpha": 2}, "alpha=2: with learn='layer', allowed: numbers between 1 and 2"),
+        ({"learn": "head"}, r"learn='head': needs heads=<number of heads>"),
+    ],
+)
+def test_a_wrong_option_of_entmax_is_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        build_normalizer("entmax", **options)
+
+
+def test_a_wrong_delta_and_a_mix_of_both_kinds_of_states_are_refused():
+    with pytest.raises(ValueError, match=r"delta=-1: allowed: numbers from 0"):
+        build_normalizer("asentmax", heads=1, state_width=4, delta=-1)
+    with pytest.raises(ValueError, match=r"some need the states of the queries, and others those of the keys"):
+        build_normalizer("mix", members=["forgetting", "asentmax"], heads=1, state_width=4)
