@@ -26,7 +26,7 @@ PLACEMENTS = {  # what may stand at (encoder, decoder, cross)
     "decoder_only": ("softmax", "dnas_prefix", "softmax"),
     "cross_only": ("softmax", "softmax", "hnas_prefix"),
     "slack": ("dnas_slack", "dnas_slack_prefix", "dnas_slack_prefix"),
-    "counting": ("sigmoid", "ssmax", "relu"),
+    "counting": ("ssmax", "sigmoid", "relu"),
     "free_sums": ("softpick", "sink", "sigmoid"),
     "prefix_encoder": ("dnas_prefix", "softmax", "dnas_prefix"),
 }

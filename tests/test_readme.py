@@ -114,6 +114,7 @@ def material(tmp_path, monkeypatch):
     """What placeholders stand for. A function from a typed command to its arguments."""
     run, visual, encoder = runs.copied_run(tmp_path), runs.finished_run("vqa_v2"), encoder_run()
     translation, captions = runs.finished_run("translation"), runs.finished_run("captioning")
+    runs.finished_run("causal_lm")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNORM_LOGS", str(tmp_path))
     monkeypatch.setenv("ATTNORM_CACHE", str(tmp_path))
@@ -124,7 +125,7 @@ def material(tmp_path, monkeypatch):
         (tmp_path / name).write_text("an article\n")
     for folder in ("my/books", "my/novels", "squad"):
         (tmp_path / folder).mkdir(parents=True)
-    for name in ("one.txt", "two.txt"):
+    for name in ("one.txt", "two.txt", "Doyle_one.txt", "Stevenson_one.txt"):
         (tmp_path / "my/novels" / name).write_text("a novel\n")
     for name in ("train.jsonl", "valid.jsonl", "my/train.jsonl", "my/books/one.txt", "train.csv", "valid.csv"):
         (tmp_path / name).write_text('{"text": "a", "headline": "b", "article": "a", "title": "b"}\n')
@@ -242,7 +243,8 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         folders = command.settings.folders
     else:
         command = read(arguments, EvalKeys if verb == "eval" else GenerateKeys, verb, rerun.OVERRIDABLE)
-        folders = [Path(command.settings.run or "")]
+        of_language = any(key in ("decoding.temperature", "decoding.top_p") for key, _ in command.changes)
+        folders = [runs.finished_run("causal_lm") if of_language else Path(command.settings.run or "")]
     if getattr(command.settings, "metric", None):
         return [f"no file {path}" for path in files_of(command.settings) if not Path(path).is_file()]
     if any(key.startswith("task.") for key, _ in command.changes):
