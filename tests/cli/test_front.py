@@ -117,7 +117,7 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
         (("~decoding", "~attention.options", "~tokenizer"), "error: tokenizer._target_: is not set"),
         (("+trainer.benchmark=3",), "error: trainer.benchmark=3: "),
         (("attention.encoder=[dnas]",), "error: attention.encoder"),
-        (("task=headlines",), "error: task=headlines: allowed: captioning, classify, "),
+        (("task=headlines",), "error: task=headlines: allowed: captioning, causal_lm, classify, "),
         (("attention=softmx",), "uniform, or a normalizer as package.module.Class. Did you mean 'softmax'?"),
         (("seed=1,2",), "error: seed=1,2: several values start a sweep: type attnorm sweep, or add -m; a list is "),
         (("hnas",), "error: hnas: expected key=value\n"),
@@ -126,7 +126,7 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
         (("resume=nowhere",), "error: resume=nowhere: no such folder\n"),
         (("task=null",), "error: task.name: is not set; choose a file that sets it, with task=<file>"),
         (("paths.log_dir=/dev/null",), "error: paths.log_dir: the run folder /dev/null/gigaword/"),
-        (("task=",), "error: task=: allowed: captioning, classify, "),
+        (("task=",), "error: task=: allowed: captioning, causal_lm, classify, "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
