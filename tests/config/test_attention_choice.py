@@ -26,6 +26,8 @@ PLACED = {  # what each file of conf/attention puts at these sites
     "dnas": ("dnas", "softmax", "softmax", "dnas", "softmax"),
     "hnas": ("hnas", "softmax", "softmax", "hnas", "softmax"),
     "sinkhorn": ("sinkhorn", "softmax", "softmax", "sinkhorn", "softmax"),
+    "lotformer": ("lotformer", "softmax", "softmax", "lotformer", "softmax"),
+    "espformer": ("espformer", "softmax", "softmax", "espformer", "softmax"),
     "dnas_prefix": ("dnas", "dnas_prefix", "dnas_prefix", "dnas", "softmax"),
     "hnas_prefix": ("hnas", "hnas_prefix", "hnas_prefix", "hnas", "softmax"),
     "constrained_softmax": ("constrained_softmax",) * 5,
@@ -64,7 +66,17 @@ MODEL_SITES = {
     "transformer_captioner": ("decoder", "cross"),
 }
 WITH_OTHER_SITES = {"grid_tiny", "flat_tiny", "hierarchical_tiny"}  # sites that are not in PLACED
-BIDIRECTIONAL = ("dnas", "hnas", "sinkhorn", "em_routing", "mix", "dnas_slack", "dnas_slack_u")
+BIDIRECTIONAL = (
+    "dnas",
+    "hnas",
+    "sinkhorn",
+    "em_routing",
+    "mix",
+    "dnas_slack",
+    "dnas_slack_u",
+    "lotformer",
+    "espformer",
+)
 VARIANTS = {  # settings that change the sites of a model
     ("vqa_tiny", "question=transformer"): ("fusion", "encoder"),
     ("vqa_tiny", "fusion=none"): (),
