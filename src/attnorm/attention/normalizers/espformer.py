@@ -38,7 +38,9 @@ class ESPFormer(Normalizer):
         self.tau, self.temperature = above_zero("tau", tau), float(temperature)
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
-        assert given.queries is not None and given.keys is not None, "espformer needs queries and keys"
+        assert given.queries is not None and given.keys is not None and given.scale is not None, (
+            "needs queries and keys"
+        )
         x, y = upcast(given.queries) * given.scale, upcast(given.keys) * given.scale
 
         def plan(queries: Tensor, keys: Tensor) -> Tensor:
