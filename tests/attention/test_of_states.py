@@ -387,3 +387,14 @@ def test_a_wrong_remainder_and_a_mix_with_one_are_refused():
         build_normalizer("stick_breaking", remainder="value", heads=2)
     with pytest.raises(ValueError, match=r"a mix gives what its members leave to no value of its own"):
         build_normalizer("mix", members=["softmax", {"name": "stick_breaking", "remainder": "value"}], heads=2, width=4)
+
+
+def test_gates_over_thousands_of_positions_keep_the_precision_of_float32():
+    """The sums of their logarithms reach thousands, where float32 has an absolute error of 1e-4."""
+    module = build("normalizer", "forgetting", {}, {"heads": HEADS, "state_width": WIDTH})
+    torch.nn.init.constant_(module.gate.bias, -1.0)
+    q, k, v = (randn(1, HEADS, 1000, WIDTH, seed=seed, dtype=torch.float32) for seed in range(3))
+    features = module.features_of(randn(1, 1000, WIDTH, seed=3, dtype=torch.float32))
+    expected = module.attend(q.double(), k.double(), v.double(), Mask(causal=True), features=features.double())
+    found = module.attend(q, k, v, Mask(causal=True), features=features)
+    assert_close(found.double(), expected, rtol=0, atol=64 * torch.finfo(torch.float32).eps)

@@ -15,6 +15,7 @@ import pytorch_lightning as pl
 import runs
 import torch
 import yaml
+from gpt_builders import write_bpe
 from omegaconf import OmegaConf
 from pytorch_lightning.loggers import Logger
 from safetensors.torch import save_file
@@ -79,6 +80,8 @@ def needed(tmp_path, monkeypatch):
         save_file({"1": torch.zeros(1, 3), "1.boxes": boxes}, tmp_path / view)
     views = f"{tmp_path}/first.safetensors,{tmp_path}/second.safetensors"
     (tmp_path / "texts").mkdir()
+    (tmp_path / "gpt2").mkdir()
+    write_bpe(tmp_path / "gpt2")
     for name in ("one.txt", "two.txt"):
         (tmp_path / "texts" / name).write_text("A sentence.\n")
     for name in ("train.de", "train.en", "val.de", "val.en"):
@@ -100,6 +103,10 @@ def needed(tmp_path, monkeypatch):
         "data/newswire_text.yaml": ["task=mlm"],
         "data/text.yaml": ["task=mlm", f"data.files={table}"],
         "data/text_hub.yaml": ["task=mlm", "data.path=owner/name"],
+        "data/books.yaml": ["task=causal_lm", f"data.folder={tmp_path}/texts"],
+        "data/chronicles.yaml": ["task=causal_lm"],
+        **{f"model/gpt_{size}.yaml": ["task=causal_lm"] for size in ("tiny", "small")},
+        "tokenizer/gpt2.yaml": ["task=causal_lm", f"tokenizer.file={tmp_path}/gpt2", "~tokenizer.vocab_size"],
         "data/squad.yaml": ["task=squad", *squad],
         "data/labelled.yaml": ["task=classify", *labelled],
         "task/squad.yaml": squad,
@@ -479,7 +486,7 @@ def test_a_share_of_the_batches_is_a_share_of_the_updates():
     ("change", "words"),
     [
         ("trainer.strategy=foo", "trainer.strategy=foo: .*foo"),
-        ("trainer.devices=[0,7]", r"trainer.devices=\[0, 7\]: .*int"),
+        ("trainer.devices=[0,7]", r"trainer.devices=\[0,7\]: .*int"),
         ("+trainer.gradient_clip_algorithm=foo", "trainer.gradient_clip_algorithm=foo: "),
         ("+trainer.profiler=foo", "trainer.profiler=foo: "),
         ("trainer.precision=8", "trainer.precision=8: .*'32-true'"),

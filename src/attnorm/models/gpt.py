@@ -33,7 +33,8 @@ class GPT(nn.Module):
     With `shape.positions="alibi"`, the site has the prior `alibi` in addition to its own. A normalizer treats it like
     any prior; for softmax this is the bias -m_h |i - j| of "Train Short, Test Long" (Press et al., 2022).
 
-    sites:       the only attention site, which is self-attention. token_sites: those with a vocabulary for banks.
+    sites:       the only attention site. token_sites: those with a vocabulary for banks. self_sites: those of
+                 self-attention.
     attention:   resolved tables (`attnorm.attention.tables`).
     seed:        seed of the initial parameters, see `start`.
     longest:     the largest number of positions of a text, or None if there is no limit.

@@ -79,7 +79,8 @@ def _decoded(file: io.BufferedReader | gzip.GzipFile, name: str, encoding: str |
     try:
         yield text
     finally:
-        text.detach()  # so that the file is not closed with `text`
+        if not file.closed:  # a reader that was not read to its end may be collected after its file
+            text.detach()  # so that the file is not closed with `text`
 
 
 def _checked(text: Iterable[str], name: str, encoding: str | None = None, whole: bool = True) -> Iterator[str | BadRow]:
