@@ -21,6 +21,7 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 from statistics import median
+from typing import Any
 
 import timing
 
@@ -37,13 +38,29 @@ CAUSAL_HEADS, TEXTS = 4, 8  # the heads of the causal part, and the texts that a
 Attend = Callable  # (q, k, v), each (B, H, N, D) -> (B, H, N, D)
 
 
-def normalizers(device: str) -> dict[str, Attend]:
-    """`attend` of each registered normalizer."""
-    from attnorm.attention.build import NORMALIZERS, build_normalizer
+def normalizers(args: argparse.Namespace) -> dict[str, Attend]:
+    """`attend` of each registered normalizer; with features of constant states, where it needs any."""
+    from attnorm.attention.build import NORMALIZERS, build
 
     settings = {name: (name, OPTIONS.get(name, {})) for name in NORMALIZERS} | EXTRA
-    modules = {row: build_normalizer(name, **options).to(device) for row, (name, options) in settings.items()}
-    return {row: (m if m.differentiable else m.eval()).attend for row, m in modules.items()}
+    facts = {"heads": HEADS, "width": args.width, "state_width": HEADS * args.width}
+    modules = {
+        row: build("normalizer", name, options, facts).to(args.device) for row, (name, options) in settings.items()
+    }
+    return {row: attend_of(m if m.differentiable else m.eval(), facts["state_width"]) for row, m in modules.items()}
+
+
+def attend_of(module: Any, state_width: int) -> Attend:
+    """`attend` of a normalizer, which computes the features of constant states each time, if it needs any."""
+    if module.needs_states == "none":
+        return module.attend
+
+    def attend(q, k, v, *rest, **given):
+        positions = (q if module.needs_states == "queries" else k).shape[-2]
+        states = q.new_ones(()).expand(len(q), positions, state_width)
+        return module.attend(q, k, v, *rest, features=module.features_of(states), **given)
+
+    return attend
 
 
 def peers() -> dict[str, Attend]:
@@ -118,7 +135,7 @@ def part_all(args: argparse.Namespace) -> None:
     """The table of all, and its picture."""
     import torch
 
-    contestants = {"SDPA softmax": sdpa} | normalizers(args.device) | peers()
+    contestants = {"SDPA softmax": sdpa} | normalizers(args) | peers()
     check_peers(contestants, args)
     cells: dict[str, list[str]] = {name: [] for name in contestants}
     ratios: dict[str, dict[int, float]] = {name: {} for name in contestants}
@@ -199,7 +216,7 @@ def part_linear(args: argparse.Namespace) -> None:
     """Ratios to softmax and to the dense form."""
     rows, worst, at_goal = [], 0.0, dict.fromkeys(GOALS, 0.0)
     for length in args.linear_lengths:
-        contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args.device).items() if n in LINEAR}
+        contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args).items() if n in LINEAR}
         if length <= args.dense_up_to:
             contestants |= {f"dense {name}": dense(name, args.device) for name in LINEAR}
         found = time_together(contestants, args, length)
@@ -284,7 +301,7 @@ def part_causal(args: argparse.Namespace) -> None:
 
 def part_memory(args: argparse.Namespace) -> None:
     """Peaks at one long length."""
-    contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args.device).items() if n in LINEAR}
+    contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args).items() if n in LINEAR}
     peaks = {name: peak(attend, args, args.memory_length) for name, attend in contestants.items()}
     rows = [[name, f"{mb:.0f}", f"{mb / peaks['SDPA softmax']:.2f}x"] for name, mb in peaks.items()]
     timing.print_table(f"memory: MB at N = {args.memory_length}", ["attention", "MB", "to softmax"], rows)
