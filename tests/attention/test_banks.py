@@ -14,8 +14,9 @@ from attnorm.attention import Mask, MultiHeadAttention, build_normalizer, build_
 from attnorm.attention.banks import Templates, Vocabulary, share_vocabulary
 from attnorm.attention.build import build_site_bank
 from attnorm.attention.labels import attention_label
-from attnorm.attention.multihead import Cache, Observation
+from attnorm.attention.multihead import Cache
 from attnorm.attention.normalizers.ot import OptimalTransport
+from attnorm.attention.observation import Observation
 from attnorm.attention.tables import resolve_attention
 
 pytestmark = pytest.mark.numerical

@@ -238,13 +238,14 @@ def test_a_causal_mask_is_refused_exactly_by_normalizers_that_couple_all_queries
     few: dict[str, dict] = {"fusedmax": {"lam": 0.3}, **bounded}
     refusing = []
     for name in NORMALIZERS:
-        facts = {"heads": HEADS, "state_width": HEADS * 2}
+        facts = {"heads": HEADS, "width": 2, "state_width": HEADS * 2}
         module = build("normalizer", name, few.get(name, {}), facts).double().eval()
         own = {} if module.needs_states == "none" else {"features": module.features_of(states)}
+        to_forward = {"queries": q, **own} if module.needs_queries else own
         layer = MultiHeadAttention(HEADS * 2, HEADS, module, build_scorer("scaled_dot")).double().eval()
         calls = [
             lambda m=module, own=own: m.attend(q, k, v, mask, **own),
-            lambda m=module, own=own: m(q @ k.mT, mask, keys=k, scale=1.0, **own),
+            lambda m=module, own=to_forward: m(q @ k.mT, mask, keys=k, scale=1.0, **own),
             lambda m=layer: m(states, states, mask),
         ]
         if module.couples_queries != "all":

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from attnorm.attention import Mask, build_normalizer, build_scorer
-from attnorm.attention.build import build
+from attnorm.attention.build import build, build_site_attention
 from attnorm.attention.multihead import Cache, MultiHeadAttention, observe_all
 from attnorm.attention.normalizers.asentmax import ASEntmax
 from attnorm.attention.normalizers.base import Normalizer
@@ -32,7 +32,9 @@ MIXED = {"members": ["forgetting", "selective", "softmax"], "per": "head"}
 
 def make(name, options=None):
     torch.manual_seed(3)
-    module = build("normalizer", name, options or {}, {"heads": HEADS, "state_width": WIDTH}).double()
+    module = build(
+        "normalizer", name, options or {}, {"heads": HEADS, "width": WIDTH // HEADS, "state_width": WIDTH}
+    ).double()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter)
     return module
@@ -175,14 +177,14 @@ def test_a_planted_fault_differs_from_the_loops(name, faulty):
 
 
 def layer_of(name, options=None):
-    layer = MultiHeadAttention(WIDTH, HEADS, make(name, options), build_scorer("scaled_dot")).double().eval()
+    layer = MultiHeadAttention(WIDTH, HEADS, make(name.split()[0], options), build_scorer("scaled_dot")).double().eval()
     for number, parameter in enumerate(layer.parameters()):
         with torch.no_grad():
             parameter.copy_(randn(*parameter.shape, seed=20 + number) / 2)
     return layer
 
 
-LAYERS = {**dict.fromkeys(NAMES, None), "mix": MIXED}
+LAYERS = {**dict.fromkeys(NAMES, None), "mix": MIXED, "stick_breaking with a value": {"remainder": "value"}}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -224,11 +226,99 @@ def test_padded_texts_and_packed_texts_are_computed_as_if_they_were_alone(name):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_observed_weights_make_the_output(name):
+    """Without an observer, the layer may take another way to it."""
     layer, states, seen = layer_of(name, LAYERS[name]), randn(2, LENGTH, WIDTH, seed=5), []
     expected = layer(states, states, Mask(causal=True))
     with observe_all(layer, lambda _, it: seen.append(it)):
         layer(states, states, Mask(causal=True))
-    assert_close(layer.output((seen[0].weights @ seen[0].v).transpose(1, 2).flatten(2)), expected, **TIGHT)
+    context = seen[0].weights @ seen[0].v
+    if name == "stick_breaking with a value":
+        assert_close(seen[0].outside, 1 - seen[0].weights.sum(-1, keepdim=True), **TIGHT)
+        context = context + seen[0].outside * layer.normalizer.value[:, None]
+    assert_close(layer.output(context.transpose(1, 2).flatten(2)), expected, **TIGHT)
+
+
+# ------------------------------------------------------------------------------------- the remainder of stick_breaking
+
+
+def with_remainder(layer, states):
+    """The output of a layer with remainder=value, one share of the stick at a time."""
+    q = layer.query(states).unflatten(-1, (HEADS, -1))
+    k, v = (x.unflatten(-1, (HEADS, -1)) for x in layer.key_value(states).chunk(2, -1))  # (B, L, H, D)
+    rows = []
+    for i in range(LENGTH):
+        left, row = torch.ones(len(states), HEADS, 1).double(), torch.zeros_like(q[:, 0])
+        for j in reversed(range(i)):
+            share = 1 / (1 + (-(q[:, i] * k[:, j]).sum(-1, keepdim=True) / (WIDTH // HEADS) ** 0.5).exp())
+            row, left = row + left * share * v[:, j], left * (1 - share)
+        rows.append(row + left * layer.normalizer.value)
+    return layer.output(torch.stack(rows, 1).flatten(2))
+
+
+def remainder_difference(layer):
+    """The largest difference of outputs and of gradients to those of the loops."""
+    states, found = randn(2, LENGTH, WIDTH, seed=5).requires_grad_(), []
+    for out in (layer(states, states, Mask(causal=True)), with_remainder(layer, states)):
+        grads = torch.autograd.grad(out, [states, *layer.parameters()], randn(*out.shape, seed=6))
+        found.append([out.detach(), *grads])
+    return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
+
+
+def test_the_remainder_goes_to_the_learned_value_also_in_its_gradient():
+    assert remainder_difference(layer_of("stick_breaking", {"remainder": "value"})) < 1e-9
+
+
+class OneValue(StickBreaking):
+    def remainder_value(self):
+        return self.value[:1].expand(HEADS, -1)
+
+
+@pytest.mark.parametrize("faulty", [IncludesItself, OneValue])
+def test_a_planted_fault_in_the_remainder_is_found(faulty):
+    layer = layer_of("stick_breaking", {"remainder": "value"})
+    layer.normalizer.__class__ = faulty
+    assert remainder_difference(layer) > 1e-3
+
+
+def test_a_new_value_changes_nothing_and_dropout_leaves_its_weight_alone():
+    plain, layer, states = (
+        *(layer_of("stick_breaking", it) for it in (None, {"remainder": "value"})),
+        randn(1, 4, WIDTH),
+    )
+    plain.load_state_dict({name: x for name, x in layer.state_dict().items() if name != "normalizer.value"})
+    with torch.no_grad():
+        layer.normalizer.value.zero_()
+    assert torch.equal(layer(states, states, Mask(causal=True)), plain(states, states, Mask(causal=True)))
+    torch.nn.init.normal_(layer.normalizer.value)
+    layer.train().dropout = plain.train().dropout = 1.0
+    value = layer.normalizer.value.flatten()
+    seen = []
+    with observe_all(layer, lambda _, it: seen.append(it)):
+        out = layer(states, states, Mask(causal=True))
+    expected = layer.output((seen[0].outside * value.unflatten(0, (HEADS, 1, -1))).transpose(1, 2).flatten(2))
+    assert_close(out, expected, **TIGHT)
+
+
+def test_the_remainder_with_two_maps_and_a_gate():
+    """Each map has a value of its own, and they are subtracted like the outputs."""
+    torch.manual_seed(0)
+    tables = {
+        "decoder": "stick_breaking",
+        "scorer": {},
+        "prior": {},
+        "differential": {"decoder": True},
+        "gate": {"decoder": "headwise"},
+        "options": {"stick_breaking": {"remainder": "value"}},
+    }
+    layer, seen = build_site_attention(tables, "decoder", WIDTH, HEADS).double(), []
+    torch.nn.init.normal_(layer.normalizer.value)
+    states = randn(2, LENGTH, WIDTH, seed=5)
+    expected = layer(states, states, Mask(causal=True))
+    with observe_all(layer, lambda _, it: seen.append(it)):
+        layer(states, states, Mask(causal=True))
+    context = seen[0].weights @ seen[0].v + seen[0].outside * layer.normalizer.value[:, None]
+    context = context[:, ::2] - 0.5 * context[:, 1::2]  # the initial lambda
+    assert_close(layer.output(context.transpose(1, 2).flatten(2)), expected, **TIGHT)
 
 
 def test_long_causal_forgetting_never_builds_the_weights(monkeypatch):
@@ -288,6 +378,15 @@ def test_a_wrong_delta_and_a_mix_of_both_kinds_of_states_are_refused():
         build_normalizer("asentmax", heads=1, state_width=4, delta=-1)
     with pytest.raises(ValueError, match=r"some need the states of the queries, and others those of the keys"):
         build_normalizer("mix", members=["forgetting", "asentmax"], heads=1, state_width=4)
+
+
+def test_a_wrong_remainder_and_a_mix_with_one_are_refused():
+    with pytest.raises(ValueError, match=r"remainder='sink': allowed: residual, value"):
+        build_normalizer("stick_breaking", remainder="sink")
+    with pytest.raises(ValueError, match=r"remainder='value': needs heads=<number of heads> and width="):
+        build_normalizer("stick_breaking", remainder="value", heads=2)
+    with pytest.raises(ValueError, match=r"a mix gives what its members leave to no value of its own"):
+        build_normalizer("mix", members=["softmax", {"name": "stick_breaking", "remainder": "value"}], heads=2, width=4)
 
 
 def test_gates_over_thousands_of_positions_keep_the_precision_of_float32():

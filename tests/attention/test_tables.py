@@ -12,7 +12,7 @@ pytestmark = pytest.mark.numerical
 
 SITES = {"encoder": False, "decoder": True, "cross": True}
 LAYERS = {"encoder": 3, "decoder": 2, "cross": 2}
-FACTS = {"heads": 2, "state_width": 8}  # a normalizer takes those that it needs
+FACTS = {"heads": 2, "width": 4, "state_width": 8}  # a normalizer takes those that it needs
 COUPLED = [name for name in NORMALIZERS if build("normalizer", name, {}, FACTS).couples_queries == "all"]
 
 

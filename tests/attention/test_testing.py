@@ -34,6 +34,7 @@ SIZES = {"heads": 2, "state_width": 8}
 OPTIONS = {
     "forgetting": SIZES,
     "asentmax": SIZES,
+    "lotformer": {"heads": 2, "width": 8, "pivots": 3},
     "fusedmax": {"lam": 0.3},
     "constrained_softmax": {"upper": 0.5},
     "constrained_sparsemax": {"upper": 0.5},
@@ -62,6 +63,8 @@ SLOW = [  # 2 seconds and more, and variants of what is checked anyway
     ("constrained_sparsemax", {"upper": 0.5}),
     ("mix", {}),
     ("continuous", {}),
+    ("lotformer", {"heads": 2, "width": 8, "pivots": 3}),
+    ("espformer", {}),
     ("fertility_softmax", {}),
     ("fertility_sparsemax", {}),
 ]

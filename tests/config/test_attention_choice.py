@@ -12,7 +12,7 @@ from torch import nn
 from attnorm.config import resolve
 from attnorm.config.arguments import as_typed, readable, register_attention
 from attnorm.config.check_together import typed_keys
-from attnorm.config.read_parts import no_own_value, read_attention
+from attnorm.config.read_parts import no_own_value, not_causal, read_attention
 from attnorm.errors import ConfigError
 from attnorm.models.grid import GridClassifier
 from attnorm.parts import class_of
@@ -26,6 +26,8 @@ PLACED = {  # what each file of conf/attention puts at these sites
     "dnas": ("dnas", "softmax", "softmax", "dnas", "softmax"),
     "hnas": ("hnas", "softmax", "softmax", "hnas", "softmax"),
     "sinkhorn": ("sinkhorn", "softmax", "softmax", "sinkhorn", "softmax"),
+    "lotformer": ("lotformer", "softmax", "softmax", "lotformer", "softmax"),
+    "espformer": ("espformer", "softmax", "softmax", "espformer", "softmax"),
     "dnas_prefix": ("dnas", "dnas_prefix", "dnas_prefix", "dnas", "softmax"),
     "hnas_prefix": ("hnas", "hnas_prefix", "hnas_prefix", "hnas", "softmax"),
     "constrained_softmax": ("constrained_softmax",) * 5,
@@ -64,7 +66,17 @@ MODEL_SITES = {
     "transformer_captioner": ("decoder", "cross"),
 }
 WITH_OTHER_SITES = {"grid_tiny", "flat_tiny", "hierarchical_tiny"}  # sites that are not in PLACED
-BIDIRECTIONAL = ("dnas", "hnas", "sinkhorn", "em_routing", "mix", "dnas_slack", "dnas_slack_u")
+BIDIRECTIONAL = (
+    "dnas",
+    "hnas",
+    "sinkhorn",
+    "em_routing",
+    "mix",
+    "dnas_slack",
+    "dnas_slack_u",
+    "lotformer",
+    "espformer",
+)
 VARIANTS = {  # settings that change the sites of a model
     ("vqa_tiny", "question=transformer"): ("fusion", "encoder"),
     ("vqa_tiny", "fusion=none"): (),
@@ -129,6 +141,27 @@ def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(group
         "attention.exclusive.grid=true: the queries of this site are not its keys, so that they have no value that "
         "could be excluded"
     ]
+
+
+@pytest.mark.parametrize("name", ["stick_breaking", "selective"])
+def test_normalizers_of_causal_self_attention_are_refused_at_all_other_sites(groups, name):
+    attention, models = groups
+    for model_name, settings in models.items():
+        model = class_of("model", settings)
+        sites = read_attention(attention["softmax"], settings, model, ()).sites
+        tables = read_attention({**attention["softmax"], **dict.fromkeys(sites, name)}, settings, model, ())
+        assert tables.problems == []
+        found = [problem.partition(":")[0] for problem in not_causal(tables, settings, model)]
+        assert found == [f"attention.{site}={name}" for site in sites if site != "decoder"], model_name
+    mixed = f"[softmax,{{name: {name}}}]"
+    assert runs.problems(runs.plain("task=gigaword", f"attention._default_={name}", "attention.cross=dnas_prefix")) == [
+        f"attention._default_={name}: {name} is defined for causal self-attention only, which encoder is not; allowed "
+        "at decoder"
+    ]
+    [problem] = runs.problems(
+        runs.plain("task=gigaword", "attention.cross=mix", f"attention.options.mix.members={mixed}")
+    )
+    assert problem.startswith("attention.cross=mix: mix is defined for causal self-attention only")
 
 
 def test_options_of_the_layer_are_typed_and_refused_like_all_settings():

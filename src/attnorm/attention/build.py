@@ -20,6 +20,8 @@ NORMALIZERS = {
     "dnas_prefix": "attnorm.attention.normalizers.prefix.DNASPrefix",
     "hnas_prefix": "attnorm.attention.normalizers.prefix.HNASPrefix",
     "sinkhorn": "attnorm.attention.normalizers.sinkhorn.Sinkhorn",
+    "lotformer": "attnorm.attention.normalizers.lotformer.LOTFormer",
+    "espformer": "attnorm.attention.normalizers.espformer.ESPFormer",
     "em_routing": "attnorm.attention.normalizers.em_routing.EMRouting",
     "ot": "attnorm.attention.normalizers.ot.OptimalTransport",
     "fenchel": "attnorm.attention.normalizers.fenchel.Fenchel",

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from attnorm.attention.layer_options import LayerOptions
 from attnorm.attention.masking import Mask, dense_mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
+from attnorm.attention.observation import Observation
 from attnorm.attention.rotary import Rotation, rotate
 from attnorm.attention.scorers import Scorer
 
@@ -52,39 +52,6 @@ class Cache:
                 setattr(self, name, tensor.index_select(0, rows))
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What one attention module computed in one forward pass, before dropout.
-
-    weights: (B, H, N, M). allowed: the mask, bool, broadcastable to the weights, or None.
-    scores:  (B, H, N, M), without mask and prior. log_prior: log u, broadcastable to them, or None.
-    q, k, v: (B, H, N, D), (B, H, M, D), (B, H, M, D), the projected queries, keys and values of every head.
-    scale:   the scores are `scale` q k'; None if the scorer is not of a dot-product type, or learns alpha.
-    outside: (B, H, N, A), the weights of the templates of the bank, or None without a bank. All of the above is about
-             the input only, so that with a bank the rows of `weights` sum to less than 1.
-
-    With differential attention, H is twice the number of heads: the maps 2m and 2m + 1 are those of head m, each with
-    weights as its normalizer returns them, before they are subtracted.
-    """
-
-    weights: Tensor
-    allowed: Tensor | None
-    scores: Tensor
-    log_prior: Tensor | None
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    scale: float | None
-    outside: Tensor | None = None
-
-    def without_bank(self, size: int) -> "Observation":
-        """The observation of a layer whose first `size` keys are templates of a bank."""
-        outside, weights = self.weights[..., :size], self.weights[..., size:]
-        allowed = None if self.allowed is None else self.allowed[..., size:]
-        scores, k, v = self.scores[..., size:], self.k[..., size:, :], self.v[..., size:, :]
-        return replace(self, weights=weights, allowed=allowed, scores=scores, k=k, v=v, outside=outside)
-
-
 class MultiHeadAttention(nn.Module):
     """Queries from one sequence attend to keys and values from another sequence (or the same one).
 
@@ -98,8 +65,8 @@ class MultiHeadAttention(nn.Module):
                 attention, the normalizer and the scorer have 2 `heads` heads, `maps` in all.
 
     `Normalizer.attend` is used whenever possible. The dense weights are computed in training with dropout, if the
-    scorer is not of a dot-product type, if the weights are observed, with a bank, and during cached decoding with a
-    prefix normalizer.
+    scorer is not of a dot-product type, if the weights are observed, with a bank, during cached decoding with a prefix
+    normalizer, and if the normalizer has a `remainder_value`, whose weight is what a row leaves of 1.
     """
 
     def __init__(
@@ -182,6 +149,7 @@ class MultiHeadAttention(nn.Module):
         self.normalizer.refuse_leak(mask)  # also on the paths that do not call the normalizer
         scale, dropout = self.scorer.scale(q.shape[-1]), self.dropout if self.training else 0.0
         stepping = cache is not None and self.normalizer.couples_queries == "past"
+        rest_value = self.normalizer.remainder_value()
         outside = 0  # the number of templates of the bank, which come first
         if self.bank is not None:
             k, v, mask, outside = self._add_bank(q, k, v, mask)
@@ -189,7 +157,7 @@ class MultiHeadAttention(nn.Module):
             k, v, log_prior = self.options.keys(k, v, log_prior)
         if self.scorer.is_dot:
             q, k = self.scorer.project(q, k, *(mask,) if self.scorer.needs_mask else ())
-            if dropout == 0 and self.observer is None and self.bank is None and not stepping:
+            if dropout == 0 and self.observer is None and self.bank is None and not stepping and rest_value is None:
                 own = {} if features is None else {"features": features}
 
                 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -212,13 +180,15 @@ class MultiHeadAttention(nn.Module):
             )
         else:
             weights = self.normalizer(scores, mask, log_prior=log_prior, keys=k, scale=scale, **declared)
+        rest = None if rest_value is None else 1 - weights.sum(-1, keepdim=True)
         if self.observer is not None:
             allowed = dense_mask(mask, scores)
             of_dot = scale if self.scorer.is_dot and not self.scorer.learns_alpha else None
-            seen = Observation(weights, allowed, scores, log_prior, q, k, v, of_dot)
+            seen = Observation(weights, allowed, scores, log_prior, q, k, v, of_dot, rest)
             self.observer(seen if self.bank is None else seen.without_bank(outside))
         weights = F.dropout(weights, dropout)
-        return weights.to(v.dtype) @ v if self.options is None else self.options.average(weights, v)
+        context = weights.to(v.dtype) @ v if self.options is None else self.options.average(weights, v)
+        return context if rest_value is None or rest is None else context + (rest * rest_value[:, None]).to(v.dtype)
 
     def _add_bank(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Mask | None

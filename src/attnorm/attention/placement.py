@@ -27,6 +27,7 @@ def placement_problems(tables: "AttentionTables") -> Iterator[str]:
             yield f"attention.prior.{site}=[{','.join(priors)}]: has no effect, because attention.{site}=none"
         if site in attention["scorer"]:
             yield from learned_alphas(tables, site, names)
+            yield from undefined_scorers(tables, site, names)
 
 
 def fixed_problems(tables: "AttentionTables", site: str, names: list[str]) -> Iterator[str]:
@@ -63,6 +64,21 @@ def learned_alphas(tables: "AttentionTables", site: str, names: list[str]) -> It
                 yield f"attention.options.dot.learn: has to be null, {reason}; set alpha or tau instead"
             else:
                 yield f"attention.scorer.{site}={scorer}: learns alpha, and must not, {reason}; use scaled_dot or dot"
+
+
+def undefined_scorers(tables: "AttentionTables", site: str, names: list[str]) -> Iterator[str]:
+    """Scores that are not dot products, beside a normalizer that takes dot products of its own with the queries."""
+    scorer = tables.attention["scorer"][site]
+    try:
+        is_dot = tables.build("scorer", scorer).is_dot
+    except ValueError:
+        return
+    for name in () if is_dot else dict.fromkeys(names):
+        if any(normalizer.needs_queries for normalizer in tables.normalizers([name])):
+            yield (
+                f"attention.scorer.{site}={scorer}: not defined with attention.{site}={name}, which uses the queries "
+                "and the scale of the dot products; use scaled_dot, dot or bilinear"
+            )
 
 
 def option_problems(tables: "AttentionTables") -> Iterator[str]:

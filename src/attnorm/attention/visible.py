@@ -1,4 +1,6 @@
-"""How many keys each query may see, counted from the mask."""
+"""How many keys each query may see, and which queries may see the same ones, read from the mask."""
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -44,3 +46,33 @@ def _in_segments(real: Tensor, segments: Tensor, causal: bool) -> Tensor:
     if not causal:
         numbers = numbers.masked_fill(~ends, real.shape[1] + 1).flip(1).cummin(1).values.flip(1)
     return torch.empty_like(numbers).scatter(1, order, numbers - before)
+
+
+def queries_with_the_same_keys(mask: Tensor | Mask | None, scores: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Divides the queries into sets that may see the same keys. Yields (queries, keys), bool (B, H, N) and (B, H, M).
+
+    B or H is 1 if all are alike. Without a mask, and with padding, it is one set. In packed texts, there is one for
+    each text. Examples and heads with fewer sets than others have empty ones. A query without a key may be in any set.
+
+    scores: as in `visible_keys`.
+    """
+    n_queries, n_keys = scores.shape[-2:]
+    if mask is None or (isinstance(mask, Mask) and not mask.causal and mask.segments is None):
+        queries, keys = (torch.ones(1, 1, n, dtype=torch.bool, device=scores.device) for n in (n_queries, n_keys))
+        if mask is not None:
+            mask.check_shape(scores.shape[0], n_queries, n_keys)
+            queries = queries if mask.queries is None else mask.queries[:, None]
+            keys = keys if mask.keys is None else mask.keys[:, None]
+        yield queries, keys
+        return
+    allowed = dense_mask(mask, scores)
+    assert allowed is not None  # only None and an empty `Mask` have no dense form
+    allowed = allowed[(None,) * (4 - allowed.dim())].expand(*[-1] * 2, n_queries, n_keys)
+    number = allowed.float()
+    common, count = number @ number.mT, number.sum(-1)  # exact up to 2^24 keys
+    first = ((common == count[..., None]) & (common == count[..., None, :])).int().argmax(-1)  # with the same keys
+    leads = (first == torch.arange(n_queries, device=scores.device)) & (count > 0)
+    name = (leads.cumsum(-1) - 1).gather(-1, first).masked_fill(count == 0, -1)
+    for of_set in range(int(leads.sum(-1).max())):
+        queries = name == of_set
+        yield queries, (allowed & queries[..., None]).any(-2)

@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from attnorm.attention.build import normalizers_of
 from attnorm.attention.placement import missing_facts
+from attnorm.attention.problems import DEFAULT
 from attnorm.attention.tables import AttentionTables
 from attnorm.choices import choices
 from attnorm.data.sources.base import Source
@@ -107,8 +109,7 @@ def no_own_value(tables: AttentionTables, settings: Mapping[str, Any], model: An
     """
     if "exclusive" not in tables.resolved:
         return
-    of_settings = getattr(model, "self_sites_of", lambda _: getattr(model, "self_sites", ()))
-    allowed = [site for site in tables.sites if site in of_settings(all_options(settings, model))]
+    allowed = self_sites(tables, settings, model)
     for site in tables.resolved["exclusive"]:
         if site not in allowed:
             instead = f"; allowed at {', '.join(allowed)}" if allowed else ""
@@ -116,6 +117,25 @@ def no_own_value(tables: AttentionTables, settings: Mapping[str, Any], model: An
                 f"attention.exclusive.{site}=true: the queries of this site are not its keys, so that they have no "
                 f"value that could be excluded{instead}"
             )
+
+
+def not_causal(tables: AttentionTables, settings: Mapping[str, Any], model: Any) -> Iterator[str]:
+    """Normalizers that are defined for causal self-attention only, at other sites."""
+    allowed = [site for site in self_sites(tables, settings, model) if tables.sites[site]]
+    for site, value in tables.at_sites.items():
+        names = dict.fromkeys(normalizers_of(value)) if site not in allowed else ()
+        for name in names:
+            if any(normalizer.needs_causal for normalizer in tables.normalizers([name])):
+                key = f"attention.{site if site in tables.attention else DEFAULT}={name}"
+                instead = f"; allowed at {', '.join(allowed)}" if allowed else ""
+                yield f"{key}: {name} is defined for causal self-attention only, which {site} is not{instead}"
+
+
+def self_sites(tables: AttentionTables, settings: Mapping[str, Any], model: Any) -> list[str]:
+    """The sites of self-attention of a model with these settings."""
+    of_settings = getattr(model, "self_sites_of", lambda _: getattr(model, "self_sites", ()))
+    found = of_settings(all_options(settings, model))
+    return [site for site in tables.sites if site in found]
 
 
 def read_source(

@@ -22,6 +22,7 @@ from attnorm.config.read_parts import (
     model_of,
     no_own_value,
     no_vocabulary,
+    not_causal,
     read_attention,
     read_model,
     read_paths,
@@ -184,9 +185,9 @@ def read(
         tables = read_attention(
             settings["attention"], settings["model"], model, None if typed is None else typed_keys(typed)
         )
-        of_model = (unknown_facts(tables, task, model), no_vocabulary(tables, model))
-        own_values = no_own_value(tables, settings["model"], model)
-        problems.add("attention", tables.problems or [problem for it in (*of_model, own_values) for problem in it])
+        facts = (unknown_facts(tables, task, model), no_vocabulary(tables, model))
+        of_sites = (of_site(tables, settings["model"], model) for of_site in (no_own_value, not_causal))
+        problems.add("attention", tables.problems or [problem for it in (*facts, *of_sites) for problem in it])
     if task is not None:
         options_of_task = problems.typed("task", task.Config, options_of(settings["task"]), owner=task)
         groups = {name: problems.typed(name, cls, settings.get(name) or {}) for name, cls in task.groups.items()}

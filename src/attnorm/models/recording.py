@@ -17,7 +17,8 @@ from attnorm.attention.likelihoods import (
     transport_optimum,
 )
 from attnorm.attention.measures import head_measures, masked_mean, state_measures
-from attnorm.attention.multihead import MultiHeadAttention, Observation, attention_layers, observe_all
+from attnorm.attention.multihead import MultiHeadAttention, attention_layers, observe_all
+from attnorm.attention.observation import Observation
 from attnorm.models.layers import Residual
 
 

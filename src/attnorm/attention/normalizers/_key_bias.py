@@ -13,15 +13,19 @@ DENSE_UP_TO = {"cpu": 192 * 192, "cuda": 512 * 512}  # N x M; on other devices, 
 def memory_linear(q: Tensor, k: Tensor, given: Given) -> bool:
     """Whether `attend` can and should avoid the (N, M) weights. If not, it computes the dense weights.
 
-    It can if the mask is none or a `Mask`, and the prior is the same for every query of a segment. It should if that is
-    faster, which is the case above the sequence lengths that `benchmarks/attention_speed.py` reports.
+    It can if mask and prior are `separable`. It should if that is faster, which is the case above the sequence lengths
+    that `benchmarks/attention_speed.py` reports.
     """
-    mask, log_prior = given.mask, given.log_prior
-    separable = mask is None or isinstance(mask, Mask)
-    key_only = log_prior is None or log_prior.dim() < 2 or log_prior.shape[-2] == 1
-    if not (separable and key_only and q.device.type in DENSE_UP_TO):
+    if not (separable(given) and q.device.type in DENSE_UP_TO):
         return False
     return q.shape[-2] * k.shape[-2] > DENSE_UP_TO[q.device.type]
+
+
+def separable(given: Given) -> bool:
+    """Whether the mask is none or a `Mask`, and the prior is the same for every query of a segment."""
+    log_prior = given.log_prior
+    key_only = log_prior is None or log_prior.dim() < 2 or log_prior.shape[-2] == 1
+    return key_only and (given.mask is None or isinstance(given.mask, Mask))
 
 
 class KeyBiased(FastNormalizer):

@@ -9,6 +9,7 @@ from attnorm.attention.normalizers._per_position import PerPosition
 from attnorm.attention.normalizers._row_map import map_rows
 from attnorm.attention.normalizers.base import Normalizer, add_log_prior, masked_scores, upcast
 from attnorm.attention.normalizers.entmax import Entmax
+from attnorm.attention.visible import visible_keys
 
 
 class ASEntmax(Normalizer):
@@ -50,8 +51,7 @@ class ASEntmax(Normalizer):
         assert features is not None, "asentmax needs the features of the queries"
         with torch.autocast(scores.device.type, enabled=False):
             beta, gamma = features.to(upcast(scores).dtype).split(1, -1)  # (B, H, N, 1)
-            seen = masked_scores(torch.zeros_like(scores), mask) == 0
-            n = seen.sum(-1, keepdim=True).clamp(min=1).to(beta.dtype)
+            n = visible_keys(mask, upcast(scores))
             factor = self.delta + beta * (n + 1).log() ** gamma
             s = add_log_prior(masked_scores(factor * upcast(scores), mask), log_prior)
             return map_rows(lambda s, forbidden: self.entmax.row_weights(s), s).to(scores.dtype)

@@ -41,6 +41,7 @@ class Normalizer(TrainingHooks):
     needs_states:    "queries" or "keys" if the formula requires a few numbers per query or per key, such as a scale or
                      a gate, that the method `features` computes from the hidden states. "none" otherwise.
     couples_heads:   whether the weights of a head depend on other heads.
+    needs_causal:    whether the formula is defined for causal self-attention only. It is refused at other sites.
     needs_fixed_alpha: whether the formula contains alpha, the scale of the scores, apart from the scores. A scorer must
                      not learn it then.
     differentiable:  whether the weights have a gradient. Training requires it.
@@ -62,6 +63,7 @@ class Normalizer(TrainingHooks):
     needs_queries = False
     needs_states = "none"
     couples_heads = False
+    needs_causal = False
     needs_fixed_alpha = False
     differentiable = True
     key_equivariant = True
@@ -151,6 +153,13 @@ class Normalizer(TrainingHooks):
         given = {"keys": k, "scale": scale, **self.declared(q, features)}
         weights = self(dot_scores(q, k, scale), mask, log_prior=log_prior, **given)
         return weights.to(v.dtype) @ v
+
+    def remainder_value(self) -> Tensor | None:
+        """The value (H, D) that a layer gives the weight 1 - sum_j w_ij, beside the values of the keys. None: no value.
+
+        `attend` does not add it.
+        """
+        return None
 
     def features_of(self, states: Tensor) -> Tensor:
         """What the formula uses of the states (B, L, W) of the queries or keys, (B, H, L, F), in float32 or wider.

@@ -22,7 +22,7 @@ KEPT_BY_ALL = (  # promises that the mixture keeps if all of its members do
     *("differentiable", "key_equivariant", "query_equivariant"),
     *("key_shift_invariant", "prior_scale_invariant"),
 )
-NEEDED_BY_ANY = ("needs_keys", "needs_queries", "needs_fixed_alpha", "couples_heads")
+NEEDED_BY_ANY = ("needs_keys", "needs_queries", "needs_fixed_alpha", "needs_causal", "couples_heads")
 
 
 class Mix(FastNormalizer):
@@ -69,6 +69,8 @@ class Mix(FastNormalizer):
         facts = {"heads": heads, "width": width, "state_width": state_width, "place": place}
         self.members = nn.ModuleDict(build_members(members, **facts))
         self.promise(list(self.members.values()))  # type: ignore[arg-type]  # all of them are normalizers
+        if any(member.remainder_value() is not None for member in self.each):
+            raise ValueError(f"members={members!r}: a mix gives what its members leave to no value of its own")
         of_states = {member.needs_states for member in self.each} - {"none"}
         if len(of_states) > 1:
             raise ValueError(f"members={members!r}: some need the states of the queries, and others those of the keys")

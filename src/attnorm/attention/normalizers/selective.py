@@ -19,6 +19,7 @@ class Selective(Normalizer):
 
     couples_queries = "past"
     couples_heads = True
+    needs_causal = True
     key_equivariant = False
     query_equivariant = False
     proportional_to_prior = True

@@ -2,10 +2,12 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnorm.attention.normalizers._per_position import sum_over_later_keys
 from attnorm.attention.normalizers.base import AT_MOST_ONE, Given, Normalizer, add_log_prior
+
+REMAINDERS = ("residual", "value")
 
 
 class StickBreaking(Normalizer):
@@ -13,13 +15,30 @@ class StickBreaking(Normalizer):
 
     From the latest key to the first one, each key takes its share of what the later ones have left. A query does not
     attend to its own position, which is the last key that it may see: at a causal site, also with padding, in packed
-    texts, and in a cached step. The first query of a text therefore has the weights 0. What the first key leaves is not
-    given to any value, so that the residual connection keeps it.
+    texts, and in a cached step. The first query of a text therefore has the weights 0.
+
+    remainder: where the weight 1 - sum_j w_ij goes that the first key leaves. "residual": to no value, so that the
+               residual connection keeps the state. "value": to a learned value of each head, initially 0.
+    heads, width: the number and the width of the heads, for remainder="value".
     """
 
+    needs_causal = True
     key_equivariant = False
     total = AT_MOST_ONE
     prior_scale_invariant = False
+
+    def __init__(self, remainder: str = "residual", heads: int | None = None, width: int | None = None):
+        super().__init__()
+        if remainder not in REMAINDERS:
+            raise ValueError(f"remainder={remainder!r}: allowed: {', '.join(REMAINDERS)}")
+        self.value: nn.Parameter | None = None
+        if remainder == "value":
+            if heads is None or width is None:
+                raise ValueError("remainder='value': needs heads=<number of heads> and width=<width of a head>")
+            self.value = nn.Parameter(torch.zeros(heads, width))
+
+    def remainder_value(self) -> Tensor | None:
+        return self.value
 
     def weights(self, s: Tensor, given: Given) -> Tensor:
         seen = s != -torch.inf

@@ -59,7 +59,7 @@ def same_as_forward(subject: Subject, problem: Problem, tolerance: float) -> Non
 
 
 def gradients_equal_finite_differences(subject: Subject) -> None:
-    """the gradients by scores, log_prior, parameters (and keys, if needed) are what central differences show"""
+    """the gradients by scores, log_prior, parameters (and q and k, if needed) are what central differences show"""
     if not subject.normalizer.differentiable:
         raise Skip("declared differentiable = False")
     for salt, (name, n, m, mask) in enumerate(subject.masks()):
@@ -79,8 +79,9 @@ def kinked(subject: Subject, problem: Problem) -> bool:
     inputs = {**problem.inputs(), **subject.parameters()}
     gradients = subject.gradients(w, problem)
     for name in inputs:
-        if name in ("q", "v") or (name == "k" and not subject.normalizer.needs_keys):
-            continue  # forward sees scores and keys
+        used = {"q": subject.normalizer.needs_queries, "k": subject.normalizer.needs_keys, "v": False}
+        if not used.get(name, True):
+            continue  # forward sees scores, and queries and keys if they are declared
         direction = subject.randn(*inputs[name].shape, salt=998)
         left, center, right = (inner(subject, problem, cotangent, name, d * STEP * direction) for d in (-1, 0, 1))
         central, found = (right - left) / (2 * STEP), float((gradients[name] * direction).sum())

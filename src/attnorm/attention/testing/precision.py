@@ -38,14 +38,18 @@ def extreme_scores_stay_finite(subject: Subject) -> None:
             scores = problem.scores
             alternating = torch.ones_like(scores)
             alternating[..., ::2, ::2] = -1
-            for name, extreme in (
-                ("times 1e4", scores * 1e4),
-                ("plus 1e4", scores + 1e4),
-                ("minus 1e4", scores - 1e4),
-                ("+-1e4 in turns", scores + 1e4 * alternating),
-                ("of the first query plus 1e4", torch.cat([scores[..., :1, :] + 1e4, scores[..., 1:, :]], -2)),
-            ):
-                changed, where = replace(problem, given=extreme).leaves(), f"{problem}\nscores {name}"
+            cases = {
+                "times 1e4": scores * 1e4,
+                "plus 1e4": scores + 1e4,
+                "minus 1e4": scores - 1e4,
+                "+-1e4 in turns": scores + 1e4 * alternating,
+                "of the first query plus 1e4": torch.cat([scores[..., :1, :] + 1e4, scores[..., 1:, :]], -2),
+            }
+            changes: dict[str, dict[str, Any]] = {name: {"given": extreme} for name, extreme in cases.items()}
+            if subject.normalizer.needs_queries:
+                changes["of queries times 1e4"] = {"q": problem.q * 1e4}
+            for name, change in changes.items():
+                changed, where = replace(problem, **change).leaves(), f"{problem}\nscores {name}"
                 w = subject.weights(changed)
                 live = problem.allowed.any(-1)
                 finite(w, "weights", where)
