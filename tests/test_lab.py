@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import runs
 
@@ -53,6 +54,9 @@ def test_every_part_can_come_from_outside(folder):
     run = run_of(folder)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["state"] == "finished" and summary["monitor"] == "val/solved" and summary["attention"] == "Tempered"
+    examples = pd.read_parquet(run / "predictions/validation.parquet")  # what runs of the task are compared on
+    assert len(examples) == 120 and ((examples["reference"] == examples["output"]) == (examples["solved"] == 100)).all()
+    assert examples["solved"].mean() == pytest.approx(summary["validation"]["metrics"]["solved"])
     assert (run / "steps.txt").read_text().split() == [str(step) for step in range(1, 41)]  # the callback
     assert "val/solved" in (run / "lines.txt").read_text()  # the logger
     rates = {round(rate, 6) for rate in runs.logged(run, "train/lr").values()}  # logged in float32

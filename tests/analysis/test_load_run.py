@@ -80,8 +80,11 @@ def test_a_folder_that_is_no_run_or_names_foreign_code_is_refused(tmp_path):
     (folder / "config.yaml").write_text(config.replace("attnorm.models.seq2seq.Seq2Seq", "elsewhere.Model"))
     with pytest.raises(ConfigError, match="names code outside attnorm"):
         attnorm.load_run(folder)
-    with pytest.raises(RunError, match=r"validation\.parquet: missing"):
-        (folder / "predictions" / "validation.parquet").unlink()
+    (folder / "predictions" / "validation.parquet").unlink()
+    with pytest.raises(RunError, match=r"validation\.parquet: missing; the task records no examples"):
+        _ = attnorm.load_run(folder, trust_code=True).predictions
+    (folder / "summary.json").unlink()
+    with pytest.raises(RunError, match=r"validation\.parquet: missing; it is written when training ends"):
         _ = attnorm.load_run(folder, trust_code=True).predictions
 
 

@@ -232,7 +232,10 @@ def test_options_of_a_part_that_a_file_names_are_no_problem_unless_they_were_typ
     ("tables", "label"),
     [
         ({"_default_": "dnas"}, "dnas"),
-        ({"_default_": "dnas_prefix"}, "dnas_prefix_decoder-dnas_prefix_cross-dnas_prefix"),
+        ({"_default_": "dnas_prefix"}, "dnas_prefix_all"),
+        ({"_default_": "a.b:Mine"}, "Mine_all"),
+        ({"encoder": "dnas_prefix"}, "dnas_prefix"),  # another arm than at all sites
+        ({"encoder": "entmax", "cross": "entmax"}, "entmax_cross-entmax"),
         ({"encoder": ["hnas*6", "softmax*6"]}, "hnas*6+softmax*6"),
         ({"encoder": ["dnas", "dnas", "softmax"]}, "dnas*2+softmax"),
         ({"cross": ["softmax", "a.b:Mine", "a.b:Mine"]}, "softmax_cross-softmax+Mine*2"),

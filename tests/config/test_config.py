@@ -639,6 +639,7 @@ def test_any_other_trainer_key_passes_through():
         (("attention=hnas",), "hnas"),
         (("attention=softmax", "attention.encoder=dnas"), "dnas"),
         (("attention=dnas_prefix", "attention.encoder=softmax"), "softmax_decoder-dnas_prefix_cross-dnas_prefix"),
+        (("attention=entmax",), "entmax_all"),
         (("attention=dnas_prefix",), "dnas_decoder-dnas_prefix_cross-dnas_prefix"),
         (("attention=dnas", "attention.decoder=dnas_prefix"), "dnas_decoder-dnas_prefix"),
         (("attention=dnas", "attention.prior.encoder=[t5]"), "dnas_prior-encoder-t5"),

@@ -245,6 +245,13 @@ def test_nothing_else_is_tested_if_no_run_finishes(monkeypatch):
     assert "not tested, because a_run_finishes failed: 12 other properties" in str(failed.value)
 
 
+def test_arguments_are_read_as_those_of_the_command():
+    """Keys that no file mentions, a group without a value and a class as `attention`."""
+    arguments = ["optimizer.amsgrad=true", "logger=null", "attention=attnorm.attention.normalizers.dnas:DNAS"]
+    report = checked("classify", *arguments, properties=["what_it_cannot_do_is_refused"])
+    assert report.summary == "1 ok, 0 failed, 0 skipped", report
+
+
 def test_unknown_properties_and_wrong_settings_are_refused():
     with pytest.raises(ValueError, match=r"properties='accumulation'.* Did you mean 'accumulation_changes_nothing'"):
         checked("classify", properties=["accumulation"])

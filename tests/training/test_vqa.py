@@ -117,7 +117,7 @@ ARMS = [  # what is typed, the label, the layers that attend
     (("model.fusion=single",), "single", set()),
     slow(("model.fusion=concat",), "concat", set()),
     slow(("model.fusion=none",), "none", set()),
-    (("model.question=transformer", "attention=dnas"), "dnas_encoder-dnas", {"fusion", "encoder/0"}),
+    (("model.question=transformer", "attention=dnas"), "dnas_all", {"fusion", "encoder/0"}),
     slow(("model.question=transformer", "model.fusion=single"), "single_softmax", {"encoder/0"}),
     ((MCAN, "attention=hnas"), "hnas_encoder-hnas", {"fusion", "encoder/0", "guided/0", "guided/0/cross"}),
     slow((MCAN, "model.fusion=concat"), "concat_softmax", {"encoder/0", "guided/0", "guided/0/cross"}),

@@ -17,9 +17,10 @@ from attnorm.models.seq2seq import Seq2Seq
 from attnorm.run.scalars import read_csv, recorded_scalars
 from attnorm.tasks.mlm.task import MaskedLMModule
 from attnorm.tasks.task import task_of
+from attnorm.training import console
 from attnorm.training.callbacks import attention_stats as watching
 from attnorm.training.callbacks.attention_stats import AttentionStats, layer_label
-from attnorm.training.callbacks.learned_scalars import learned_scalars
+from attnorm.training.callbacks.learned_scalars import NO_EVIDENCE, fast_scalars, learned_scalars
 from attnorm.training.run_folder import load_weights
 
 TWO = ("model.encoder_layers=2", "callbacks.attention_stats.every_n_steps=1", "task.max_steps=3")
@@ -279,7 +280,19 @@ def test_a_learned_temperature_gets_its_table_its_logger_entry_its_figure_and_it
         assert_close(torch.tensor(list(logged.values())), values[:, number].mean(-1))
     printed = capsys.readouterr().out
     assert "temperature by update" in printed and "hybrid weights" not in printed
+    assert "optimizer.hybrid_lr_factor=10.\n" in printed and "half" not in printed
     assert tmp_path / "figures/temperature.png" in draw_run(tmp_path)
+
+
+def test_the_factor_is_named_only_where_it_has_an_effect(capsys):
+    fast, slow_one = Tempered(2), Tempered(2)
+    slow_one.fast_parameters = list
+    assert fast_scalars(attention_with(fast)) == {"temperature"} and fast_scalars(attention_with(slow_one)) == set()
+    rows = [{"step": "0", "layer": "encoder/0", "head": "", "value": "0.5"}]
+    for name, factor in (("temperature", 10.0), ("temperature", None), ("mix_dnas", 10.0), ("mix_dnas", None)):
+        console.show_learned_scalar(name, rows, factor)
+    notes = [line for line in capsys.readouterr().out.splitlines() if "=" in line or "weight" in line]
+    assert notes == ["optimizer.hybrid_lr_factor=10.", f"optimizer.hybrid_lr_factor=10. {NO_EVIDENCE}", NO_EVIDENCE]
 
 
 def test_a_resumed_run_goes_on_with_the_table_of_any_scalar(tmp_path):

@@ -18,6 +18,7 @@ from attnorm.errors import ConfigError, Problem, RunError
 from attnorm.resolved import ResolvedConfig
 from attnorm.run.checkpoint import BEST
 from attnorm.run.opening import open_run, read_run
+from attnorm.run.state import RunState, state_of
 from attnorm.tasks.results import Results
 from attnorm.tasks.task import Task, Tokens, task_of
 
@@ -72,6 +73,8 @@ class Run:
 
         path = self.folder / "predictions" / "validation.parquet"
         if not path.is_file():
+            if state_of(self.folder) is RunState.FINISHED:
+                raise RunError(f"{path}: missing; the task records no examples, or the file has been deleted")
             raise RunError(f"{path}: missing; it is written when training ends")
         return pd.read_parquet(path)
 

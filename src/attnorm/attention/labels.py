@@ -16,14 +16,18 @@ def label_of(value: str | list[str]) -> str:
 def attention_label(attention: dict, sites: Mapping[str, bool]) -> str:
     """The name of a run's attention, derived from the resolved tables and used in the path of the run folder.
 
-    It starts with the normalizer of the first site, followed by each other site that is not plain softmax, then by the
-    priors, banks, options of the layer and scorers. Examples: 'hnas', 'softmax_cross-dnas_prefix',
-    'dnas_prior-encoder-t5', 'dnas_gate-encoder-headwise'.
+    It starts with the normalizer of the first site, followed by each other site that is not plain softmax, or by 'all'
+    if every site has that normalizer, then by the priors, banks, options of the layer and scorers. Examples: 'hnas',
+    'entmax_all', 'softmax_cross-dnas_prefix', 'dnas_prior-encoder-t5', 'dnas_gate-encoder-headwise'.
     """
     first, *others = sites
     prior, scorer = attention["prior"], attention["scorer"]
-    parts = [label_of(attention[first])]
-    parts += [f"{site}-{label_of(attention[site])}" for site in others if attention[site] != "softmax"]
+    normalizers = {site: label_of(attention[site]) for site in sites}
+    parts = [normalizers[first]]
+    if others and {*normalizers.values()} == {normalizers[first]} != {"softmax"}:
+        parts.append("all")
+    else:
+        parts += [f"{site}-{normalizers[site]}" for site in others if normalizers[site] != "softmax"]
     parts += [f"prior-{site}-{'+'.join(map(short_name, prior[site]))}" for site in sites if prior[site]]
     parts += [f"bank-{site}-{short_name(name)}" for site, name in attention.get("bank", {}).items()]
     for table in LAYER_OPTIONS:

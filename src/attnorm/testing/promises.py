@@ -104,7 +104,7 @@ def the_table_of_examples_gives_the_metrics(runs: TaskRuns) -> None:
     run, reported = read_folder(runs.straight), summary_of(runs.straight)["validation"]["metrics"]
     rows = read_table(run, "validation")
     if rows is None:
-        raise Skip("it records no examples")
+        raise Skip("it records no examples, so its runs cannot be compared: `score` returns no Predictions")
     table = ExampleTable(rows, "validation", corpus_metrics_of(table_file(run, "validation")))
     for name in [name for name in table.metrics() if name in reported]:
         found, expected = (torch.tensor([it]) for it in (table.overall(name, list(rows.index)), reported[name]))

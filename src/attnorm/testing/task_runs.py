@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnorm.cli.from_python import composed
 from attnorm.cli.start import check_settings, plain_settings
+from attnorm.config.arguments import readable
 from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.errors import Interrupted
@@ -64,7 +65,7 @@ class TaskRuns:
     ):
         self.folder, self.files, self.processes = folder, files, processes
         self.row_loss = row_loss or loss_in_training
-        cfg, _ = composed(list(arguments), config_dir)
+        cfg, _ = composed(readable(arguments), config_dir)
         self.settings = plain_settings(cfg)
         self.exact: dict[str, object] = {"trainer.precision": "64-true"}
         if "dropout" in self.checked().settings["model"]:

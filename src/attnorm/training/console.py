@@ -115,10 +115,10 @@ def show_warnings(texts: list[str]) -> None:
         console.print(text, style="bold yellow", markup=False)
 
 
-def show_learned_scalar(name: str, rows: list[dict[str, str]], lr_factor: float) -> None:
+def show_learned_scalar(name: str, rows: list[dict[str, str]], lr_factor: float | None) -> None:
     """The rows of ``<name>.csv`` as a table: the mean over heads of every layer at five steps of the training.
 
-    lr_factor: `optimizer.hybrid_lr_factor`, on which the course of the values depends.
+    lr_factor: `optimizer.hybrid_lr_factor` if the course of the values depends on it.
     """
     curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -132,7 +132,9 @@ def show_learned_scalar(name: str, rows: list[dict[str, str]], lr_factor: float)
     for layer, points in curves.items():
         table.add_row(layer, *(f"{sum(points[step]) / len(points[step]):#.3g}" for step in chosen))
     console.print(table)
-    console.print(f"optimizer.hybrid_lr_factor={lr_factor:g}. {NO_EVIDENCE if is_share(name) else ''}", markup=False)
+    factor = "" if lr_factor is None else f"optimizer.hybrid_lr_factor={lr_factor:g}."
+    if notes := [factor] * bool(factor) + [NO_EVIDENCE] * is_share(name):
+        console.print(*notes, markup=False)
 
 
 def number(value: float, metric: str) -> str:

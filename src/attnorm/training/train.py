@@ -28,6 +28,7 @@ from attnorm.tasks.task import Task, task_of
 from attnorm.training import console
 from attnorm.training.baselines import warnings_of
 from attnorm.training.callbacks.graceful_stop import GracefulStop
+from attnorm.training.callbacks.learned_scalars import fast_scalars
 from attnorm.training.callbacks.nonfinite import NonFiniteUpdates
 from attnorm.training.callbacks.out_of_memory import OutOfMemory
 from attnorm.training.callbacks.resuming import RunRecord
@@ -237,8 +238,10 @@ def evaluate_best(
     scores.write_predictions(run_folder, scores.split)
     loggers.log_final(scores, scores.samples[:SAMPLES], steps)
     console.show_scores(scores, task.cfg.label)
+    fast = fast_scalars(task_module.model)
     for name, rows in recorded_scalars(run_folder).items():
-        console.show_learned_scalar(name, rows, task.cfg.optimization.groups.hybrid_lr_factor)
+        lr_factor = task.cfg.optimization.groups.hybrid_lr_factor if name in fast else None
+        console.show_learned_scalar(name, rows, lr_factor)
     console.show_warnings(warnings)
     best = {"monitor": task_module.monitor, "best_value": best_value(trainer), "best_step": best_step}
     return {**best, "validation": scores.record(), "warnings": warnings}

@@ -13,6 +13,7 @@ from attnorm.data.preprocess import Split
 from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.collator import Collator
 from attnorm.tasks.module import Loss, TaskModule
+from attnorm.tasks.results import Predictions, Results
 from attnorm.tasks.task import Task, TaskConfig
 
 
@@ -66,8 +67,10 @@ class SumModule(TaskModule):
 
     def validation_step(self, batch: dict[str, Tensor], batch_index: int) -> None:
         scores, digits = self(batch), batch["digit"]
-        solved = (scores.argmax(-1) == digits).sum().item()
-        self.add(loss=F.cross_entropy(scores, digits, reduction="sum").item(), sums=len(digits), solved=solved)
+        losses, guesses = F.cross_entropy(scores, digits, reduction="none"), scores.argmax(-1)
+        self.add(loss=losses.sum().item(), sums=len(digits), solved=(guesses == digits).sum().item())
+        if self.keep_examples:
+            self.record(batch["rows"], loss_sum=losses, digit=digits, guess=guesses)
 
     def metrics(self) -> dict[str, float]:
         count = self.sums["sums"]
@@ -96,3 +99,16 @@ class SumTask(Task):
 
     def collator(self, split: Split) -> SumCollator:
         return SumCollator(split.rows, split.tokenizer.pad_id)
+
+    def score(self, module: SumModule, split: Split) -> Results:
+        results, examples = super().score(module, split), module.examples
+        digits, guesses = examples["digit"], examples["guess"]
+        results.predictions = Predictions(
+            ids=self.example_ids(split, range(len(digits))),
+            references=[str(digit) for digit in digits],
+            outputs=[str(guess) for guess in guesses],
+            scores={"solved": [100.0 * (digit == guess) for digit, guess in zip(digits, guesses, strict=True)]},
+            loss_sum=examples["loss_sum"],
+            n_tokens=[1] * len(digits),
+        )
+        return results

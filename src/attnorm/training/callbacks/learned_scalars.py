@@ -7,6 +7,7 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from attnorm.attention.multihead import attention_layers
+from attnorm.optim import with_hooks
 from attnorm.run.scalars import COLUMNS, file_of
 from attnorm.schema import Count
 from attnorm.training.callbacks.attention_stats import EveryNSteps, layer_label, log_now, stacks_of
@@ -64,6 +65,13 @@ class LearnedScalars(EveryNSteps):
 def is_share(name: str) -> bool:
     """Whether a learned scalar is the share of a normalizer in a mixture, as of `hnas` or `mix`."""
     return name.endswith("hybrid_weights") or "mix_" in name
+
+
+def fast_scalars(model: nn.Module) -> set[str]:
+    """The names of the learned scalars of normalizers and scorers that have `fast_parameters`."""
+    parts = [part for it in attention_layers(model).values() for part in (it.normalizer, it.scorer)]
+    fast = [part for part in parts if any(list(it.fast_parameters()) for it in with_hooks(part))]
+    return {name for part in fast for name in part.learned_scalars()}
 
 
 def learned_scalars(model: nn.Module) -> dict[str, dict[str, Tensor]]:
