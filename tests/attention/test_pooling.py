@@ -20,7 +20,7 @@ TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 WIDTH, HEADS = 6, 2
 FORMULAS = ["softmax", "dnas", "sinkhorn"]
 OPTIONS = {"sinkhorn": {"n_iters": 3}, "constrained_softmax": {"upper": 0.5}, "constrained_sparsemax": {"upper": 0.5}}
-FACTS = {"heads": HEADS, "state_width": WIDTH}  # a normalizer takes those that it needs
+FACTS = {"heads": HEADS, "width": WIDTH // HEADS, "state_width": WIDTH}  # a normalizer takes those that it needs
 PROMISING = [name for name in NORMALIZERS if build("normalizer", name, {}, FACTS).key_equivariant]
 THEOREM = ["self_attention_is_permutation_equivariant", "learned_queries_are_permutation_invariant"]
 
@@ -109,16 +109,17 @@ def test_a_single_query_of_dnas_takes_the_mean_and_says_so(caplog):
 
 
 def test_the_warning_is_right_about_every_normalizer():
-    """With one row of scores, the weights are the same for all scores exactly where the warning says uniform."""
-    scores = [3 * randn(1, HEADS, 1, 5, seed=seed) for seed in (7, 8)]
-    keys = randn(1, HEADS, 5, 3, seed=9)
+    """With a single query, the weights are the same for all queries and keys exactly where the warning says uniform."""
+    inputs = [(randn(1, HEADS, 1, 3, seed=seed), randn(1, HEADS, 5, 3, seed=seed + 2)) for seed in (7, 21)]
     for name in NORMALIZERS.keys() - {"uniform", "none"}:  # which ignore the scores by design
-        module = normalizer(name).double().eval()
-        given = {"keys": keys, "scale": 1.0}
-        if module.needs_states != "none":
-            states = randn(1, 1 if module.needs_states == "queries" else 5, WIDTH, seed=10)
-            given["features"] = module.features_of(states)
-        first, second = (module(it, **given) for it in scores)
+        module, weights = filled(normalizer(name)).eval(), []
+        for q, k in inputs:
+            given = {"queries": q} if module.needs_queries else {}
+            if module.needs_states != "none":
+                states = randn(1, 1 if module.needs_states == "queries" else 5, WIDTH, seed=10)
+                given["features"] = module.features_of(states)
+            weights.append(module(3 * q @ k.mT, keys=k, scale=3.0, **given))
+        first, second = weights
         problem = single_query_problem(module)
         assert ("uniform weights, whatever" in (problem or "")) == first.allclose(second), name
         if first.allclose(second):
