@@ -82,7 +82,7 @@ def check_update_size(data: Mapping[str, Any], trainer: TrainerConfig) -> Iterat
 def check_resume(config: ResolvedConfig, checkpoint: Path, problems: Problems) -> list[str]:
     """What keeps a run from continuing from a checkpoint: no such file, a damaged one, or one of another run.
 
-    The same is asked of the best checkpoints beside it, of which a new run gets copies.
+    The best checkpoints beside it are checked in the same way, because a new run copies them.
     """
     if not problems.is_valid("ckpt_path", "model._target_", "attention", "task"):
         return []

@@ -28,7 +28,7 @@ def kind_of(folder: str | Path) -> str:
 
 
 def read_config(folder: str | Path, *kinds: str) -> dict:
-    """Reads config.json. Raises ValueError, naming the file, if its model_type is none of `kinds`."""
+    """Reads config.json. Raises ValueError that names the file if its model_type is not in `kinds`."""
     path = Path(folder) / CONFIG
     if not path.is_file():
         raise DataError(f"{path}: {EXPECTED}")

@@ -22,7 +22,7 @@ def memory_linear(q: Tensor, k: Tensor, given: Given) -> bool:
 
 
 def separable(given: Given) -> bool:
-    """Whether the mask is none or a `Mask`, and the prior is the same for every query of a segment."""
+    """Whether there is no dense mask, and the prior is the same for every query of a segment."""
     log_prior = given.log_prior
     key_only = log_prior is None or log_prior.dim() < 2 or log_prior.shape[-2] == 1
     return key_only and (given.mask is None or isinstance(given.mask, Mask))

@@ -189,7 +189,7 @@ class CausalLMTask(Task):
         return written
 
     def note(self, module: LanguageModule, metrics: dict[str, float]) -> str:
-        """What the loss by position is, or why there is none."""
+        """A note on how the loss by position was measured, or on why it is missing."""
         length, most = self.length, WINDOW * self.length
         if "loss_1x" not in metrics:
             return f"no loss by position: no document has {most:,} tokens"
