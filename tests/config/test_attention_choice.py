@@ -64,6 +64,7 @@ MODEL_SITES = {
     "mcan_small": ("fusion", "encoder", "guided"),
     **dict.fromkeys(("lstm_seq2seq", "lstm_captioner"), ("cross",)),
     "transformer_captioner": ("decoder", "cross"),
+    **dict.fromkeys(("gpt_tiny", "gpt_small"), ("decoder",)),
 }
 WITH_OTHER_SITES = {"grid_tiny", "flat_tiny", "hierarchical_tiny"}  # sites that are not in PLACED
 BIDIRECTIONAL = (
