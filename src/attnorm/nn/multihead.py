@@ -103,15 +103,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         future would leak in the same way.
         """
         if query.is_nested or key.is_nested or value.is_nested:
-            if (
-                not (query is key is value)
-                or not self.batch_first
-                or key_padding_mask is not None
-                or attn_mask is not None
-            ):
-                raise ValueError(
-                    "a nested tensor is supported as query, key and value, with batch_first and without masks"
-                )
+            masks = (key_padding_mask, attn_mask, query_padding_mask)
+            if not (query is key is value and self.batch_first) or any(mask is not None for mask in masks):
+                raise ValueError("nested tensors: expected one as query, key and value, with batch_first and no masks")
             return self.of_nested(query, need_weights, average_attn_weights)
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True: is a hint about attn_mask, which must be given")
