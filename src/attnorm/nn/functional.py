@@ -77,7 +77,7 @@ def attention(
     if is_causal and n_queries != n_keys:  # `Mask` aligns the diagonal to the end, and this function to the beginning
         normalizer.refuse_leak(Mask(causal=True))
         attn_mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=query.device).tril()
-    elif attn_mask is not None and attn_mask.dim() > 2:
+    elif attn_mask is not None and attn_mask.dim() > 2 and query.dim() != 4:
         attn_mask = with_heads(attn_mask.expand(*query.shape[:-1], n_keys))
     keys, queries = (None if x is None else x.reshape(-1, x.shape[-1]) for x in (key_padding_mask, query_padding_mask))
     shape = (len(q), n_queries, n_keys)
