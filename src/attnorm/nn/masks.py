@@ -32,7 +32,7 @@ def read_masks(
     check("attn_mask", attn_mask)
     check("key_padding_mask", key_padding_mask, (batch, n_keys))
     check("query_padding_mask", query_padding_mask, (batch, n_queries), bool_only=True)
-    # a look at the values would divide a compiled graph, so a float mask of 0 and -inf is only then added to the scores
+    # looking at values would divide a compiled graph: there, a float mask is added even if it is 0 where it allows
     look = not torch.compiler.is_compiling() or normalizer.needs_queries
     pairs, bias, keys = None, None, None
     if attn_mask is not None:
@@ -42,11 +42,11 @@ def read_masks(
         if added is not None:
             bias = added[:, None, None] if bias is None else bias + added[:, None, None]
     refuse(normalizer, shape, pairs, bias, is_causal)
+    if query_padding_mask is None and keys is None and not is_causal:
+        return pairs, bias
     mask = Mask(None if query_padding_mask is None else ~query_padding_mask, keys, is_causal)
-    padding = mask.dense(n_queries, n_keys) if pairs is not None else None
-    if pairs is not None:
-        return pairs if padding is None else pairs & padding, bias
-    return (None if mask == Mask() else mask), bias
+    padding = None if pairs is None else mask.dense(n_queries, n_keys)
+    return (mask if pairs is None or padding is None else pairs & padding), bias
 
 
 def check(name: str, mask: Tensor | None, shape: tuple[int, ...] | None = None, bool_only: bool = False) -> None:
