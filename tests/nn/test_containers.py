@@ -78,7 +78,9 @@ def in_second_layer(normalizer):
 
 
 def in_converted_encoder(normalizer):
-    return convert(nn.TransformerEncoder(encoder_layer(), 2), normalizer)
+    encoder = nn.TransformerEncoder(encoder_layer(), 2)
+    assert encoder.use_nested_tensor and not convert(encoder, normalizer).use_nested_tensor
+    return encoder
 
 
 def in_decoder(normalizer):
@@ -242,7 +244,6 @@ def test_convert_keeps_the_parameters_the_mode_and_the_optimizer():
     made = model.encoder.layers[0].self_attn
     assert made.normalizer.hybrid.dtype == torch.float64 and not made.training and not made.batch_first
     assert type(model.decoder.layers[0].self_attn) is nn.MultiheadAttention
-    assert not model.encoder.use_nested_tensor
     convert(model, "dnas_prefix")  # again, and the rest
     assert [m.normalizer.couples_queries for m in model.modules() if isinstance(m, MultiheadAttention)] == ["past"] * 3
     assert {name: id(parameter) for name, parameter in model.named_parameters()} == before
