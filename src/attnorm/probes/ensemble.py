@@ -95,12 +95,11 @@ def members_of(model: nn.Module) -> dict[int, int]:
     return {id(parameter): e for part in lists for e, one in enumerate(part) for parameter in one.parameters()}
 
 
-def train(probe: Probe, arm: Arm, seeds: Sequence[int], rates: Sequence[float], updates: int = 0) -> Trained:
+def train(probe: Probe, arm: Arm, seeds: Sequence[int], rates: Sequence[float], updates: int) -> Trained:
     """Trains one member for each pair of a seed and a rate (`seeds` and `rates` have the same length).
 
     The batches and the initial values of a member follow from its seed.
     """
-    updates = updates or probe.updates
     streams = {seed: generator(type(probe).__qualname__, "train", seed) for seed in seeds}
     sizes = torch.Generator().manual_seed(0)
     model = probe.model(arm, seeds)

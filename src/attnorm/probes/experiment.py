@@ -24,6 +24,7 @@ class Plan:
 
     rates: the grid of learning rates; it is extended at most `extensions` times in each direction, for all arms of a
     cell, if an arm is best at an edge. options: of the normalizers, by the name of the arm.
+    share: of the updates of each probe.
     """
 
     cells: Sequence[Cell]
@@ -33,6 +34,7 @@ class Plan:
     seeds: Sequence[int]
     extensions: int = 0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    share: float = 1.0
 
     def fit(self, cell: Cell) -> list[str]:
         """The arms that are defined at the site of a cell, without the null arms."""
@@ -48,12 +50,18 @@ class Plan:
 
     def tuning(self, cell: Cell, arm: str, rates: Sequence[float]) -> Job:
         """The job that scores an arm at some learning rates on the selection data."""
-        return Job(cell, arm, tuple(self.tuning_seeds), tuple(rates), True, self.options.get(arm, {}))
+        return Job(
+            cell, arm, tuple(self.tuning_seeds), tuple(rates), True, self.options.get(arm, {}), self.updates(cell)
+        )
+
+    def updates(self, cell: Cell) -> int:
+        """The length of training."""
+        return round(self.share * cell.probe().updates)
 
     def test(self, cell: Cell, arm: str, rate: float) -> Job:
         """The job that scores an arm on the test sets, with the seeds of the comparison."""
         seeds = self.seeds[:NULL_SEEDS] if arm in NULLS else self.seeds
-        return Job(cell, arm, tuple(seeds), (rate,), False, self.options.get(arm, {}))
+        return Job(cell, arm, tuple(seeds), (rate,), False, self.options.get(arm, {}), self.updates(cell))
 
 
 @dataclass

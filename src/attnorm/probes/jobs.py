@@ -5,7 +5,7 @@ import inspect
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class Job:
     """Trains an arm on a cell with all pairs of the seeds and the rates.
 
     tune: whether only the selection data are scored, to choose a learning rate; otherwise the test sets are.
-    updates: the length of training; 0 means that of the probe.
+    updates: the length of training.
     """
 
     cell: Cell
@@ -64,8 +64,8 @@ class Job:
     seeds: tuple[int, ...]
     rates: tuple[float, ...]
     tune: bool
-    options: Mapping[str, Any] = field(default_factory=dict)
-    updates: int = 0
+    options: Mapping[str, Any]
+    updates: int
 
     @property
     def stem(self) -> str:
