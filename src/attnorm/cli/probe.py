@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from attnorm.probes.experiment import Plan, compare
 from attnorm.probes.jobs import Cell, Job, Result, cells_of
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 from attnorm.schema import Count, Positive, Text
-from attnorm.training.console import print_table, show_warnings
+from attnorm.training.console import show_warnings, table_of
 from attnorm.wording import counted
 
 ALL = "all"
@@ -148,7 +149,7 @@ class Reporter:
 def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
     """The differences to the baseline: one row per cell, one column per normalizer."""
     compared = [arm for arm in arms if arm.label not in NULLS]
-    header = ["probe", f"{compared[0].short} (score)", *(arm.short for arm in compared[1:]), "null", "ceiling"]
+    header = ["probe", f"{compared[0].short} (score)", "null", "ceiling", *(arm.short for arm in compared[1:])]
     body = []
     for cell in cells:
         rows = {row.arm: row for row in cell.rows if row.trained}
@@ -156,13 +157,10 @@ def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
             continue
         base = rows[compared[0].short]
         differences = [difference(rows.get(arm.short), cell.left_out.get(arm.label)) for arm in compared[1:]]
-        body.append([cell.found.cell.title, f"{base.score:.3f}", *differences, *map(plain, (base.null, base.ceiling))])
-    columns = [list(column) for column in zip(header, *body, strict=True)]
-    print_table("Difference to the baseline, with 95 % intervals; * is shown (Holm, 5 %)", columns)
-
-
-def plain(value: float) -> str:
-    return "" if value != value else f"{value:.3f}"
+        bounds = [f"{value:.3f}" if isfinite(value) else "" for value in (base.score, base.null, base.ceiling)]
+        body.append([cell.found.cell.title, *bounds, *differences])
+    title = f"Difference to {compared[0].short}, with 95 % intervals; * is shown (Holm, 5 %)"
+    progress.console.print(table_of(title, [header, *body]))
 
 
 def difference(row: Row | None, left_out: str | None) -> str:
@@ -171,4 +169,4 @@ def difference(row: Row | None, left_out: str | None) -> str:
         return "not defined here" if left_out else ""
     half = (row.high - row.low) / 2
     mark = {"shown": " *", "depends on the rate": " (flips)"}.get(row.verdict, "")
-    return f"{row.difference:+.3f}" + ("" if half != half else f" ± {half:.3f}") + mark
+    return f"{row.difference:+.3f}" + ("" if isnan(half) else f" ± {half:.3f}") + mark
