@@ -127,9 +127,10 @@ def test_the_threshold_is_never_chosen_on_the_pairs_that_are_scored():
 
 def test_the_scores_of_a_run_take_the_threshold_from_the_other_split(monkeypatch):
     attention = {"validation": [np.array([[0.9, 0.1], [0.2, 0.8]])], "test": [np.array([[0.6, 0.4], [0.5, 0.5]])]}
-    links = {"validation": [{(0, 0), (1, 1)}], "test": [{(0, 0), (1, 0), (1, 1), (0, 1)}]}
+    links = {"validation": [{(0, 0), (1, 1)}, {(5, 5)}], "test": [{(0, 0), (1, 0), (1, 1), (0, 1)}]}
     source = SimpleNamespace(links=links.__getitem__)
-    run = SimpleNamespace(task=SimpleNamespace(source=lambda: source))
+    limits = SimpleNamespace(max_valid=1, max_test=None)
+    run = SimpleNamespace(task=SimpleNamespace(source=lambda: source, cfg=SimpleNamespace(data=limits)))
     monkeypatch.setattr(alignment_error, "word_attention", lambda run, split, **_: attention[split])
     found = alignment_scores(run)
     assert found.threshold == 0.8 and found.counts.tolist() == [[0, 4, 0, 0]] and found.error_rate == 100

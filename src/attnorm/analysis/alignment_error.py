@@ -21,6 +21,7 @@ from attnorm.attention.multihead import observe_all
 from attnorm.attention.normalizers.base import Normalizer
 from attnorm.attention.observation import Observation
 from attnorm.data.featurizer import pad
+from attnorm.data.sources.base import SHORT
 from attnorm.data.tokenizers.base import Tokenizer
 from attnorm.errors import ConfigError, Problem
 from attnorm.models.generation import SpecialTokens
@@ -115,7 +116,7 @@ def gold_links(run: "Run", split: str) -> Sequence[Links]:
     source = run.task.source()
     if not hasattr(source, "links"):
         raise ConfigError([Problem("data", "has no gold alignments; data=bible_alignments has", type(source).__name__)])
-    return source.links(split)
+    return source.links(split)[: getattr(run.task.cfg.data, f"max_{SHORT[split]}")]
 
 
 def link_counts(
