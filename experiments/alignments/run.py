@@ -9,6 +9,7 @@ Repeat the command to continue where it stopped. Overrides after `--` apply to a
 
 import argparse
 import json
+import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,7 +89,7 @@ def main() -> None:
         print(f"\nAER in percent, the step that {step} a word\n\n{table(HEADER, map(shown, rows))}")
         print(f"\n{detail_table({name: by_step[step] for name, by_step in results.items()})}")
         if step == STEPS[0]:
-            command = f"python experiments/alignments/run.py --model {args.model}"
+            command = shlex.join(["python", "experiments/alignments/run.py", *sys.argv[1:]])
             out = args.out or Path(__file__).parent / f"verdicts_{args.model}.csv"
             write(out, [{**row, "command": command} for row in rows])
 
