@@ -188,7 +188,7 @@ def test_a_wheel_holds_the_configuration_and_the_texts_of_the_corpora(wheel):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_the_attention_tests_pass_where_only_the_wheel_is_installed(wheel, tmp_path):
     """Torch and entmax are those of this environment, so nothing is downloaded, and a requirement of the wheel that is
     not among them and their own requirements makes the installation fail."""
@@ -210,7 +210,8 @@ def test_the_attention_tests_pass_where_only_the_wheel_is_installed(wheel, tmp_p
 
     files = [*light_tests()]
     assert len(files) > 20
-    chosen = ("-m", "not slow and not gpu and not long", "-p", "no:cacheprovider", "-x", "--durations=0")
+    # The property suite of each normalizer takes as long as all the others, and calls nothing that they do not call.
+    chosen = ("-m", "not slow and not gpu and not long", "-k", "not keeps_its_promises", "-p", "no:cacheprovider", "-x")
     with_tools = clean | {"PYTHONPATH": str(tmp_path / "tools")}
-    ended = run(python, "-m", "pytest", *chosen, *files, cwd=ROOT, env=with_tools, timeout=1100)
+    ended = run(python, "-m", "pytest", *chosen, *files, cwd=ROOT, env=with_tools)
     assert int(re.search(r"(\d+) passed", ended.stdout)[1]) > 1000
