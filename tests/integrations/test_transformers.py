@@ -447,9 +447,10 @@ def test_sites_and_layers_differ():
 
 TRAINED = {"encoder": ["hnas", "mix"], "options": {"hnas": {"per": "head", "start": 0.3}}}
 
+WITH_A_BUFFER = {"encoder": ["off_by_one", "hnas"], "options": {"off_by_one": {"n": 3.0}}}  # log 3, not saved
+
 
 def trained(family, attention=TRAINED):
-    attention = {"encoder": attention} if isinstance(attention, list) else attention
     model = convert(built(family), attention)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -462,7 +463,7 @@ def trained(family, attention=TRAINED):
     ("family", "attention"),
     [
         ("bert", TRAINED),
-        ("bert", ["off_by_one", "hnas"]),
+        ("bert", WITH_A_BUFFER),
         ("t5", TRAINED),
         ("gpt2", "hnas_prefix"),
         ("vit", "lotformer"),
