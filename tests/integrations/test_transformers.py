@@ -1,6 +1,8 @@
 """Normalizers in the models of `transformers`: small random models of each family, against their eager attention."""
 
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from attnorm.attention.build import NORMALIZERS, build_normalizer  # noqa: E402
 from attnorm.errors import ConfigError  # noqa: E402
 from attnorm.integrations.transformers import attention, convert, from_pretrained, register  # noqa: E402
 from attnorm.integrations.transformers.sites import attention_modules  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
 
 register()
 transformers.logging.set_verbosity_error()
@@ -545,3 +549,36 @@ def test_long_texts_take_the_fast_path(monkeypatch):
     model, (batch, real) = built("bert", "attnorm:dnas"), inputs("bert")
     monkeypatch.setattr("attnorm.attention.normalizers.dnas.DNAS.weights", None)
     assert outputs(model, batch, real).isfinite().all()
+
+
+# ---------------------------------------------------------------------------------------------- experiments/minilm_mnli
+
+
+@pytest.mark.slow
+@pytest.mark.training
+def test_the_experiment_with_the_trainer_continues_and_compares(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
+    transformers.BertModel(transformers.BertConfig(**TEXT)).save_pretrained(tmp_path / "bert")
+    rows = [{"premise": "a b c"[: n % 5 + 1], "hypothesis": "d e", "label": "neutral"} for n in range(8)]
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    spec = importlib.util.spec_from_file_location("minilm_mnli", ROOT / "experiments/minilm_mnli/run.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "RATES", (1e-3,))
+    options = ["--data", str(tmp_path), "--model", str(tmp_path / "bert"), "--folder", str(tmp_path / "logs")]
+    options += ["--epochs", "10", "--seeds", "1", "2", "--arms", "softmax", "hnas"]
+    monkeypatch.setattr("sys.argv", ["run.py", *options])
+    script.main()
+    said = [line for line in capsys.readouterr().out.splitlines() if "minus" in line or "accuracy" in line]
+    assert len(said) == 3 and said[-1].startswith("hnas minus softmax: ")
+    weights = (tmp_path / "logs/hnas_1_0.001/hybrid.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in weights] == [
+        ["10", f"bert.encoder.layer.{layer}.attention.self.attnorm"] for layer in range(LAYERS)
+    ]
+    monkeypatch.setattr(script.Trainer, "train", None)  # finished runs are not repeated
+    script.main()
+    assert [line for line in capsys.readouterr().out.splitlines() if "minus" in line or "accuracy" in line] == said
