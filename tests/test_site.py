@@ -15,6 +15,7 @@ REFERENCE = re.findall(r"^::: (\S+)$", (runs.ROOT / "docs/api.md").read_text(), 
 PUBLIC = (
     "attnorm",
     "attnorm.attention",
+    "attnorm.nn",
     "attnorm.attention.testing",
     "attnorm.analysis",
     "attnorm.integrations.transformers",
