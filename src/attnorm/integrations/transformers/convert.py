@@ -39,8 +39,9 @@ def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
     recorded = attach(model, attention)
     if any(part.couples_queries == "past" for part in model.modules() if isinstance(part, Normalizer)):
         model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
-    model.set_attn_implementation(CONVERTED)
-    model.config.attnorm = recorded
+    changed: Any = model
+    changed.set_attn_implementation(CONVERTED)
+    changed.config.attnorm = recorded
     return model
 
 
@@ -57,7 +58,7 @@ def attach(model: nn.Module, attention: str | Mapping[str, Any]) -> dict[str, An
     )
     if problems := [*problems_of(given, tables)]:
         raise ConfigError(problems)
-    parts = [
+    parts: list[tuple[Any, str, Normalizer]] = [
         (module, site, build_site_normalizer(tables.resolved, site, **sizes[site][layer], layer=layer))
         for site, modules in sites.items()
         for layer, module in enumerate(modules.values())

@@ -30,13 +30,14 @@ def model_mask(
     `transformers.masking_utils.sdpa_mask`. A static cache gets the tensor, because its keys do not end with the newest
     query, and so does a model that does not allow a mask of None, because it may index the mask.
     """
-    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+    from transformers import masking_utils
 
-    is_causal = mask_function is causal_mask_function
+    library: Any = masking_utils  # whose annotations are narrower than what it is called with
+    is_causal = mask_function is library.causal_mask_function
     ends_together = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
-    is_padding = mask_function is bidirectional_mask_function and allow_is_bidirectional_skip
+    is_padding = mask_function is library.bidirectional_mask_function and allow_is_bidirectional_skip
     if not (is_padding or (is_causal and allow_is_causal_skip and ends_together)):
-        return sdpa_mask(
+        return library.sdpa_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
             allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **others,
         )  # fmt: skip

@@ -81,7 +81,8 @@ def check_requests() -> None:
     """
     from transformers import PreTrainedModel
 
-    accept = PreTrainedModel.get_correct_attn_implementation
+    base: Any = PreTrainedModel
+    accept = base.get_correct_attn_implementation
 
     @wraps(accept)
     def checked(self: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
@@ -89,7 +90,7 @@ def check_requests() -> None:
             refuse_request(type(self), requested_attention)
         return accept(self, requested_attention, *args, **kwargs)
 
-    PreTrainedModel.get_correct_attn_implementation = checked
+    base.get_correct_attn_implementation = checked
 
 
 def refuse_request(cls: Any, implementation: str) -> None:

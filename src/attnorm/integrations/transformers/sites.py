@@ -20,7 +20,8 @@ def attention_modules(model: nn.Module) -> dict[str, dict[str, nn.Module]]:
 
     found: dict[str, dict[str, nn.Module]] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, PreTrainedModel) and calls_attention_function(type(module)):
+        cls: Any = type(module)
+        if not isinstance(module, PreTrainedModel) and calls_attention_function(cls):
             found.setdefault(site_of(module, name), {})[name] = module
     return {site: found[site] for site in SITES if site in found}
 
@@ -58,7 +59,7 @@ def _numbers(owner: Any, names: tuple[str, ...]) -> Iterator[int]:
 
 
 @cache
-def calls_attention_function(cls: type[nn.Module]) -> bool:
+def calls_attention_function(cls: Any) -> bool:
     """Whether the code of a class looks up an attention function."""
     methods = (it for base in cls.__mro__[: -len(nn.Module.__mro__)] for it in vars(base).values() if callable(it))
     codes = (getattr(inspect.unwrap(it), "__code__", None) for it in methods)
