@@ -1,6 +1,7 @@
 """Attention of an ensemble: its members are heads of one normalizer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,8 @@ from attnorm.attention.build import build_prior
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers.base import Normalizer, dot_scores
 from attnorm.probes.arm import CONTENT, Arm
+
+Part = TypeVar("Part", bound=nn.Module)
 
 
 class Attention(nn.Module):
@@ -27,9 +30,9 @@ class Attention(nn.Module):
             states = [one.state_dict() for one in alone]
             joint.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
             alone = [joint]
-        self.normalizers = nn.ModuleList(alone)
+        self.normalizers: Any = nn.ModuleList(alone)
         priors = [seeded(lambda: build_prior(CONTENT, width=width, heads=1), seed) for seed in seeds]
-        self.priors = nn.ModuleList(priors) if arm.has_prior else None
+        self.priors: Any = nn.ModuleList(priors) if arm.has_prior else None
         self.scale = width**-0.5
 
     def forward(
@@ -83,7 +86,7 @@ class Attention(nn.Module):
         return {name: torch.cat([scalars[name].detach().flatten() for scalars in found]) for name in found[0]}
 
 
-def seeded(build, seed: int) -> nn.Module:
+def seeded(build: Callable[[], Part], seed: int) -> Part:
     """Builds a module whose initial values depend on the seed only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -91,7 +94,7 @@ def seeded(build, seed: int) -> nn.Module:
 
 
 def are_heads(one: Normalizer, two: Normalizer) -> bool:
-    """Whether the normalizer for two heads is that for one head twice: it sees only scores, and has numbers per head."""
+    """Whether the normalizer for two heads is that for one head twice: it sees only scores, with numbers per head."""
     if one.needs_states != "none" or one.couples_heads:
         return False
     sizes = [{name: value.shape for name, value in it.state_dict().items()} for it in (one, two)]

@@ -81,7 +81,7 @@ class Probe:
 
 
 def asked(queries: Tensor, keys: Tensor, wanted: Tensor, generator: Generator) -> Batch:
-    """Draws a label for every key, which is all that its value carries, one-hot. Those of wanted keys are the targets."""
+    """Draws a label for every key, which is all that its value carries. The labels of wanted keys are the targets."""
     labels = torch.randint(LABELS, keys.shape[:2], generator=generator)
     return Batch(queries, keys, F.one_hot(labels, LABELS).float(), labels.gather(1, wanted), wanted)
 

@@ -77,7 +77,7 @@ class Found:
     seconds: float = 0.0
 
 
-Report = Callable[[Job, "Result | Exception | None"], None]
+Report = Callable[[Job, Result | Exception | None], None]
 
 
 def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda job, result: None) -> list[Found]:
@@ -143,12 +143,12 @@ def further_rates(plan: Plan, found: Found) -> list[float]:
 
 def results_of(
     jobs: Iterable[tuple[Found, Job]], folder: Path, workers: int, report: Report
-) -> Iterator[tuple[Found, Job, "Result | Exception"]]:
+) -> Iterator[tuple[Found, Job, Result | Exception]]:
     """The result of each job, from the folder or by running it. A job that fails does not stop the others."""
     missing = []
     for found, job in jobs:
-        if (result := load(job, folder)) is not None:
-            yield found, job, result
+        if (known := load(job, folder)) is not None:
+            yield found, job, known
         else:
             missing.append((found, job))
     if not missing:
@@ -169,7 +169,7 @@ def results_of(
             yield found, job, result
 
 
-def try_run(job: Job, folder: Path) -> "Result | Exception":
+def try_run(job: Job, folder: Path) -> Result | Exception:
     """The result of a job, which is saved, or what it raised."""
     try:
         result = run(job)

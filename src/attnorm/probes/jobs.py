@@ -138,10 +138,11 @@ def run(job: Job) -> Result:
 @torch.no_grad()
 def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarray]:
     """Entropy and column mass of the weights on some test examples, and the mean weight on wanted keys, (E,) each."""
-    if not hasattr(trained.model, "weights"):
+    model: Any = trained.model
+    if not hasattr(model, "weights"):
         return {}
     [batch] = batches(probe, "test", probe.size, MEASURED, members, pieces=1)
-    weights = trained.model.weights(batch)  # (E, B, N, M)
+    weights = model.weights(batch)  # (E, B, N, M)
     allowed = None
     if probe.site == "causal":
         allowed = torch.ones(weights.shape[-2:], dtype=torch.bool).tril()
@@ -164,7 +165,7 @@ def save(job: Job, result: Result, folder: Path) -> None:
     path = folder / f"{job.stem}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"job": job.identity(), "diverged": result.diverged, "seconds": result.seconds, "together": result.together}
-    arrays = {"selection": result.selection, "curve": result.curve.astype(np.float32)}
+    arrays: dict[str, Any] = {"selection": result.selection, "curve": result.curve.astype(np.float32)}
     arrays |= {f"scores/{size}": scores.astype(np.float32) for size, scores in result.scores.items()}
     arrays |= {f"scalars/{name}": value for name, value in result.scalars.items()}
     arrays |= {f"measures/{name}": value for name, value in result.measures.items()}
@@ -183,10 +184,10 @@ def load(job: Job, folder: Path) -> Result | None:
         about = json.loads(str(file["about"]))
         if about["job"] != job.identity():
             return None
-        groups: dict[str, dict] = {"scores": {}, "scalars": {}, "measures": {}}
+        groups: dict[str, Any] = {"scores": {}, "scalars": {}, "measures": {}}
         for name in file.files:
             group, _, key = name.partition("/")
             if key:
                 groups[group][int(key) if group == "scores" else key] = file[name]
         own = {key: about[key] for key in ("diverged", "seconds", "together")}
-        return Result(file["selection"], file["curve"], **groups, **own)
+        return Result(selection=file["selection"], curve=file["curve"], **groups, **own)

@@ -5,8 +5,8 @@ so all arms and all learning rates start from the same numbers.
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +60,8 @@ class OneStep(nn.Module):
 
     q = MLP(queries), k = MLP(keys), v = linear(values), outputs = linear(LayerNorm(attention(q, k, v))).
 
-    normalize: whether to apply LayerNorm. seen: the inputs of the attention are kept for `weights`.
+    Called with a batch, whose first tensors are queries, keys and values (E, B, ., .), it returns (E, B, N, outputs).
+    normalize: whether to apply LayerNorm, and to have biases after the attention. causal: whether attention is.
     """
 
     def __init__(
@@ -85,13 +86,13 @@ class OneStep(nn.Module):
         (q, query_states), (k, key_states) = self.q(queries), self.k(keys)
         return q, k, self.v(values), query_states, key_states
 
-    def forward(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, batch: Any) -> Tensor:
         queries, keys, values, *_ = batch
         mask = Mask(causal=True) if self.causal else None
         context = self.attention(*self.project(queries, keys, values), mask)
         return self.readout(F.layer_norm(context, context.shape[-1:]) if self.normalize else context)
 
-    def weights(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def weights(self, batch: Any) -> Tensor:
         """The attention weights of a batch, (E, B, N, M)."""
         queries, keys, *_ = batch
         mask = Mask(causal=True) if self.causal else None
@@ -107,8 +108,3 @@ def uniform(seeds: Sequence[int], name: str, *shape: int, bound: float) -> Tenso
 def normal(seeds: Sequence[int], name: str, *shape: int, scale: float = 1.0) -> Tensor:
     """Initial values from a normal distribution, (E, *shape)."""
     return torch.stack([torch.randn(shape, generator=generator(seed, name)) * scale for seed in seeds])
-
-
-def scaled(width: int) -> float:
-    """The scale of the scores, 1 / sqrt(width)."""
-    return 1 / math.sqrt(width)

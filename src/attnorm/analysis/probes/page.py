@@ -99,7 +99,7 @@ def entry_of(row: Row | None, reason: str) -> Entry:
 
 
 def colour_of(share: float) -> str:
-    """From light (the null arms) to blue (the ceiling), so that dark text can be read on it; gray if it is not known."""
+    """From light (the null arms) to blue (the ceiling), on which dark text can be read. Gray if it is not known."""
     if isnan(share):
         return "#f4f4f4"
     share = min(max(share, 0.0), 1.0)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import isnan, nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class CellResults:
-    """The rows of a cell; the rate curves, for each arm the mean tuning score by rate; and what was left out and why."""
+    """The rows of a cell. curves: for each arm, the mean tuning score by rate. left_out: arms without rows, and why."""
 
     found: Found
     rows: list[Row]
@@ -104,7 +105,9 @@ def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, diffe
     of_seeds = result.scores[size].mean(1)
     score = float(of_seeds.mean())
     scalars = {name: float(np.mean(value)) for name, value in result.scalars.items()}
-    measures = {name: float(np.nanmean(result.measures[name])) for name in MEASURES if name in result.measures}
+    measures: dict[str, Any] = {
+        name: float(np.nanmean(result.measures[name])) for name in MEASURES if name in result.measures
+    }
     interval = difference.new_seeds_and_examples if difference else None
     return Row(
         probe=found.cell.short,
