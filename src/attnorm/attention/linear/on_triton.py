@@ -38,8 +38,9 @@ def blocks_of(kernel: str, dtype: torch.dtype, width: int, hip: bool = HIP) -> B
     if width <= 64:
         return Blocks(64, 64, 4, 2) if dtype in SIXTEEN_BITS else Blocks(32, 32, 8, 2)
     if dtype in SIXTEEN_BITS:
-        return Blocks(32 if kernel == "backward_keys" else 64, 64, 8, 2)
-    wide = {"forward": (32, 32, 8), "backward_queries": (16, 32, 4), "backward_keys": (32, 16, 8)}
+        wide = {"forward": (128, 64, 8), "backward_queries": (64, 64, 8), "backward_keys": (32, 64, 8)}
+    else:
+        wide = {"forward": (32, 32, 8), "backward_queries": (16, 32, 4), "backward_keys": (32, 16, 8)}
     return Blocks(*wide[kernel], 2)
 
 
