@@ -42,7 +42,6 @@ QUERIES = torch.rand(BATCH, N, generator=torch.Generator().manual_seed(2)) > 0.3
 RAGGED = torch.arange(N) < torch.tensor([[N], [11]])
 SEGMENTS = torch.randint(0, 3, (BATCH, N), generator=torch.Generator().manual_seed(3))
 MASKS = {
-    "none": Mask(),
     "ragged": Mask(queries=RAGGED, keys=RAGGED),
     "segments": Mask(queries=QUERIES, keys=KEYS, segments=SEGMENTS),
     "an example without keys": Mask(keys=KEYS & torch.tensor([[True], [False]])),

@@ -4,7 +4,6 @@ They are used on request alone, `ATTNORM_KERNEL=triton`. Unlike the kernels of t
 gradient themselves, without extra channels, and skip masked keys at the end of a sequence.
 """
 
-from contextlib import nullcontext
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -87,7 +86,7 @@ def launch(
     sizes = scale, heads, queries, keys
     compiled_for = constants(kernel, q.dtype, width, causal) | options(size)
     program = getattr(load_kernels(q.device), kernel)
-    with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
+    with torch.cuda.device_of(q):
         program[(batch * heads * blocks,)](*tensors, *of_rows, *sizes, **compiled_for)
 
 
