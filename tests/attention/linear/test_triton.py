@@ -136,13 +136,18 @@ def test_strides_do_not_matter():
     """Tensors that are expanded or transposed give bit for bit the results of contiguous ones."""
     q, k, v = reference.make_qkv(9, 20, width=16, dtype=torch.float32)
     strange = [x.mT.contiguous().mT for x in (q, k, v)]
-    bias, grad = randn(1, 1, 1, 1, dtype=torch.float32).expand(BATCH, HEADS, 1, 20), torch.ones(()).expand(q.shape)
-    results = []
-    for tensors, b, g in (((q, k, v), bias.contiguous(), grad.contiguous()), (strange, bias, grad)):
-        out, total = Triton().forward(*tensors, b, 0.3, False)
-        grads = Triton().backward(g, total, Call(*tensors, b, out, total, 0.3, False), True)
-        results.append((out, total, *grads))
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    grad = torch.ones(()).expand(q.shape)
+    biases = (
+        randn(BATCH, HEADS, 1, 40, dtype=torch.float32)[..., ::2],
+        torch.ones(1, 1, 1, 1).expand(BATCH, HEADS, 1, 20),
+    )
+    for bias in biases:
+        results = []
+        for tensors, b, g in (((q, k, v), bias.contiguous(), grad.contiguous()), (strange, bias, grad)):
+            out, total = Triton().forward(*tensors, b, 0.3, False)
+            grads = Triton().backward(g, total, Call(*tensors, b, out, total, 0.3, False), True)
+            results.append((out, total, *grads))
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 # ------------------------------------------------------------------------------------------------------ planted faults

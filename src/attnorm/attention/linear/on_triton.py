@@ -28,9 +28,9 @@ class Blocks(NamedTuple):
 def blocks_of(kernel: str, dtype: torch.dtype, width: int, hip: bool = HIP) -> Blocks:
     """The blocks of a kernel, `forward`, `backward_queries` or `backward_keys`, for heads of a width.
 
-    They are the largest ones that were compiled without spilled registers for the GPUs that
-    `benchmarks/kernel_compile.py` knows, not the fastest ones: no GPU was at hand to measure them. In float32, a
-    product is computed as three in tf32, whose parts take up registers.
+    They compile without spilled registers for the GPUs that `benchmarks/kernel_compile.py` knows. They are not the
+    fastest ones, because no GPU was at hand to measure them. In float32, a product is computed as three in tf32, whose
+    parts take up registers.
     """
     if hip:
         return Blocks(64, 64, 4, 1) if dtype in SIXTEEN_BITS else Blocks(32, 32, 4, 1)
@@ -53,23 +53,23 @@ class Triton:
     ) -> tuple[Tensor, Tensor]:
         q, k, v = map(consecutive, (q, k, v))
         out, logsumexp = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
-        inputs = (q, k, v, *with_seen(bias))
-        launch("forward", q, k, scale, causal, *inputs, out, logsumexp, strides=(q, k, v, bias, out))
+        bias, seen = with_seen(bias)
+        tensors = (q, k, v, bias, seen, out, logsumexp)
+        launch("forward", q, k, scale, causal, *tensors, strides=(q, k, v, bias, out))
         return out, logsumexp
 
     def backward(self, grad_out: Tensor, grad_logsumexp: Tensor | None, call: Call, bias_needs_grad: bool) -> Gradients:
         q, k, v, out, grad_out = map(consecutive, (call.q, call.k, call.v, call.out, grad_out))
-        bias, logsumexp, scale, causal = call.bias, call.logsumexp.contiguous(), call.scale, call.causal
+        (bias, seen), logsumexp, scale, causal = with_seen(call.bias), call.logsumexp.contiguous(), *call[-2:]
         grad_logsumexp = None if grad_logsumexp is None else grad_logsumexp.float().contiguous()
         grad_q, grad_k, grad_v = map(torch.empty_like, (q, k, v))
         grad_bias = logsumexp.new_empty(*k.shape[:2], 1, k.shape[-2]) if bias_needs_grad else None
-        delta, inputs = torch.empty_like(logsumexp), (q, k, v, *with_seen(bias))
-        results = (out, logsumexp, grad_out, grad_logsumexp, delta, grad_q)
-        strides = (q, k, v, bias, out, grad_out, grad_q)
-        launch("backward_queries", q, k, scale, causal, *inputs, *results, strides=strides)
-        results = (logsumexp, grad_out, delta, grad_k, grad_v, grad_bias)
-        strides = (q, k, v, bias, grad_out, grad_k, grad_v)
-        launch("backward_keys", q, k, scale, causal, *inputs, *results, strides=strides)
+        delta, inputs = torch.empty_like(logsumexp), (q, k, v, bias, seen)
+        of_queries = (*inputs, out, logsumexp, grad_out, grad_logsumexp, delta, grad_q)
+        rows = (q, k, v, bias, out, grad_out, grad_q)
+        launch("backward_queries", q, k, scale, causal, *of_queries, strides=rows)
+        of_keys = (*inputs, logsumexp, grad_out, delta, grad_k, grad_v, grad_bias)
+        launch("backward_keys", q, k, scale, causal, *of_keys, strides=(q, k, v, bias, grad_out, grad_k, grad_v))
         return grad_q, grad_k, grad_v, grad_bias
 
 
