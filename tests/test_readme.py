@@ -380,6 +380,8 @@ def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, ca
         for code in codes:
             if "check_normalizer(" in code:
                 continue  # tests/test_add_your_own.py
+            if document.stem == "in_transformers" and not importlib.util.find_spec("transformers"):
+                continue
             exec(compile(code, name_of(document), "exec"), names)
             said = re.findall(r"^print\(.*\)  # (.*)$", code, re.M)
             printed = capsys.readouterr().out
