@@ -11,6 +11,7 @@ from attnorm.analysis.arms import (
     TrainedRun,
     as_number,
     is_of_normalizer,
+    no_runs,
     read_folder,
     run_folders,
     varying,
@@ -18,7 +19,6 @@ from attnorm.analysis.arms import (
 )
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, number
 from attnorm.errors import RunError, in_yaml
-from attnorm.run.config_file import FILE
 from attnorm.run.state import PROGRESS, FolderLock, RunState, read_json
 from attnorm.sweeps.results import last_line
 from attnorm.sweeps.state import CONSOLE, EVENTS, SWEEP_LOCK
@@ -68,7 +68,7 @@ def readable_runs(places: Places) -> tuple[list[TrainedRun], list[Trouble]]:
     for path in places:
         found = run_folders(path)
         if not found and not waiting_jobs([path]):
-            raise RunError(f"{path}: no run folder there; a run folder has a {FILE}")
+            raise no_runs(path)
         folders |= dict.fromkeys(found)
     runs, unreadable = [], []
     for folder in folders:
