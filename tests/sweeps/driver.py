@@ -39,9 +39,9 @@ class NoChecker:
 
 
 def wrong(typed):
-    """A stand-in for a problem: x must not be larger than `most`."""
-    most = typed.get("most", "inf")
-    return [("x", f"x={typed['x']}: at most {most}")] if float(typed.get("x", 0)) > float(most) else []
+    """A stand-in for a problem: x must not be larger than `upper`."""
+    upper = typed.get("upper", "inf")
+    return [("x", f"x={typed['x']}: at most {upper}")] if float(typed.get("x", 0)) > float(upper) else []
 
 
 if __name__ == "__main__":

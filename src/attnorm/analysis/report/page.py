@@ -74,6 +74,7 @@ def figures_of(report: Report) -> Iterator[Figure]:
         yield from [page.forest] if page.forest else []
         yield from (*page.drawings.curves, *page.drawings.differences, *page.drawings.scalars)
         yield from (*page.drawings.attention, *page.drawings.measures)
+        yield from (figure for part in (*page.tunings, *page.costs) for figure in part.figures)
 
 
 def payload_of(figure: Figure) -> dict[str, Any]:

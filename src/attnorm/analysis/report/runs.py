@@ -177,11 +177,13 @@ class Setup:
 
     differing: the settings in which the arms differ, one row per key; None if there is only one arm.
     confounds: the keys among them that are not settings of the attention.
+    chosen: those whose values a sweep chose for each arm; they are no confounds.
     equal: the settings that all arms share, by group.
     """
 
     differing: Table | None
     confounds: list[str]
+    chosen: list[str]
     equal: dict[str, list[tuple[str, str]]]
 
 
@@ -200,6 +202,7 @@ def setup_of(task: str, arms: Sequence[Arm], baseline: Arm) -> Setup:
     return Setup(
         differing=differing_table(task, ordered, keys) if len(ordered) > 1 else None,
         confounds=[key for key in keys if not is_of_normalizer(key)],
+        chosen=[],
         equal=dict(equal),
     )
 
