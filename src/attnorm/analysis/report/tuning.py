@@ -101,7 +101,7 @@ def parts_of(
 def tunings_of(anchor: str, arms: Sequence[Arm]) -> list[Tuning]:
     """How the sweeps that trained these arms tuned them."""
     order = [arm.label for arm in arms]
-    return parts_of(f"{anchor}-tuned", arms, "tuning", lambda name, *read: tuning_of(name, *read, order))
+    return parts_of(f"{anchor}-tuned", arms, "tuning", lambda *read: tuning_of(*read, order))
 
 
 def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order: Sequence[str]) -> Tuning:
@@ -144,8 +144,8 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
     about = (
         f"Every arm tried the same {len(values)} values of {key}{added}, with the tuning seeds {seeds}. It is compared "
         f"at the value with the best mean of {metric} ({better} is better) on the validation examples that select "
-        f"checkpoints; runs of other seeds played no part. Budget: {counted(len(names), 'run')}, {updates:,.0f} updates, "
-        f"{seconds / 3600:.2f} hours. Bands reach from the smallest to the largest seed."
+        f"checkpoints; no run of another seed played a part. Budget: {counted(len(names), 'run')}, "
+        f"{updates:,.0f} updates, {seconds / 3600:.2f} hours. Bands reach from the smallest to the largest seed."
     )
     table = Table(f"{name}-table", f"Mean of {metric} over the tuning seeds", columns, rows, can_copy=True)
     return Tuning(key, values, mode, trials, about, figure, table, [str(it) for it in tuning["notes"]], (key,))
@@ -180,7 +180,7 @@ def dependence(tuning: Tuning, verdict: Verdict) -> str | None:
     if not verdict.is_shown or not {verdict.label, verdict.baseline} <= tuning.labels:
         return None
     is_better = (verdict.difference.estimate > 0) != (verdict.metric in LOWER_IS_BETTER)
-    reverses, disappears = [], []
+    reverses, disappears = list[str](), list[str]()
     for value in tuning.values:
         gains = gains_of(tuning, tuning.trials[verdict.label][value], tuning.trials[verdict.baseline][value], verdict)
         signs = {(gain > 0) - (gain < 0) for gain in gains}
@@ -213,7 +213,7 @@ def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], ver
 
 def costs_of(anchor: str, arms: Sequence[Arm]) -> list[EqualCost]:
     """What the updates of these arms cost, where a sweep gave all arms the same budget."""
-    return parts_of(f"{anchor}-costs", arms, "cost", lambda name, *read: cost_of(name, *read, arms))
+    return parts_of(f"{anchor}-costs", arms, "cost", lambda *read: cost_of(*read, arms))
 
 
 def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Sequence[Arm]) -> EqualCost:
