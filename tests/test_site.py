@@ -12,7 +12,7 @@ import pytest
 import runs
 
 REFERENCE = re.findall(r"^::: (\S+)$", (runs.ROOT / "docs/api.md").read_text(), re.M)
-PUBLIC = ("attnorm", "attnorm.attention", "attnorm.attention.testing", "attnorm.analysis")
+PUBLIC = ("attnorm", "attnorm.attention", "attnorm.nn", "attnorm.attention.testing", "attnorm.analysis")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Numbers per head and position that are computed from the hidden states."""
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -12,7 +13,8 @@ class PerPosition(nn.Linear):
         nn.init.zeros_(self.bias)
 
     def forward(self, states: Tensor) -> Tensor:
-        return super().forward(states).unflatten(-1, (-1, self.count)).transpose(1, 2)
+        weight, bias = (parameter.to(states.dtype) for parameter in (self.weight, self.bias))  # those of a 16-bit model
+        return F.linear(states, weight, bias).unflatten(-1, (-1, self.count)).transpose(1, 2)
 
 
 def sum_over_later_keys(x: Tensor) -> Tensor:

@@ -1,0 +1,55 @@
+"""The normalizer of a module or function, which is given by name, by class or as an instance."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from attnorm.attention.build import build
+from attnorm.attention.normalizers.base import Normalizer
+from attnorm.imports import parameters
+
+Choice = str | Mapping[str, Any] | type[Normalizer] | Normalizer
+
+
+def normalizer_of(choice: Choice, **facts: Any) -> Normalizer:
+    """An instance as it is; otherwise a new normalizer.
+
+    choice: a name or a dotted path, as in `build_normalizer`; a mapping with the name and the options, such as
+            {"name": "sinkhorn", "n_iters": 5}; a class; or an instance.
+    facts:  what only the caller knows, such as the number of heads. A fact is passed only if the class takes it.
+
+    Raises ValueError as `build_normalizer` does.
+    """
+    if isinstance(choice, Normalizer):
+        return choice
+    if isinstance(choice, type) and issubclass(choice, Normalizer):
+        takes = parameters(choice)  # type: ignore[arg-type]  # a class is hashable
+        return choice(**{fact: value for fact, value in facts.items() if fact in takes})
+    given: Mapping = choice if isinstance(choice, Mapping) else {"name": choice}
+    options = {option: value for option, value in given.items() if option != "name"}
+    made: Normalizer = build("normalizer", given.get("name"), options, facts)  # type: ignore[arg-type]
+    return made
+
+
+def without_parameters(name: str, device: torch.device) -> Normalizer:
+    """The normalizer of a name. Raises ValueError for one with parameters: nothing would train them."""
+    if torch.compiler.is_compiling():  # the compiler can make an object of a class, but not find the class
+        return class_of(name)().to(device)
+    return built(name, device)
+
+
+@torch.compiler.assume_constant_result
+def class_of(name: str) -> type[Normalizer]:
+    return type(built(name, torch.device("cpu")))
+
+
+@cache
+def built(name: str, device: torch.device) -> Normalizer:
+    made = normalizer_of(name)
+    if any(True for _ in made.parameters()):
+        raise ValueError(
+            f"normalizer {name!r} has trained parameters: build it once, as a part of the model, and pass the instance"
+        )
+    return made.to(device)

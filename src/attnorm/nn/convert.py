@@ -1,0 +1,74 @@
+"""Replaces the attention of a model that was built with PyTorch's modules."""
+
+import copy
+from typing import TypeVar
+
+from torch import nn
+
+from attnorm.attention.build import name_of
+from attnorm.attention.problems import leak_message
+from attnorm.nn.choice import Choice
+from attnorm.nn.multihead import MultiheadAttention
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def convert(model: Model, normalizer: Choice) -> Model:
+    """Replaces each `torch.nn.MultiheadAttention` inside a model, in place, and returns the model.
+
+    The new modules share the parameters of the old ones, so that an optimizer of them remains valid. It does not know
+    the parameters of the normalizers yet. Modules that `convert` has made get another normalizer; those of other
+    subclasses are left as they are. The encoders of PyTorch inside the model no longer use nested tensors.
+
+    normalizer: as in `MultiheadAttention`. Each module gets a copy of an instance.
+
+    To convert a part of a model, pass this part: `convert(transformer.encoder, "dnas")`.
+
+    Raises ValueError before anything is replaced: if there is nothing to replace, for an unknown normalizer, for
+    arguments that `MultiheadAttention` refuses, and for a normalizer that couples all queries inside a
+    `torch.nn.TransformerDecoderLayer`, where it would leak the future, also in the cross-attention.
+    """
+    made: dict[nn.Module, MultiheadAttention] = {}
+    places = []
+    for path, parent in model.named_modules():
+        for name, old in parent._modules.items():  # also a module that is there twice
+            if type(old) not in (nn.MultiheadAttention, MultiheadAttention):
+                continue
+            where = f"{path}.{name}".lstrip(".")
+            try:
+                new = made[old] = made.get(old) or converted(old, normalizer)
+                if isinstance(parent, nn.TransformerDecoderLayer) and new.normalizer.couples_queries == "all":
+                    raise ValueError(leak_message(name_of(new.normalizer)))
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
+            places.append((parent, name, new))
+    if not places:
+        raise ValueError(f"{type(model).__name__} contains no torch.nn.MultiheadAttention that could be replaced")
+    for parent, name, new in places:
+        setattr(parent, name, new)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+    return model
+
+
+def converted(old: nn.MultiheadAttention, normalizer: Choice) -> MultiheadAttention:
+    """A module with the arguments, the parameters and the mode of another one."""
+    new = MultiheadAttention(
+        old.embed_dim,
+        old.num_heads,
+        old.dropout,
+        old.in_proj_bias is not None,
+        old.bias_k is not None,
+        old.add_zero_attn,
+        old.kdim,
+        old.vdim,
+        old.batch_first,
+        old.out_proj.weight.device,
+        old.out_proj.weight.dtype,
+        normalizer=copy.deepcopy(normalizer),
+    )
+    for name, parameter in old.named_parameters(recurse=False):
+        setattr(new, name, parameter)
+    new.out_proj = old.out_proj
+    return new.train(old.training)

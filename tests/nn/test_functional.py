@@ -1,0 +1,185 @@
+"""attnorm.nn.functional.attention: with softmax PyTorch's function, and with others the weights of the normalizer."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference import randn
+from torch.testing import assert_close
+
+from attnorm.attention import Mask, build_normalizer
+from attnorm.attention.normalizers import _key_bias
+from attnorm.attention.normalizers.dnas import DNAS
+from attnorm.nn import MultiheadAttention
+from attnorm.nn.functional import attention
+
+pytestmark = pytest.mark.numerical
+
+L, S, E, V = 5, 7, 4, 3
+ALLOWED = torch.rand(L, S, generator=torch.Generator().manual_seed(1)) < 0.7
+ALLOWED[:, 2] = True
+PADDING = torch.arange(L) >= torch.tensor([5, 3])[:, None]
+
+
+def qkv(*lead, keys=S, heads=None):
+    shapes = (
+        (*lead, L, E),
+        *((*lead[:-1], heads or lead[-1], keys, width) if lead else (keys, width) for width in (E, V)),
+    )
+    return [randn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+
+
+def same(ours, theirs, inputs):
+    assert_close(ours, theirs)
+    slopes = (torch.autograd.grad(output.square().sum(), inputs, retain_graph=True) for output in (ours, theirs))
+    assert_close(*slopes)
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3), (2, 1, 3)], ids=str)
+def test_softmax_is_the_function_of_pytorch(lead):
+    inputs = qkv(*lead)
+    each = torch.rand(*lead, L, S, generator=torch.Generator().manual_seed(2)) < 0.7
+    each[..., 2] = True
+    masks = [None, ALLOWED, each, randn(L, S).masked_fill(~ALLOWED, -math.inf), randn(*lead, L, S)]
+    masks += [each[0]] if len(lead) > 1 else []
+    for mask in masks:
+        for scale in (None, 0.3):
+            expected = F.scaled_dot_product_attention(*inputs, attn_mask=mask, scale=scale)
+            same(attention(*inputs, mask, scale=scale), expected, inputs)
+
+
+@pytest.mark.parametrize("keys", [L, 3, S])
+def test_a_causal_mask_begins_at_the_first_key_as_in_pytorch(keys):
+    inputs = qkv(2, 3, keys=keys)
+    same(attention(*inputs, is_causal=True), F.scaled_dot_product_attention(*inputs, is_causal=True), inputs)
+
+
+def test_groups_of_heads_share_their_keys_as_in_pytorch():
+    inputs = qkv(2, 6, heads=3)
+    same(attention(*inputs, enable_gqa=True), F.scaled_dot_product_attention(*inputs, enable_gqa=True), inputs)
+
+
+def test_padding_has_the_shape_of_the_examples():
+    for lead in ((2,), (2, 3), (1, 2, 3)):
+        inputs = qkv(*lead, keys=L)
+        padding = PADDING if len(lead) < 3 else PADDING[None]
+        mask = ~(padding[..., None, :] if len(lead) == 1 else padding[..., None, None, :])
+        expected = F.scaled_dot_product_attention(*inputs, attn_mask=mask)
+        same(attention(*inputs, key_padding_mask=padding), expected, inputs)
+        as_float = torch.zeros(padding.shape).masked_fill(padding, -math.inf).double()
+        same(attention(*inputs, key_padding_mask=as_float), expected, inputs)
+
+
+@pytest.mark.parametrize("name", ["dnas", "sinkhorn", "espformer", "ot", "entmax", "off_by_one", "dnas_prefix"])
+def test_a_normalizer_by_name_or_as_an_instance_is_what_attends(name):
+    q, k, v = inputs = qkv(2, 3, keys=L)
+    normalizer = build_normalizer(name)
+    expected = normalizer.attend(q, k, v, Mask(queries=~PADDING, keys=~PADDING))
+    padding = {"key_padding_mask": PADDING, "query_padding_mask": PADDING}
+    for given in (name, normalizer):
+        same(attention(*inputs, normalizer=given, **padding), expected, inputs)
+    dense = (~PADDING[:, None, :, None]) & ~PADDING[:, None, None, :]
+    assert_close(attention(*inputs, dense, normalizer=name), normalizer.attend(q, k, v, dense))
+    prior = randn(1, 3, L, L)
+    assert_close(attention(*inputs, normalizer=name, log_prior=prior), normalizer.attend(q, k, v, log_prior=prior))
+
+
+def test_a_float_mask_is_added_before_the_scores_are_normalized():
+    q, k, v = qkv(2, 3)
+    bias = randn(3, L, S)
+    expected = build_normalizer("dnas")(E**-0.5 * q @ k.mT + bias) @ v
+    assert_close(attention(q, k, v, bias, normalizer="dnas"), expected)
+
+
+def test_a_padded_text_gets_what_it_gets_alone():
+    inputs = qkv(2, 3, keys=L)
+    for name in ("softmax", "dnas", "sinkhorn", "off_by_one"):
+        output = attention(*inputs, normalizer=name, key_padding_mask=PADDING, query_padding_mask=PADDING)
+        alone = attention(*(x[1:, :, :3] for x in inputs), normalizer=name)
+        assert_close(output[1:, :, :3], alone)
+        assert (output[1, :, 3:] == 0).all()
+
+
+def test_features_of_the_states_are_passed_on():
+    module = MultiheadAttention(6, 2, batch_first=True, normalizer="forgetting", dtype=torch.float64)
+    x = randn(2, L, 6)
+    q, k, v = module.project(x, x, x)
+    normalizer = module.normalizer
+    context = attention(q, k, v, normalizer=normalizer, features=normalizer.features_of(x))
+    assert_close(module.out_proj(context.transpose(1, 2).flatten(2)), module(x, x, x)[0])
+    with pytest.raises(ValueError, match=r"forgetting needs the hidden states of the keys: pass features="):
+        attention(q, k, v, normalizer=normalizer)
+
+
+def test_dropout_drops_weights():
+    q, k, v = qkv(1, 1)
+    torch.manual_seed(0)
+    outputs = torch.stack([attention(q, k, v, dropout_p=0.5, normalizer="dnas") for _ in range(400)])
+    exact = attention(q, k, v, normalizer="dnas")
+    assert (outputs[0] - exact).abs().max() > 0.01
+    error = outputs.std(0) / 400**0.5
+    assert ((outputs.mean(0) - exact).abs() < 5 * error).all()
+
+
+@pytest.mark.parametrize("kind", ["nothing", "bool", "float", "module", "module in a container"])
+def test_the_weights_are_not_stored_where_they_need_not_be(monkeypatch, kind):
+    """The path with linear memory is taken, also if a container has made a float mask of padding."""
+
+    def refuse(*_):
+        raise AssertionError("the weights are computed")
+
+    x = randn(2, L, 8).float()
+    as_float = torch.zeros(2, L).masked_fill(PADDING, -math.inf)
+    module = MultiheadAttention(8, 2, batch_first=True, normalizer="dnas")
+    inputs = [x.unflatten(-1, (2, -1)).transpose(1, 2)] * 3
+    calls = {
+        "nothing": lambda: attention(*inputs, normalizer="dnas"),
+        "bool": lambda: attention(*inputs, normalizer="dnas", key_padding_mask=PADDING, query_padding_mask=PADDING),
+        "float": lambda: attention(*inputs, normalizer="dnas", key_padding_mask=as_float, query_padding_mask=PADDING),
+        "module": lambda: module(x, x, x, PADDING, need_weights=False)[0],
+        "module in a container": lambda: module(x, x, x, as_float, need_weights=False)[0],
+    }
+    expected = calls[kind]()
+    monkeypatch.setattr(_key_bias, "DENSE_UP_TO", {"cpu": 0})
+    monkeypatch.setattr(DNAS, "weights", refuse)
+    assert_close(calls[kind](), expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"normalizer": "dnaz"}, "normalizer 'dnaz' is unknown; .* Did you mean 'dnas'"),
+        ({"normalizer": "hnas"}, "normalizer 'hnas' has trained parameters: build it once"),
+        ({"normalizer": "forgetting"}, "normalizer 'forgetting': needs a value for heads, state_width"),
+        ({"normalizer": "dnas", "is_causal": True}, "dnas couples queries and would leak the future"),
+        ({"normalizer": "dnas", "attn_mask": torch.ones(L, L).tril() > 0}, "dnas couples queries and would leak"),
+        ({"normalizer": "dnas", "key_padding_mask": PADDING}, "key_padding_mask without query_padding_mask: dnas"),
+        ({"attn_mask": torch.ones(L, L) > 0, "is_causal": True}, "is_causal=True: sets the mask"),
+        ({"attn_mask": torch.ones(L, L).long()}, "attn_mask: expected dtype bool or a float dtype, got torch.int64"),
+        ({"key_padding_mask": PADDING[:, :2]}, r"key_padding_mask: expected the shape \(2, 5\), got \(2, 2\)"),
+        ({"normalizer": "selective"}, "selective is defined for causal self-attention only"),
+    ],
+    ids=str,
+)
+def test_what_is_not_defined_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        attention(*qkv(2, 3, keys=L), **call)
+
+
+def test_more_or_fewer_keys_do_not_hide_a_causal_mask():
+    with pytest.raises(ValueError, match="dnas couples queries and would leak the future"):
+        attention(*qkv(2, 3), normalizer="dnas", is_causal=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["dnas", "off_by_one"])
+def test_the_function_can_be_compiled_as_a_whole(name):
+    torch.compiler.reset()
+
+    def both(q, k, v):
+        padding = {"key_padding_mask": PADDING, "query_padding_mask": PADDING}
+        return attention(q, k, v, normalizer=name, **padding) + attention(q, k, v, is_causal=True)
+
+    inputs = qkv(2, 3, keys=L)
+    same(torch.compile(both, backend="aot_eager", fullgraph=True)(*inputs), both(*inputs), inputs)
