@@ -101,7 +101,9 @@ def parts_of(
 def tunings_of(anchor: str, arms: Sequence[Arm]) -> list[Tuning]:
     """How the sweeps that trained these arms tuned them."""
     order = [arm.label for arm in arms]
-    return parts_of(f"{anchor}-tuned", arms, "tuning", lambda *read: tuning_of(*read, order))
+    return parts_of(
+        f"{anchor}-tuned", arms, "tuning", lambda of, content, labels: tuning_of(of, content, labels, order)
+    )
 
 
 def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order: Sequence[str]) -> Tuning:
@@ -213,7 +215,7 @@ def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], ver
 
 def costs_of(anchor: str, arms: Sequence[Arm]) -> list[EqualCost]:
     """What the updates of these arms cost, where a sweep gave all arms the same budget."""
-    return parts_of(f"{anchor}-costs", arms, "cost", lambda *read: cost_of(*read, arms))
+    return parts_of(f"{anchor}-costs", arms, "cost", lambda of, content, labels: cost_of(of, content, labels, arms))
 
 
 def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Sequence[Arm]) -> EqualCost:
