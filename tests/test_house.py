@@ -27,6 +27,7 @@ BASE = {  # single files that every floor may import, and which others of them e
 BELOW = {  # what of ours a floor may import besides BASE and itself
     "attention": set(),
     "nn": {"attention"},
+    "integrations": {"attention"},
     "optim": {"attention"},
     "data": set(),
     "models": {"attention"},
@@ -43,6 +44,7 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
 FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
     "nn": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
+    "integrations": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy"},
     "data": {"pytorch_lightning", "hydra", "omegaconf"},
     "models": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
     "tasks": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "wandb"},
@@ -51,6 +53,7 @@ FOREIGN = {  # libraries that a floor does without
 ALONE = {  # libraries that importing a module does not load
     "attnorm.attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers", "pydantic"},
     "attnorm.nn": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers", "pydantic"},
+    "attnorm.integrations.transformers": {"pytorch_lightning", "hydra", "omegaconf", "transformers", "pydantic"},
     "attnorm.models.seq2seq": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
     "attnorm.data": {"pytorch_lightning", "hydra", "datasets", "pyarrow"},
     "attnorm.analysis.statistics.crossed": {"torch", "pytorch_lightning", "pandas", "matplotlib", "hydra", "omegaconf"},
