@@ -28,7 +28,10 @@ from attnorm.cli import main
 
 EXTRAS = PROJECT["optional-dependencies"]
 FOR_DEVELOPERS = {"test", "bench", "docs", "release"}
-CONFLICTING = {"alignments"}  # the package of the data requires an older pandas, Django and JupyterLab
+APART = {
+    "alignments",  # the package of the data requires an older pandas, Django and JupyterLab
+    "triton",  # comes with the CUDA builds of torch, and is of no use without a GPU
+}
 NAMED = "pytorch-lightning torch hydra-core wandb sentencepiece datasets rouge-score pytest"  # that users look for
 CHECKS = """
 import importlib, pkgutil
@@ -129,7 +132,7 @@ def test_the_extras_are_what_they_say():
     assert names_in(PROJECT["dependencies"]) == [*CORE]
     assert set(NAMED.split()) <= {*names_in(PROJECT["dependencies"] + EXTRAS["train"] + EXTRAS["test"])}
     [everything] = EXTRAS["all"]
-    assert extras_in(everything) == EXTRAS.keys() - FOR_DEVELOPERS - CONFLICTING - {"all"}
+    assert extras_in(everything) == EXTRAS.keys() - FOR_DEVELOPERS - APART - {"all"}
     makefile = (ROOT / "Makefile").read_text()
     assert set(re.search("^USED := (.*)", makefile, re.M)[1].split(",")) <= extras_in(EXTRAS["test"][0])
 
