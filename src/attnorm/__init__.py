@@ -11,12 +11,19 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> object:
     """Imports what is listed above when it is first used: `import attnorm.attention` needs nothing but torch."""
-    if name == "train":
-        from attnorm.cli.from_python import train
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        if name == "train":
+            from attnorm.cli.from_python import train
 
-        return train
-    if name in __all__:
+            return train
         from attnorm.analysis import run
 
         return getattr(run, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        from attnorm.imports import laboratory_is_missing
+
+        if message := laboratory_is_missing(error):
+            error.add_note(f"attnorm.{name} {message}")
+        raise

@@ -27,6 +27,10 @@ SYNONYMS = {  # names of settings in other libraries -> the names here
     "warmup_steps": "warmup",
     "offline": "mode=offline",
 }
+LABORATORY = frozenset(  # the modules of the packages of the extra `train` in pyproject.toml
+    "datasets hydra matplotlib numpy omegaconf pandas pyarrow pydantic pytorch_lightning rich rouge_score safetensors "
+    "scipy sentencepiece tensorboard tokenizers tqdm wandb yaml".split()
+)
 PATH = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)[.:]([^\W\d]\w*)")  # only what matches is ever imported
 _ABSENT = object()
 _own_folders: list[str] = []  # of modules that are not installed
@@ -44,6 +48,13 @@ def did_you_mean(names: Iterable[str]) -> str:
     """' Did you mean ...?' with these names; '' without one."""
     quoted = " or ".join(map(repr, names))
     return f" Did you mean {quoted}?" if quoted else ""
+
+
+def laboratory_is_missing(error: ModuleNotFoundError) -> str:
+    """How to install the laboratory, if an import failed because a package of it is not there; '' otherwise."""
+    if error.name not in LABORATORY:
+        return ""
+    return f'needs the package {error.name}; install it with: pip install "attnorm[train]"'
 
 
 def look_last_in(folder: str) -> None:

@@ -3,9 +3,7 @@
 import os
 import subprocess
 import sys
-import zipfile
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import runs
@@ -122,27 +120,6 @@ def test_the_command_trains_and_scores_from_any_folder_with_a_module_of_that_fol
     run = summary.parent.relative_to(tmp_path)
     ended = runs.command("-m", "attnorm", "eval", f"run={run}", "trust_code=true", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-
-
-@pytest.mark.slow
-def test_a_wheel_holds_the_configuration_and_the_texts_of_the_corpora(tmp_path):
-    built = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(runs.ROOT)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if "No matching distribution found for setuptools" in built.stderr:
-        pytest.skip("no package index, so setuptools cannot be installed to build a wheel")
-    assert built.returncode == 0, built.stderr
-    [wheel] = Path(tmp_path).glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "attnorm/py.typed" in names
-    shipped = {name.removeprefix("attnorm/conf/") for name in names if name.startswith("attnorm/conf/")}
-    assert shipped == {str(file.relative_to(runs.CONF)) for file in runs.CONF.rglob("*.yaml")}
-    source = runs.ROOT / "src"
-    texts = {str(file.relative_to(source)) for file in source.rglob("synthetic/*/text/*.txt")}
-    assert texts and texts == {name for name in names if name.endswith(".txt") and "/synthetic/" in name}
 
 
 # the working directory, which may be the folder of a stranger's run

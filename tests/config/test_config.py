@@ -44,6 +44,8 @@ NO_COMMAND = {"data/base.yaml", "data/cleaned.yaml", "hydra/default.yaml"}  # no
 NOT_CHOSEN = {"data/base.yaml", "data/cleaned.yaml"}
 if importlib.util.find_spec("easy_vqa") is None:
     NOT_CHOSEN.add("data/easy_vqa.yaml")  # refused without the package
+if importlib.util.find_spec("bible_alignments") is None:
+    NOT_CHOSEN.add("data/bible_alignments.yaml")  # likewise
 VISUAL = [f"{split}_{file}" for split in ("train", "validation") for file in ("questions", "annotations")]
 
 
@@ -95,6 +97,7 @@ def needed(tmp_path, monkeypatch):
         "task/document_classification.yaml": documents[1:],
         **{f"model/{name}_tiny.yaml": documents for name in ("flat", "hierarchical")},
         "data/phrases.yaml": ["task=translation"],
+        "data/bible_alignments.yaml": ["task=translation"],
         "data/multi30k.yaml": ["task=translation", f"data.dir={tmp_path}"],
         "data/parallel_files.yaml": [
             *("task=translation", f"data.dir={tmp_path}"),

@@ -39,11 +39,7 @@ def alignment(run: Run, text: str) -> Alignment:
 
     Raises ConfigError for a run of a task without sources and targets.
     """
-    task = run.task
-    if not isinstance(task, Seq2SeqTask):
-        raise ConfigError(
-            [Problem("run", "its task does not map a text to a text, so there is no alignment", run.folder)]
-        )
+    task = text_task(run)
     inputs, tokens = run.attended(text)
     with task.while_decoding(run.model):
         layers = read(run.name, text, run.model, inputs, tokens).layers
@@ -58,6 +54,15 @@ def alignment(run: Run, text: str) -> Alignment:
         words(run, source, of_source),
         to_words.sum(0),
     )
+
+
+def text_task(run: Run) -> Seq2SeqTask:
+    """The task of a run that maps a text to a text. Raises ConfigError for any other run."""
+    if not isinstance(run.task, Seq2SeqTask):
+        raise ConfigError(
+            [Problem("run", "its task does not map a text to a text, so there is no alignment", run.folder)]
+        )
+    return run.task
 
 
 def word_numbers(run: Run, ids: Sequence[int]) -> Tensor:

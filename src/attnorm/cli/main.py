@@ -9,8 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from attnorm.imports import nearest
-from attnorm.run.trust import find_own_parts
+from attnorm.imports import laboratory_is_missing, nearest
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 VERBS = {
@@ -81,7 +80,20 @@ def piped(job: Callable[[], int]) -> int:
 
 
 def dispatch(verb: str, arguments: list[str]) -> int:
-    """What `run` does; its output may go to a pipe."""
+    """What `run` does; its output may go to a pipe. Says how to install the laboratory if it is missing."""
+    try:
+        return start(verb, arguments)
+    except ModuleNotFoundError as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1" or not (message := laboratory_is_missing(error)):
+            raise
+        print(f"error: attnorm {verb} {message}", file=sys.stderr)
+        return 2
+
+
+def start(verb: str, arguments: list[str]) -> int:
+    """Imports what a verb needs, and runs it."""
+    from attnorm.run.trust import find_own_parts
+
     gc.set_threshold(COLLECT_EVERY)
     find_own_parts(verb, arguments)
     if verb == "train":
