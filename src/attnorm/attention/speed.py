@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
@@ -61,7 +62,7 @@ def seconds_per_step(
     attends: dict[str, Attend], inputs: Inputs, rounds: int, warmup: int = 1
 ) -> dict[str, list[float]]:
     """Seconds of a `step` of each attention in each round."""
-    steps = {name: lambda number, attend=attend: step(attend, inputs, number) for name, attend in attends.items()}
+    steps: dict[str, Callable[[int], int]] = {name: partial(step, it, inputs) for name, it in attends.items()}
     found = rates(steps, rounds, inputs[0].device.type, warmup)
     return {name: [1 / rate for rate in values] for name, values in found.items()}
 
