@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnorm.attention.build import build_normalizer
 from attnorm.attention.linear import kernels
+from attnorm.attention.linear.flash import head_slices
 from attnorm.attention.normalizers._key_bias import DENSE_UP_TO, memory_linear
 from attnorm.attention.normalizers.base import Given
 from attnorm.attention.speed import Attend, make_inputs, peak, sdpa, seconds_per_step, step
@@ -197,21 +198,21 @@ def computed_by(name: str, q: Tensor) -> str:
     return kernels.choose(q, False).name if memory_linear(q, q, Given()) else "dense"
 
 
-def slower(found: Sequence[Speed], checks: Iterable[SelfCheck], device: str, width: int) -> list[Slow]:
+def slower(found: Sequence[Speed], checks: Iterable[SelfCheck], sizes: Sizes, device: str) -> list[Slow]:
     """What is slower than expected in the results of `speeds`, given those of `self_checks`, with likely reasons."""
     by_case = {(it.dtype, it.length, it.attention): it for it in found}
-    by_dtype = {it.dtype: it for it in checks if it.width == width and not it.causal}
+    by_dtype = {it.dtype: it for it in checks if it.width == sizes.width and not it.causal}
     slow = []
     for it in found:
         expected = EXPECTED.get(it.attention, 1.0)
         if it.ratio > SLOW * expected:
             base, control = by_case[it.dtype, it.length, BASE], by_case.get((it.dtype, it.length, "softmax"))
-            why = [*reasons(it, base, by_dtype[it.dtype], device), *noise(it, control)]
+            why = [*reasons(it, base, by_dtype[it.dtype], sizes, device), *noise(it, control)]
             slow.append(Slow(*it[:3], it.ratio, expected, tuple(why) or ("no reason is known",)))
     return slow
 
 
-def reasons(it: Speed, base: Speed, check: SelfCheck, device: str) -> Iterator[str]:
+def reasons(it: Speed, base: Speed, check: SelfCheck, sizes: Sizes, device: str) -> Iterator[str]:
     """Why an attention may be slower than expected, apart from noise."""
     if it.computed_by == "dense":
         most = int(DENSE_UP_TO.get(device, 0) ** 0.5)
@@ -222,6 +223,11 @@ def reasons(it: Speed, base: Speed, check: SelfCheck, device: str) -> Iterator[s
         yield from (f"{name} failed its self-check: {why}" for name, why in check.refused.items())
         if check.kernel == kernels.FALLBACK.name:
             yield f"{check.kernel} computes it: no fused kernel {'passed' if check.refused else 'serves this dtype'}"
+    if device == "cpu" and it.computed_by not in ("dense", base.computed_by):
+        x = torch.empty(()).expand(sizes.batch, sizes.heads, it.length, sizes.width)
+        at_once, threads = next(head_slices(x, x)).stop, torch.get_num_threads()
+        if sizes.batch * at_once < min(threads, sizes.batch * sizes.heads):
+            yield f"the backward pass takes {at_once} of {sizes.heads} heads at a time, for {threads} threads"
     if base.milliseconds < SHORT:
         yield f"{BASE} takes {base.milliseconds:.2f} ms, so that starting the kernels counts"
 

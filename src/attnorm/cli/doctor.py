@@ -125,7 +125,7 @@ def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
                 speeds.append(it)
                 print(COLUMNS.format(*it[:5], *numbers(it)), flush=True)
     show_left_out(left_out)
-    slow = checkup.slower(speeds, checks, device, sizes.width)
+    slow = checkup.slower(speeds, checks, sizes, device)
     show_slow(slow, checkup.EXPECTED, checkup.SLOW)
     return {
         "format": FORMAT,
