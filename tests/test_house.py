@@ -27,6 +27,8 @@ BASE = {  # single files that every floor may import, and which others of them e
 BELOW = {  # what of ours a floor may import besides BASE and itself
     "attention": set(),
     "nn": {"attention"},
+    "integrations": {"attention"},
+    "probes": {"attention"},
     "optim": {"attention"},
     "data": set(),
     "models": {"attention"},
@@ -34,15 +36,17 @@ BELOW = {  # what of ours a floor may import besides BASE and itself
     "run": {"tasks", "models", "data", "attention", "optim"},
     "config": {"run", "tasks", "models", "data", "attention", "optim"},
     "training": {"run", "config", "tasks", "models", "data", "attention", "optim"},
-    "analysis": {"sweeps", "training", "run", "config", "tasks", "models", "data", "attention"},
+    "analysis": {"probes", "sweeps", "training", "run", "config", "tasks", "models", "data", "attention"},
     "sweeps": {"training", "run", "config"},
     "__main__": {"cli"},
-    "cli": {"sweeps", "analysis", "training", "run", "config", "tasks", "models", "data", "attention"},
+    "cli": {"probes", "sweeps", "analysis", "training", "run", "config", "tasks", "models", "data", "attention"},
     "testing": {"cli", "analysis", "training", "run", "config", "tasks", "data", "attention"},
 }
 FOREIGN = {  # libraries that a floor does without
     "attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
     "nn": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy", "wandb", "transformers"},
+    "integrations": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "numpy"},
+    "probes": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "pydantic"},
     "data": {"pytorch_lightning", "hydra", "omegaconf"},
     "models": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
     "tasks": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "wandb"},
@@ -51,6 +55,7 @@ FOREIGN = {  # libraries that a floor does without
 ALONE = {  # libraries that importing a module does not load
     "attnorm.attention": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers", "pydantic"},
     "attnorm.nn": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers", "pydantic"},
+    "attnorm.integrations.transformers": {"pytorch_lightning", "hydra", "omegaconf", "transformers", "pydantic"},
     "attnorm.models.seq2seq": {"pytorch_lightning", "hydra", "omegaconf", "datasets", "transformers"},
     "attnorm.data": {"pytorch_lightning", "hydra", "datasets", "pyarrow"},
     "attnorm.analysis.statistics.crossed": {"torch", "pytorch_lightning", "pandas", "matplotlib", "hydra", "omegaconf"},

@@ -12,7 +12,14 @@ import pytest
 import runs
 
 REFERENCE = re.findall(r"^::: (\S+)$", (runs.ROOT / "docs/api.md").read_text(), re.M)
-PUBLIC = ("attnorm", "attnorm.attention", "attnorm.nn", "attnorm.attention.testing", "attnorm.analysis")
+PUBLIC = (
+    "attnorm",
+    "attnorm.attention",
+    "attnorm.nn",
+    "attnorm.attention.testing",
+    "attnorm.analysis",
+    "attnorm.integrations.transformers",
+)
 
 
 @pytest.fixture

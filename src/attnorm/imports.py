@@ -27,10 +27,11 @@ SYNONYMS = {  # names of settings in other libraries -> the names here
     "warmup_steps": "warmup",
     "offline": "mode=offline",
 }
-LABORATORY = frozenset(  # the modules of the packages of the extra `train` in pyproject.toml
-    "datasets hydra matplotlib numpy omegaconf pandas pyarrow pydantic pytorch_lightning rich rouge_score safetensors "
-    "scipy sentencepiece tensorboard tokenizers tqdm wandb yaml".split()
-)
+LABORATORY = {  # the modules of the packages of the extra `train` in pyproject.toml
+    *("datasets", "hydra", "matplotlib", "numpy", "omegaconf", "pandas", "pyarrow", "pydantic", "pytorch_lightning"),
+    *("rich", "rouge_score", "safetensors", "scipy", "sentencepiece", "tensorboard", "tokenizers", "tqdm", "wandb"),
+    "yaml",
+}
 PATH = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)[.:]([^\W\d]\w*)")  # only what matches is ever imported
 _ABSENT = object()
 _own_folders: list[str] = []  # of modules that are not installed

@@ -16,6 +16,7 @@ COMMANDS = {  # imported only when they are used
     "attention": "attnorm.cli.attention:show_attention",
     "compare": "attnorm.cli.compare:run_compare",
     "figures": "attnorm.cli.figures:draw_figures",
+    "probe": "attnorm.cli.probe:run_probe",
 }
 PLACES = {"eval": "run", "generate": "run", "attention": "run", "compare": "against"}  # what a bare path means
 

@@ -18,6 +18,7 @@ VERBS = {
     "eval": "score a run folder, or a file of predictions",
     "report": "write one HTML page about any set of runs",
     "compare": "say whether runs with different normalizers differ, and by how much",
+    "probe": "say in minutes where a normalizer wins and loses, on small tasks",
     "generate": "write a text for each input, such as headlines for articles, with the model of a run folder",
     "attention": "draw and measure what the model of a run folder attends to",
     "figures": "draw the figures of the papers",

@@ -22,7 +22,7 @@ TRAINING_PARTS = ("torch.optim.", "pytorch_lightning.callbacks.", "pytorch_light
 VARIABLE = "ATTNORM_TRUST"  # top-level packages, separated by commas
 WRITING = ("callbacks", "logger")  # groups whose parts may be told where to write
 PLACES = re.compile("dir|folder|location|path|root|uri|url")  # in the names of such options
-VERBS_OF_OWN_SETTINGS = ("train", "sweep")  # commands whose settings are those of the user
+VERBS_OF_OWN_SETTINGS = ("train", "sweep", "probe")  # commands whose settings are those of the user
 
 
 def trusted_packages() -> set[str]:

@@ -1,0 +1,65 @@
+"""The atlas: all normalizers on all probes. Repeat the command to continue where it stopped.
+
+python experiments/atlas/run.py --out logs/atlas
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+from attnorm.probes.arm import NULLS, every_arm
+from attnorm.probes.experiment import Found, Plan, compare
+from attnorm.probes.jobs import Cell, Job, Result
+from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
+
+FIRST = ["softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u", "sinkhorn", "softmax_u", "dnas_u", *NULLS]
+CAUSAL = ["softmax", "dnas_prefix", "hnas_prefix", "dnas_slack_prefix", *NULLS]  # the first ones at the causal site
+SLOW = {"espformer"}  # left out of `slots`, where a step takes two minutes of CPU time
+
+
+def plans(every: bool) -> list[Plan]:
+    """One plan per cell, so that a stopped run has whole cells. every: all arms, or those of the hypotheses."""
+    atlas = PRESETS["atlas"]
+    return [
+        Plan(
+            [cell],
+            arms_of(cell, every),
+            atlas.rates,
+            tuning_seeds(atlas),
+            comparison_seeds(atlas.seeds),
+            atlas.extensions,
+        )
+        for cell in atlas.chosen()
+    ]
+
+
+def arms_of(cell: Cell, every: bool) -> list[str]:
+    """The arms of a cell, those of the hypotheses first."""
+    first = CAUSAL if cell.probe().site == "causal" else FIRST
+    others = [arm for arm in every_arm() if arm not in first and not (cell.name == "slots" and arm in SLOW)]
+    return [*first, *others] if every else first
+
+
+def run(folder: Path, every: bool, workers: int) -> list[Found]:
+    """Runs the jobs that are missing, and returns the results of all cells."""
+    return [found for plan in plans(every) for found in compare(plan, folder, workers, show)]
+
+
+def show(job: Job, result: Result | Exception | None) -> None:
+    """One line per job that has ended."""
+    if result is not None:
+        outcome = f"{result.seconds:.0f} s" if isinstance(result, Result) else f"failed: {result}"
+        print(f"{time.strftime('%H:%M:%S')} {job.stem} {outcome}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("logs/atlas"))
+    parser.add_argument("--arms", choices=["primary", "all"], default="all")
+    parser.add_argument("--workers", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for every in [False, True] if options.arms == "all" else [False]:
+        run(options.out, every, options.workers)

@@ -1,0 +1,1 @@
+"""What the results of probes say: differences with intervals, a table, and a page."""

@@ -1,0 +1,213 @@
+"""Scores of probes as rows: means, differences to the baseline with intervals, and what they depend on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from math import isnan, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnorm.analysis.statistics.crossed import Difference, paired_difference
+from attnorm.analysis.statistics.multiple import holm
+from attnorm.probes.arm import NULLS, Arm
+from attnorm.probes.ensemble import TEST
+from attnorm.probes.experiment import Found
+from attnorm.probes.model import generator
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Row:
+    """An arm in a cell at one size.
+
+    trained:    whether this is the size at which rates are chosen; larger sizes are beyond training.
+    score, spread: mean over seeds and examples, and the standard deviation over seeds.
+    normalized: (score - null) / (ceiling - null); NaN without a null arm or a ceiling.
+    difference, low, high: to the baseline, with the interval for new seeds and new examples.
+    p_value, adjusted: of no difference, adjusted for the arms of the cell (Holm).
+    flips:      the rates at which the tuning seeds show the opposite difference; a difference that flips is none.
+    wanted:     the mean weight on the key that a query asks for.
+    """
+
+    probe: str
+    dose: str
+    site: str
+    metric: str
+    size: int
+    trained: bool
+    arm: str
+    rate: float
+    seeds: int
+    score: float
+    spread: float
+    null: float
+    ceiling: float
+    normalized: float
+    difference: float = nan
+    low: float = nan
+    high: float = nan
+    p_value: float = nan
+    adjusted: float = nan
+    verdict: str = ""
+    flips: str = ""
+    diverged: int = 0
+    seconds: float = nan
+    entropy: float = nan
+    column_mass_min: float = nan
+    wanted: float = nan
+    mass_on_wanted: float = nan
+    share_wanted: float = nan
+    learned: str = ""
+
+
+@dataclass(frozen=True)
+class CellResults:
+    """The rows of a cell. curves: for each arm, the mean tuning score by rate. left_out: arms without rows, and why."""
+
+    found: Found
+    rows: list[Row]
+    curves: Mapping[str, Mapping[float, float]]
+    left_out: Mapping[str, str]
+    differences: Mapping[tuple[str, int], Difference] = field(default_factory=dict)
+
+
+def results_of_cell(found: Found, arms: Sequence[Arm]) -> CellResults:
+    """Compares the arms of a cell with the first one.
+
+    The tables of scores are paired by seed and by example. A verdict is "shown" or "not shown" at 5 % after the method
+    of Holm, over the arms of the cell; and "depends on the rate" if the sign flips.
+    """
+    probe = found.cell.probe()
+    baseline = arms[0].label
+    rows: list[Row] = []
+    differences = {}
+    for size in probe.test_sizes:
+        ceiling = ceiling_of(found, size)
+        null = null_of(found, size, probe.chance)
+        for arm in arms:
+            if arm.label not in found.tests:
+                continue
+            scores = found.tests[arm.label].scores[size]
+            if arm.label != baseline and arm.label not in NULLS and baseline in found.tests:
+                table = scores.astype(float) - found.tests[baseline].scores[size]
+                differences[arm.label, size] = paired_difference(table, level=LEVEL)
+            rows.append(row_of(found, arm, size, null, ceiling, differences.get((arm.label, size))))
+    unfit = {arm.label: reason for arm in arms if (reason := arm.unfit(probe.site))}
+    curves = {arm: {rate: float(s.mean()) for rate, s in sorted(of.items())} for arm, of in found.tuning.items()}
+    return CellResults(found, judged(rows, found, baseline), curves, {**unfit, **found.failed}, differences)
+
+
+def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
+    """The row of an arm without its verdict."""
+    probe, result = found.cell.probe(), found.tests[arm.label]
+    of_seeds = result.scores[size].mean(1)
+    score = float(of_seeds.mean())
+    scalars = {name: float(np.mean(value)) for name, value in result.scalars.items()}
+    measures: dict[str, Any] = {
+        name: float(np.nanmean(result.measures[name])) for name in MEASURES if name in result.measures
+    }
+    interval = difference.new_seeds_and_examples if difference else None
+    return Row(
+        probe=found.cell.short,
+        dose=found.cell.dose,
+        site=probe.site,
+        metric=probe.metric,
+        size=size,
+        trained=size == probe.size,
+        arm=arm.short,
+        rate=found.rate.get(arm.label, nan),
+        seeds=len(of_seeds),
+        score=score,
+        spread=float(of_seeds.std(ddof=1)) if len(of_seeds) > 1 else nan,
+        null=null,
+        ceiling=ceiling,
+        normalized=(score - null) / (ceiling - null) if ceiling > null else nan,
+        difference=difference.estimate if difference else nan,
+        low=interval.low if interval else nan,
+        high=interval.high if interval else nan,
+        p_value=difference.p_value if difference else nan,
+        verdict=difference.no_verdict or "" if difference else "",
+        diverged=result.diverged,
+        seconds=result.seconds / len(of_seeds),
+        learned="; ".join(f"{name}={value:.3f}" for name, value in scalars.items()),
+        **(measures if size == probe.size else {}),
+    )
+
+
+MEASURES = ("entropy", "column_mass_min", "wanted", "mass_on_wanted", "share_wanted")
+
+
+def judged(rows: Sequence[Row], found: Found, baseline: str) -> list[Row]:
+    """The rows with verdicts, adjusted for the arms that are compared at the same size."""
+    complete = []
+    for size in dict.fromkeys(row.size for row in rows):
+        of_size = [row for row in rows if row.size == size]
+        compared = [row for row in of_size if not isnan(row.difference)]
+        adjusted = dict(zip((row.arm for row in compared), holm([row.p_value for row in compared]), strict=True))
+        for row in of_size:
+            if row.arm in adjusted:
+                flips = flipping_rates(found, row, baseline)
+                word = row.verdict or ("shown" if adjusted[row.arm] < 1 - LEVEL else "not shown")
+                word = "depends on the rate" if flips and word == "shown" else word
+                of_rates = " ".join(f"{rate:g}" for rate in flips)
+                row = Row(**{**asdict(row), "adjusted": adjusted[row.arm], "verdict": word, "flips": of_rates})
+            complete.append(row)
+    return complete
+
+
+def flipping_rates(found: Found, row: Row, baseline: str) -> list[float]:
+    """The rates at which the tuning seeds show a difference of the opposite sign, at 5 % for new seeds."""
+    label = next((label for label in found.tuning if Arm(label).short == row.arm), None) if found.tuning else None
+    if label is None or baseline not in found.tuning:
+        return []
+    flips = []
+    for rate in sorted(found.tuning[label].keys() & found.tuning[baseline].keys()):
+        by_seed = found.tuning[label][rate] - found.tuning[baseline][rate]
+        if len(by_seed) < 3 or not np.isfinite(by_seed).all() or by_seed.std() == 0:
+            continue
+        difference = paired_difference(by_seed[:, None])
+        interval = difference.new_seeds
+        if (interval.low > 0 and row.difference < 0) or (interval.high < 0 and row.difference > 0):
+            flips.append(rate)
+    return flips
+
+
+def ceiling_of(found: Found, size: int) -> float:
+    """The mean score of the exact solver on the test examples; NaN without one."""
+    probe = found.cell.probe()
+    batch = probe.batch(TEST, size, generator(type(probe).__qualname__, "test", size))
+    ceiling = probe.ceiling(batch)
+    return nan if ceiling is None else float(ceiling.mean())
+
+
+def null_of(found: Found, size: int, chance: float | None) -> float:
+    """The best mean score of the null arms; that of guessing if none was trained."""
+    scores = [float(found.tests[null].scores[size].mean()) for null in NULLS if null in found.tests]
+    return max(scores, default=nan if chance is None else chance)
+
+
+def write_csv(cells: Sequence[CellResults], path: Path) -> None:
+    """Writes one line per arm, cell and size."""
+    import csv
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, [it.name for it in fields(Row)])
+        writer.writeheader()
+        for row in all_rows(cells):
+            writer.writerow({name: shown(value) for name, value in asdict(row).items()})
+
+
+def all_rows(cells: Sequence[CellResults]) -> Iterator[Row]:
+    """The rows of all cells, in order."""
+    for cell in cells:
+        yield from cell.rows
+
+
+def shown(value: object) -> object:
+    """A number with six digits, and nothing for NaN."""
+    if isinstance(value, float):
+        return "" if isnan(value) else f"{value:.6g}"
+    return value

@@ -1,0 +1,172 @@
+"""`attnorm probe`: where a normalizer wins and loses, on small tasks."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite, isnan
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from attnorm import progress
+from attnorm.analysis.probes.page import write_page
+from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, write_csv
+from attnorm.config.command import read
+from attnorm.errors import ConfigError, Problem
+from attnorm.probes import PROBES
+from attnorm.probes.arm import NULLS, Arm
+from attnorm.probes.experiment import Plan, compare
+from attnorm.probes.jobs import Cell, Job, Result, cells_of
+from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
+from attnorm.schema import Count, Positive, Text
+from attnorm.training.console import show_warnings, table_of
+from attnorm.wording import counted
+
+ALL = "all"
+PREVIEW = "preview: few seeds, two learning rates, and half of the training; preset=atlas decides"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSettings:
+    """The keys of `attnorm probe`, as in conf/probe.yaml."""
+
+    normalizers: Text | tuple[Text, ...] = ("softmax", "dnas", "hnas")
+    preset: Literal["quick", "atlas"] = "quick"
+    probes: Text | tuple[Text, ...] | None = None
+    seeds: Count | None = None
+    rates: tuple[Positive, ...] | None = None
+    jobs: Count = 1
+    out: Text = "logs/probe"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def run_probe(arguments: list[str], conf: Path) -> None:
+    """Runs the probes, and writes the page, the table and the CSV file."""
+    settings = read(as_lists(arguments), ProbeSettings, "attnorm probe").settings
+    plan, arms = plan_of(settings)
+    folder = Path(settings.out)
+    torch.set_num_threads(1)
+    begin, cpu = time.monotonic(), time.process_time()
+    found = compare(plan, folder / "results", settings.jobs, Reporter(plan))
+    cells = [results_of_cell(it, arms) for it in found]
+    note = PREVIEW if settings.preset == "quick" else ""
+    write_csv(cells, folder / "probe.csv")
+    page = write_page(cells, arms, folder / "probe.html", note)
+    show_cells(cells, arms)
+    if failed := {arm: reason for it in cells for arm, reason in it.found.failed.items()}:
+        show_warnings([f"{arm}: failed: {reason}" for arm, reason in failed.items()])
+    if note:
+        progress.console.print(note, markup=False)
+    took = f"{time.monotonic() - begin:,.0f} s, {time.process_time() - cpu:,.0f} s of it CPU time of this process"
+    progress.console.print(f"written to {page} and {folder / 'probe.csv'} ({took})", markup=False)
+
+
+def as_lists(arguments: Sequence[str]) -> list[str]:
+    """The arguments with "a,b" as the list "[a,b]" where a key takes several values."""
+    lists = []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        several = key in ("normalizers", "probes", "rates") and "," in value and not value.startswith("[")
+        lists.append(f"{key}=[{value}]" if several else argument)
+    return lists
+
+
+def plan_of(settings: ProbeSettings) -> tuple[Plan, list[Arm]]:
+    """The plan of a command and its arms, null arms included. Raises ConfigError with all problems."""
+    preset, problems = PRESETS[settings.preset], list[Problem]()
+    arms, cells = [], list[Cell]()
+    names = texts(settings.normalizers)
+    for name in names:
+        try:
+            arms.append(Arm(name, settings.options.get(name, {})))
+        except ValueError as error:
+            problems.append(Problem.about("normalizers", str(error)))
+    if twice := {name for name in names if names.count(name) > 1}:
+        problems.append(Problem("normalizers", f"{', '.join(sorted(twice))} is named twice"))
+    if names[0] in NULLS:
+        problems.append(Problem("normalizers", "the first one is the baseline, which cannot be a null arm", names[0]))
+    if useless := settings.options.keys() - {*names}:
+        problems.append(Problem(f"options.{min(useless)}", f"has no effect; the normalizers are {', '.join(names)}"))
+    for name in texts(settings.probes or ()):
+        if name == ALL:
+            cells += [cell for known in PROBES for cell in cells_of(known)]
+            continue
+        try:
+            cells += cells_named(name)
+        except ValueError as error:
+            problems.append(Problem.about("probes", str(error)))
+    if problems:
+        raise ConfigError(problems)
+    plan = Plan(
+        cells or preset.chosen(),
+        [*names, *(null for null in NULLS if null not in names)],
+        settings.rates or preset.rates,
+        tuning_seeds(preset),
+        comparison_seeds(settings.seeds or preset.seeds),
+        preset.extensions,
+        settings.options,
+        preset.share,
+    )
+    return plan, [*arms, *(Arm(null) for null in NULLS if null not in names)]
+
+
+def cells_named(name: str) -> list[Cell]:
+    """The cells of "demand", "demand:4", "package.module.Class" or "package.module.Class:4"."""
+    path, colon, dose = name.rpartition(":")
+    if not colon or (name not in PROBES and "." not in path and path not in PROBES):
+        return cells_of(name)
+    doses = {cell.dose: cell for cell in cells_of(path)}
+    if dose not in doses:
+        raise ValueError(f"probe {name!r}: {path} has no dose {dose!r}; allowed: {', '.join(doses)}")
+    return [doses[dose]]
+
+
+def texts(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+class Reporter:
+    """Prints one line per ensemble that has been trained."""
+
+    def __init__(self, plan: Plan):
+        arms = len([arm for arm in plan.arms if arm not in NULLS])
+        progress.console.print(
+            f"{counted(len(plan.cells), 'cell')}, {counted(arms, 'normalizer')}: "
+            f"{len(plan.rates)} learning rates with {counted(len(plan.tuning_seeds), 'tuning seed')}, "
+            f"then {counted(len(plan.seeds), 'seed')} at the best one",
+            markup=False,
+        )
+
+    def __call__(self, job: Job, result: Result | Exception | None) -> None:
+        if result is None:
+            return
+        what = "tuning" if job.tune else "comparison"
+        outcome = f"{result.seconds:.1f} s" if isinstance(result, Result) else f"failed: {result}"
+        progress.console.print(f"  {job.cell.title:<20}{job.arm:<20}{what:<12}{outcome}", markup=False)
+
+
+def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
+    """The differences to the baseline: one row per cell, one column per normalizer."""
+    compared = [arm for arm in arms if arm.label not in NULLS]
+    header = ["probe", f"{compared[0].short} (score)", "null", "ceiling", *(arm.short for arm in compared[1:])]
+    body = []
+    for cell in cells:
+        rows = {row.arm: row for row in cell.rows if row.trained}
+        if compared[0].short not in rows:
+            continue
+        base = rows[compared[0].short]
+        differences = [difference(rows.get(arm.short), cell.left_out.get(arm.label)) for arm in compared[1:]]
+        bounds = [f"{value:.3f}" if isfinite(value) else "" for value in (base.score, base.null, base.ceiling)]
+        body.append([cell.found.cell.title, *bounds, *differences])
+    title = f"Difference to {compared[0].short}, with 95 % intervals; * is shown (Holm, 5 %)"
+    progress.console.print(table_of(title, [header, *body]))
+
+
+def difference(row: Row | None, left_out: str | None) -> str:
+    """'+0.233 ± 0.012 *', or why there is none."""
+    if row is None:
+        return "not defined here" if left_out else ""
+    half = (row.high - row.low) / 2
+    mark = {"shown": " *", "depends on the rate": " (flips)"}.get(row.verdict, "")
+    return f"{row.difference:+.3f}" + ("" if isnan(half) else f" ± {half:.3f}") + mark

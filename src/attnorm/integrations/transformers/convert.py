@@ -1,0 +1,163 @@
+"""Gives each attention module of a loaded model a normalizer of its own, and loads such models again."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from attnorm.attention import Normalizer
+from attnorm.attention.build import build_site_normalizer
+from attnorm.attention.problems import DEFAULT, TABLES
+from attnorm.attention.tables import AttentionTables
+from attnorm.errors import ConfigError
+from attnorm.integrations.transformers.attention import cache_message
+from attnorm.integrations.transformers.register import CONVERTED, refusal, refuse_request, register
+from attnorm.integrations.transformers.sites import attention_modules, sizes_of
+
+Model = TypeVar("Model", bound=nn.Module)
+PART = f".{CONVERTED}."  # in the names of the parameters of normalizers
+
+
+def convert(model: Model, attention: str | Mapping[str, Any]) -> Model:
+    """Replaces the normalizers of a loaded `transformers` model, in place, and returns the model.
+
+    attention: a normalizer; or one for each site, such as {"encoder": "hnas"}, or a list with one per layer. The sites
+               are "encoder" (self-attention to both sides), "decoder" (causal self-attention) and "cross"
+               (cross-attention), as far as the model has them. A site that is not named keeps softmax. "options" has
+               the options of normalizers by name, as in {"encoder": "hnas", "options": {"hnas": {"start": 0.3}}}. As
+               everywhere in attnorm, a normalizer for all sites that couples all queries is used in the encoder only.
+
+    Each module gets a submodule `attnorm`, in float32 and on the device of the module, whose parameters are trained and
+    saved with the others. Convert before the optimizer is built. The configuration of the model records `attention`,
+    and `from_pretrained` of this module loads the model again.
+
+    Raises ConfigError with all problems.
+    """
+    register()
+    refuse_request(type(model), CONVERTED)
+    recorded = attach(model, attention)
+    if any(part.couples_queries == "past" for part in model.modules() if isinstance(part, Normalizer)):
+        model.register_forward_pre_hook(refuse_cache, with_kwargs=True)
+    changed: Any = model
+    changed.set_attn_implementation(CONVERTED)
+    changed.config.attnorm = recorded
+    return model
+
+
+def attach(model: nn.Module, attention: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Gives each attention module its normalizer. Returns the normalizers of all sites, and their options."""
+    sites = attention_modules(model)
+    sizes = {site: [sizes_of(module) for module in modules.values()] for site, modules in sites.items()}
+    given = {DEFAULT: attention} if isinstance(attention, str) else {DEFAULT: "softmax", **attention}
+    tables = AttentionTables(
+        given,
+        {site: site == "decoder" or (site == "cross" and "decoder" in sites) for site in sites},
+        {site: len(modules) for site, modules in sites.items()},
+        heads={site: its[0].get("heads") for site, its in sizes.items()},
+    )
+    if problems := [*problems_of(given, tables)]:
+        raise ConfigError(problems)
+    parts: list[tuple[Any, str, Normalizer]] = [
+        (module, site, build_site_normalizer(tables.resolved, site, **sizes[site][layer], layer=layer))
+        for site, modules in sites.items()
+        for layer, module in enumerate(modules.values())
+    ]
+    for module, site, normalizer in parts:
+        module.attnorm = normalizer.to(next(module.parameters()).device).train(module.training)
+        module.attnorm_site = site
+    return {key: it for key, it in tables.resolved.items() if key in sites or key == "options"}
+
+
+def problems_of(given: Mapping[str, Any], tables: AttentionTables) -> Iterator[str]:
+    """The problems of a conversion, as messages for the user."""
+    if not tables.sites:
+        yield "the model has no attention module that calls an attention function of transformers"
+        return
+    for table in TABLES:
+        if table in given and table != "options":
+            yield f"attention.{table}: not available here; only normalizers and their options can be set"
+    yield from tables.problems
+    for site, value in tables.at_sites.items() if not tables.problems else ():
+        for normalizer in tables.normalizers([value] if isinstance(value, str) else value):
+            name = value if isinstance(value, str) else type(normalizer).__name__
+            if reason := refusal(normalizer):
+                yield f"attention.{site}={name}: {reason}"
+            elif normalizer.needs_causal and site != "decoder":
+                yield f"attention.{site}={name}: it is defined for causal self-attention only"
+
+
+def refuse_cache(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
+    """Raises ValueError for a forward pass that continues from a cache: a prefix normalizer needs the past queries."""
+    cache = kwargs.get("past_key_values")
+    if cache is not None and cache.get_seq_length() > 0:
+        raise ValueError(f"{type(model).__name__}: {cache_message('a prefix normalizer')}")
+
+
+def from_pretrained(model_class: Any, path: str, **options: Any) -> Any:
+    """Loads a converted model that was saved with `save_pretrained`: model_class.from_pretrained, then its normalizers.
+
+    model_class: a class of `transformers`, such as AutoModel. options: those of its `from_pretrained`.
+
+    Raises ValueError if the configuration does not record a conversion, and if a parameter of a normalizer is missing
+    from the files. `model_class.from_pretrained` alone would load the same model with softmax.
+    """
+    original = class_of(model_class, path, options)
+    model, loading = with_normalizers(original).from_pretrained(path, output_loading_info=True, **options)
+    model.__class__ = original
+    converted = [*converted_parts(model)]
+    if not converted:
+        raise ValueError(
+            f"{path}: its config.json has no entry attnorm, so the model was not converted; load it with "
+            f"{model_class.__name__}.from_pretrained, then use convert"
+        )
+    if missing := sorted(name for name in loading["missing_keys"] if PART in name):
+        raise ValueError(
+            f"{path}: has no weights for {', '.join(missing)}, although its config.json says that it was converted"
+        )
+    loaded = {name: tensor for name, tensor in model.state_dict().items() if PART in name}
+    for part in converted:
+        convert(part, part.config.attnorm)  # anew, because what is not saved has not been initialised
+    model.load_state_dict(loaded, strict=False)
+    return model
+
+
+def class_of(model_class: Any, path: str, options: Mapping[str, Any]) -> Any:
+    """The class of the model that `model_class` loads, which may be one of the Auto classes."""
+    from transformers import AutoConfig, PreTrainedModel
+
+    if issubclass(model_class, PreTrainedModel):
+        return model_class
+    where = {
+        key: options[key]
+        for key in ("cache_dir", "local_files_only", "revision", "subfolder", "token")
+        if key in options
+    }
+    config = AutoConfig.from_pretrained(path, **where)
+    with torch.device("meta"):
+        return type(model_class.from_config(config))
+
+
+def with_normalizers(original: Any) -> Any:
+    """A class of models whose parts already have their normalizers when the weights are loaded."""
+
+    def build(model: Any, *args: Any, **kwargs: Any) -> None:
+        original.__init__(model, *args, **kwargs)
+        for part in converted_parts(model):
+            attach(part, part.config.attnorm)
+
+    in_float32 = {*(original._keep_in_fp32_modules_strict or ()), CONVERTED}
+    members = {"__init__": build, "_keep_in_fp32_modules_strict": in_float32}
+    names = {"__module__": original.__module__, "__qualname__": original.__qualname__}
+    return type(original.__name__, (original,), members | names)
+
+
+def converted_parts(model: nn.Module) -> Iterator[Any]:
+    """The outermost models in a model whose configuration records a conversion."""
+    from transformers import PreTrainedModel
+
+    if isinstance(model, PreTrainedModel) and getattr(model.config, "attnorm", None) is not None:
+        yield model
+    else:
+        for child in model.children():
+            yield from converted_parts(child)

@@ -1,0 +1,106 @@
+"""Registers the normalizers as attention functions of `transformers`, each together with its mask function."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnorm.attention import Normalizer, build_normalizer
+from attnorm.attention.build import NORMALIZERS
+from attnorm.attention.normalizers.softmax import Softmax
+from attnorm.imports import find, nearest
+from attnorm.integrations.transformers.attention import attend
+from attnorm.integrations.transformers.masks import model_mask
+
+CONVERTED = "attnorm"  # the implementation of models that `convert` has changed
+NAMED = f"{CONVERTED}:"  # with the name of a normalizer
+Attention = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+def register() -> None:
+    """Makes `attn_implementation="attnorm:<name>"` work for each normalizer without learned parameters.
+
+    Call it before models are loaded; calling it again changes nothing. For each name, an attention function and a mask
+    function are registered. From then on, a model whose class computes its own softmax raises ValueError for these
+    names, and so does an unknown name. A normalizer that a model cannot use raises ValueError in its first forward
+    pass.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    if CONVERTED in AttentionInterface._global_mapping:
+        return
+    functions = {f"{NAMED}{name}": function_of(name) for name in NORMALIZERS}
+    for implementation, function in {CONVERTED: attend_converted, **functions}.items():
+        AttentionInterface.register(implementation, function)
+        AttentionMaskInterface.register(implementation, model_mask)
+    check_requests()
+
+
+def function_of(name: str) -> Attention:
+    """The attention function for a name. It raises ValueError if the normalizer needs what a name cannot give it."""
+    problem = refusal(find("normalizer", name, NORMALIZERS))
+    try:
+        normalizer = build_normalizer(name)
+    except ValueError:  # it needs the sizes of a model
+        normalizer = None
+    if problem is None and (normalizer is None or any(True for _ in normalizer.parameters())):
+        problem = f"it has learned parameters, which have to be part of the model; use convert(model, {name!r})"
+
+    def attention(module: nn.Module, query: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        if problem is not None or normalizer is None:
+            raise ValueError(f"attn_implementation={NAMED}{name}: {problem}")
+        if any(True for _ in normalizer.buffers()):
+            normalizer.to(query.device)
+        if normalizer.training != module.training:
+            normalizer.train(module.training)
+        return attend(normalizer, module, query, *args, **kwargs)
+
+    return attention
+
+
+def refusal(normalizer: Normalizer | type[Normalizer]) -> str | None:
+    """Why no model of `transformers` can use a normalizer, as a clause; None if some can."""
+    if normalizer.needs_states == "none":
+        return None
+    return f"it needs the hidden states of the {normalizer.needs_states}, which attention functions are not given"
+
+
+def attend_converted(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    """The attention function of converted models: each module has a normalizer of its own; softmax if it has none."""
+    return attend(getattr(module, "attnorm", SOFTMAX), module, *args, **kwargs)
+
+
+SOFTMAX = Softmax()
+
+
+def check_requests() -> None:
+    """Lets models check the names that start with "attnorm" themselves.
+
+    Without it, a class with its own softmax would accept the name and ignore it.
+    """
+    from transformers import PreTrainedModel
+
+    base: Any = PreTrainedModel
+    accept = base.get_correct_attn_implementation
+
+    @wraps(accept)
+    def checked(self: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        if requested_attention is not None and requested_attention.startswith(CONVERTED):
+            refuse_request(type(self), requested_attention)
+        return accept(self, requested_attention, *args, **kwargs)
+
+    base.get_correct_attn_implementation = checked
+
+
+def refuse_request(cls: Any, implementation: str) -> None:
+    """Raises ValueError if models of a class cannot use this implementation, or if there is none of this name."""
+    name = implementation.removeprefix(NAMED)
+    if implementation != CONVERTED and name not in NORMALIZERS:
+        allowed = ", ".join(f"{NAMED}{other}" for other in NORMALIZERS)
+        raise ValueError(f"attn_implementation={implementation}: allowed: {allowed}.{nearest(name, NORMALIZERS)}")
+    if not cls._can_set_attn_implementation():
+        raise ValueError(
+            f"attn_implementation={implementation}: {cls.__name__} computes softmax itself instead of calling an "
+            "attention function, so its normalizer cannot be replaced"
+        )

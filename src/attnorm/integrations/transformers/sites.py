@@ -1,0 +1,66 @@
+"""The attention modules of a model, and which site each of them is: "encoder", "decoder" or "cross"."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+SITES = ("encoder", "decoder", "cross")
+CROSS = re.compile(r"cross|enc(oder)?_?dec(oder)?_?att|encoder_attn", re.I)  # names of modules and their classes
+HEADS = ("num_heads", "num_attention_heads", "n_heads")
+WIDTH = ("head_dim", "attention_head_size", "key_value_proj_dim")
+
+
+def attention_modules(model: nn.Module) -> dict[str, dict[str, nn.Module]]:
+    """The modules of a model that call an attention function of `transformers`, by site and by name, in order."""
+    from transformers import PreTrainedModel
+
+    found: dict[str, dict[str, nn.Module]] = {}
+    for name, module in model.named_modules():
+        cls: Any = type(module)
+        if not isinstance(module, PreTrainedModel) and calls_attention_function(cls):
+            found.setdefault(site_of(module, name), {})[name] = module
+    return {site: found[site] for site in SITES if site in found}
+
+
+def site_of(module: nn.Module, name: str = "") -> str:
+    """The site of an attention module. name: its name in the model; without it, some are not known to be "cross"."""
+    own = getattr(module, "attnorm_site", None)  # set by `convert`, which knew the name
+    if own is not None:
+        return own
+    if getattr(module, "is_cross_attention", False) or CROSS.search(f"{name} {type(module).__name__}"):
+        return "cross"
+    return "decoder" if getattr(module, "is_causal", False) else "encoder"
+
+
+def may_be_of_decoder(module: nn.Module) -> bool:
+    """Whether the queries of a module may be a text that is being written, in which none may depend on later ones.
+
+    In doubt, it is.
+    """
+    config = getattr(module, "config", None)
+    of_model = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
+    return bool(getattr(module, "is_cross_attention", False) or getattr(module, "is_decoder", of_model))
+
+
+def sizes_of(module: nn.Module) -> dict[str, int]:
+    """The number and the width of the heads of an attention module, as far as it says: `heads` and `width`."""
+    config = getattr(module, "config", None)
+    first = next(_numbers(module, HEADS), next(_numbers(config, HEADS), None))
+    width = next(_numbers(module, WIDTH), None)
+    return {name: value for name, value in {"heads": first, "width": width}.items() if value is not None}
+
+
+def _numbers(owner: Any, names: tuple[str, ...]) -> Iterator[int]:
+    yield from (value for name in names if isinstance(value := getattr(owner, name, None), int))
+
+
+@cache
+def calls_attention_function(cls: Any) -> bool:
+    """Whether the code of a class looks up an attention function."""
+    methods = (it for base in cls.__mro__[: -len(nn.Module.__mro__)] for it in vars(base).values() if callable(it))
+    codes = (getattr(inspect.unwrap(it), "__code__", None) for it in methods)
+    return any(code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names for code in codes)

@@ -1,0 +1,22 @@
+"""Small tasks that separate attention normalizers. `attnorm probe` runs them; a probe of your own extends `Probe`."""
+
+from attnorm.probes.base import Batch, Probe
+
+__all__ = ["PROBES", "Batch", "Probe"]
+
+PROBES = {
+    "match": "attnorm.probes.match.Match",
+    "hub": "attnorm.probes.hub.Hub",
+    "demand": "attnorm.probes.demand.Demand",
+    "share": "attnorm.probes.demand.Share",
+    "skew": "attnorm.probes.demand.Skew",
+    "needle": "attnorm.probes.needle.Needle",
+    "max": "attnorm.probes.maximum.Max",
+    "sort": "attnorm.probes.sort.Sort",
+    "slots": "attnorm.probes.slots.Slots",
+    "coverage": "attnorm.probes.coverage.Coverage",
+    "trigger": "attnorm.probes.trigger.Trigger",
+    "histogram": "attnorm.probes.histogram.Histogram",
+    "recall": "attnorm.probes.recall.Recall",
+    "rank": "attnorm.probes.rank.Rank",
+}

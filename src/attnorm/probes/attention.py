@@ -1,0 +1,101 @@
+"""Attention of an ensemble: its members are heads of one normalizer."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from attnorm.attention.build import build_prior
+from attnorm.attention.masking import Mask
+from attnorm.attention.normalizers.base import Normalizer, dot_scores
+from attnorm.probes.arm import CONTENT, Arm
+
+Part = TypeVar("Part", bound=nn.Module)
+
+
+class Attention(nn.Module):
+    """One head of attention for each member, (E, B, N, D) -> (E, B, N, D), with the normalizer of an arm.
+
+    A normalizer that only sees scores and has no parameters, or parameters per head, is called once: the members are
+    its heads. Otherwise every member has one of its own (`together` is False), which is slower.
+    """
+
+    def __init__(self, arm: Arm, seeds: Sequence[int], width: int):
+        super().__init__()
+        alone = [seeded(lambda: arm.normalizer(1, width), seed) for seed in seeds]
+        self.together = are_heads(alone[0], arm.normalizer(2, width))
+        if self.together:
+            joint = arm.normalizer(len(seeds), width)
+            states = [one.state_dict() for one in alone]
+            joint.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
+            alone = [joint]
+        self.normalizers: Any = nn.ModuleList(alone)
+        priors = [seeded(lambda: build_prior(CONTENT, width=width, heads=1), seed) for seed in seeds]
+        self.priors: Any = nn.ModuleList(priors) if arm.has_prior else None
+        self.scale = width**-0.5
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, query_states: Tensor, key_states: Tensor, mask: Mask | None = None
+    ) -> Tensor:
+        """Queries (E, B, N, D), keys and values (E, B, M, D) -> (E, B, N, D). The states are those behind q and k."""
+        return self.average(self.weights(q, k, query_states, key_states, mask), v)
+
+    def average(self, weights: Tensor, v: Tensor) -> Tensor:
+        """Averages the values, and adds the value of the remainder, if the normalizer has one."""
+        output = weights @ v
+        values = [normalizer.remainder_value() for normalizer in self.normalizers]
+        if values[0] is None:
+            return output
+        return output + (1 - weights.sum(-1, keepdim=True)) * torch.cat(values)[:, None, None, :]
+
+    def weights(
+        self, q: Tensor, k: Tensor, query_states: Tensor, key_states: Tensor, mask: Mask | None = None
+    ) -> Tensor:
+        """The attention weights (E, B, N, M)."""
+        prior = self.log_prior(q, k, key_states, mask)
+        scores = dot_scores(q, k, self.scale)
+        if self.together:  # (B, E, N, M)
+            normalizer = self.normalizers[0]
+            scores, q, k = (x.transpose(0, 1) for x in (scores, q, k))
+            log_prior = None if prior is None else torch.cat(prior, 1)
+            given = {"keys": k, "scale": self.scale, **normalizer.declared(q, None)}
+            return normalizer(scores, mask, log_prior=log_prior, **given).transpose(0, 1)
+        rows = []
+        for e, normalizer in enumerate(self.normalizers):
+            features = None
+            if normalizer.needs_states != "none":
+                features = normalizer.features_of(
+                    (query_states if normalizer.needs_states == "queries" else key_states)[e]
+                )
+            given = {"keys": k[e][:, None], "scale": self.scale, **normalizer.declared(q[e][:, None], features)}
+            log_prior = None if prior is None else prior[e]
+            rows.append(normalizer(scores[e][:, None], mask, log_prior=log_prior, **given).squeeze(1))
+        return torch.stack(rows)
+
+    def log_prior(self, q: Tensor, k: Tensor, key_states: Tensor, mask: Mask | None) -> list[Tensor] | None:
+        """log u of each member, (B, 1, 1 or N, M); None without a prior."""
+        if self.priors is None:
+            return None
+        sizes = (q.shape[-2], k.shape[-2], 0)
+        return [prior(*sizes, states, mask) for prior, states in zip(self.priors, key_states, strict=True)]
+
+    def learned_scalars(self) -> dict[str, Tensor]:
+        """The learned scalars of the normalizer, (E,) each, for those with one number per head."""
+        found = [normalizer.learned_scalars() for normalizer in self.normalizers]
+        return {name: torch.cat([scalars[name].detach().flatten() for scalars in found]) for name in found[0]}
+
+
+def seeded(build: Callable[[], Part], seed: int) -> Part:
+    """Builds a module whose initial values depend on the seed only."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def are_heads(one: Normalizer, two: Normalizer) -> bool:
+    """Whether the normalizer for two heads is that for one head twice: it sees only scores, with numbers per head."""
+    if one.needs_states != "none" or one.couples_heads:
+        return False
+    sizes = [{name: value.shape for name, value in it.state_dict().items()} for it in (one, two)]
+    return sizes[1] == {name: (2 * shape[0], *shape[1:]) if shape else None for name, shape in sizes[0].items()}

@@ -1,0 +1,179 @@
+"""A comparison of arms on probes: tunes every arm alike, and trains each at its best rate with other seeds."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnorm.probes.arm import NULLS, Arm
+from attnorm.probes.jobs import Cell, Job, Result, load, run, save
+
+TUNING_SEEDS, SEEDS = 100, 110  # the first of each; they never overlap
+FACTOR = 3.0  # between learning rates
+NULL_SEEDS = 3  # of the null arms, which have nothing to tune
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared. The first arm is the baseline.
+
+    rates: the grid of learning rates; it is extended at most `extensions` times in each direction, for all arms of a
+    cell, if an arm is best at an edge. options: of the normalizers, by the name of the arm.
+    share: of the updates of each probe.
+    """
+
+    cells: Sequence[Cell]
+    arms: Sequence[str]
+    rates: Sequence[float]
+    tuning_seeds: Sequence[int]
+    seeds: Sequence[int]
+    extensions: int = 0
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    share: float = 1.0
+
+    def fit(self, cell: Cell) -> list[str]:
+        """The arms that are defined at the site of a cell, without the null arms."""
+        site = cell.probe().site
+        return [arm for arm in self.arms if arm not in NULLS and self.arm(arm).unfit(site) is None]
+
+    def arm(self, label: str) -> Arm:
+        return Arm(label, self.options.get(label, {}))
+
+    def trained(self, cell: Cell) -> bool:
+        """Whether anything is trained in a cell; otherwise there is no rate to tune."""
+        return cell.probe().updates > 0
+
+    def tuning(self, cell: Cell, arm: str, rates: Sequence[float]) -> Job:
+        """The job that scores an arm at some learning rates on the selection data."""
+        return Job(
+            cell, arm, tuple(self.tuning_seeds), tuple(rates), True, self.options.get(arm, {}), self.updates(cell)
+        )
+
+    def updates(self, cell: Cell) -> int:
+        """The length of training."""
+        return round(self.share * cell.probe().updates)
+
+    def test(self, cell: Cell, arm: str, rate: float) -> Job:
+        """The job that scores an arm on the test sets, with the seeds of the comparison."""
+        seeds = self.seeds[:NULL_SEEDS] if arm in NULLS else self.seeds
+        return Job(cell, arm, tuple(seeds), (rate,), False, self.options.get(arm, {}), self.updates(cell))
+
+
+@dataclass
+class Found:
+    """The results of a cell. tuning: for each arm and rate, the scores of the tuning seeds. rate: the best one of each
+    arm. tests: the results of the comparison. failed: why a job of an arm failed."""
+
+    cell: Cell
+    tuning: dict[str, dict[float, np.ndarray]] = field(default_factory=dict)
+    rate: dict[str, float] = field(default_factory=dict)
+    tests: dict[str, Result] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+Report = Callable[[Job, Result | Exception | None], None]
+
+
+def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda job, result: None) -> list[Found]:
+    """Runs all jobs whose results the folder does not have, and returns the results of each cell.
+
+    workers: the number of processes; 1 means this one, and 0 that only results of the folder are read. report: called with each job that ends.
+    """
+    found = [Found(cell) for cell in plan.cells]
+    grids = {cell: [list(plan.rates)] for cell in plan.cells}
+    for _ in range(2 * plan.extensions + 1):
+        jobs = [
+            (it, plan.tuning(it.cell, arm, rates))
+            for it in found
+            if plan.trained(it.cell)
+            for rates in grids[it.cell]
+            for arm in plan.fit(it.cell)
+        ]
+        for it, job, result in results_of(jobs, folder, workers, report):
+            if isinstance(result, Result):
+                of_rate = result.selection.reshape(len(job.rates), -1)
+                it.tuning.setdefault(job.arm, {}).update(zip(job.rates, of_rate, strict=True))
+                it.seconds += result.seconds
+            else:
+                it.failed[job.arm] = str(result)
+        for it in found:
+            it.rate = {arm: best_rate(scores) for arm, scores in it.tuning.items()}
+            grids[it.cell] = [[rate] for rate in further_rates(plan, it)]
+        if not any(grids.values()):
+            break
+    middle = sorted(plan.rates)[len(plan.rates) // 2]
+    tests = [
+        (it, plan.test(it.cell, arm, it.rate.get(arm, middle)))
+        for it in found
+        for arm in [*plan.fit(it.cell), *(arm for arm in NULLS if arm in plan.arms)]
+        if arm not in it.failed
+    ]
+    for it, job, result in results_of(tests, folder, workers, report):
+        if isinstance(result, Result):
+            it.tests[job.arm] = result
+            it.seconds += result.seconds
+        else:
+            it.failed[job.arm] = str(result)
+    return found
+
+
+def best_rate(scores: Mapping[float, np.ndarray]) -> float:
+    """The rate with the largest mean over the tuning seeds; the smallest of equal ones."""
+    return max(sorted(scores), key=lambda rate: float(np.nan_to_num(scores[rate], nan=-np.inf).mean()))
+
+
+def further_rates(plan: Plan, found: Found) -> list[float]:
+    """The rates to add to the grid of a cell, for all arms, because the best one of some arm is at its edge."""
+    rates = sorted({rate for scores in found.tuning.values() for rate in scores})
+    if not rates:
+        return []
+    best, further = set(found.rate.values()), []
+    if rates[0] in best and rates[0] > min(plan.rates) / FACTOR ** (plan.extensions - 0.5):
+        further.append(float(f"{rates[0] / FACTOR:.3g}"))
+    if rates[-1] in best and rates[-1] < max(plan.rates) * FACTOR ** (plan.extensions - 0.5):
+        further.append(float(f"{rates[-1] * FACTOR:.3g}"))
+    return further
+
+
+def results_of(
+    jobs: Iterable[tuple[Found, Job]], folder: Path, workers: int, report: Report
+) -> Iterator[tuple[Found, Job, Result | Exception]]:
+    """The result of each job, from the folder or by running it. A job that fails does not stop the others."""
+    missing = []
+    for found, job in jobs:
+        if (known := load(job, folder)) is not None:
+            yield found, job, known
+        else:
+            missing.append((found, job))
+    if not missing or workers == 0:
+        return
+    if workers == 1:
+        for found, job in missing:
+            report(job, None)
+            result = try_run(job, folder)
+            report(job, result)
+            yield found, job, result
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        futures = {pool.submit(try_run, job, folder): (found, job) for found, job in missing}
+        for future in as_completed(futures):
+            found, job = futures[future]
+            result = future.result()
+            report(job, result)
+            yield found, job, result
+
+
+def try_run(job: Job, folder: Path) -> Result | Exception:
+    """The result of a job, which is saved, or what it raised."""
+    try:
+        result = run(job)
+    except Exception as error:
+        return error
+    save(job, result, folder)
+    return result

@@ -1,0 +1,193 @@
+"""The jobs of a comparison on probes: each trains one ensemble, and leaves its result in a file."""
+
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnorm.attention.measures import column_mass, normalized_entropy
+from attnorm.imports import find
+from attnorm.probes import PROBES
+from attnorm.probes.arm import Arm
+from attnorm.probes.base import Probe
+from attnorm.probes.ensemble import Trained, batches, evaluate, train
+
+MEASURED = 100  # test examples on which the attention weights are measured
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A probe at one dose. name: a key of PROBES, or the path of a class. title: "hub 0.9"."""
+
+    name: str
+    dose: str = ""
+
+    @property
+    def short(self) -> str:
+        """The name of the probe without the module of an own class."""
+        return self.name.replace(":", ".").rpartition(".")[2]
+
+    @property
+    def title(self) -> str:
+        return f"{self.short} {self.dose}".strip()
+
+    def probe(self) -> Probe:
+        """Builds the probe. Raises ValueError for an unknown name."""
+        cls = find("probe", self.name, PROBES, Probe)
+        probe: Probe = cls(**cls.doses[self.dose])
+        return probe
+
+
+def cells_of(name: str) -> list[Cell]:
+    """All doses of a probe. Raises ValueError for an unknown name."""
+    return [Cell(name, dose) for dose in find("probe", name, PROBES, Probe).doses]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Trains an arm on a cell with all pairs of the seeds and the rates.
+
+    tune: whether only the selection data are scored, to choose a learning rate; otherwise the test sets are.
+    updates: the length of training.
+    """
+
+    cell: Cell
+    arm: str
+    seeds: tuple[int, ...]
+    rates: tuple[float, ...]
+    tune: bool
+    options: Mapping[str, Any]
+    updates: int
+
+    @property
+    def stem(self) -> str:
+        """The name of the result's files in the folder, without the suffix."""
+        rates = "".join(f"_{rate:g}" for rate in self.rates) if self.tune else ""
+        title = f"{self.cell.title}/{Arm(self.arm, self.options).short}".replace(" ", "-")
+        return f"{title}.{'tune' if self.tune else 'test'}{rates}"
+
+    def identity(self) -> dict[str, Any]:
+        """What the result depends on. Own classes are known by their source."""
+        cls = find("probe", self.cell.name, PROBES, Probe)
+        normalizer = type(Arm(self.arm, self.options).normalizer(1, 1))
+        own = [it for it in (cls, normalizer) if not it.__module__.startswith("attnorm.")]
+        sources = {it.__qualname__: hashlib.sha256(source_of(it).encode()).hexdigest()[:16] for it in own}
+        fields = json.loads(json.dumps(asdict(self)))
+        return {**fields, "sources": sources, "attnorm": version("attnorm")}
+
+
+def source_of(cls: type) -> str:
+    """The text of the module of a class; its name if the text is not known."""
+    try:
+        return inspect.getsource(inspect.getmodule(cls) or cls)
+    except (OSError, TypeError):
+        return cls.__qualname__
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job has found. Arrays have one row per member: the seeds at the first rate, then those at the next.
+
+    selection: the score on the selection data (E,). curve: the same in the course of training, (E, CHECKS).
+    scores:    for each size, the score of every test example, (E, examples).
+    scalars:   the learned scalars, (E,) each. measures: of the attention weights, (E,) each.
+    diverged:  the number of members whose outputs were not finite. seconds: CPU time of the training, of all members.
+    """
+
+    selection: np.ndarray
+    curve: np.ndarray
+    scores: dict[int, np.ndarray]
+    scalars: dict[str, np.ndarray]
+    measures: dict[str, np.ndarray]
+    diverged: int
+    seconds: float
+    together: bool
+
+
+def run(job: Job) -> Result:
+    """Trains the ensemble of a job and scores it."""
+    probe = job.cell.probe()
+    arm = Arm(job.arm, job.options)
+    seeds, rates = list(job.seeds) * len(job.rates), [rate for rate in job.rates for _ in job.seeds]
+    trained = train(probe, arm, seeds, rates, job.updates)
+    scores, diverged = {}, torch.zeros(len(seeds), dtype=torch.bool)
+    if not job.tune:
+        for size in probe.test_sizes:
+            scored, lost = evaluate(probe, trained.model, len(seeds), "test", size)
+            scores[size], diverged = scored.numpy(), diverged | lost
+    return Result(
+        selection=trained.curve[:, -1].numpy(),
+        curve=trained.curve.numpy(),
+        scores=scores,
+        scalars={name: value.numpy() for name, value in trained.learned_scalars().items()},
+        measures={} if job.tune else measure(probe, trained, len(seeds)),
+        diverged=int(diverged.sum()),
+        seconds=trained.seconds,
+        together=trained.together,
+    )
+
+
+@torch.no_grad()
+def measure(probe: Probe, trained: Trained, members: int) -> dict[str, np.ndarray]:
+    """Entropy and column mass of the weights on some test examples, and the mean weight on wanted keys, (E,) each."""
+    model: Any = trained.model
+    if not hasattr(model, "weights"):
+        return {}
+    [batch] = batches(probe, "test", probe.size, MEASURED, members, pieces=1)
+    weights = model.weights(batch)  # (E, B, N, M)
+    allowed = None
+    if probe.site == "causal":
+        allowed = torch.ones(weights.shape[-2:], dtype=torch.bool).tril()
+    heads = weights.transpose(0, 1)  # (B, E, N, M)
+    least, most = column_mass(heads, allowed)
+    found = {"entropy": normalized_entropy(heads, allowed), "column_mass_min": least, "column_mass_max": most}
+    measures = {name: value.nanmean(0).numpy() for name, value in found.items()}
+    if (wanted := getattr(batch, "wanted", None)) is not None:
+        on_wanted = weights.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+        measures["wanted"] = on_wanted.flatten(1).mean(1).numpy()
+        # the whole mass on keys that some query wants, per query: its limit is K / M if all columns have equal mass
+        is_wanted = torch.zeros_like(weights[..., 0, :]).scatter(-1, wanted, 1.0)
+        measures["mass_on_wanted"] = (weights.mean(-2) * is_wanted).sum(-1).mean(1).numpy()
+        measures["share_wanted"] = is_wanted.mean((-2, -1)).numpy()
+    return measures
+
+
+def save(job: Job, result: Result, folder: Path) -> None:
+    """Writes a result, atomically: <stem>.npz."""
+    path = folder / f"{job.stem}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"job": job.identity(), "diverged": result.diverged, "seconds": result.seconds, "together": result.together}
+    arrays: dict[str, Any] = {"selection": result.selection, "curve": result.curve.astype(np.float32)}
+    arrays |= {f"scores/{size}": scores.astype(np.float32) for size, scores in result.scores.items()}
+    arrays |= {f"scalars/{name}": value for name, value in result.scalars.items()}
+    arrays |= {f"measures/{name}": value for name, value in result.measures.items()}
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    with open(unfinished, "wb") as file:
+        np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
+    os.replace(unfinished, path)
+
+
+def load(job: Job, folder: Path) -> Result | None:
+    """The result of a job, if the folder has it: one of the same seeds, rates, options, updates and sources."""
+    path = folder / f"{job.stem}.npz"
+    if not path.exists():
+        return None
+    with np.load(path) as file:
+        about = json.loads(str(file["about"]))
+        if about["job"] != job.identity():
+            return None
+        groups: dict[str, Any] = {"scores": {}, "scalars": {}, "measures": {}}
+        for name in file.files:
+            group, _, key = name.partition("/")
+            if key:
+                groups[group][int(key) if group == "scores" else key] = file[name]
+        own = {key: about[key] for key in ("diverged", "seconds", "together")}
+        return Result(selection=file["selection"], curve=file["curve"], **groups, **own)

@@ -1,0 +1,57 @@
+"""Which cells, rates and seeds a comparison uses, by name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnorm.probes import PROBES
+from attnorm.probes.experiment import SEEDS, TUNING_SEEDS
+from attnorm.probes.jobs import Cell, cells_of
+
+
+@dataclass(frozen=True)
+class Preset:
+    """cells: None means all. rates: the grid. extensions: see `Plan`. share: of the updates of a probe."""
+
+    cells: Sequence[Cell] | None
+    rates: Sequence[float]
+    tuning_seeds: int
+    seeds: int
+    extensions: int
+    share: float = 1.0
+
+    def chosen(self) -> list[Cell]:
+        """The cells of the preset."""
+        return list(self.cells) if self.cells is not None else [cell for name in PROBES for cell in cells_of(name)]
+
+
+PRESETS = {
+    "quick": Preset(
+        cells=[
+            Cell("hub", "0.9"),
+            *(Cell("demand", queries) for queries in ("16", "12", "8", "4")),
+            Cell("skew", "0.8"),
+            Cell("coverage"),
+        ],
+        rates=(3e-3, 1e-2),
+        tuning_seeds=2,
+        seeds=5,
+        extensions=0,
+        share=0.5,
+    ),
+    "atlas": Preset(cells=None, rates=(1e-3, 3e-3, 1e-2, 3e-2), tuning_seeds=4, seeds=10, extensions=2),
+}
+
+
+def seeds_from(first: int, count: int) -> tuple[int, ...]:
+    """`count` seeds from `first` on."""
+    return tuple(range(first, first + count))
+
+
+def tuning_seeds(preset: Preset) -> tuple[int, ...]:
+    """The seeds that choose a learning rate."""
+    return seeds_from(TUNING_SEEDS, preset.tuning_seeds)
+
+
+def comparison_seeds(count: int) -> tuple[int, ...]:
+    """The seeds of a comparison."""
+    return seeds_from(SEEDS, count)

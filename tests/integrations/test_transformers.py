@@ -1,0 +1,584 @@
+"""Normalizers in the models of `transformers`: small random models of each family, against their eager attention."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tolerance import rounding, tolerance
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from attnorm.attention.build import NORMALIZERS, build_normalizer  # noqa: E402
+from attnorm.errors import ConfigError  # noqa: E402
+from attnorm.integrations.transformers import attention, convert, from_pretrained, register  # noqa: E402
+from attnorm.integrations.transformers.sites import attention_modules  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+register()
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+WIDTH, LAYERS, HEADS, VOCABULARY = 32, 2, 4, 99
+SIZES = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
+TEXT = dict(SIZES, vocab_size=VOCABULARY, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+GROUPED = dict(TEXT, num_key_value_heads=2, head_dim=8)
+SEQ2SEQ = dict(TEXT, decoder_start_token_id=1)
+BART = {
+    **{"d_model": WIDTH, "encoder_layers": LAYERS, "decoder_layers": LAYERS, "encoder_ffn_dim": 48},
+    **{"decoder_ffn_dim": 48, "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS},
+    "max_position_embeddings": 64,
+}
+FAMILIES = {  # class, configuration class, its settings
+    "bert": ("BertModel", "BertConfig", dict(TEXT)),
+    "vit": ("ViTModel", "ViTConfig", dict(SIZES, image_size=16, patch_size=4)),
+    "modernbert": ("ModernBertModel", "ModernBertConfig", dict(TEXT, local_attention=4, global_attn_every_n_layers=2)),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", dict(TEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=64)),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", dict(GROUPED, sliding_window=4, attn_logit_softcapping=2.0)),
+    "gpt_oss": (
+        *("GptOssForCausalLM", "GptOssConfig"),
+        dict(GROUPED, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
+    ),
+    "t5": (
+        *("T5ForConditionalGeneration", "T5Config"),
+        dict(SEQ2SEQ, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=LAYERS, num_heads=HEADS),
+    ),
+    "bart": ("BartForConditionalGeneration", "BartConfig", dict(SEQ2SEQ, **BART)),
+}
+CAUSAL, OF_TWO_TEXTS = ("gpt2", "llama", "gemma2", "gpt_oss"), ("t5", "bart")
+
+
+def built(family, implementation="eager", **settings):
+    """A random model whose attention is far from uniform, in eval mode."""
+    model, config, its = FAMILIES[family]
+    torch.manual_seed(0)
+    config = getattr(transformers, config)(**its | settings)
+    model = getattr(transformers, model)._from_config(config, attn_implementation=implementation)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=1.5 * WIDTH**-0.5)
+            elif "sinks" in name:
+                parameter.normal_()
+    return model.eval()
+
+
+LENGTHS = (9, 6)
+
+
+def inputs(family, side="right"):
+    """A batch of two texts, of which the second is padded, and where the real positions are; or two images."""
+    generator = torch.Generator().manual_seed(1)
+    if family == "vit":
+        return {"pixel_values": torch.randn(2, 3, 16, 16, generator=generator)}, torch.ones(2, 17, dtype=torch.bool)
+    ids = torch.randint(3, VOCABULARY, (2, LENGTHS[0]), generator=generator)
+    real = torch.arange(LENGTHS[0]) < torch.tensor(LENGTHS)[:, None]
+    real = real if side == "right" else real.flip(1)
+    batch = {"input_ids": ids.masked_fill(~real, 0), "attention_mask": real.long()}
+    if family in OF_TWO_TEXTS:  # as long as the source, so that the two cannot be told apart by their lengths
+        batch["decoder_input_ids"] = torch.randint(3, VOCABULARY, ids.shape, generator=generator)
+        real = torch.ones_like(real)
+    return batch, real
+
+
+def outputs(model, batch, real):
+    """What the model computes at real positions."""
+    with torch.no_grad():
+        return model(**batch)[0][real]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_softmax_equals_eager_attention(family, side):
+    model, (batch, real) = built(family), inputs(family, side)
+    eager = outputs(model, batch, real)
+    allowed = rounding(torch.float32, depth=LAYERS, size=WIDTH) * eager.abs().max()
+    if model._supports_sdpa:
+        model.set_attn_implementation("sdpa")
+        allowed = max(2 * (outputs(model, batch, real) - eager).abs().max(), allowed / 10)
+    model.set_attn_implementation("attnorm:softmax")
+    assert (outputs(model, batch, real) - eager).abs().max() <= allowed
+    convert(model, "softmax")
+    assert (outputs(model, batch, real) - eager).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("family", ["bert", "t5", "gpt_oss", "gemma2"])
+def test_gradients_equal_those_of_eager_attention(family):
+    batch, real = inputs(family)
+
+    def gradients(implementation):
+        model = built(family, implementation)
+        found = model(**batch)[0][real]
+        (found * torch.linspace(-1, 1, found.numel()).view_as(found)).sum().backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+    expected = gradients("eager")
+    found = gradients("attnorm:softmax")
+    assert found.keys() == expected.keys()
+    if family == "t5":
+        assert any("relative_attention_bias" in name for name in found)
+    if family == "gpt_oss":
+        assert any("sinks" in name for name in found)
+    largest = max(it.abs().max() for it in expected.values())
+    for name, value in expected.items():
+        close = tolerance(torch.float32, depth=2 * LAYERS, size=VOCABULARY, scale=largest)
+        torch.testing.assert_close(found[name], value, **close)
+
+
+# ---------------------------------------------------------------------------------------------- padding
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", ["dnas", "hnas", "dnas_prefix", "sinkhorn", "em_routing", "ssmax"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "t5", "bart"])
+def test_a_padded_text_gives_what_it_gives_alone(family, name, side):
+    model, (batch, _) = convert(built(family), {"encoder": name}), inputs(family, side)
+    if family == "bert":  # learned positions count padding on the left
+        batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    if family == "bart" and side == "left":
+        pytest.skip("the learned positions of BART count padding on the left")
+    n = LENGTHS[1]
+    kept = slice(0, n) if side == "right" else slice(-n, None)
+    alone = {key: it[1:, kept] if key != "decoder_input_ids" else it[1:] for key, it in batch.items()}
+    positions = slice(None) if family in OF_TWO_TEXTS else kept
+    with torch.no_grad():
+        padded, single = model(**batch)[0][1, positions], model(**alone)[0][0]
+    close = tolerance(torch.float32, depth=2 * LAYERS, size=WIDTH, scale=single.abs().max())
+    torch.testing.assert_close(padded, single, **close)
+
+
+def test_padding_is_seen_without_the_mask_function(monkeypatch):
+    """The fault that the test above is for: without a mask function, `transformers` passes no mask at all."""
+    monkeypatch.delitem(transformers.AttentionMaskInterface._global_mapping, "attnorm")
+    with pytest.raises(AssertionError):
+        test_a_padded_text_gives_what_it_gives_alone("bert", "dnas", "right")
+    with pytest.raises(AssertionError):
+        test_a_padded_text_gives_what_it_gives_alone("bert", "ssmax", "right")
+
+
+def test_padding_is_seen_if_it_stays_among_the_queries(monkeypatch):
+    monkeypatch.setattr(attention, "without_padded_queries", lambda mask: mask)
+    for family in ("bert", "modernbert"):
+        with pytest.raises(AssertionError):
+            test_a_padded_text_gives_what_it_gives_alone(family, "dnas", "right")
+
+
+def test_a_mask_of_pairs_is_honoured():
+    """A mask of the user, bool or added to the scores, reaches the layers unchanged."""
+    model, (batch, _) = built("bert", "attnorm:dnas"), inputs("bert")
+    real = batch["attention_mask"].bool()
+    expected = outputs(model, batch, real)
+    pairs = real[:, None, None, :].expand(-1, 1, LENGTHS[0], -1)
+    added = torch.zeros(pairs.shape).masked_fill(~pairs, torch.finfo(torch.float32).min)
+    for mask in (pairs, added):
+        found = outputs(model, {**batch, "attention_mask": mask}, real)
+        torch.testing.assert_close(found, expected, **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
+
+
+# ---------------------------------------------------------------------------------------------- decoding
+
+
+def generated(model, batch, **options):
+    batch = {key: it for key, it in batch.items() if key != "decoder_input_ids"}
+    return model.generate(**batch, max_new_tokens=8, do_sample=False, pad_token_id=0, **options)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("family", CAUSAL)
+def test_left_padded_texts_continue_as_with_eager_attention(family, cache):
+    model, (batch, _) = built(family), inputs(family, "left")
+    expected = generated(model, batch)
+    assert len(expected[:, LENGTHS[0] :].unique()) > 2, "the texts are not the same token again and again"
+    model.set_attn_implementation("attnorm:softmax")
+    options = {} if cache == "dynamic" else {"cache_implementation": "static", "disable_compile": True}
+    assert torch.equal(generated(model, batch, **options), expected)
+    alone = {key: it[1:, -LENGTHS[1] :] for key, it in batch.items()}
+    assert torch.equal(generated(model, alone, **options)[0, LENGTHS[1] :], expected[1, LENGTHS[0] :])
+
+
+@pytest.mark.parametrize("family", OF_TWO_TEXTS)
+def test_beams_are_those_of_eager_attention(family):
+    model, (batch, _) = built(family), inputs(family)
+    expected = generated(model, batch, num_beams=3)
+    model.set_attn_implementation("attnorm:softmax")
+    assert torch.equal(generated(model, batch, num_beams=3), expected)
+
+
+@pytest.mark.parametrize("name", ["dnas_prefix", "hnas_prefix", "selective", "stick_breaking"])
+def test_no_position_of_a_decoder_depends_on_later_ones(name):
+    model, (batch, _) = convert(built("llama"), name), inputs("llama", "left")
+    later = {**batch, "input_ids": batch["input_ids"].clone()}
+    later["input_ids"][:, 6:] = 5
+    with torch.no_grad():
+        one, other = (
+            model(**it, use_cache=False).logits[:, :6][batch["attention_mask"][:, :6].bool()] for it in (batch, later)
+        )
+    torch.testing.assert_close(one, other, **tolerance(torch.float32, depth=LAYERS, size=WIDTH, scale=one.abs().max()))
+
+
+@pytest.mark.parametrize("implementation", ["attnorm:dnas_prefix", "hnas_prefix"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bart"])
+def test_prefix_normalizers_decode_without_a_cache_only(family, implementation):
+    model, (batch, _) = built(family), inputs(family, "left")
+    if implementation.startswith("attnorm:"):
+        model.set_attn_implementation(implementation)
+    else:
+        convert(model, {"decoder": implementation})
+    assert generated(model, batch, use_cache=False).shape[1] > 1
+    for options in ({}, {"cache_implementation": "static", "disable_compile": True}):
+        with pytest.raises(ValueError, match="use_cache=False"):
+            generated(model, batch, **options)
+
+
+def test_a_prefix_normalizer_of_cross_attention_refuses_a_cache():
+    """Its keys do not grow, so the layer itself cannot see that there are earlier queries."""
+    model, (batch, _) = convert(built("bart"), {"cross": "dnas_prefix"}), inputs("bart")
+    with pytest.raises(ValueError, match="use_cache=False"):
+        generated(model, batch)
+    tokens = generated(model, batch, use_cache=False)
+    with torch.no_grad():
+        logits = model(batch["input_ids"], batch["attention_mask"], decoder_input_ids=tokens[:, :-1]).logits
+    ended = (tokens[:, 1:] == 0) | (tokens[:, 1:] == 2)
+    assert torch.equal(logits.argmax(-1)[~ended], tokens[:, 1:][~ended])
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+COUPLING = ("dnas", "sinkhorn", "espformer", "em_routing")
+
+
+@pytest.mark.parametrize("name", COUPLING)
+@pytest.mark.parametrize("family", [*CAUSAL, *OF_TWO_TEXTS])
+def test_a_normalizer_that_would_leak_the_future_is_refused(family, name):
+    model, (batch, _) = built(family, f"attnorm:{name}"), inputs(family)
+    with pytest.raises(ValueError, match=f"{name} couples queries and would leak the future"):
+        model(**batch)
+    sites = {"decoder", "cross"} & attention_modules(model).keys()
+    for site in sites:
+        with pytest.raises(ConfigError, match=f"attention.{site}={name}: .* would leak the future"):
+            convert(model, {site: name})
+
+
+@pytest.mark.parametrize("family", OF_TWO_TEXTS)
+def test_cross_attention_alone_is_refused(family):
+    """Its mask is not causal, and its module does not say that it is."""
+    model, (batch, _) = built(family, "attnorm:dnas"), inputs(family)
+    for module in attention_modules(model)["decoder"].values():
+        kept = 3 if family == "t5" else 2
+        module.forward = lambda *args, kept=kept, **kwargs: (
+            (args or [kwargs["hidden_states"]], None, None)[0][:1] * kept
+        )
+    with pytest.raises(ValueError, match="would leak the future"):
+        model(**batch)
+
+
+def test_the_future_leaks_without_the_refusal(monkeypatch):
+    """The fault that the refusal is for."""
+    model, (batch, _) = built("llama", "attnorm:dnas"), inputs("llama")
+    monkeypatch.setattr(attention, "problem_of", lambda *_: None)
+    monkeypatch.setattr("attnorm.attention.normalizers.base.Normalizer.refuse_leak", lambda *_: None)
+    later = {**batch, "input_ids": batch["input_ids"].clone()}
+    later["input_ids"][:, 5:] = 5
+    with torch.no_grad():
+        one, other = (model(**it).logits[:, :5] for it in (batch, later))
+    assert (one - other).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("model", ["DebertaV2Model", "MPNetModel", "BloomModel"])
+def test_families_with_a_softmax_of_their_own_are_refused(model):
+    model = getattr(transformers, model)
+    config = model.config_class(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    with pytest.raises(ValueError, match=f"attnorm:dnas: {model.__name__} computes softmax itself"):
+        model._from_config(config, attn_implementation="attnorm:dnas")
+    with pytest.raises(ValueError, match=f"{model.__name__} computes softmax itself"):
+        convert(model._from_config(config), "dnas")
+
+
+def test_every_name_is_registered_and_works_or_says_why_not():
+    batch, real = inputs("bert")
+    model = built("bert")
+    expected = outputs(model, batch, real)
+    reasons = {}
+    for name in NORMALIZERS:
+        model.set_attn_implementation(f"attnorm:{name}")
+        try:
+            found = outputs(model, batch, real)
+        except ValueError as error:
+            reasons[name] = str(error)
+            continue
+        assert found.isfinite().all(), name
+        assert name in ("softmax", "constrained_softmax") or (found - expected).abs().max() > 1e-4, name
+    learned = {"hnas", "hnas_prefix", "lotformer", "mix", "sink", "ssmax", "dnas_slack", "dnas_slack_prefix"}
+    assert {name for name, why in reasons.items() if "use convert(model" in why} == learned
+    assert {name for name, why in reasons.items() if "hidden states" in why} == {"asentmax", "forgetting"}
+    assert {name for name, why in reasons.items() if "causal self-attention only" in why} == {
+        "stick_breaking",
+        "selective",
+    }
+    assert len(reasons) == len(learned) + 4
+
+
+def test_mistakes_name_the_value_and_what_is_allowed():
+    with pytest.raises(ValueError, match=r"attnorm:dnass: allowed: attnorm:softmax, .*\. Did you mean 'dnas'\?"):
+        built("bert", "attnorm:dnass")
+    model = built("bert")
+    for wrong, message in (
+        ("dnass", r"attention._default_=dnass: .* Did you mean 'dnas'\?"),
+        ({"encodr": "dnas"}, r"attention.encodr: the model has no such site; it has encoder. Did you mean 'encoder'\?"),
+        ({"encoder": ["dnas"]}, r"attention.encoder: 1 normalizer for 2 layers"),
+        ({"encoder": "hnas", "options": {"hnas": {"strt": 0.5}}}, r"hnas.strt=0.5: .* Did you mean 'start'\?"),
+        ({"encoder": "hnas", "options": {"dnas": {}}}, "attention.options.dnas: has no effect"),
+        ({"encoder": "dnas", "prior": {"encoder": ["t5"]}}, "attention.prior: not available here"),
+        ({"encoder": "forgetting"}, "attention.encoder=forgetting: it needs the hidden states"),
+        ({"encoder": "selective"}, "attention.encoder=selective: it is defined for causal self-attention only"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            convert(model, wrong)
+    assert not [name for name, _ in model.named_modules() if name.endswith("attnorm")], "a refused model is unchanged"
+    with pytest.raises(ConfigError, match=r"hnas: no site uses it. .* use hnas_prefix"):
+        convert(built("gpt2"), "hnas")
+
+
+def test_what_changes_the_result_is_honoured_or_refused():
+    batch, _ = inputs("gpt_oss")
+    with pytest.raises(ValueError, match=r"learned attention sinks \(s_aux\), which sparsemax cannot use"):
+        built("gpt_oss", "attnorm:sparsemax")(**batch)
+    model, (batch, _) = built("gemma2"), inputs("gemma2")
+    layer = attention_modules(model)["decoder"]["model.layers.0.self_attn"]
+    x = torch.randn(1, HEADS, 3, 8)
+    for argument in ("cache", "indices", "block_indices"):
+        with pytest.raises(ValueError, match=rf"is not supported \({argument}="):
+            attention.attend(build_normalizer("softmax"), layer, x, x, x, None, **{argument: torch.zeros(1)})
+
+
+# ---------------------------------------------------------------------------------------------- weights and training
+
+
+def test_attentions_are_the_weights():
+    """Against the formula of dnas in float64, from the projections of the first layer."""
+    model, (batch, _real) = built("bert", "attnorm:dnas"), inputs("bert")
+    projected = {}
+    layer = model.encoder.layer[0].attention.self
+    for name in ("query", "key"):
+        getattr(layer, name).register_forward_hook(lambda _, __, out, name=name: projected.update({name: out}))
+    with torch.no_grad():
+        attentions = model(**batch, output_attentions=True).attentions
+    assert len(attentions) == LAYERS
+    for row, n in enumerate(LENGTHS):
+        q, k = (projected[it][row, :n].double().unflatten(-1, (HEADS, -1)).transpose(0, 1) for it in ("query", "key"))
+        xi = (q @ k.mT * (WIDTH // HEADS) ** -0.5).softmax(-2)
+        expected = xi / xi.sum(-1, keepdim=True)
+        found = attentions[0][row, :, :n, :n].double()
+        torch.testing.assert_close(found, expected, **tolerance(torch.float32, size=WIDTH))
+        assert attentions[0][row, :, :, n:].abs().max() == 0 if n < LENGTHS[0] else True
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "modernbert", "t5", "bart"])
+def test_attentions_are_returned_by_every_family(family):
+    model, (batch, _) = built(family), inputs(family)
+    with torch.no_grad():
+        expected = model(**batch, output_attentions=True)
+        model.set_attn_implementation("attnorm:softmax")
+        found = model(**batch, output_attentions=True)
+        plain = model(**batch)
+    names = [name for name, its in expected.items() if "attentions" in name and its]
+    assert names and not [name for name in plain if "attentions" in name]
+    for name in names:
+        assert len(found[name]) == len(expected[name]) == LAYERS
+        for one, other in zip(found[name], expected[name], strict=True):
+            live = other.sum(-1).isclose(torch.tensor(1.0)) & (one.sum(-1) > 0)
+            torch.testing.assert_close(one[live], other[live], **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
+
+
+def test_dropout_falls_on_the_weights():
+    model, (batch, _) = built("bert", "attnorm:dnas", attention_probs_dropout_prob=0.5), inputs("bert")
+    layer = model.encoder.layer[0].attention.self
+    seen = []
+    layer.register_forward_hook(lambda _, __, out: seen.append(out[0]))
+    model(**batch)
+    layer.train()
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        model(**batch)
+    layer.dropout.p = 1.0
+    model(**batch)
+    evaluated, one, other, nothing = seen
+    assert not torch.equal(one, evaluated) and not torch.equal(one, other)
+    assert (nothing == 0).all()
+
+
+def test_hybrid_weights_are_trained_in_float32():
+    model = convert(built("bert").to(torch.bfloat16), {"encoder": "hnas", "options": {"hnas": {"per": "head"}}})
+    batch, real = inputs("bert")
+    hybrids = {name: it for name, it in model.named_parameters() if ".attnorm." in name}
+    assert len(hybrids) == LAYERS and {it.dtype for it in hybrids.values()} == {torch.float32}
+    before = [it.detach().clone() for it in hybrids.values()]
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    outputs_of_batch = model.train()(**batch)[0][real]
+    assert outputs_of_batch.dtype == torch.bfloat16
+    (outputs_of_batch.float() * torch.linspace(-1, 1, WIDTH)).sum().backward()
+    assert all((it.grad != 0).all() for it in hybrids.values())
+    optimizer.step()
+    assert not any(torch.equal(one, other) for one, other in zip(before, hybrids.values(), strict=True))
+
+
+# ---------------------------------------------------------------------------------------------- conversion and saving
+
+
+def test_sites_and_layers_differ():
+    """A seq2seq model with a normalizer for each site, one of them with a list."""
+    model = convert(built("t5"), {"encoder": ["hnas", "sparsemax"], "cross": "hnas_prefix", "decoder": "sink"})
+    kinds = {name: type(it.attnorm).__name__ for its in attention_modules(model).values() for name, it in its.items()}
+    assert kinds == {
+        "encoder.block.0.layer.0.SelfAttention": "HNAS",
+        "encoder.block.1.layer.0.SelfAttention": "Sparsemax",
+        "decoder.block.0.layer.0.SelfAttention": "Sink",
+        "decoder.block.1.layer.0.SelfAttention": "Sink",
+        "decoder.block.0.layer.1.EncDecAttention": "HNASPrefix",
+        "decoder.block.1.layer.1.EncDecAttention": "HNASPrefix",
+    }
+    found = {site: list(its) for site, its in attention_modules(model).items()}
+    assert [*found] == ["encoder", "decoder", "cross"], "also after the conversion"
+    assert outputs(model, *inputs("t5")).isfinite().all()
+    alone = convert(built("bart"), "hnas")  # the default of attnorm: the encoder, because the other sites are causal
+    assert alone.config.attnorm == {"encoder": "hnas", "decoder": "softmax", "cross": "softmax", "options": {}}
+
+
+TRAINED = {"encoder": ["hnas", "mix"], "options": {"hnas": {"per": "head", "start": 0.3}}}
+
+WITH_A_BUFFER = {"encoder": ["off_by_one", "hnas"], "options": {"off_by_one": {"n": 3.0}}}  # log 3, not saved
+
+
+def trained(family, attention=TRAINED):
+    model = convert(built(family), attention)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".attnorm." in name:
+                parameter.normal_()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [
+        ("bert", TRAINED),
+        ("bert", WITH_A_BUFFER),
+        ("t5", TRAINED),
+        ("gpt2", "hnas_prefix"),
+        ("vit", "lotformer"),
+    ],
+)
+def test_a_converted_model_is_saved_and_loaded_bit_for_bit(family, attention, tmp_path):
+    model, (batch, real) = trained(family, attention), inputs(family)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")  # several files
+    loaded = from_pretrained(type(model), str(tmp_path)).eval()
+    assert loaded.config.attnorm == model.config.attnorm
+    expected, found = model.state_dict(), loaded.state_dict()
+    assert expected.keys() == found.keys() and any(".attnorm." in name for name in found)
+    assert all(torch.equal(it, found[name]) for name, it in expected.items())
+    assert torch.equal(outputs(loaded, batch, real), outputs(model, batch, real))
+    loaded.save_pretrained(tmp_path / "again")
+    again = from_pretrained(transformers.AutoModel, str(tmp_path / "again")).state_dict()
+    prefix = f"{model.base_model_prefix}."
+    assert all(torch.equal(it, expected.get(name, expected.get(prefix + name))) for name, it in again.items())
+
+
+def test_a_model_in_16_bits_keeps_its_hybrid_weights_in_32(tmp_path):
+    model = trained("bert").to(torch.bfloat16)
+    convert(model, TRAINED)
+    expected = {name: it.normal_() for name, it in model.state_dict().items() if ".attnorm." in name}
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(transformers.BertModel, str(tmp_path), dtype=torch.bfloat16)
+    assert {it.dtype for name, it in loaded.named_parameters() if ".attnorm." not in name} == {torch.bfloat16}
+    for name, value in expected.items():
+        found = loaded.state_dict()[name]
+        assert found.dtype == value.dtype == torch.float32 and torch.equal(found, value)
+
+
+def test_a_part_of_a_model_is_converted_and_loaded(tmp_path):
+    text, vision = (dict(SIZES, **its) for its in ({"vocab_size": VOCABULARY}, {"image_size": 16, "patch_size": 8}))
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision)
+    model = transformers.CLIPModel(config).eval()
+    convert(model.vision_model, "hnas")
+    with torch.no_grad():
+        [it.normal_() for name, it in model.named_parameters() if ".attnorm." in name]
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(transformers.CLIPModel, str(tmp_path))
+    found = {name: it for name, it in loaded.state_dict().items() if ".attnorm." in name}
+    assert len(found) == LAYERS and all(name.startswith("vision_model.") for name in found)
+    assert all(torch.equal(it, model.state_dict()[name]) for name, it in found.items())
+
+
+def test_a_parameter_is_never_left_uninitialised(tmp_path):
+    trained("bert").save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    lost = next(name for name in weights if ".attnorm." in name)
+    save_file(
+        {name: it for name, it in weights.items() if name != lost}, tmp_path / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(ValueError, match=f"has no weights for {lost}"):
+        from_pretrained(transformers.BertModel, str(tmp_path))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({key: it for key, it in config.items() if key != "attnorm"}))
+    with pytest.raises(ValueError, match="has no entry attnorm, so the model was not converted"):
+        from_pretrained(transformers.BertModel, str(tmp_path))
+
+
+# ---------------------------------------------------------------------------------------------- compiled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["attnorm:dnas", "hnas"])
+def test_a_compiled_model_computes_the_same(name):
+    batch, real = inputs("bert")
+    model = built("bert", name) if ":" in name else convert(built("bert"), name)
+    torch.compiler.reset()
+    expected = outputs(model, batch, real)
+    found = outputs(torch.compile(model, fullgraph=True, backend="aot_eager"), batch, real)
+    torch.testing.assert_close(found, expected, **tolerance(torch.float32, depth=LAYERS, size=WIDTH))
+
+
+def test_long_texts_take_the_fast_path(monkeypatch):
+    """No (N, M) weights: the compact mask reaches the normalizer."""
+    monkeypatch.setattr("attnorm.attention.normalizers._key_bias.DENSE_UP_TO", {"cpu": 0})
+    model, (batch, real) = built("bert", "attnorm:dnas"), inputs("bert")
+    monkeypatch.setattr("attnorm.attention.normalizers.dnas.DNAS.weights", None)
+    assert outputs(model, batch, real).isfinite().all()
+
+
+# ---------------------------------------------------------------------------------------------- experiments/minilm_mnli
+
+
+@pytest.mark.slow
+@pytest.mark.training
+def test_the_experiment_with_the_trainer_continues_and_compares(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
+    transformers.BertModel(transformers.BertConfig(**TEXT)).save_pretrained(tmp_path / "bert")
+    rows = [{"premise": "a b c"[: n % 5 + 1], "hypothesis": "d e", "label": "neutral"} for n in range(8)]
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    spec = importlib.util.spec_from_file_location("minilm_mnli", ROOT / "experiments/minilm_mnli/run.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "RATES", (1e-3,))
+    options = ["--data", str(tmp_path), "--model", str(tmp_path / "bert"), "--folder", str(tmp_path / "logs")]
+    options += ["--epochs", "10", "--seeds", "1", "2", "--arms", "softmax", "hnas"]
+    monkeypatch.setattr("sys.argv", ["run.py", *options])
+    script.main()
+    said = [line for line in capsys.readouterr().out.splitlines() if "minus" in line or "accuracy" in line]
+    assert len(said) == 3 and said[-1].startswith("hnas minus softmax: ")
+    weights = (tmp_path / "logs/hnas_1_0.001/hybrid.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in weights] == [
+        ["10", f"bert.encoder.layer.{layer}.attention.self.attnorm"] for layer in range(LAYERS)
+    ]
+    monkeypatch.setattr(script.Trainer, "train", None)  # finished runs are not repeated
+    script.main()
+    assert [line for line in capsys.readouterr().out.splitlines() if "minus" in line or "accuracy" in line] == said
