@@ -15,7 +15,7 @@ from attnorm.attention.checkup import LeftOut, SelfCheck, Sizes, Speed
 from attnorm.attention.linear import kernels
 from attnorm.attention.linear.blockwise import Blockwise
 from attnorm.attention.linear.flash import FlashOnCPU
-from attnorm.cli.doctor import DoctorKeys, run_doctor, without_paths
+from attnorm.cli.doctor import run_doctor, without_paths
 from attnorm.cli.main import CONF
 
 TINY = Sizes((8, 16), (torch.float32,), (64, 256), (torch.float32,), batch=1, heads=1, width=8, rounds=2)
@@ -186,6 +186,12 @@ def test_a_device_that_is_not_there_is_refused(capsys):
     assert "device=cuda: PyTorch finds no GPU" in capsys.readouterr().err
 
 
+def test_a_request_for_a_kernel_that_does_not_exist_is_refused(capsys, monkeypatch):
+    monkeypatch.setenv("ATTNORM_KERNEL", "tritton")
+    assert run_doctor([], CONF, TINY) == 2
+    assert capsys.readouterr().err.startswith("error: ATTNORM_KERNEL='tritton': allowed: 'triton'")
+
+
 def test_paths_are_removed_from_any_text():
     given = {
         "why": ["RuntimeError: /home/a b/x.so: no file", r"C:\Users\a\x.dll", "~/x", "MI210 / MI250 in 2 s"],
@@ -212,9 +218,3 @@ sys.exit(main.main())
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith((CONF / "doctor.yaml").read_text())
     assert json.loads((tmp_path / "found.json").read_text()).keys() == FIELDS
-
-
-def test_the_help_shows_the_keys_and_their_defaults():
-    lines = [line for line in (CONF / "doctor.yaml").read_text().splitlines() if not line.startswith("#")]
-    shown = {key: value.split("#")[0].strip() for key, value in (line.split(":", 1) for line in lines)}
-    assert shown == {key: str(value) for key, value in vars(DoctorKeys()).items()}

@@ -94,12 +94,17 @@ def read_keys(arguments: Sequence[str]) -> DoctorKeys:
 def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
     """The results for the file, which are also printed, each as soon as it is known.
 
-    Raises ConfigError for a device that is not there.
+    Raises ConfigError for a device that is not there, or a kernel that does not exist.
     """
     import torch
 
     from attnorm.attention import checkup
+    from attnorm.attention.linear.kernels import triton_is_requested
 
+    try:
+        triton_is_requested()
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
     has_gpu = torch.cuda.is_available()
     if keys.device == "cuda" and not has_gpu:
         raise ConfigError([Problem("device", "PyTorch finds no GPU; allowed here: auto, cpu", keys.device)])
@@ -108,7 +113,7 @@ def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
     of_versions, of_machine = versions(), machine()
     for described in (of_versions, of_machine, *of_machine["gpus"]):
         print(in_a_line(described))
-
+    print("\nSelf-checks of the attention kernels, without / with a causal mask, by the width of a head", flush=True)
     checks = checkup.self_checks(torch.empty(0, device=device).device, sizes.dtypes, sizes.widths)
     show_checks(checks)
 
@@ -200,7 +205,6 @@ def show_checks(checks: "Sequence[SelfCheck]") -> None:
             cells.setdefault(row, {}).setdefault(it.width, []).append("ok" if reason is None else "FAILED")
             if reason is not None:
                 failures.setdefault(row, []).append(f"width {it.width}{', causal' * it.causal}: {reason}")
-    print("\nSelf-checks of the attention kernels, without / with a causal mask, by the width of a head")
     form = "{:<9}{:<26}" + "{:<17}" * len(widths)
     print(form.format("", "", *widths).rstrip())
     for row, by_width in cells.items():
