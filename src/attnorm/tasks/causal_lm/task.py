@@ -99,8 +99,9 @@ class CausalLMTask(Task):
         return WindowCollator(split.rows, split.tokenizer.pad_id, self.length)
 
     def row_groups(self, split: Split) -> Sequence[object]:
-        """The number of the document of each window."""
-        return split.rows["document"]
+        """The group of the document of each window."""
+        groups = groups_of(split)
+        return [groups[document] for document in split.rows["document"]]
 
     def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
         """The numbers of the documents whose windows the rows are. Packed rows have their own numbers."""
@@ -146,6 +147,7 @@ class CausalLMTask(Task):
         texts = [[split.tokenizer.decode(examples[column][row]) for row in first] for column in ("reference", "output")]
         return Predictions(
             ids=range(size),
+            groups=groups_of(split),
             references=texts[0],
             outputs=texts[1],
             scores={},
@@ -211,6 +213,11 @@ class CausalLMTask(Task):
             yield Problem(
                 "data.batch_tokens", f"must be at least {longest}, the tokens of the longest possible row", tokens
             )
+
+
+def groups_of(split: Split) -> Sequence[object]:
+    """The group of each document, such as its book; its number if the source has no groups."""
+    return list(split.texts["group"]) if "group" in split.texts.column_names else range(len(split.texts))
 
 
 class _InWindows(CausalLMTask):
