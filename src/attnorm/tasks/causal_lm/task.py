@@ -138,8 +138,11 @@ class CausalLMTask(Task):
 
         statistics: dict[str, list] = {"bytes": list(map(int, summed(split.rows["bytes"])))}
         metrics: dict[str, type[CorpusMetric]] = {"bits_per_byte": BitsPerByte}
-        for name in [name for name in examples if name.startswith("loss_sum_")]:
-            end, values = int(name.removeprefix("loss_sum_").removesuffix("x")), np.asarray(examples[name])
+        for end in BANDS:
+            name = f"loss_sum_{end}x"
+            if name not in examples:
+                continue
+            values = np.asarray(examples[name])
             known, width = np.isfinite(values), self.length * (end - end // 2)
             statistics[name] = [total or None for total in summed(np.nan_to_num(values))]
             statistics[f"n_tokens_{end}x"] = [count * width or None for count in summed(known)]
