@@ -30,10 +30,11 @@ from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention
 from attnorm.cli.compare import CompareSettings
+from attnorm.cli.doctor import read_keys as read_doctor
 from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.figures import read_figures
 from attnorm.cli.generate import GenerateKeys
-from attnorm.cli.probe import ProbeSettings, as_lists, plan_of
+from attnorm.cli.probe import read_probe
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.report import read_report
 from attnorm.cli.score_predictions import files_of
@@ -228,12 +229,15 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
         return [it for job in jobs for it in problems_of_job(job)]
     if verb == "probe":
-        plan_of(read(as_lists(arguments), ProbeSettings, "attnorm probe").settings)
+        read_probe(arguments)
         return []
     if verb == "new":
         return [] if len(arguments) == 1 else ["expected a folder"]
     if verb in ("eval", "generate", "attention", "compare", "report") and not arguments:
         return []  # it prints its help
+    if verb == "doctor":
+        read_doctor(arguments)
+        return []
     if verb == "report":
         read_report(arguments)
         return []
