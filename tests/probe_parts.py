@@ -58,3 +58,14 @@ class Tiny(Probe):
         wanted = permutations(count, size, generator)
         queries = rows_at(keys, wanted) + self.noise * torch.randn(keys.shape, generator=generator)
         return asked(queries, keys, wanted, generator)
+
+
+class Scaled(Normalizer):
+    """softmax(factor s), for a factor that has to be given."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def weights(self, s, given):
+        return softmax_over_keys(self.factor * s)
