@@ -18,6 +18,10 @@ if capability in RUNS:
     for variable, value in zip(VARIABLES, values, strict=True):
         os.environ.setdefault(variable, value)
 
+# Triton decides at its import whether to interpret kernels. Without a GPU of NVIDIA or AMD, it cannot do anything else.
+if not (os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/kfd")):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 WHOLE_RUNS = {"cli", "config", "faults", "losses", "run", "training"}  # folders in tests/
 STARTERS = {"tiny_run", "finished_run", "copied_run", "stopped", "command", "subprocess"}  # of tests/runs.py, or Python
 

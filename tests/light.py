@@ -14,7 +14,7 @@ from test_house import BASE, SOURCE, floor_of, imports
 ROOT = SOURCE.parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CORE = ("torch", "entmax")  # what `pip install attnorm` installs
-ROOMS = [room for room in ("attention", "nn", "integrations", "probes") if (SOURCE / room).is_dir()]
+ROOMS = [room for room in ("attention", "nn", "integrations") if (SOURCE / room).is_dir()]
 TOOLS = ("pytest", "pytest-timeout", "numpy", "scipy")  # of the tests in these rooms
 
 

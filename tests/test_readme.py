@@ -33,6 +33,7 @@ from attnorm.cli.compare import CompareSettings
 from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.figures import read_figures
 from attnorm.cli.generate import GenerateKeys
+from attnorm.cli.probe import read_probe
 from attnorm.cli.read_sweep import read_sweep
 from attnorm.cli.report import read_report
 from attnorm.cli.score_predictions import files_of
@@ -153,7 +154,7 @@ def material(tmp_path, monkeypatch):
     for name in ("articles", "headlines", "titles", "task1_ref1"):
         (tmp_path / f"{name}.txt").write_text("an article\n")
     shutil.copytree(LAB, tmp_path / "lab", ignore=shutil.ignore_patterns("__pycache__"))
-    for page, module in (("add_your_own", "my_normalizer"), ("regularized", "my_omega")):
+    for page, module in (("add_your_own", "my_normalizer"), ("regularized", "my_omega"), ("probe", "first_half")):
         text = (runs.ROOT / f"docs/{page}.md").read_text()
         (tmp_path / f"{module}.py").write_text(re.search(r"```python\n(.*?)```", text, re.S)[1])
     own = "experiments/ot_synonyms"  # an experiment with parts of its own
@@ -226,6 +227,9 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
     if verb == "sweep":
         jobs = sample_jobs(read_sweep(runs.CONF, arguments))
         return [it for job in jobs for it in problems_of_job(job)]
+    if verb == "probe":
+        read_probe(arguments)
+        return []
     if verb == "new":
         return [] if len(arguments) == 1 else ["expected a folder"]
     if verb in ("eval", "generate", "attention", "compare", "report") and not arguments:

@@ -5,28 +5,27 @@ python experiments/atlas/run.py --out logs/atlas
 
 import argparse
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from attnorm.probes.arm import NULLS, every_arm
 from attnorm.probes.experiment import Found, Plan, compare
-from attnorm.probes.jobs import Job, Result
+from attnorm.probes.jobs import Cell, Job, Result
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
 
-PRIMARY = ["softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u", "sinkhorn", "softmax_u", "dnas_u", *NULLS]
-CAUSAL = ["dnas_prefix", "hnas_prefix", "dnas_slack_prefix"]  # at the causal probe
+FIRST = ["softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u", "sinkhorn", "softmax_u", "dnas_u", *NULLS]
+CAUSAL = ["softmax", "dnas_prefix", "hnas_prefix", "dnas_slack_prefix", *NULLS]  # the first ones at the causal site
 SLOW = {"espformer"}  # left out of `slots`, where a step takes two minutes of CPU time
 
 
-def plans(arms: Sequence[str]) -> list[Plan]:
-    """One plan per cell, so that a stopped run has whole cells."""
+def plans(every: bool) -> list[Plan]:
+    """One plan per cell, so that a stopped run has whole cells. every: all arms, or those of the hypotheses."""
     atlas = PRESETS["atlas"]
     return [
         Plan(
             [cell],
-            [arm for arm in arms if not (cell.name == "slots" and arm in SLOW)],
+            arms_of(cell, every),
             atlas.rates,
             tuning_seeds(atlas),
             comparison_seeds(atlas.seeds),
@@ -36,9 +35,16 @@ def plans(arms: Sequence[str]) -> list[Plan]:
     ]
 
 
-def run(folder: Path, arms: Sequence[str], workers: int) -> list[Found]:
+def arms_of(cell: Cell, every: bool) -> list[str]:
+    """The arms of a cell, those of the hypotheses first."""
+    first = CAUSAL if cell.probe().site == "causal" else FIRST
+    others = [arm for arm in every_arm() if arm not in first and not (cell.name == "slots" and arm in SLOW)]
+    return [*first, *others] if every else first
+
+
+def run(folder: Path, every: bool, workers: int) -> list[Found]:
     """Runs the jobs that are missing, and returns the results of all cells."""
-    return [found for plan in plans(arms) for found in compare(plan, folder, workers, show)]
+    return [found for plan in plans(every) for found in compare(plan, folder, workers, show)]
 
 
 def show(job: Job, result: Result | Exception | None) -> None:
@@ -55,6 +61,5 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    first = [*PRIMARY, *CAUSAL]
-    chosen = first if options.arms == "primary" else [*first, *(arm for arm in every_arm() if arm not in first)]
-    run(options.out, chosen, options.workers)
+    for every in [False, True] if options.arms == "all" else [False]:
+        run(options.out, every, options.workers)

@@ -30,7 +30,18 @@ class NoChecker:
     def check(self, jobs):
         texts = [" ".join(sorted(it for it in as_typed(job) if not it.startswith("tags="))) for job in jobs]
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-        return [Checked(key=key, task="fake", log_dir="logs", monitor="val/loss", mode="min") for key in keys]
+        typed = [dict(it.split("=", 1) for it in as_typed(job) if "=" in it) for job in jobs]
+        known = {"task": "fake", "log_dir": "logs", "monitor": "val/loss", "mode": "min"}
+        return [
+            Checked(key=key, attention=its.get("attention", ""), max_steps=1000, problems=wrong(its), **known)
+            for key, its in zip(keys, typed, strict=True)
+        ]
+
+
+def wrong(typed):
+    """A stand-in for a problem: x must not be larger than `upper`."""
+    upper = typed.get("upper", "inf")
+    return [("x", f"x={typed['x']}: at most {upper}")] if float(typed.get("x", 0)) > float(upper) else []
 
 
 if __name__ == "__main__":

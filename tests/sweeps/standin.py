@@ -6,6 +6,9 @@ codes and answers to signals as a real one.
     fails=<number>      so many attempts fail after half of the updates (exit code 1)
     code=<number>       every attempt ends at once with this exit code
     hang=true           signals are ignored
+    center=<number>     the value of x with the best metric
+    diverges=<number>   a run with at least this x fails
+    price=<number>      the cost of an update, of a run that measures it
     bad=<number>        validations get worse from update to update, and worse the larger the number is
     start=<seconds>     time before the run has its lock, such as for imports
 """
@@ -51,18 +54,22 @@ def main(arguments):
     done = len(path.read_text().splitlines()) if path.exists() else 0
     for step in range(done, steps):
         time.sleep(float(typed.get("pause", 0.01)))
-        if attempts <= int(typed.get("fails", 0)) and step >= steps // 2:
+        diverges = float(typed.get("x", 0)) >= float(typed.get("diverges", "inf"))
+        if (attempts <= int(typed.get("fails", 0)) or diverges) and step >= steps // 2:
             finish(folder, "failed", "it was told to fail")
             return 1
         note(folder, step, steps, typed)
+    if "callbacks.update_cost._target_" in typed:
+        price = float(typed["price"])
+        (folder / "cost.json").write_text(json.dumps({"seconds": price, "flops": 10 * price, "device": "cpu"}))
     finish(folder, "finished", None, value=value_of(typed, steps))
     return 0
 
 
 def value_of(typed, step):
-    """The metric: smallest for x=0.3, and independent of the step unless `bad` is set."""
+    """The metric: smallest for x=0.3, or x=<center>, and independent of the step unless `bad` is set."""
     x = float(typed.get("x", 0))
-    return (x - 0.3) ** 2 + float(typed.get("shift", 0)) + float(typed.get("bad", 0)) * step
+    return (x - float(typed.get("center", 0.3))) ** 2 + float(typed.get("shift", 0)) + float(typed.get("bad", 0)) * step
 
 
 def note(folder, step, steps, typed):

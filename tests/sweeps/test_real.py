@@ -122,3 +122,30 @@ def test_a_real_search_finds_values_and_prunes(tmp_path):
     found = report(tmp_path / "s")
     assert {it["state"] for it in found["jobs"]} <= {"finished", "pruned"} and len(found["jobs"]) == 3
     assert (tmp_path / "s/study.jsonl").is_file() and "optimizer.lr" in ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # at least ten processes that import their libraries
+def test_a_real_sweep_tunes_and_compares_at_equal_cost(tmp_path):
+    typed = [it for it in runs.tiny_overrides() if not it.startswith("optimizer.lr=")]
+    typed += [
+        "attention=softmax,hnas",
+        "seed=110",
+        "tune=optimizer.lr=1e-2,1e-1,1",
+        "tune_seeds=100",
+        "cost=flops",
+        "dir=s",
+    ]
+    ended = runs.command("-m", "attnorm", "sweep", *typed, "jobs=2", cwd=tmp_path, env=source())
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = report(tmp_path / "s")
+    updates = {it["arm"]: it["updates"] for it in found["cost"]["arms"]}
+    assert updates["attention=softmax"] == 4 and all(it["per_update"] > 0 for it in found["cost"]["arms"])
+    for job in found["jobs"]:
+        config = read_config(tmp_path / job["folder"])
+        assert job["steps"] == config["trainer"]["max_steps"] == updates[job["arm"]]
+    best = {it["arm"]: it["best"] for it in found["tuning"]["arms"]}
+    compared = {it["arm"]: it["overrides"] for it in found["jobs"] if it["purpose"] == "compare"}
+    assert compared.keys() == best.keys()
+    assert all(f"optimizer.lr={best[arm]}" in overrides for arm, overrides in compared.items())
+    assert (tmp_path / "s/report.html").is_file()

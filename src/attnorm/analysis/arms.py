@@ -15,11 +15,10 @@ from typing import Any
 from attnorm.attention.build import short_name
 from attnorm.errors import RunError
 from attnorm.resolved import leaves
-from attnorm.run.config_file import FILE, read_config
+from attnorm.run.config_file import COST, FILE, TUNE, read_config
 from attnorm.run.key import NOT_PART
 from attnorm.run.opened_folder import opened
 from attnorm.run.state import SUMMARY, RunState, read_json, state_of
-from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import EVENTS, JobState, Journal, state_of_job
 
 SHARED = (*NOT_PART, "seed", "ckpt_path")  # groups and keys that do not make an arm
@@ -125,19 +124,33 @@ def find_runs(paths: Iterable[str | Path]) -> list[TrainedRun]:
     for path in paths:
         found = run_folders(path)
         if not found:
-            raise RunError(f"{path}: no run folder there; a run folder has a {FILE}")
+            raise no_runs(path)
         folders |= dict.fromkeys(found)
     return [read_folder(folder) for folder in folders]
 
 
+def no_runs(place: str | Path) -> RunError:
+    """The error for a place without runs."""
+    return RunError(
+        f"{place}: no run folder there; a run folder has a {FILE}, and those in {TUNE}/ and {COST}/ of a sweep folder "
+        "are not compared"
+    )
+
+
+def is_compared(folder: Path) -> bool:
+    """Whether a run may belong to an arm: not if a sweep made it to tune a setting or to measure a cost."""
+    aside = folder.absolute().parent
+    return aside.name not in (TUNE, COST) or not (aside.parent / EVENTS).is_file()
+
+
 def run_folders(place: str | Path) -> list[Path]:
-    """The run folders in one place."""
+    """The run folders in one place, without those that tune or measure."""
     folders: list[Path] = []
     for root in expanded(place):
         if any((root / name).is_file() for name in (FILE, EVENTS)):
             opened(root)  # the report is written there, too
         configs = [root / FILE] if (root / FILE).is_file() else sorted(root.rglob(FILE))
-        folders += [path.parent for path in configs if path.lstat().st_size]
+        folders += [path.parent for path in configs if path.lstat().st_size and is_compared(path.parent)]
     return folders
 
 
@@ -164,8 +177,7 @@ def waiting_jobs(paths: Iterable[str | Path]) -> list[str]:
     for root in (path for each in paths for path in expanded(each)):
         for path in sorted(root.rglob(EVENTS)):
             journal = Journal(opened(path.parent))
-            for it in journal.added():
-                job = Job(it["name"], it["key"], it["label"], tuple(it["overrides"]), path.parent / it["name"])
+            for job in journal.jobs():
                 state = state_of_job(job, journal)  # a job that failed before it had a run folder is not waiting
                 has_run = state_of(job.folder) is not RunState.ABSENT
                 if state is JobState.WAITING or (state is JobState.RUNNING and not has_run):

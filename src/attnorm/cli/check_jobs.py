@@ -30,6 +30,8 @@ class Checked:
     problems: pairs of a key and a sentence.
     key:      `run_key` of its configuration.
     monitor:  the metric that selects its best model, and mode whether "min" or "max" of it is best, as far as known.
+    attention: the label of its attention.
+    max_steps: its number of updates; None if it is not set as a number of updates.
     devices:  `trainer.devices` as it is set.
     gpus:     the GPUs of this machine that PyTorch sees if the job uses GPUs; [] if it runs on the CPU.
     """
@@ -40,6 +42,8 @@ class Checked:
     log_dir: str = ""
     monitor: str | None = None
     mode: str | None = None
+    attention: str = ""
+    max_steps: int | None = None
     devices: Any = 1
     nodes: Any = 1
     uses_gpu: bool = False
@@ -189,6 +193,8 @@ def facts(config: ResolvedConfig) -> Checked:
         log_dir=config.paths.log_dir,
         monitor=monitor,
         mode=mode,
+        attention=config.label,
+        max_steps=None if config.trainer.max_epochs or config.trainer.fast_dev_run else config.max_steps,
         devices=config.trainer.devices,
         nodes=config.trainer.num_nodes or 1,
         uses_gpu=uses_gpu,

@@ -13,7 +13,7 @@ from attnorm import progress
 from attnorm.analysis.probes.page import write_page
 from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, write_csv
 from attnorm.config.command import read
-from attnorm.errors import ConfigError, Problem
+from attnorm.errors import Problem
 from attnorm.probes import PROBES
 from attnorm.probes.arm import NULLS, Arm
 from attnorm.probes.experiment import Plan, compare
@@ -43,8 +43,9 @@ class ProbeSettings:
 
 def run_probe(arguments: list[str], conf: Path) -> None:
     """Runs the probes, and writes the page, the table and the CSV file."""
-    settings = read(as_lists(arguments), ProbeSettings, "attnorm probe").settings
-    plan, arms = plan_of(settings)
+    settings = read_probe(arguments)
+    plan = plan_of(settings)
+    arms = [plan.arm(label) for label in plan.arms]
     folder = Path(settings.out)
     torch.set_num_threads(1)
     begin, cpu = time.monotonic(), time.process_time()
@@ -72,34 +73,41 @@ def as_lists(arguments: Sequence[str]) -> list[str]:
     return lists
 
 
-def plan_of(settings: ProbeSettings) -> tuple[Plan, list[Arm]]:
-    """The plan of a command and its arms, null arms included. Raises ConfigError with all problems."""
-    preset, problems = PRESETS[settings.preset], list[Problem]()
-    arms, cells = [], list[Cell]()
-    names = texts(settings.normalizers)
+def read_probe(arguments: Sequence[str]) -> ProbeSettings:
+    """The settings of a command. Raises ConfigError with all problems."""
+    return read(as_lists(arguments), ProbeSettings, "attnorm probe", check=lambda it: problems_of(it.settings)).settings
+
+
+def problems_of(settings: ProbeSettings) -> list[Problem]:
+    """What is wrong with the normalizers and the probes of a command."""
+    names, arms, problems = texts(settings.normalizers), list[Arm](), list[Problem]()
     for name in names:
         try:
             arms.append(Arm(name, settings.options.get(name, {})))
         except ValueError as error:
-            problems.append(Problem.about("normalizers", str(error)))
+            problems.append(Problem("normalizers", str(error)))
     if twice := {name for name in names if names.count(name) > 1}:
-        problems.append(Problem("normalizers", f"{', '.join(sorted(twice))} is named twice"))
+        problems.append(Problem("normalizers", "named twice", ", ".join(sorted(twice))))
     if names[0] in NULLS:
         problems.append(Problem("normalizers", "the first one is the baseline, which cannot be a null arm", names[0]))
     if useless := settings.options.keys() - {*names}:
         problems.append(Problem(f"options.{min(useless)}", f"has no effect; the normalizers are {', '.join(names)}"))
-    for name in texts(settings.probes or ()):
-        if name == ALL:
-            cells += [cell for known in PROBES for cell in cells_of(known)]
-            continue
-        try:
-            cells += cells_named(name)
-        except ValueError as error:
-            problems.append(Problem.about("probes", str(error)))
-    if problems:
-        raise ConfigError(problems)
-    plan = Plan(
-        cells or preset.chosen(),
+    try:
+        sites = {cell.probe().site for cell in cells_of_settings(settings)}
+    except ValueError as error:
+        return [*problems, Problem("probes", str(error))]
+    for arm in arms:
+        reasons = [reason for site in sorted(sites) if (reason := arm.unfit(site))]
+        if len(reasons) == len(sites):
+            problems.append(Problem("normalizers", f"not defined in any of these probes: {reasons[0]}", arm.label))
+    return problems
+
+
+def plan_of(settings: ProbeSettings) -> Plan:
+    """The plan of a command; the null arms are the last ones."""
+    preset, names = PRESETS[settings.preset], texts(settings.normalizers)
+    return Plan(
+        cells_of_settings(settings),
         [*names, *(null for null in NULLS if null not in names)],
         settings.rates or preset.rates,
         tuning_seeds(preset),
@@ -108,7 +116,14 @@ def plan_of(settings: ProbeSettings) -> tuple[Plan, list[Arm]]:
         settings.options,
         preset.share,
     )
-    return plan, [*arms, *(Arm(null) for null in NULLS if null not in names)]
+
+
+def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
+    """The cells of a command, each once. Raises ValueError for an unknown probe or dose."""
+    if settings.probes is None:
+        return PRESETS[settings.preset].chosen()
+    names = [it for name in texts(settings.probes) for it in (PROBES if name == ALL else [name])]
+    return list(dict.fromkeys(cell for name in names for cell in cells_named(name)))
 
 
 def cells_named(name: str) -> list[Cell]:
@@ -118,7 +133,7 @@ def cells_named(name: str) -> list[Cell]:
         return cells_of(name)
     doses = {cell.dose: cell for cell in cells_of(path)}
     if dose not in doses:
-        raise ValueError(f"probe {name!r}: {path} has no dose {dose!r}; allowed: {', '.join(doses)}")
+        raise ValueError(f"{name}: {path} has no dose {dose!r}; allowed: {', '.join(doses)}")
     return [doses[dose]]
 
 

@@ -1,20 +1,24 @@
 """The command line of `attnorm sweep`: its own keys, and the overrides of its runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from math import inf
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
 from attnorm.choices import own_folder
 from attnorm.config.arguments import as_typed, readable, register_attention, wrong_choices
-from attnorm.config.command import read
-from attnorm.errors import ConfigError, Problem
+from attnorm.config.command import Command, read
+from attnorm.errors import Problem
 from attnorm.imports import nearest
 from attnorm.parts import names_of
-from attnorm.sweeps.jobs import parse
+from attnorm.sweeps.jobs import choices, expand, parse
 from attnorm.sweeps.settings import SweepSettings
+from attnorm.sweeps.tuning import Tuning
 
+EXPECTED = "expected <key>=<value>,<value>,..."  # of tune
 OWN = tuple(field.name for field in fields(SweepSettings))
 REFUSED = {  # keys of a single run
     "resume": "a sweep resumes its runs by itself; repeat its command",
@@ -34,6 +38,7 @@ class SweepCommand:
     overrides: all other overrides.
     options:   `--config-dir` and its values, which every run gets.
     folders:   the configuration folder, and those of `--config-dir`.
+    tuning:    what is tuned, if anything is; its key is then one of the overrides, with all its values.
     """
 
     arguments: list[str]
@@ -41,11 +46,18 @@ class SweepCommand:
     overrides: list[Override]
     options: tuple[str, ...]
     folders: list[Path]
+    tuning: Tuning | None = None
 
     @property
     def space(self) -> list[Override]:
         """The overrides that differ between the runs."""
-        return [override for override in self.overrides if override.is_sweep_override()]
+        differing = ["seed"] if self.tuning else []  # between those that tune and those that compare
+        return [it for it in self.overrides if it.is_sweep_override() or plain_key(it) in differing]
+
+    def arms(self) -> list[tuple[str, ...]]:
+        """The overrides of each arm: without the seed, and without what is tuned."""
+        varied = ["seed", *([self.tuning.key] if self.tuning else [])]
+        return expand(override for override in self.overrides if plain_key(override) not in varied)
 
     def texts(self) -> list[str]:
         """All overrides as they were typed."""
@@ -64,20 +76,91 @@ def read_sweep(conf: Path, arguments: Sequence[str]) -> SweepCommand:
         elif "." not in key and (suggestion := nearest(key, OWN, cutoff=0.7)) and not is_of_runs(key, folders):
             problems.append(Problem.about(key, f"{argument}: attnorm sweep has no such key.{suggestion}"))
     problems += wrong_choices(readable(theirs, is_sweep=True))
-    command = read(own, SweepSettings, "attnorm sweep", known=problems)
-    settings, overrides = command.settings, parse_overrides(folders, theirs)
-    problems += settings.problems(command.typed)
+    overrides: list[Override] = []
+
+    def check(command: Command[SweepSettings]) -> Iterator[Problem]:
+        if not command.wrong & {"search", "launcher"}:
+            yield from command.settings.problems(command.typed)
+        if not problems:  # otherwise, Hydra may not be able to read them
+            overrides.extend(parse_overrides(folders, theirs))
+            yield from problems_of(command.settings, overrides)
+
+    settings = read(own, SweepSettings, "attnorm sweep", known=problems, check=check).settings
+    tuning, tuned, _ = read_tuning(settings, overrides)
+    return SweepCommand(list(arguments), settings, [*overrides, *tuned], options, folders, tuning)
+
+
+def problems_of(settings: SweepSettings, overrides: Sequence[Override]) -> Iterator[Problem]:
+    """What is wrong with the overrides of the runs for a sweep with these settings."""
+    if settings.is_search:
+        if not any(override.is_sweep_override() for override in overrides):
+            yield Problem("search", "needs at least one key with several values", settings.search)
+        return
     for override in overrides:
-        if override.is_interval_sweep() and not settings.is_search:
+        if override.is_interval_sweep():
             message = "an interval is for search=random and search=optuna; search=grid needs single values"
-            problems.append(
-                Problem.about(override.key_or_group, f"{as_typed([override.input_line or ''])[0]}: {message}")
-            )
-    if settings.is_search and not any(override.is_sweep_override() for override in overrides):
-        problems.append(Problem("search", "needs at least one key with several values", settings.search))
-    if problems:
-        raise ConfigError(problems)
-    return SweepCommand(list(arguments), settings, overrides, options, folders)
+            typed = as_typed([override.input_line or ""])[0]
+            yield Problem.about(override.key_or_group, f"{typed}: {message}")
+    yield from read_tuning(settings, overrides)[2]
+    if settings.cost != "updates":
+        if any(plain_key(it) == "trainer.max_steps" and it.is_sweep_override() for it in overrides):
+            message = "sets trainer.max_steps for each arm, so it cannot have several values"
+            yield Problem("cost", message, settings.cost)
+        if not any(it.is_sweep_override() and plain_key(it) != "seed" for it in overrides):
+            yield Problem("cost", "has no effect with a single arm; give a key several values", settings.cost)
+
+
+def plain_key(override: Override) -> str:
+    """The key of an override as it is typed."""
+    return override.get_key_element().lstrip("+")
+
+
+def read_tuning(
+    settings: SweepSettings, overrides: Sequence[Override]
+) -> tuple[Tuning | None, list[Override], list[Problem]]:
+    """What `tune` and `tune_seeds` ask for, the override with all values, and what is wrong with them.
+
+    overrides: those of the runs, among them the seeds that compare.
+    """
+    if settings.is_search or (settings.tune is None and settings.tune_seeds is None):
+        return None, [], []
+    problems = []
+    compared = [it for it in overrides if plain_key(it) == "seed" and not it.is_interval_sweep()]
+    seeds = [choice.partition("=")[2] for it in compared for choice in choices(it)]
+    if settings.tune is None:
+        message = "has no effect without tune=<key>=<values>, as in tune=optimizer.lr=1e-3,2e-3,4e-3"
+        return None, [], [Problem("tune_seeds", message, settings.tune_seeds)]
+    if not seeds:
+        problems.append(Problem("seed", "must be given with tune: the seeds that compare the arms, as in seed=110,111"))
+    tune_seeds = []
+    if settings.tune_seeds is None:
+        problems.append(Problem("tune_seeds", "must be given with tune, as in tune_seeds=100,101"))
+    else:
+        [typed] = parse(readable([f"seed={settings.tune_seeds}"], is_sweep=True))
+        tune_seeds = [it.partition("=")[2] for it in ([] if typed.is_interval_sweep() else choices(typed))]
+        if not tune_seeds or not all(it.isdigit() and int(it) < 2**32 for it in tune_seeds):
+            message = "allowed: whole numbers from 0 to 4294967295, as in tune_seeds=100,101 or range(100,103)"
+            problems.append(Problem("tune_seeds", message, settings.tune_seeds))
+        elif both := [it for it in dict.fromkeys(tune_seeds) if it in seeds]:
+            message = f"must differ from the seeds that compare; seed has {', '.join(both)} as well"
+            problems.append(Problem("tune_seeds", message, settings.tune_seeds))
+    found = parse(readable([settings.tune], is_sweep=True)) if "=" in settings.tune else []
+    numbers: dict[float, str] = {}
+    if not found or not found[0].is_sweep_override() or found[0].is_interval_sweep():
+        problems.append(Problem("tune", f"{EXPECTED}, as in tune=optimizer.lr=1e-3,2e-3,4e-3", settings.tune))
+        return None, [], problems
+    for text in (choice.partition("=")[2] for choice in choices(found[0])):
+        with suppress(ValueError):
+            numbers[float(text)] = text
+    if len(numbers) < 2 or len(numbers) < len(choices(found[0])) or not all(0 < it < inf for it in numbers):
+        problems.append(Problem("tune", f"{EXPECTED}; the values are different numbers above 0", settings.tune))
+    key = plain_key(found[0])
+    if key == "seed":
+        problems.append(Problem("tune", "seeds are not tuned; give them as seed=... and tune_seeds=...", settings.tune))
+    elif key in map(plain_key, overrides):
+        problems.append(Problem(key, f"is set by tune={settings.tune}; leave it out"))
+    values = tuple(numbers[it] for it in sorted(numbers))
+    return Tuning(key, values, tuple(dict.fromkeys(tune_seeds)), tuple(dict.fromkeys(seeds))), found, problems
 
 
 def is_of_runs(key: str, folders: Sequence[Path]) -> bool:

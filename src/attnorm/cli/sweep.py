@@ -4,28 +4,43 @@ import hashlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attnorm.cli.check_jobs import Checked, Checker
 from attnorm.cli.errors import exit_code
+from attnorm.cli.measure_cost import measure
 from attnorm.cli.read_sweep import SweepCommand, read_sweep
 from attnorm.cli.report import write_report_of_sweep
+from attnorm.cli.sweep_jobs import (
+    Overrides,
+    arm_of,
+    count_devices,
+    dimensions,
+    grid_jobs,
+    job_of,
+    problems_of,
+    sample_jobs,
+    tuned,
+    with_updates,
+    with_values,
+)
 from attnorm.errors import ConfigError, Problem
 from attnorm.progress import console
 from attnorm.run.opened_folder import opened
 from attnorm.run.state import FolderLock
-from attnorm.sweeps.jobs import Job, expand, label_of, name_of, sweep_name
+from attnorm.sweeps.cost import ArmCost, record_of
+from attnorm.sweeps.jobs import Job, label_of, name_of, sweep_name
 from attnorm.sweeps.launchers.base import Launcher
 from attnorm.sweeps.process import TRAIN
 from attnorm.sweeps.record import SweepRecord
 from attnorm.sweeps.scheduler import Grid, Plan, Scheduler
 from attnorm.sweeps.state import SWEEP_LOCK, JobState, Journal
-from attnorm.sweeps.table import View, print_results
-
-NAMED_JOBS = 3  # jobs that the message on a problem names
+from attnorm.sweeps.table import View, print_costs, print_results, print_tuning
+from attnorm.sweeps.tuning import Choice, Tuned, TunedArm, put_back
 
 
 def run_sweep(conf: Path, arguments: Sequence[str]) -> int:
@@ -56,18 +71,31 @@ def sweep(command: SweepCommand) -> int:
         stack.callback(lock.release)
         journal = Journal(folder)
         journal.add("open", command=command.arguments)
+        costs = arm_costs(command, folder, journal, checker, samples, facts)
         if command.settings.is_search:
             plan: Plan = search_plan(command, folder, journal, checker, facts)
             keys = ", ".join(override.key_or_group for override in command.space)
             console.print(f"checked the values of {keys} in {seconds:.0f} s", markup=False)
+        elif command.tuning is not None:
+            console.print(f"checked {len(samples)} jobs in {seconds:.0f} s")
+            plan = tuning_plan(command, folder, journal, checker, costs, samples, facts)
         else:
-            checker.close()
-            jobs = grid_jobs(command, folder, journal, samples, facts)
+            if costs:
+                samples = [with_updates(job, updates_of(command, costs, job)) for job in samples]
+                facts = checker.check(samples)
+            jobs = list({job.key: job for job in grid_jobs(command, folder, journal, samples, facts)}.values())
             same = f"; {len(samples) - len(jobs)} of them equal another one" if len(jobs) < len(samples) else ""
             console.print(f"checked {len(samples)} jobs in {seconds:.0f} s{same}")
             plan = Grid(jobs)
+        checker.close()
         launcher = make_launcher(command, folder, facts)
-        record = SweepRecord(folder, shlex.join(["attnorm", "sweep", *command.arguments]), plan, journal, facts[0].mode)
+
+        def about() -> dict[str, Any]:
+            tuning = {"tuning": plan.record()} if isinstance(plan, Tuned) else {}
+            return {**tuning, **({"cost": record_of(command.settings.cost, list(costs.values()))} if costs else {})}
+
+        typed = shlex.join(["attnorm", "sweep", *command.arguments])
+        record = SweepRecord(folder, typed, plan, journal, facts[0].mode, about)
         record.write(record.results())
         try:
             with View(plan, journal) as view:
@@ -90,77 +118,15 @@ def both(first: Callable[..., None], second: Callable[..., None]) -> Callable[..
     return call
 
 
-def sample_jobs(command: SweepCommand) -> list[tuple[str, ...]]:
-    """The jobs that are checked before the first one starts: all of a grid. Of a search, one for each choice and for
-    both ends of each interval, with the first value of the other keys."""
-    if not command.settings.is_search:
-        return expand(command.overrides)
-    space = dimensions(command)
-    first = {it.key: it.extremes()[0] for it in space}
-    varied = [first] + [{**first, it.key: value} for it in space for value in it.extremes()[1:]]
-    return [with_values(command, values) for values in varied]
-
-
-def dimensions(command: SweepCommand) -> list:
-    """The keys that a search varies. Raises ConfigError if Optuna is missing."""
-    try:
-        from attnorm.sweeps.search import Dimension
-    except ImportError as error:
-        if error.name != "optuna":
-            raise
-        message = "needs the package optuna; install it with: pip install attnorm[optuna]"
-        raise ConfigError([Problem("search", message, command.settings.search)]) from error
-    return [Dimension(override) for override in command.space]
-
-
-def with_values(command: SweepCommand, values: dict[str, str]) -> tuple[str, ...]:
-    """The overrides of a job, given those of the searched keys."""
-    keys = [override.get_key_element() for override in command.overrides]
-    return tuple(values.get(key, it.input_line or "") for key, it in zip(keys, command.overrides, strict=True))
-
-
-def problems_of(command: SweepCommand, jobs: Sequence[tuple[str, ...]], facts: Sequence[Checked]) -> list[Problem]:
-    """The problems of all jobs: each once, with the jobs that have it."""
-    found: dict[tuple[str, str], list[str]] = {}
-    local = command.settings.launcher == "local"
-    for job, checked in zip(jobs, facts, strict=True):
-        there = checked.problems if checked.problems else device_problems(checked, local)
-        for key, text in there:
-            found.setdefault((key, text), []).append(label_of(job, command.space))
-    problems = []
-    for (key, text), labels in found.items():
-        more = f" and {len(labels) - NAMED_JOBS} more" if len(labels) > NAMED_JOBS else ""
-        where = "" if len(labels) == len(jobs) else f" (in {'; '.join(labels[:NAMED_JOBS])}{more})"
-        problems.append(Problem.about(key, f"{text}{where}"))
-    return problems
-
-
-def device_problems(checked: Checked, local: bool) -> list[tuple[str, str]]:
-    """What keeps a sweep from giving a job the devices that it asks for."""
-    key, devices, there = "trainer.devices", checked.devices, len(checked.gpus)
-    if checked.nodes != 1:
-        return [("trainer.num_nodes", f"trainer.num_nodes={checked.nodes}: each job of a sweep runs on one machine")]
-    if isinstance(devices, list) or (isinstance(devices, str) and "," in devices):
-        return [(key, f"{key}={devices}: a sweep chooses the devices; give their number")]
-    if local and checked.uses_gpu and count_devices(checked) > there:
-        return [(key, f"{key}={devices}: this machine has {there} GPUs")]
-    return []
-
-
-def count_devices(checked: Checked) -> int:
-    """The number of processes of a job."""
-    if checked.devices in (-1, "-1"):
-        return max(1, len(checked.gpus))
-    return 1 if checked.devices in (None, "auto") else int(checked.devices)
-
-
 def sweep_folder(command: SweepCommand, facts: Sequence[Checked]) -> Path:
     """`dir`, or a folder whose name follows from the overrides."""
     settings = command.settings
     if settings.dir is not None:
         return Path(settings.dir)
-    of_search = [f"search={settings.search}", f"search_seed={settings.search_seed}"] if settings.is_search else []
-    name = sweep_name((checked.task for checked in facts), [*command.texts(), *of_search])
+    own = [f"search={settings.search}", f"search_seed={settings.search_seed}"] if settings.is_search else []
+    own += [f"tune_seeds={settings.tune_seeds}"] if command.tuning else []
+    own += [f"cost={settings.cost}"] if settings.cost != "updates" else []
+    name = sweep_name((checked.task for checked in facts), [*command.texts(), *own])
     return Path(facts[0].log_dir) / "sweeps" / name
 
 
@@ -173,35 +139,9 @@ def take_over(folder: Path, lock: FolderLock) -> None:
     with View(plan, journal) as view:
         while not lock.acquire(patience=0.2):
             journal.reload()
-            plan.jobs = [
-                Job(it["name"], it["key"], it["label"], tuple(it["overrides"]), folder / it["name"])
-                for it in journal.added()
-            ]
+            plan.jobs = journal.jobs()
             plan.total = len(plan.jobs)
             view.show()
-
-
-def grid_jobs(
-    command: SweepCommand, folder: Path, journal: Journal, combinations: Sequence[tuple[str, ...]], facts: list[Checked]
-) -> list[Job]:
-    """The jobs of a grid, each once. Jobs that the folder has already keep their names."""
-    names, jobs = journal.names(), {}
-    for overrides, checked in zip(combinations, facts, strict=True):
-        label, key = label_of(overrides, command.space), checked.key
-        if key not in jobs:
-            name = names.get(key) or name_of(label, key)
-            jobs[key] = job_of(command, folder, name, key, label, overrides, checked)
-            if key not in names:
-                journal.add("job", name, key=key, label=label, overrides=overrides)
-    return list(jobs.values())
-
-
-def job_of(
-    command: SweepCommand, folder: Path, name: str, key: str, label: str, overrides: Sequence[str], checked: Checked
-) -> Job:
-    """A job of the sweep in `folder`."""
-    arguments = (*command.options, *overrides)
-    return Job(name, key, label, arguments, folder / name, count_devices(checked), checked.uses_gpu)
 
 
 def search_plan(
@@ -211,22 +151,20 @@ def search_plan(
     from attnorm.sweeps.search import Search
 
     settings, [first, *_] = command.settings, facts
-    if first.monitor is None or first.mode is None:
-        message = "a search needs to know the metric: annotate the return type of its method `module`"
-        raise ConfigError([Problem("task._target_", message)])
+    monitor, mode = metric_of(first)
 
     def make_job(number: int, values: Sequence[str]) -> Job:
         overrides = with_values(command, {value.partition("=")[0]: value for value in values})
-        label = label_of(overrides, command.space)
         if number in journal.trials:
             known = journal.trials[number]
-            return job_of(command, folder, known["name"], known["key"], label, overrides, first)
+            return job_of(command, folder, known["name"], known["key"], overrides, first)
         [checked] = checker.check([overrides])
         # a combination that is wrong although each of its values is not: the run says why
         key = checked.key or hashlib.sha256(" ".join(overrides).encode()).hexdigest()
+        label = label_of(overrides, command.space)
         name = f"trial-{number:04}_{name_of(label, key)}"
         journal.add("job", name, key=key, label=label, overrides=overrides, trial=number)
-        return job_of(command, folder, name, key, label, overrides, first)
+        return job_of(command, folder, name, key, overrides, first)
 
     return Search(
         folder,
@@ -237,10 +175,80 @@ def search_plan(
         algorithm=settings.search,
         seed=settings.search_seed,
         pruner=settings.pruner,
-        monitor=first.monitor,
-        mode=first.mode,
+        monitor=monitor,
+        mode=mode,
         parallel=(settings.jobs or 1) > 1,
     )
+
+
+def metric_of(checked: Checked) -> tuple[str, str]:
+    """The metric that selects the best model of a job, and whether "min" or "max" of it is best."""
+    if checked.monitor is None or checked.mode is None:
+        message = "a search, or tuning, needs to know the metric: annotate the return type of its method `module`"
+        raise ConfigError([Problem("task._target_", message)])
+    return checked.monitor, checked.mode
+
+
+def arm_costs(
+    command: SweepCommand,
+    folder: Path,
+    journal: Journal,
+    checker: Checker,
+    samples: Sequence[Overrides],
+    facts: Sequence[Checked],
+) -> dict[Overrides, ArmCost]:
+    """What the updates of each arm cost, and how many of them the budget pays for; {} with cost=updates."""
+    if command.settings.cost == "updates":
+        return {}
+    arms = {arm_of(command, job): checked for job, checked in zip(samples, facts, strict=True)}
+    one = replace(command, settings=replace(command.settings, jobs=1))
+    launcher = make_launcher(one, folder, facts)
+    try:
+        costs = measure(command, folder, journal, checker, arms, launcher)
+    finally:
+        launcher.close()
+    print_costs(list(costs.values()))
+    return costs
+
+
+def updates_of(command: SweepCommand, costs: Mapping[Overrides, ArmCost], job: Overrides) -> int | None:
+    """The number of updates of a job if the budget sets it."""
+    return costs[arm_of(command, job)].updates if costs else None
+
+
+def tuning_plan(
+    command: SweepCommand,
+    folder: Path,
+    journal: Journal,
+    checker: Checker,
+    costs: Mapping[Overrides, ArmCost],
+    samples: Sequence[Overrides],
+    facts: Sequence[Checked],
+) -> Plan:
+    """The runs that tune, and those that compare."""
+    tuning = command.tuning
+    assert tuning is not None
+    by_arm: dict[Overrides, Checked] = {}
+    for job, checked in zip(samples, facts, strict=True):
+        by_arm.setdefault(arm_of(command, job), checked)
+    by_key = {checked.key: (arm, checked) for arm, checked in by_arm.items()}  # arms with equal settings are one
+    arms = [arm for arm, _ in by_key.values()]
+
+    def make_jobs(purpose: str, choices: Sequence[Choice]) -> list[Job]:
+        typed = [tuned(arms[arm], tuning.key, value, seed) for arm, value, seed in choices]
+        typed = [with_updates(job, updates_of(command, costs, job)) for job in typed]
+        found = checker.check(typed)
+        checker.close()
+        if problems := problems_of(command, typed, found):
+            raise ConfigError(problems)
+        jobs = grid_jobs(command, folder, journal, typed, found, purpose)
+        if purpose == "compare":
+            for job in jobs:
+                put_back(job)
+        return jobs
+
+    labelled = [TunedArm(label_of(arm, command.space), *metric_of(checked)) for arm, checked in by_key.values()]
+    return Tuned(tuning, labelled, journal, make_jobs)
 
 
 def make_launcher(command: SweepCommand, folder: Path, facts: Sequence[Checked]) -> Launcher:
@@ -269,6 +277,8 @@ def close(folder: Path, record: SweepRecord, stopped_by: int) -> int:
     code = 128 + stopped_by if stopped_by else int(left > 0)
     record.write(results, code)
     print_results(results)
+    if isinstance(record.plan, Tuned):
+        print_tuning(record.plan.record())
     if left:
         saved = "saved; " if any(result.state is JobState.INTERRUPTED for result in results) else ""
         sentence = f"{left} of {record.plan.total} jobs are unfinished"

@@ -83,7 +83,8 @@ Report = Callable[[Job, Result | Exception | None], None]
 def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda job, result: None) -> list[Found]:
     """Runs all jobs whose results the folder does not have, and returns the results of each cell.
 
-    workers: the number of processes; 1 means this one. report: called with each job that ends.
+    workers: the number of processes; 1 means this one, and 0 that only the results of the folder are read.
+    report: called with each job that ends.
     """
     found = [Found(cell) for cell in plan.cells]
     grids = {cell: [list(plan.rates)] for cell in plan.cells}
@@ -152,7 +153,7 @@ def results_of(
             yield found, job, known
         else:
             missing.append((found, job))
-    if not missing:
+    if not missing or workers == 0:
         return
     if workers == 1:
         for found, job in missing:

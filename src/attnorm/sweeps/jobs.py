@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from attnorm.config.arguments import as_typed
+from attnorm.run.config_file import COST, TUNE
 
 LONGEST = 80  # characters of the readable part of a folder's name
 DIGITS = 8  # of a key in the name of a folder
@@ -28,6 +29,8 @@ class Job:
     folder:    the run folder.
     devices:   number of processes of the run (`trainer.devices`).
     uses_gpu:  whether each of these processes needs a GPU.
+    purpose:   "tune", "compare" or "cost" (its updates are measured); "" in a sweep that does not tune.
+    arm:       the part of the label that all jobs of its arm share.
     """
 
     name: str
@@ -37,11 +40,18 @@ class Job:
     folder: Path
     devices: int = 1
     uses_gpu: bool = False
+    purpose: str = ""
+    arm: str = ""
 
     @property
     def gpus(self) -> int:
         """The number of GPUs that the run needs."""
         return self.devices if self.uses_gpu else 0
+
+
+def job_folder(sweep: Path, name: str, purpose: str) -> Path:
+    """The run folder of a job. Runs that tune or measure have a folder of their own, see `analysis.arms`."""
+    return sweep / purpose / name if purpose in (TUNE, COST) else sweep / name
 
 
 def parse(arguments: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
@@ -63,6 +73,11 @@ def choices(override: Override) -> list[str]:
 def expand(overrides: Iterable[Override]) -> list[tuple[str, ...]]:
     """Every combination of the values, in the order of Hydra: the values of the last override change fastest."""
     return list(itertools.product(*map(choices, overrides)))
+
+
+def key_of(override: str) -> str:
+    """The key of an override: "seed" of "++seed=1"."""
+    return override.partition("=")[0].lstrip("+")
 
 
 def label_of(overrides: Iterable[str], swept: Iterable[Override]) -> str:

@@ -1,6 +1,7 @@
 """sweep.json: the command of a sweep, and what has become of each of its jobs."""
 
 import time
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import Result, ranked, result_of
 from attnorm.sweeps.scheduler import Plan
-from attnorm.sweeps.state import DONE_STATES, Journal
+from attnorm.sweeps.state import Journal
 from attnorm.training.environment import write_json
 
 SECONDS = 1.0  # between two writes
@@ -17,12 +18,21 @@ SECONDS = 1.0  # between two writes
 class SweepRecord:
     """Keeps sweep.json up to date while a sweep runs. Its `exit_code` is null until the sweep has ended.
 
-    command: as it has to be repeated. mode: "min" or "max" of the metric is best; None: not known.
+    command: as it has to be repeated. mode: "min" or "max" of the metric is best; None: not known. about: gives further
+    entries of the file.
     """
 
-    def __init__(self, folder: Path, command: str, plan: Plan, journal: Journal, mode: str | None):
+    def __init__(
+        self,
+        folder: Path,
+        command: str,
+        plan: Plan,
+        journal: Journal,
+        mode: str | None,
+        about: Callable[[], Mapping[str, Any]] = dict,
+    ):
         self.path, self.command, self.mode = folder / "sweep.json", command, mode
-        self.plan, self.journal = plan, journal
+        self.plan, self.journal, self.about = plan, journal, about
         self.is_due = False
         self.written_at = 0.0
 
@@ -41,7 +51,8 @@ class SweepRecord:
 
     def unfinished(self, results: list[Result]) -> int:
         """The number of jobs that are left to do."""
-        return self.plan.total - self.plan.repeated - sum(result.state in DONE_STATES for result in results)
+        done = sum(self.plan.is_done(result.job, result.state) for result in results)
+        return self.plan.total - self.plan.repeated - done
 
     def write(self, results: list[Result], code: int | None = None) -> None:
         """Writes the file. code: the exit code of the sweep; None while it runs."""
@@ -50,6 +61,7 @@ class SweepRecord:
             "written": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
             "unfinished": self.unfinished(results),
             "exit_code": code,
+            **self.about(),
             "jobs": [result.record() for result in results],
         }
         write_json(self.path, content)

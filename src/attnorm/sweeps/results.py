@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attnorm.config.arguments import as_typed
+from attnorm.run.config_file import TUNE
 from attnorm.run.state import PROGRESS, SUMMARY, read_json
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import CONSOLE, JobState, Journal, state_of_job
@@ -45,7 +46,8 @@ class Result:
         """The result as an entry of sweep.json."""
         job = self.job
         values = {name: value for name, value in asdict(self).items() if name != "job"}
-        known = {"name": job.name, "key": job.key, "overrides": as_typed(job.overrides), "folder": str(job.folder)}
+        known: dict[str, Any] = {"name": job.name, "key": job.key, "arm": job.arm, "purpose": job.purpose}
+        known |= {"overrides": as_typed(job.overrides), "folder": str(job.folder)}
         return {**known, **values, "state": str(self.state), "seconds": round(self.seconds, 1)}
 
 
@@ -94,11 +96,19 @@ def last_line(path: Path) -> str | None:
 
 
 def ranked(results: Iterable[Result], mode: str | None) -> list[Result]:
-    """Results by state; among equal states the best value first. mode: "min" or "max" of the metric is best."""
+    """Results by state; among equal states the best value first. Runs that tune come after those that compare.
+
+    mode: "min" or "max" of the metric is best.
+    """
 
     def place(result: Result) -> tuple:
         value = result.best_value
         sign = -1 if mode == "max" else 1
-        return (ORDER.index(result.state), value is None, 0.0 if value is None or mode is None else sign * value)
+        return (
+            result.job.purpose == TUNE,
+            ORDER.index(result.state),
+            value is None,
+            0.0 if value is None or mode is None else sign * value,
+        )
 
     return sorted(results, key=place)

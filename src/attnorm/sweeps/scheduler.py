@@ -28,8 +28,10 @@ class Plan(Protocol):
     """
 
     jobs: list[Job]
-    total: int
     repeated: int
+
+    @property
+    def total(self) -> int: ...
 
     def next(self) -> Job | None:
         """A job that was not given out before; None if there is no such job at the moment."""
@@ -39,6 +41,9 @@ class Plan(Protocol):
 
     def ended(self, job: Job, state: JobState) -> None:
         """A job has come to its end and will not be started again."""
+
+    def is_done(self, job: Job, state: JobState) -> bool:
+        """Whether a job in this state need not run again, also when the command of the sweep is repeated."""
 
 
 class Grid:
@@ -56,6 +61,9 @@ class Grid:
 
     def ended(self, job: Job, state: JobState) -> None:
         pass
+
+    def is_done(self, job: Job, state: JobState) -> bool:
+        return state in DONE_STATES
 
 
 class Scheduler:
@@ -127,7 +135,7 @@ class Scheduler:
     def place(self, job: Job) -> bool:
         """Starts a job, or finds that it is running or need not run. False if there is no room for it."""
         state = state_of_job(job, self.journal)
-        if state in DONE_STATES or self.has_failed(job):
+        if self.plan.is_done(job, state) or self.has_failed(job):
             self.said(job, f"{state} before")
             self.plan.ended(job, state)
             return True

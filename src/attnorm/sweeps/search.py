@@ -26,7 +26,7 @@ from attnorm.errors import ConfigError, Problem
 from attnorm.run.scalars import read_csv
 from attnorm.run.state import SUMMARY, read_json
 from attnorm.sweeps.jobs import Job, choices
-from attnorm.sweeps.state import JobState
+from attnorm.sweeps.state import DONE_STATES, JobState
 
 STUDY = "study.jsonl"
 PRUNERS: dict[str, Callable[[], BasePruner]] = {
@@ -255,6 +255,9 @@ class Search:
             self.study.tell(number, state=TrialState.PRUNED)
         else:
             self.study.tell(number, state=TrialState.FAIL)
+
+    def is_done(self, job: Job, state: JobState) -> bool:
+        return state in DONE_STATES
 
 
 def validations(folder: Path, monitor: str) -> list[tuple[int, float]]:

@@ -8,6 +8,7 @@ from attnorm.errors import Problem
 from attnorm.schema import Count, Text, WholeNumber
 
 SEARCH_KEYS = ("trials", "search_seed", "pruner")
+GRID_KEYS = ("tune", "tune_seeds", "cost")
 LAUNCHER_KEYS = ("submitit", "ray")
 
 
@@ -23,6 +24,9 @@ class SweepSettings:
     trials:      number of runs of a search.
     search_seed: seed of a search.
     pruner:      when to stop unpromising runs of a search.
+    tune:        a key and the values that every arm tries before it is compared at its best one.
+    tune_seeds:  the seeds of these runs.
+    cost:        what all arms spend: as many updates, as much time, or as many floating-point operations.
     submitit:    parameters of submitit's AutoExecutor.
     ray:         arguments of `ray.init`.
     """
@@ -35,6 +39,9 @@ class SweepSettings:
     trials: Count | None = None
     search_seed: WholeNumber = 0
     pruner: Literal["none", "median", "halving", "hyperband"] = "median"
+    tune: Text | None = None
+    tune_seeds: Text | None = None
+    cost: Literal["updates", "time", "flops"] = "updates"
     submitit: dict[str, Any] = field(default_factory=dict)
     ray: dict[str, Any] = field(default_factory=dict)
 
@@ -49,7 +56,10 @@ class SweepSettings:
         if not self.is_search:
             message = "has no effect with search=grid; it is for search=random and search=optuna"
             problems += [Problem(key, message, getattr(self, key)) for key in SEARCH_KEYS if key in typed]
-        elif self.trials is None:
+        else:
+            message = f"has no effect with search={self.search}; it is for search=grid"
+            problems += [Problem(key, message, getattr(self, key)) for key in GRID_KEYS if key in typed]
+        if self.is_search and self.trials is None:
             problems.append(Problem("trials", f"must be given with search={self.search}, as in trials=20"))
         for name in LAUNCHER_KEYS:
             if name in typed and self.launcher != name:

@@ -16,7 +16,7 @@ from typing import Any
 
 from attnorm.run.config_file import EVENTS as EVENTS
 from attnorm.run.state import FolderLock, RunState, is_running, state_of
-from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.jobs import Job, job_folder
 
 SWEEP_LOCK, JOB_LOCK, CONSOLE = "sweep.lock", "job.lock", "console.log"
 
@@ -42,7 +42,9 @@ class Journal:
     | event | meaning | further values |
     |---|---|---|
     | open | a process took over the sweep | pid, host, command |
-    | job | a job was added | key, label, overrides, and trial in a search |
+    | job | a job was added | key, label, overrides, trial in a search, and purpose if it has one |
+    | aside | it is no longer part of the sweep, because other values or seeds are tuned, or another one is best | |
+    | tuned | the best values were chosen | worst (names of failed jobs that count as the worst) |
     | start | a process of the job is about to be started | attempt |
     | place | it was started | what the launcher needs to find it again |
     | end | the process was seen to have ended | code, state, why, failure |
@@ -59,6 +61,7 @@ class Journal:
         self.by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.trials: dict[int, dict[str, Any]] = {}  # events "job" by the number of the trial
         self.failed: Counter[str] = Counter()  # since the last "close"
+        self.worst: set[str] = set()  # failed jobs that count as the worst of their tuning
         if self.path.exists():
             for line in self.path.read_bytes().splitlines():
                 with suppress(ValueError, RecursionError):
@@ -83,6 +86,8 @@ class Journal:
         self.by_name[content.get("name", "")].append(content)
         if content["event"] == "job" and "trial" in content:
             self.trials[content["trial"]] = content
+        elif content["event"] == "tuned":
+            self.worst = {name for name in content["worst"] if isinstance(name, str)}
         elif content["event"] == "close":
             self.failed.clear()
         elif content["event"] == "end" and content.get("failure"):
@@ -99,6 +104,20 @@ class Journal:
     def added(self) -> list[dict[str, Any]]:
         """The events "job"."""
         return [event for events in self.by_name.values() for event in events if event["event"] == "job"]
+
+    def jobs(self) -> list[Job]:
+        """The jobs that have been added and not set aside."""
+        return [self.job(self.of(name, "job")[-1]) for name in self.by_name if self.has(name)]
+
+    def has(self, name: str) -> bool:
+        """Whether a job has been added and not set aside."""
+        return [event["event"] for event in self.of(name, "job", "aside")[-1:]] == ["job"]
+
+    def job(self, event: dict[str, Any]) -> Job:
+        """The job of an event "job"."""
+        name, purpose = event["name"], event.get("purpose", "")
+        folder = job_folder(self.path.parent, name, purpose)
+        return Job(name, event["key"], event["label"], tuple(event["overrides"]), folder, purpose=purpose)
 
     def attempts(self, name: str) -> int:
         """How many times a process was started for the job."""
@@ -141,6 +160,8 @@ def is_event(content: Any) -> bool:
         and name not in (".", "..")
         and Path(name).name == name
         and (content["event"] != "job" or isinstance(content.get("overrides"), list))
+        and content.get("purpose", "") in ("", "tune", "compare", "cost")
+        and (content["event"] != "tuned" or isinstance(content.get("worst"), list))
     )
 
 

@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from rich.live import Live
 from rich.markup import escape
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from attnorm.progress import console
 from attnorm.run.state import PROGRESS, read_json
+from attnorm.sweeps.cost import ArmCost
 from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import Result
 from attnorm.sweeps.scheduler import Plan
@@ -121,6 +123,9 @@ def print_results(results: Sequence[Result]) -> None:
     primary = list(dict.fromkeys(result.metric for result in results if result.metric and result.score is not None))
     table = Table(title_justify="left")
     table.add_column("job", overflow="fold")
+    tunes = any(result.job.purpose for result in results)
+    if tunes:
+        table.add_column("purpose")
     table.add_column("state")
     table.add_column(f"best {metrics[0]}" if len(metrics) == 1 else "best value", justify="right")
     if primary:
@@ -139,11 +144,45 @@ def print_results(results: Sequence[Result]) -> None:
         steps = "" if result.steps is None else f"{result.steps:,}"
         state = f"[{COLOURS.get(result.state, 'dim')}]{result.state}[/]"
         score = scored(result.metric, result.score)
-        table.add_row(escape(result.job.label), state, value, *score, steps, duration(result.seconds))
+        purpose = [result.job.purpose] if tunes else []
+        table.add_row(escape(result.job.label), *purpose, state, value, *score, steps, duration(result.seconds))
     simple = {(name, result.metric): value for result in results for name, value in result.simple.items()}
     for (name, metric), number in simple.items():
-        table.add_row(f"[dim]simple baseline {escape(name)}[/]", "", "", *scored(metric, number), "", "")
+        empty = [""] * (3 if tunes else 2)
+        table.add_row(f"[dim]simple baseline {escape(name)}[/]", *empty, *scored(metric, number), "", "")
     console.print(table)
     for result in results:
         if result.why:
             console.print(f"{result.job.label}: {result.state}: {result.why}", markup=False)
+
+
+def print_tuning(tuning: Mapping[str, Any]) -> None:
+    """The mean of the metric by value, with the best value of each arm marked. tuning: as in sweep.json."""
+    seeds = ", ".join(tuning["seeds"])
+    table = Table(title=f"tuning {tuning['key']} with seed {seeds}; * is the best value", title_justify="left")
+    table.add_column("arm", overflow="fold")
+    table.add_column("metric")
+    for value in tuning["values"]:
+        table.add_column(value, justify="right")
+    for arm in tuning["arms"]:
+        cells = [
+            f"{'failed' if mean is None else f'{mean:.4g}'}{' *' if value == arm['best'] else ''}"
+            for value, mean in arm["means"].items()
+        ]
+        table.add_row(escape(arm["arm"]), f"{arm['monitor']} ({arm['mode']})", *cells)
+    console.print(table)
+    for note in tuning["notes"]:
+        console.print(note, markup=False)
+
+
+def print_costs(costs: Sequence[ArmCost]) -> None:
+    """The cost of an update of each arm, and how many updates the budget pays for."""
+    table = Table(title="the same cost for each arm", title_justify="left")
+    table.add_column("arm", overflow="fold")
+    for name in (f"{costs[0].unit} per update", "updates", costs[0].unit):
+        table.add_column(name, justify="right")
+    for cost in costs:
+        label = f"{cost.arm} (baseline)" if cost.is_baseline else cost.arm
+        total = f"{cost.updates * cost.per_update:.4g}"
+        table.add_row(escape(label), f"{cost.per_update:.4g}", f"{cost.updates:,}", total)
+    console.print(table)

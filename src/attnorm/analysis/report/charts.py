@@ -92,10 +92,13 @@ def curves(
     series: str = "arm",
     log: bool = False,
     from_zero: bool = False,
+    along: str = "update",
+    tried: Sequence[float] = (),
 ) -> Figure:
     """Lines with bands from the smallest to the largest value.
 
-    series: what a series is. log: a logarithmic axis. from_zero: whether a line marks 0, for differences.
+    series: what a series is. log: a logarithmic axis. from_zero: whether a line marks 0, for differences. along: what
+    the horizontal axis shows. tried: its only values, on a logarithmic scale; by default, all numbers.
     """
     import altair as alt
 
@@ -104,18 +107,21 @@ def curves(
     rows = [asdict(point) for point in points]
     fields = {
         "series": series,
-        "step": "update",
+        "step": along,
         "mean": "mean",
         "low": "smallest",
         "high": "largest",
         "size": "values",
     }
-    x = alt.X("step:Q", title="update", axis=alt.Axis(tickCount=5, format="~s"))
+    x = alt.X("step:Q", title=along, axis=alt.Axis(tickCount=5, format="~s"))
+    if tried:
+        ticks = alt.Axis(values=list(tried), format=".4~g")
+        x = alt.X("step:Q", title=along, axis=ticks, scale=alt.Scale(type="log", nice=False))
     y = alt.Y("mean:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5, format=axis_format(points)))
     colour, outline, dash = scales(used)
     tooltip = [
         alt.Tooltip("series:N", title=series),
-        alt.Tooltip("step:Q", title="update", format=","),
+        alt.Tooltip("step:Q", title=along, format="," if along == "update" else ".4~g"),
         *(alt.Tooltip(f"{key}:Q", title=fields[key], format=".4~g") for key in ("mean", "low", "high")),
     ]
     base = alt.Chart(alt.NamedData("rows")).encode(x=x, color=colour)
@@ -127,7 +133,8 @@ def curves(
     few = max((sum(point.series == style.label for point in points) for style in used), default=0) <= FEW
     dots = base.mark_point(filled=True, size=28 if few else 90, opacity=1 if few else 0).encode(y=y, tooltip=tooltip)
     last = "; ".join(f"{label} {value:.4g}" for label, value in {it.series: it.mean for it in points}.items())
-    description = f"Line chart of {title} against the number of updates. Last means: {last}."
+    axis = "the number of updates" if along == "update" else along
+    description = f"Line chart of {title} against {axis}. Last means: {last}."
     data: dict[str, Rows] = {"rows": rows}
     layers = [band, line, dots]
     if from_zero:

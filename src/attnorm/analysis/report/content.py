@@ -36,6 +36,7 @@ from attnorm.analysis.report.runs import (
     troubles_of,
 )
 from attnorm.analysis.report.tables import Table
+from attnorm.analysis.report.tuning import EqualCost, Tuning, costs_of, dependence, tunings_of, without_chosen
 from attnorm.analysis.scores import SplitName
 from attnorm.analysis.verdict import Verdict
 from attnorm.run.state import RunState
@@ -49,6 +50,7 @@ class TaskPage:
     """What the page says about the runs of one task.
 
     name: the name of the task. anchor: the HTML id of its part of the page. facts: names and values of its size.
+    tunings, costs: what the sweeps that trained the runs chose for each arm.
     withheld: why verdicts are withheld, as sentences for a box above everything else; [] if none is. verdicts: those
     that are not explained by this box.
     headline: the verdicts in one sentence. warnings, notes: what a reader has to know. doubts: what differs between
@@ -65,6 +67,8 @@ class TaskPage:
     verdicts: list[Verdict]
     notes: list[str]
     doubts: list[str]
+    tunings: list[Tuning]
+    costs: list[EqualCost]
     main: Table | None
     others: Table | None
     forest: charts.Figure | None
@@ -162,8 +166,9 @@ def unfinished(by_task: dict[str, list[Arm]]) -> list[str]:
 def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results, metric: str | None) -> TaskPage:
     """What the page says about one task."""
     main = results.main
-    setup = setup_of(anchor, arms, baseline)
     ordered = ordered_arms(arms, baseline, main)
+    tunings, costs = tunings_of(anchor, ordered), costs_of(anchor, ordered)
+    setup = without_chosen(setup_of(anchor, arms, baseline), [*tunings, *costs], arms)
     split: SplitName = "test" if main is not None and main.source == "test" else "validation"
     compared = [verdict.label for verdict in main.verdicts if not verdict.is_silent] if main else []
     decided = bool(compared)
@@ -174,10 +179,12 @@ def task_page(anchor: str, arms: Sequence[Arm], baseline: Arm, results: Results,
         withheld=withheld_lines(main.withheld) if main else [],
         headline=headline(main) if main else "There is nothing to compare yet.",
         setup=setup,
-        warnings=warnings_of(setup, main, metric),
+        warnings=[*warnings_of(setup, main, metric), *depending(tunings, main)],
         verdicts=[verdict for verdict in main.verdicts if not (main.withheld and verdict.is_silent)] if main else [],
         notes=[*results.left_out, *(main.notes if main else []), *left_out_of(main)],
         doubts=main.doubts if main else doubts_of(arms),
+        tunings=tunings,
+        costs=costs,
         main=main_table(f"results-{anchor}", ordered, results),
         others=other_metrics_table(f"metrics-{anchor}", results),
         forest=forest(f"forest-{anchor}", main) if main and decided else None,
@@ -216,6 +223,12 @@ def warnings_of(setup: Setup, main: Comparison | None, metric: str | None) -> li
             "these verdicts are exploratory, and their p-values are adjusted for this task only."
         )
     return warnings
+
+
+def depending(tunings: Sequence[Tuning], main: Comparison | None) -> list[str]:
+    """The verdicts that depend on the value that was tuned, as sentences."""
+    verdicts = main.verdicts if main else []
+    return [line for tuning in tunings for verdict in verdicts if (line := dependence(tuning, verdict))]
 
 
 def left_out_of(main: Comparison | None) -> list[str]:

@@ -22,12 +22,12 @@ POINTS = 100  # of a curve; if there are more, neighbours are averaged
 class Point:
     """A point of a curve.
 
-    series: the arm, or the layer. step: the number of updates. mean, low, high: the mean, the smallest and the largest
-    of the values. size: their number.
+    series: the arm, or the layer. step: the number of updates, or another number along the axis. mean, low, high: the
+    mean, the smallest and the largest of the values. size: their number.
     """
 
     series: str
-    step: int
+    step: float
     mean: float
     low: float
     high: float

@@ -74,6 +74,8 @@ def figures_of(report: Report) -> Iterator[Figure]:
         yield from [page.forest] if page.forest else []
         yield from (*page.drawings.curves, *page.drawings.differences, *page.drawings.scalars)
         yield from (*page.drawings.attention, *page.drawings.measures)
+        yield from (figure for tuning in page.tunings for figure in tuning.figures)
+        yield from (figure for cost in page.costs for figure in cost.figures)
 
 
 def payload_of(figure: Figure) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from attnorm.analysis.arms import (
     TrainedRun,
     as_number,
     is_of_normalizer,
+    no_runs,
     read_folder,
     run_folders,
     varying,
@@ -18,7 +19,6 @@ from attnorm.analysis.arms import (
 )
 from attnorm.analysis.report.tables import NOTHING, Cell, Column, Table, number
 from attnorm.errors import RunError, in_yaml
-from attnorm.run.config_file import FILE
 from attnorm.run.state import PROGRESS, FolderLock, RunState, read_json
 from attnorm.sweeps.results import last_line
 from attnorm.sweeps.state import CONSOLE, EVENTS, SWEEP_LOCK
@@ -68,7 +68,7 @@ def readable_runs(places: Places) -> tuple[list[TrainedRun], list[Trouble]]:
     for path in places:
         found = run_folders(path)
         if not found and not waiting_jobs([path]):
-            raise RunError(f"{path}: no run folder there; a run folder has a {FILE}")
+            raise no_runs(path)
         folders |= dict.fromkeys(found)
     runs, unreadable = [], []
     for folder in folders:
@@ -177,11 +177,13 @@ class Setup:
 
     differing: the settings in which the arms differ, one row per key; None if there is only one arm.
     confounds: the keys among them that are not settings of the attention.
+    chosen: those whose values a sweep chose for each arm; they are no confounds.
     equal: the settings that all arms share, by group.
     """
 
     differing: Table | None
     confounds: list[str]
+    chosen: list[str]
     equal: dict[str, list[tuple[str, str]]]
 
 
@@ -200,6 +202,7 @@ def setup_of(task: str, arms: Sequence[Arm], baseline: Arm) -> Setup:
     return Setup(
         differing=differing_table(task, ordered, keys) if len(ordered) > 1 else None,
         confounds=[key for key in keys if not is_of_normalizer(key)],
+        chosen=[],
         equal=dict(equal),
     )
 

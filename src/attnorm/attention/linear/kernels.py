@@ -4,9 +4,12 @@ torch's fused kernels are private operators: a version of torch, a GPU or a driv
 meaning. Before a kernel is first used for a device, dtype and head width, with or without a causal mask, it must agree
 with the dense formula on a small problem, in value and in every gradient. The first of the candidates that does is used
 from then on. The last candidate needs no check: it consists of ordinary public operations.
+
+ATTNORM_KERNEL=triton in the environment puts the kernel in Triton before those of torch.
 """
 
 import logging
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,6 +25,7 @@ from attnorm.attention.linear.flash import (
     FlashOnCUDA,
     Kernel,
 )
+from attnorm.attention.linear.on_triton import WIDEST, Triton
 from attnorm.attention.linear.self_check import disagreement
 
 log = logging.getLogger(__name__)
@@ -37,12 +41,24 @@ _lock = threading.Lock()
 
 
 def candidates(device: torch.device, dtype: torch.dtype, width: int) -> list[Kernel]:
-    """The fused kernels that may serve, the fastest one first."""
+    """The fused kernels that may serve, the fastest one of torch first, after the one in Triton if it is requested.
+
+    Raises ValueError for another request than that one.
+    """
+    requested: list[Kernel] = [Triton()] if triton_is_requested() and dtype != torch.float64 and width <= WIDEST else []
     if device.type == "cpu":
-        return [FlashOnCPU()]
+        return [*requested, FlashOnCPU()]
     if device.type != "cuda" or dtype == torch.float64 or width + BIAS_PARTS > 256:
         return []
-    return [FlashOnCUDA(), EfficientOnCUDA()] if dtype in SIXTEEN_BITS else [EfficientOnCUDA()]
+    return [*requested, *([FlashOnCUDA()] if dtype in SIXTEEN_BITS else []), EfficientOnCUDA()]
+
+
+def triton_is_requested() -> bool:
+    """Whether ATTNORM_KERNEL is "triton". Raises ValueError for another value than that or an empty one."""
+    request = os.environ.get("ATTNORM_KERNEL", "")
+    if request not in ("", "triton"):
+        raise ValueError(f"ATTNORM_KERNEL={request!r}: allowed: 'triton', or leave it unset for the kernels of torch")
+    return request == "triton"
 
 
 def choose(q: Tensor, causal: bool) -> Kernel:

@@ -1,0 +1,263 @@
+"""What a sweep chose for each arm before it compared them: a tuned value, and updates of equal cost.
+
+Everything is read from sweep.json of the folder in which the runs are. Like them, the file may come from anyone: one
+that has another form is left out.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attnorm.analysis.arms import Arm, as_number
+from attnorm.analysis.report.charts import COLOURS, Figure, curves, styles_of_arms
+from attnorm.analysis.report.curves import Point, metric_curves, metric_rows, runs_to_draw
+from attnorm.analysis.report.drawings import title_of_curve
+from attnorm.analysis.report.runs import Setup
+from attnorm.analysis.report.tables import Cell, Column, Table, number
+from attnorm.analysis.verdict import Verdict
+from attnorm.run.config_file import EVENTS
+from attnorm.run.state import RunState, read_json
+from attnorm.tasks.results import LOWER_IS_BETTER
+from attnorm.wording import counted
+
+SWEEP_FILE = "sweep.json"
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A tuning run that has finished. value: of the metric that chose. score: of the primary metric, if it has one."""
+
+    value: float | None
+    metric: str | None
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a sweep tuned its arms.
+
+    key: what is tuned. values: those that were tried. mode: whether "min" or "max" of the metric is best.
+    trials: by arm and value, one for each tuning seed. keys: the settings that the sweep chose.
+    about: the metric, the seeds and the budget in words. table: the whole curve. notes: where the grid ends too early.
+    """
+
+    key: str
+    values: list[str]
+    mode: str
+    trials: dict[str, dict[str, list[Trial]]]
+    about: str
+    figures: list[Figure]
+    table: Table
+    notes: list[str]
+    keys: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> set[str]:
+        """The arms that were tuned."""
+        return set(self.trials)
+
+
+@dataclass(frozen=True)
+class EqualCost:
+    """What the arms of a sweep cost. labels: the arms. figures: validation curves against the cost."""
+
+    labels: set[str]
+    about: str
+    table: Table
+    figures: list[Figure]
+    keys: tuple[str, ...] = field(default=("trainer.max_steps",))
+
+
+def sweeps_of(arms: Sequence[Arm]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+    """The content of sweep.json of each sweep that trained some runs, and the labels of their arms by folder."""
+    folders: dict[Path, dict[str, str]] = {}
+    for arm in arms:
+        for run in arm.runs:
+            folders.setdefault(run.folder.parent, {})[run.folder.name] = arm.label
+    for folder, labels in folders.items():
+        if (folder / EVENTS).is_file() and (content := read_json(folder / SWEEP_FILE)):
+            yield content, labels
+
+
+def parts_of(
+    name: str, arms: Sequence[Arm], key: str, read: Callable[[str, dict[str, Any], dict[str, str]], Part]
+) -> list[Part]:
+    """What an entry of sweep.json says, for each sweep that has it in a form that can be read.
+
+    name: of the figures and tables; those of each sweep get a number as well.
+    """
+    parts: list[Part] = []
+    for content, labels in sweeps_of(arms):
+        if content.get(key):
+            try:
+                parts.append(read(f"{name}-{len(parts) + 1}", content, labels))
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+                continue  # another version wrote it, or anyone
+    return parts
+
+
+def tunings_of(anchor: str, arms: Sequence[Arm]) -> list[Tuning]:
+    """How the sweeps that trained these arms tuned them."""
+    order = [arm.label for arm in arms]
+    return parts_of(
+        f"{anchor}-tuned", arms, "tuning", lambda of, content, labels: tuning_of(of, content, labels, order)
+    )
+
+
+def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order: Sequence[str]) -> Tuning:
+    """How one sweep tuned its arms."""
+    tuning, jobs = content["tuning"], {str(job["name"]): job for job in content["jobs"]}
+    tuned = {next((labels[it] for it in its["compare"] if it in labels), ""): its for its in tuning["arms"]}
+    tuned = {label: tuned[label] for label in order if label in tuned}
+    values = [str(value) for value in tuning["values"]]
+    trials = {
+        label: {value: [trial_of(jobs[job]) for job in its["tune"][value]] for value in values}
+        for label, its in tuned.items()
+    }
+    first = next(iter(tuned.values()))
+    metric, mode, seeds = str(first["monitor"]), str(first["mode"]), ", ".join(map(str, tuning["seeds"]))
+    names = {job for its in tuned.values() for value in values for job in its["tune"][value]}
+    seconds = sum(as_number(jobs[job]["seconds"]) or 0 for job in names)
+    updates = sum(as_number(jobs[job]["steps"]) or 0 for job in names)
+    rows = []
+    for label, its in tuned.items():
+        best, means = str(its["best"]), [mean_of(trials[label][value]) for value in values]
+        cells = [Cell("failed") if mean is None else number(mean, 4) for mean in means]
+        marks = ["shown" if value == best else "" for value in values]
+        marked = [replace(cell, mark=mark) for cell, mark in zip(cells, marks, strict=True)]
+        rows.append([Cell(label), Cell(best), *marked])
+    points = [
+        Point(label, positive(value), mean, min(scores), max(scores), len(scores))
+        for label, its in trials.items()
+        for value, each in its.items()
+        if (mean := mean_of(each)) is not None and (scores := [it.value for it in each if it.value is not None])
+    ]
+    key = str(tuning["key"])
+    title = f"{title_of_curve(metric)} against {key}"
+    tried = [positive(value) for value in values]
+    styles = styles_of_arms(list(trials))
+    figure = [curves(f"{name}-curve", title, points, styles, along=key, tried=tried)] if points else []
+    at_values = [Column(value, True, f"mean at {key}={value}") for value in values]
+    columns = [Column("arm"), Column(f"best {key}"), *at_values]
+    added = f", of which {', '.join(map(str, tuning['added']))} were added at the edge" if tuning["added"] else ""
+    better = "lower" if mode == "min" else "higher"
+    about = (
+        f"Every arm tried the same {len(values)} values of {key}{added}, with the tuning seeds {seeds}. It is compared "
+        f"at the value with the best mean of {metric} ({better} is better) on the validation examples that select "
+        f"checkpoints; no run of another seed played a part. Budget: {counted(len(names), 'run')}, "
+        f"{updates:,.0f} updates, {seconds / 3600:.2f} hours. Bands reach from the smallest to the largest seed."
+    )
+    table = Table(f"{name}-table", f"Mean of {metric} over the tuning seeds", columns, rows, can_copy=True)
+    return Tuning(key, values, mode, trials, about, figure, table, [str(it) for it in tuning["notes"]], (key,))
+
+
+def positive(value: object) -> float:
+    """A number of the file, or the text of one. Raises ValueError if it is none above 0."""
+    found = as_number(float(str(value)))
+    if found is None or found <= 0:
+        raise ValueError(value)
+    return found
+
+
+def trial_of(job: dict[str, Any]) -> Trial:
+    """A tuning run, as sweep.json lists it."""
+    value = as_number(job["best_value"]) if job["state"] == RunState.FINISHED else None
+    return Trial(value, job["metric"], None if value is None else as_number(job["score"]))
+
+
+def mean_of(trials: Sequence[Trial]) -> float | None:
+    """The mean of the metric that chose; None if a run failed."""
+    values = [trial.value for trial in trials if trial.value is not None]
+    return sum(values) / len(values) if values and len(values) == len(trials) else None
+
+
+def dependence(tuning: Tuning, verdict: Verdict) -> str | None:
+    """Whether a difference that is shown reverses or disappears if both arms use the same value of the grid, in words.
+
+    It disappears if the tuning seeds do not agree on its sign. The scores are those of the tuning runs, in the metric
+    of the verdict if it is the primary one, and otherwise in the metric that chose.
+    """
+    if not verdict.is_shown or not {verdict.label, verdict.baseline} <= tuning.labels:
+        return None
+    is_better = (verdict.difference.estimate > 0) != (verdict.metric in LOWER_IS_BETTER)
+    reverses, disappears = list[str](), list[str]()
+    for value in tuning.values:
+        gains = gains_of(tuning, tuning.trials[verdict.label][value], tuning.trials[verdict.baseline][value], verdict)
+        signs = {(gain > 0) - (gain < 0) for gain in gains}
+        if not gains or signs == {1 if is_better else -1}:
+            continue
+        opposite = sum(gains) < 0 if is_better else sum(gains) > 0
+        (reverses if opposite else disappears).append(value)
+    if not reverses and not disappears:
+        return None
+    words = [
+        *([f"has the opposite sign at {', '.join(reverses)}"] if reverses else []),
+        *([f"is not of one sign over the tuning seeds at {', '.join(disappears)}"] if disappears else []),
+    ]
+    return (
+        f"The verdict on {verdict.label} depends on {tuning.key}: if it has the same value as {verdict.baseline}, the "
+        f"difference between their tuning runs {' and '.join(words)}."
+    )
+
+
+def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], verdict: Verdict) -> list[float]:
+    """How much better an arm is than the baseline, by tuning seed. Failed runs are worse; [] if both arms failed."""
+    if mean_of(ours) is None or mean_of(theirs) is None:
+        return [] if mean_of(ours) is mean_of(theirs) else [1.0 if mean_of(theirs) is None else -1.0]
+    if all(trial.metric == verdict.metric and trial.score is not None for trial in (*ours, *theirs)):
+        sign = -1 if verdict.metric in LOWER_IS_BETTER else 1
+        return [sign * ((a.score or 0.0) - (b.score or 0.0)) for a, b in zip(ours, theirs, strict=True)]
+    sign = -1 if tuning.mode == "min" else 1
+    return [sign * ((a.value or 0.0) - (b.value or 0.0)) for a, b in zip(ours, theirs, strict=True)]
+
+
+def costs_of(anchor: str, arms: Sequence[Arm]) -> list[EqualCost]:
+    """What the updates of these arms cost, where a sweep gave all arms the same budget."""
+    return parts_of(f"{anchor}-costs", arms, "cost", lambda of, content, labels: cost_of(of, content, labels, arms))
+
+
+def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Sequence[Arm]) -> EqualCost:
+    """What the updates of the arms of one sweep cost."""
+    jobs = {str(job["name"]): job for job in content["jobs"]}
+    measured = {str(its["arm"]): its for its in content["cost"]["arms"]}
+    known = {label: measured[jobs[job]["arm"]] for job, label in labels.items() if job in jobs}
+    costs = {arm.label: known[arm.label] for arm in arms if arm.label in known}
+    unit = str(next(iter(costs.values()))["unit"])
+    drawn = [arm for arm in arms if arm.label in costs][:COLOURS]
+    rows = [
+        [
+            Cell(label),
+            Cell(f"{positive(its['per_update']):.4g}", positive(its["per_update"])),
+            number(its["updates"], 0),
+            Cell(f"{positive(its['total']):.4g}", positive(its["total"])),
+        ]
+        for label, its in costs.items()
+    ]
+    columns = [Column("arm"), Column(f"{unit} per update", True), Column("updates", True), Column(unit, True)]
+    recorded = metric_rows({arm.label: runs_to_draw(arm) for arm in drawn})
+    figures = [
+        curves(
+            f"{name}-{place}",
+            f"{title_of_curve(metric)} against {unit}",
+            [replace(it, step=it.step * positive(costs[it.series]["per_update"])) for it in points],
+            styles_of_arms([arm.label for arm in drawn]),
+            along=unit,
+        )
+        for place, (metric, points) in enumerate(metric_curves(recorded).items(), start=1)
+        if metric.startswith("val/")
+    ]
+    about = (
+        f"Every arm trained for as many updates as cost the same as those of the baseline, in {unit} measured "
+        "before the sweep, one arm at a time. The curves show validations against this cost; no verdict rests on them."
+    )
+    table = Table(f"{name}-table", "The cost of an update, and the updates of each arm", columns, rows)
+    return EqualCost(set(costs), about, table, figures)
+
+
+def without_chosen(setup: Setup, parts: Sequence[Tuning | EqualCost], arms: Sequence[Arm]) -> Setup:
+    """The setup in which settings are no confounds if one sweep chose them for all arms by the same rule."""
+    labels = {arm.label for arm in arms}
+    chosen = [key for part in parts if labels <= part.labels for key in part.keys if key in setup.confounds]
+    return replace(setup, confounds=[key for key in setup.confounds if key not in chosen], chosen=chosen)

@@ -1,0 +1,58 @@
+"""What an update of each arm costs: short runs, one at a time, before the jobs of `cost=time` and `cost=flops`."""
+
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from attnorm.cli.check_jobs import Checked, Checker
+from attnorm.cli.read_sweep import SweepCommand
+from attnorm.cli.sweep_jobs import Overrides, grid_jobs, problems_of
+from attnorm.errors import ConfigError, Interrupted
+from attnorm.progress import console
+from attnorm.run.config_file import COST
+from attnorm.run.state import RunState, state_of
+from attnorm.sweeps.cost import MEASURING, ArmCost, cost_of, equalized
+from attnorm.sweeps.jobs import key_of
+from attnorm.sweeps.launchers.base import Launcher
+from attnorm.sweeps.scheduler import Grid, Scheduler
+from attnorm.sweeps.state import Journal, is_held
+from attnorm.sweeps.table import View
+
+
+def measure(
+    command: SweepCommand,
+    folder: Path,
+    journal: Journal,
+    checker: Checker,
+    arms: Mapping[Overrides, Checked],
+    launcher: Launcher,
+) -> dict[Overrides, ArmCost]:
+    """The cost of an update of each arm, and the updates that the budget pays for. What is measured already is reused.
+
+    arms: what is known of the jobs of each arm. launcher: starts one run at a time.
+
+    Raises RunError if an arm cannot be measured, and Interrupted if a signal stops the sweep.
+    """
+    kind, ours = command.settings.cost, {key_of(it) for it in MEASURING}
+    runs = [(*(it for it in arm if key_of(it) not in ours), *MEASURING) for arm in arms]
+    facts = checker.check(runs)
+    if problems := problems_of(command, runs, facts):
+        raise ConfigError(problems)
+    jobs = grid_jobs(command, folder, journal, runs, facts, COST)
+    for job in jobs:
+        if state_of(job.folder) is not RunState.FINISHED and not is_held(job):
+            shutil.rmtree(job.folder, ignore_errors=True)  # half of a measurement is none
+    console.print(f"measuring the cost of an update, in {len(jobs)} short runs")
+    plan = Grid(list({job.key: job for job in jobs}.values()))
+    with View(plan, journal) as view:
+        retries = command.settings.retries
+        stopped_by = Scheduler(plan, launcher, journal, retries, view.show, view.said, view.stops).run()
+    if stopped_by:
+        raise Interrupted(stopped_by, signal.Signals(stopped_by).name)
+    costs = []
+    for job, checked in zip(jobs, arms.values(), strict=True):
+        value, unit = cost_of(job, kind)
+        assert checked.max_steps is not None  # otherwise `problems_of` has refused the command
+        costs.append(ArmCost(job.arm, checked.task, checked.attention == "softmax", checked.max_steps, value, unit))
+    return dict(zip(arms, equalized(costs), strict=True))

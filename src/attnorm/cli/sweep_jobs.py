@@ -1,0 +1,160 @@
+"""The jobs of a sweep: which are checked beforehand, what is wrong with them, and their folders."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attnorm.cli.check_jobs import Checked
+from attnorm.cli.read_sweep import SweepCommand
+from attnorm.errors import ConfigError, Problem
+from attnorm.sweeps.jobs import Job, expand, job_folder, key_of, label_of, name_of
+from attnorm.sweeps.state import Journal
+
+NAMED_JOBS = 3  # jobs that the message on a problem names
+Overrides = tuple[str, ...]
+
+
+def sample_jobs(command: SweepCommand) -> list[Overrides]:
+    """The jobs that are checked before the first one starts: all of a grid. Of a search, one for each choice and for
+    both ends of each interval, with the first value of the other keys. Of a sweep that tunes, all that tune, and the
+    comparison at the first value."""
+    if command.tuning is not None:
+        tuning, arms = command.tuning, command.arms()
+        pairs = [(value, seed) for value in tuning.values for seed in tuning.seeds]
+        pairs += [(tuning.values[0], seed) for seed in tuning.compare]
+        return [tuned(arm, tuning.key, *pair) for arm in arms for pair in pairs]
+    if not command.settings.is_search:
+        return expand(command.overrides)
+    space = dimensions(command)
+    first = {it.key: it.extremes()[0] for it in space}
+    varied = [first] + [{**first, it.key: value} for it in space for value in it.extremes()[1:]]
+    return [with_values(command, values) for values in varied]
+
+
+def tuned(arm: Overrides, key: str, value: str, seed: str) -> Overrides:
+    """The overrides of a job of an arm, with a value of what is tuned."""
+    return (*arm, f"++{key}={value}", f"++seed={seed}")
+
+
+def with_updates(overrides: Overrides, updates: int | None) -> Overrides:
+    """The overrides of a job with its number of updates, or as they are."""
+    others = tuple(it for it in overrides if key_of(it) != "trainer.max_steps")
+    return overrides if updates is None else (*others, f"++trainer.max_steps={updates}")
+
+
+def arm_of(command: SweepCommand, overrides: Overrides) -> Overrides:
+    """The overrides of the arm of a job: without its seed, what is tuned, and the updates that its budget pays for."""
+    tuned_key = [command.tuning.key] if command.tuning else []
+    varied = ["seed", *tuned_key, *(["trainer.max_steps"] if command.settings.cost != "updates" else [])]
+    return tuple(override for override in overrides if key_of(override) not in varied)
+
+
+def dimensions(command: SweepCommand) -> list:
+    """The keys that a search varies. Raises ConfigError if Optuna is missing."""
+    try:
+        from attnorm.sweeps.search import Dimension
+    except ImportError as error:
+        if error.name != "optuna":
+            raise
+        message = "needs the package optuna; install it with: pip install attnorm[optuna]"
+        raise ConfigError([Problem("search", message, command.settings.search)]) from error
+    return [Dimension(override) for override in command.space]
+
+
+def with_values(command: SweepCommand, values: Mapping[str, str]) -> Overrides:
+    """The overrides of a job, given those of the searched keys."""
+    keys = [override.get_key_element() for override in command.overrides]
+    return tuple(values.get(key, it.input_line or "") for key, it in zip(keys, command.overrides, strict=True))
+
+
+def problems_of(command: SweepCommand, jobs: Sequence[Overrides], facts: Sequence[Checked]) -> list[Problem]:
+    """The problems of all jobs: each once, with the jobs that have it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    local, cost = command.settings.launcher == "local", command.settings.cost
+    for job, checked in zip(jobs, facts, strict=True):
+        there = checked.problems if checked.problems else device_problems(checked, local)
+        for key, text in there or without_updates(checked, cost):
+            found.setdefault((key, text), []).append(label_of(job, command.space))
+    problems = []
+    for (key, text), labels in found.items():
+        more = f" and {len(labels) - NAMED_JOBS} more" if len(labels) > NAMED_JOBS else ""
+        where = "" if len(labels) == len(jobs) else f" (in {'; '.join(labels[:NAMED_JOBS])}{more})"
+        problems.append(Problem.about(key, f"{text}{where}"))
+    return problems
+
+
+def without_updates(checked: Checked, cost: str) -> list[tuple[str, str]]:
+    """Why the updates of a job cannot be set so that they spend a budget."""
+    if cost == "updates" or checked.max_steps is not None:
+        return []
+    message = "needs a number of updates, task.max_steps or trainer.max_steps, without max_epochs and fast_dev_run"
+    return [("cost", f"cost={cost}: {message} and trainer.fast_dev_run")]
+
+
+def device_problems(checked: Checked, local: bool) -> list[tuple[str, str]]:
+    """What keeps a sweep from giving a job the devices that it asks for."""
+    key, devices, there = "trainer.devices", checked.devices, len(checked.gpus)
+    if checked.nodes != 1:
+        return [("trainer.num_nodes", f"trainer.num_nodes={checked.nodes}: each job of a sweep runs on one machine")]
+    if isinstance(devices, list) or (isinstance(devices, str) and "," in devices):
+        return [(key, f"{key}={devices}: a sweep chooses the devices; give their number")]
+    if local and checked.uses_gpu and count_devices(checked) > there:
+        return [(key, f"{key}={devices}: this machine has {there} GPUs")]
+    return []
+
+
+def count_devices(checked: Checked) -> int:
+    """The number of processes of a job."""
+    if checked.devices in (-1, "-1"):
+        return max(1, len(checked.gpus))
+    return 1 if checked.devices in (None, "auto") else int(checked.devices)
+
+
+def grid_jobs(
+    command: SweepCommand,
+    folder: Path,
+    journal: Journal,
+    combinations: Sequence[Overrides],
+    facts: Sequence[Checked],
+    purpose: str = "",
+) -> list[Job]:
+    """A job for each combination. Jobs that the folder has already keep their names.
+
+    Raises ConfigError if a run that tunes is asked to compare, or the other way round.
+    """
+    names, jobs = journal.names(), []
+    for overrides, checked in zip(combinations, facts, strict=True):
+        label, key = label_of(overrides, command.space), checked.key
+        name = names.setdefault(key, name_of(label, key))
+        job = job_of(command, folder, name, key, overrides, checked, purpose)
+        known = journal.of(name, "job")
+        if known and (known[-1].get("purpose") == "tune") != (purpose == "tune"):
+            message = f"the run {label} is there already, to {'compare' if purpose == 'tune' else 'tune'}; "
+            raise ConfigError([Problem("dir", f"{message}choose other seeds, or another folder", folder)])
+        if not journal.has(name):
+            more = {"purpose": purpose} if purpose else {}
+            journal.add("job", name, key=key, label=label, overrides=overrides, **more)
+        jobs.append(job)
+    return jobs
+
+
+def job_of(
+    command: SweepCommand,
+    folder: Path,
+    name: str,
+    key: str,
+    overrides: Overrides,
+    checked: Checked,
+    purpose: str = "",
+) -> Job:
+    """A job of the sweep in `folder`."""
+    return Job(
+        name,
+        key,
+        label_of(overrides, command.space),
+        (*command.options, *overrides),
+        job_folder(folder, name, purpose),
+        count_devices(checked),
+        checked.uses_gpu,
+        purpose,
+        label_of(arm_of(command, overrides), command.space),
+    )

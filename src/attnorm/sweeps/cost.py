@@ -1,0 +1,73 @@
+"""`cost=time` and `cost=flops`: every arm trains for as many updates as the budget of the baseline pays for.
+
+The cost of an update is measured in short runs, one after the other, before the first job starts. Their folders stay in
+the sweep folder, so the costs are the same when the command is repeated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from attnorm.errors import RunError
+from attnorm.run.state import read_json
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.results import why_ended
+
+COST_FILE = "cost.json"  # of `attnorm.training.callbacks.update_cost`
+WARMUP, MEASURED = 5, 20  # updates that are not counted, and that are
+KINDS = {"time": "seconds", "flops": "flops"}  # entries of COST_FILE
+MEASURING = (  # overrides of a run that measures
+    "++seed=0",
+    f"++trainer.max_steps={WARMUP + MEASURED}",
+    "++task.validations=1",
+    "++data.max_valid=16",
+    "++callbacks.update_cost._target_=attnorm.training.callbacks.update_cost.UpdateCost",
+    f"++callbacks.update_cost.warmup={WARMUP}",
+)
+
+
+@dataclass(frozen=True)
+class ArmCost:
+    """What an arm costs.
+
+    arm:         its label. task: the name of its task. is_softmax: whether its attention is softmax.
+    configured:  the number of updates that is set. per_update: the cost of an update. unit: of this cost.
+    updates:     the number of updates that the budget pays for. is_baseline: whether it sets the budget of its task.
+    """
+
+    arm: str
+    task: str
+    is_softmax: bool
+    configured: int
+    per_update: float
+    unit: str
+    updates: int = 0
+    is_baseline: bool = False
+
+
+def equalized(costs: Sequence[ArmCost]) -> list[ArmCost]:
+    """The arms with the updates that cost as much as those of the baseline of their task.
+
+    The baseline is softmax, or else the first arm. The number is rounded to the nearest one, and at least 1.
+    """
+    found = []
+    for cost in costs:
+        alike = [other for other in costs if other.task == cost.task]
+        baseline = next((other for other in alike if other.is_softmax), alike[0])
+        updates = max(1, round(baseline.per_update * baseline.configured / cost.per_update))
+        found.append(replace(cost, updates=updates, is_baseline=cost is baseline))
+    return found
+
+
+def cost_of(job: Job, kind: str) -> tuple[float, str]:
+    """The cost of an update in a run that has measured it, and its unit. Raises RunError if there is none."""
+    content = read_json(job.folder / COST_FILE)
+    value = content.get(KINDS[kind])
+    if not isinstance(value, (int, float)) or not value > 0:
+        raise RunError(f"cost={kind}: the run that measures {job.arm} has no result: {why_ended(job) or 'unknown'}")
+    return float(value), "FLOPs" if kind == "flops" else f"{'GPU' if content.get('device') == 'gpu' else 'CPU'} seconds"
+
+
+def record_of(kind: str, costs: Sequence[ArmCost]) -> dict[str, Any]:
+    """The costs as they are recorded in sweep.json."""
+    return {"kind": kind, "arms": [{**asdict(cost), "total": cost.updates * cost.per_update} for cost in costs]}

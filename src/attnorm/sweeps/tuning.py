@@ -1,0 +1,242 @@
+"""`tune=<key>=<values>`: every arm tries the same values with seeds of their own, and is compared at its best one.
+
+The value of an arm maximizes, or minimizes, the mean over the tuning seeds of the metric that selects the best
+checkpoint, on the validation examples that select it. Nothing else is read to choose it: no run of a comparison seed,
+and no example on which arms are compared later. A run that failed or diverged counts as the worst.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from attnorm.errors import ConfigError
+from attnorm.run.config_file import TUNE
+from attnorm.run.state import SUMMARY, read_json
+from attnorm.sweeps.jobs import Job
+from attnorm.sweeps.state import DONE_STATES, JobState, Journal, is_held
+
+MOST_ADDED = 3  # values that may be added at each end of the grid
+Choice = tuple[int, str, str]  # the number of an arm, a value and a seed
+MakeJobs = Callable[[str, Sequence[Choice]], list[Job]]  # of a purpose: a job for each choice
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is tuned. key: as overrides name it. values: in ascending order, as texts. seeds, compare: the seeds that
+    tune, and those that compare."""
+
+    key: str
+    values: tuple[str, ...]
+    seeds: tuple[str, ...]
+    compare: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TunedArm:
+    """An arm. mode: whether "min" or "max" of its metric `monitor` is best."""
+
+    label: str
+    monitor: str
+    mode: str
+
+
+def best_of(means: Mapping[str, float | None], mode: str) -> str | None:
+    """The value with the best mean; of equal ones the one in the middle of the grid, so that a metric that does not
+    depend on the value extends nothing. None if every mean is None, which counts as the worst.
+
+    means: by value, in the order of the grid.
+    """
+    sign = 1 if mode == "min" else -1
+    middle = (len(means) - 1) / 2
+    ranks = {
+        value: (sign * mean, abs(place - middle))
+        for place, (value, mean) in enumerate(means.items())
+        if mean is not None
+    }
+    return min(ranks, key=lambda value: ranks[value]) if ranks else None
+
+
+def beyond(values: Sequence[str], upwards: bool) -> str | None:
+    """The value that follows on the grid: the outermost value times its ratio to the one next to it. None if there is
+    no such value, as beyond a whole number below which there is none."""
+    last, inner = (values[-1], values[-2]) if upwards else (values[0], values[1])
+    value = float(last) * (float(last) / float(inner))
+    text = str(round(value)) if all(it.lstrip("-").isdigit() for it in values) else f"{value:.6g}"
+    return text if isfinite(value) and float(text) > 0 and float(text) not in map(float, values) else None
+
+
+class Tuned:
+    """The jobs of a sweep that tunes: the whole grid of every arm, and then the comparison at the best values.
+
+    If the best value of any arm is at the edge of the grid, a value is added there for all arms, at most MOST_ADDED at
+    each end.
+
+    make_jobs: makes jobs; raises ConfigError for a value that is not allowed.
+    """
+
+    def __init__(self, tuning: Tuning, arms: Sequence[TunedArm], journal: Journal, make_jobs: MakeJobs):
+        self.tuning, self.arms, self.journal, self.make_jobs = tuning, arms, journal, make_jobs
+        self.values = list(tuning.values)
+        self.jobs: list[Job] = []
+        self.repeated = 0
+        self.left: deque[Job] = deque()
+        self.trials: dict[tuple[int, str], list[Job]] = {}  # the tuning jobs by arm and value
+        self.open: set[str] = set()  # names of tuning jobs that have not ended
+        self.states: dict[str, JobState] = {}  # of those that have
+        self.best: list[str | None] = []  # by arm, once the values are chosen
+        self.compared: list[list[Job]] = [[] for _ in arms]
+        self.notes: list[str] = []
+        self.try_values(self.values)
+
+    @property
+    def total(self) -> int:
+        """The number of jobs, as far as it is known: values may be added."""
+        return sum(map(len, self.trials.values())) + len(self.arms) * len(self.tuning.compare)
+
+    def next(self) -> Job | None:
+        if not self.left and not self.open and not self.best:
+            self.decide()
+        return self.left.popleft() if self.left else None
+
+    def unpromising(self, job: Job) -> bool:
+        return False
+
+    def ended(self, job: Job, state: JobState) -> None:
+        if job.purpose == TUNE:
+            self.open.discard(job.name)
+            self.states[job.name] = state
+
+    def is_done(self, job: Job, state: JobState) -> bool:
+        return state in DONE_STATES or job.name in self.journal.worst
+
+    def try_values(self, values: Sequence[str]) -> None:
+        """Adds the tuning jobs of some values."""
+        seeds = self.tuning.seeds
+        choices = [(arm, value, seed) for arm in range(len(self.arms)) for value in values for seed in seeds]
+        jobs = self.make_jobs(TUNE, choices)
+        for (arm, value, _), job in zip(choices, jobs, strict=True):
+            self.trials.setdefault((arm, value), []).append(job)
+        self.jobs += jobs
+        self.left += jobs
+        self.open |= {job.name for job in jobs}
+
+    def means(self, arm: int) -> dict[str, float | None]:
+        """The mean of the metric of an arm over the tuning seeds, by value; None if a run failed, or has not ended."""
+        return {value: mean([self.score(job) for job in self.trials[arm, value]]) for value in self.values}
+
+    def score(self, job: Job) -> float | None:
+        """The best value of the metric in a tuning run that has finished."""
+        value = read_json(job.folder / SUMMARY).get("best_value")
+        is_number = isinstance(value, (int, float)) and isfinite(value)
+        return value if is_number and self.states.get(job.name) is JobState.FINISHED else None
+
+    def decide(self) -> None:
+        """Extends the grid, or chooses the value of every arm and adds the jobs that compare them."""
+        best = [best_of(self.means(number), arm.mode) for number, arm in enumerate(self.arms)]
+        if not self.extend({value for value in best if value is not None}):
+            self.best = best
+            chosen = [(arm, value) for arm, value in enumerate(best) if value is not None]
+            choices = [(arm, value, seed) for arm, value in chosen for seed in self.tuning.compare]
+            jobs = self.make_jobs("compare", choices)
+            for (arm, *_), job in zip(choices, jobs, strict=True):
+                self.compared[arm].append(job)
+            self.jobs += jobs
+            self.left += jobs
+            self.set_aside()
+            tried = [job for arm, _ in chosen for value in self.values for job in self.trials[arm, value]]
+            worst = [job.name for job in tried if self.states.get(job.name) not in DONE_STATES]
+            if worst or self.journal.worst:
+                self.journal.add("tuned", worst=worst)
+
+    def extend(self, best: set[str]) -> bool:
+        """Adds a value at each end of the grid that is the best value of an arm. Whether there is anything to try."""
+        self.notes, new = [], []
+        for upwards in (False, True):
+            edge = self.values[-1 if upwards else 0]
+            if edge not in best:
+                continue
+            typed = self.tuning.values[-1 if upwards else 0]
+            added = abs(self.values.index(typed) - self.values.index(edge))
+            value = beyond(self.values, upwards)
+            if added == MOST_ADDED:
+                self.note(edge, f"the grid was extended {MOST_ADDED} times in this direction, which is the limit")
+            elif value is None:
+                self.note(edge, "there is no value beyond it")
+            else:
+                new.append((upwards, value))
+        allowed = [self.add(value, upwards) for upwards, value in new]
+        return any(allowed)
+
+    def add(self, value: str, upwards: bool) -> bool:
+        """Adds a value at one end of the grid. Whether it is allowed."""
+        edge = self.values[-1 if upwards else 0]
+        try:
+            self.try_values([value])
+        except ConfigError as error:
+            self.note(edge, f"{value} is not allowed: {error.problems[0]}")
+            return False
+        self.values.insert(len(self.values) if upwards else 0, value)
+        return True
+
+    def note(self, edge: str, why: str) -> None:
+        """Says why the grid ends at its best value."""
+        self.notes.append(f"The best value of an arm is at the edge of the grid, {self.tuning.key}={edge}: {why}.")
+
+    def set_aside(self) -> None:
+        """Takes jobs of earlier commands out of the sweep. Runs that compared other values are no longer those of an
+        arm, so they move to the tuning runs."""
+        names = {job.name for job in self.jobs}
+        for job in self.journal.jobs():
+            if job.purpose in (TUNE, "compare") and job.name not in names and not is_held(job):
+                if job.purpose == "compare" and job.folder.exists():
+                    put_aside(job)
+                self.journal.add("aside", job.name)
+
+    def record(self) -> dict[str, Any]:
+        """The grid, the curve and the best value of every arm, for sweep.json."""
+        return {
+            "key": self.tuning.key,
+            "values": self.values,
+            "added": [value for value in self.values if value not in self.tuning.values],
+            "seeds": list(self.tuning.seeds),
+            "notes": self.notes,
+            "arms": [
+                {
+                    "arm": arm.label,
+                    "monitor": arm.monitor,
+                    "mode": arm.mode,
+                    "best": self.best[number] if self.best else None,
+                    "means": self.means(number),
+                    "tune": {value: [job.name for job in self.trials[number, value]] for value in self.values},
+                    "compare": [job.name for job in self.compared[number]],
+                }
+                for number, arm in enumerate(self.arms)
+            ],
+        }
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean of some numbers; None if one of them is None."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def put_aside(job: Job) -> None:
+    """Moves the folder of a comparison run to those of the tuning runs."""
+    aside = aside_of(job)
+    aside.parent.mkdir(exist_ok=True)
+    job.folder.rename(aside)
+
+
+def put_back(job: Job) -> None:
+    """Moves the folder of a comparison run back if it was put aside."""
+    if aside_of(job).exists() and not job.folder.exists():
+        aside_of(job).rename(job.folder)
+
+
+def aside_of(job: Job) -> Path:
+    """Where the folder of a comparison run is while it does not count."""
+    return job.folder.parent / TUNE / job.folder.name

@@ -1,0 +1,145 @@
+"""What the report says about tuning and about equal cost, from made-up runs of a sweep."""
+
+import json
+
+import pytest
+from made_up_runs import make_run
+
+from attnorm.analysis.report.content import collect
+from attnorm.analysis.report.page import html_of
+from attnorm.run.state import read_json
+
+RATES = ("0.001", "0.002", "0.004")
+
+
+def tuned_sweep(folder, gains, scores, cost=True, metric="rougeL"):
+    """A sweep of softmax and hnas with the seeds 110 to 113.
+
+    gains: of the comparison, by arm. scores: of the tuning, by arm and rate: two seeds each, None for a failed run.
+    """
+    jobs, arms = [], []
+    for arm, gain in gains.items():
+        entry = {"arm": f"attention={arm}", "monitor": "val/loss", "mode": "min", "best": "0.002", "means": {}}
+        entry |= {"tune": {rate: [] for rate in RATES}, "compare": []}
+        common = {"arm": f"attention={arm}", "steps": 3000, "seconds": 60.0, "metric": metric}
+        for rate in RATES:
+            for seed, score in zip((100, 101), scores[arm][rate], strict=True):
+                name = f"{arm}_{rate}_{seed}"
+                entry["tune"][rate].append(name)
+                state = "failed" if score is None else "finished"
+                value = None if score is None else 5 - score / 10
+                job = {"name": name, "purpose": "tune", "state": state, "score": score, "best_value": value}
+                jobs.append({**common, **job})
+        for seed in (110, 111, 112, 113):
+            name = f"{arm}_{seed}"
+            entry["compare"].append(name)
+            settings = {"optimizer.lr": 0.002 if arm == "softmax" else 0.004, "trainer.max_steps": 3000}
+            make_run(folder / name, arm, seed, gain=gain, examples=60, settings=settings)
+            jobs.append(
+                {**common, "name": name, "purpose": "compare", "state": "finished", "score": 1, "best_value": 2}
+            )
+        arms.append(entry)
+    tuning = {
+        "key": "optimizer.lr",
+        "values": RATES,
+        "added": ["0.004"],
+        "seeds": ["100", "101"],
+        "notes": ["At the edge."],
+    }
+    content = {"jobs": jobs, "tuning": {**tuning, "arms": arms}}
+    if cost:
+        per_update = {"softmax": 0.5, "hnas": 2.0}
+        content["cost"] = {"kind": "time", "arms": []}
+        for arm in gains:
+            known = {"arm": f"attention={arm}", "unit": "CPU seconds", "per_update": per_update[arm]}
+            content["cost"]["arms"].append({**known, "updates": int(1500 / per_update[arm]), "total": 1500.0})
+    (folder / "jobs.jsonl").touch()
+    (folder / "sweep.json").write_text(json.dumps(content))
+    return folder
+
+
+def at(*pairs):
+    return dict(zip(RATES, pairs, strict=True))
+
+
+SOFTMAX = at((20, 20.2), (21, 21.2), (20, 20.2))
+BETTER = at((24, 24.3), (25, 25.1), (24, 24.5))
+
+
+def test_the_whole_curve_and_the_budget_are_shown(tmp_path):
+    [page] = collect([tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": BETTER})]).tasks
+    [tuning] = page.tunings
+    rows = [[cell.text for cell in row] for row in tuning.table.rows]
+    assert rows == [
+        ["softmax", "0.002", "2.9900", "2.8900", "2.9900"],
+        ["hnas", "0.002", "2.5850", "2.4950", "2.5750"],
+    ]
+    assert [[cell.mark for cell in row] for row in tuning.table.rows] == [["", "", "", "shown", ""]] * 2
+    points = [(it["series"], it["step"], it["size"]) for it in tuning.figures[0].data["rows"]]
+    assert points == [(arm, float(rate), 2) for arm in ("softmax", "hnas") for rate in RATES]
+    assert "12 runs, 36,000 updates, 0.20 hours" in tuning.about and "0.004 were added" in tuning.about
+    assert not any("depends on" in warning for warning in page.warnings)  # hnas is better at every rate
+
+
+def test_what_the_sweep_chose_is_no_confound(tmp_path):
+    folder = tuned_sweep(tmp_path / "s", {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": BETTER})
+    [page] = collect([folder]).tasks
+    assert page.setup.confounds == [] and page.setup.chosen == ["optimizer.lr"]
+    assert "and in what the sweep chose for each of them: optimizer.lr." in html_of(collect([folder]))
+    make_run(tmp_path / "other", "dnas", 110, examples=60, settings={"optimizer.lr": 0.03})  # not of the sweep
+    [page] = collect([folder, tmp_path / "other"]).tasks
+    assert "optimizer.lr" in page.setup.confounds
+
+
+@pytest.mark.parametrize("metric", ["rougeL", "another"])  # the scores, or else the metric that chose
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        (at((19, 19.1), (25, 25.1), (24, 24.5)), "has the opposite sign at 0.001"),
+        (at((20.1, 20.1), (25, 25.1), (24, 24.5)), "is not of one sign over the tuning seeds at 0.001"),
+        (at((24, 24), (25, 25), (None, 3)), "has the opposite sign at 0.004"),
+        (at((24, 24), (25, 25), (20, 20.2)), "is not of one sign over the tuning seeds at 0.004"),
+        (BETTER, None),
+    ],
+)
+def test_a_verdict_that_depends_on_the_rate_is_a_warning(tmp_path, scores, said, metric):
+    folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": scores}, metric=metric)
+    [page] = collect([folder]).tasks
+    assert page.verdicts[0].is_shown
+    warnings = [line for line in page.warnings if "The verdict on hnas depends on optimizer.lr" in line]
+    assert len(warnings) == (said is not None) and all(said in line for line in warnings)
+
+
+def test_a_verdict_that_is_not_shown_depends_on_nothing(tmp_path):
+    scores = {"softmax": SOFTMAX, "hnas": at((1, 1), (25, 25), (1, 1))}
+    [page] = collect([tuned_sweep(tmp_path, {"softmax": 0, "hnas": 0}, scores)]).tasks
+    assert not page.verdicts[0].is_shown and not any("depends on" in line for line in page.warnings)
+
+
+def test_validation_curves_are_drawn_against_the_cost(tmp_path):
+    [page] = collect([tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": BETTER})]).tasks
+    [cost] = page.costs
+    by_update = next(it for it in page.drawings.curves if it.title == "validation loss (nats)").data["rows"]
+    by_cost = next(it for it in cost.figures if it.title.startswith("validation loss")).data["rows"]
+    factor = {"softmax": 0.5, "hnas": 2.0}
+    assert [it["step"] for it in by_cost] == [it["step"] * factor[it["series"]] for it in by_update]
+    assert [[cell.text for cell in row] for row in cost.table.rows] == [
+        ["softmax", "0.5", "3,000", "1500"],
+        ["hnas", "2", "750", "1500"],
+    ]
+    assert "CPU seconds" in cost.about and all("val" in it.title for it in cost.figures)
+
+
+def test_a_sweep_file_of_another_form_is_left_out(tmp_path):
+    folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": BETTER})
+    content = read_json(folder / "sweep.json")
+    broken = [
+        {**content, "tuning": {**content["tuning"], "values": ["0.001", "inf"]}},
+        {**content, "tuning": {**content["tuning"], "arms": "x"}},
+        {**content, "tuning": [], "cost": {"arms": [{}]}},
+        {**content, "jobs": 3},
+    ]
+    for it in broken:
+        (folder / "sweep.json").write_text(json.dumps(it))
+        [page] = collect([folder]).tasks
+        assert not page.tunings

@@ -1,0 +1,87 @@
+"""The same cost for every arm: the updates that a budget pays for, and measurements that are made once."""
+
+import json
+
+import pytest
+from sweeping import events, report, sweep
+
+from attnorm.analysis.arms import run_folders, waiting_jobs
+from attnorm.sweeps.cost import ArmCost, equalized
+
+ARMS = ("attention=dnas,softmax,hnas", "price=0.2", "steps=1", "seed=1,2", "dir=s")
+
+
+def test_the_updates_of_a_hand_made_case():
+    """Softmax: 1,000 updates of 0.10 s are 100 s, which are 800 updates of 0.125 s, 500 of 0.2 s and 333 of 0.3 s."""
+    seconds = {"dnas": 0.125, "softmax": 0.1, "hnas": 0.2, "ot": 0.3, "huge": 900.0}
+    costs = [ArmCost(name, "mlm", name == "softmax", 1000, cost, "CPU seconds") for name, cost in seconds.items()]
+    found = {cost.arm: cost for cost in equalized(costs)}
+    updates = {"dnas": 800, "softmax": 1000, "hnas": 500, "ot": 333, "huge": 1}
+    assert {name: cost.updates for name, cost in found.items()} == updates
+    assert [name for name, cost in found.items() if cost.is_baseline] == ["softmax"]
+    without = equalized([cost for cost in costs if cost.arm != "softmax"])
+    assert [(cost.arm, cost.updates) for cost in without if cost.is_baseline] == [("dnas", 1000)]
+
+
+def test_each_task_has_a_budget_of_its_own():
+    costs = [
+        ArmCost("softmax mlm", "mlm", True, 1000, 1.0, "FLOPs"),
+        ArmCost("dnas mlm", "mlm", False, 1000, 2.0, "FLOPs"),
+        ArmCost("softmax vqa", "vqa", True, 300, 4.0, "FLOPs"),
+        ArmCost("dnas vqa", "vqa", False, 300, 2.0, "FLOPs"),
+    ]
+    assert [cost.updates for cost in equalized(costs)] == [1000, 500, 300, 600]
+
+
+@pytest.mark.parametrize(("kind", "unit", "scale"), [("time", "CPU seconds", 1), ("flops", "FLOPs", 10)])
+def test_every_arm_trains_as_long_as_its_budget_lasts(tmp_path, kind, unit, scale):
+    typed = ("attention=dnas,softmax,hnas", "price=0.1,0.2,0.4", "steps=1", "seed=1,2", "dir=s", f"cost={kind}")
+    said = sweep(tmp_path, *typed)
+    found = report(tmp_path / "s")
+    updates = {it["arm"]: it["updates"] for it in found["cost"]["arms"]}
+    assert updates["attention=softmax price=0.1"] == 1000  # the first arm with softmax is the baseline
+    for name in ("softmax", "dnas", "hnas"):
+        assert [updates[f"attention={name} price={price}"] for price in (0.1, 0.2, 0.4)] == [1000, 500, 250]
+    assert {it["total"] for it in found["cost"]["arms"]} == {100.0 * scale} and unit in said
+    for job in found["jobs"]:
+        config = json.loads((tmp_path / job["folder"] / "config.yaml").read_text())
+        assert config["trainer.max_steps"] == str(updates[job["arm"]])
+        assert config["seed"] in "12" and "callbacks.update_cost._target_" not in config
+
+
+def test_a_repeated_command_measures_nothing_again(tmp_path):
+    """The planted fault: costs that would be others by now."""
+    sweep(tmp_path, *ARMS, "cost=time")
+    folder, started = tmp_path / "s", len(events(tmp_path / "s", "start"))
+    assert started == 3 + 6
+    costs = report(folder)["cost"]
+    sweep(tmp_path, *ARMS, "cost=time")
+    assert len(events(folder, "start")) == started and report(folder)["cost"] == costs
+    more = [it.replace("hnas", "hnas,sink").replace("seed=1,2", "seed=2,1,3") for it in ARMS]
+    sweep(tmp_path, *more, "cost=time")  # another arm and another seed: only the arm is measured
+    assert len(events(folder, "start")) == started + 1 + 3 + 3
+    assert [it for it in report(folder)["cost"]["arms"] if "sink" not in it["arm"]] == costs["arms"]
+
+
+def test_runs_that_measure_are_no_runs_of_arms(tmp_path):
+    sweep(tmp_path, *ARMS, "cost=time")
+    folder = tmp_path / "s"
+    assert len(list((folder / "cost").iterdir())) == 3 and not waiting_jobs([folder])
+    assert {path.parent for path in run_folders(folder)} == {folder} and len(run_folders(folder)) == 6
+
+
+def test_an_arm_that_cannot_be_measured_ends_the_sweep_with_the_reason(tmp_path):
+    said = sweep(tmp_path, *ARMS, "cost=time", "code=1", "retries=0", code=2)
+    assert "error: cost=time: the run that measures attention=dnas has no result: error: this job cannot be run" in said
+    assert not run_folders(tmp_path / "s")
+
+
+def test_arms_are_tuned_at_equal_cost(tmp_path):
+    arms = [it.replace("price=0.2", "price=0.1,0.2").replace("seed=1,2", "seed=110") for it in ARMS]
+    sweep(tmp_path, *arms, "cost=time", "tune=x=0.2,0.3,0.4", "tune_seeds=100", "jobs=6")
+    found = report(tmp_path / "s")
+    updates = {it["arm"]: it["updates"] for it in found["cost"]["arms"]}
+    assert len(updates) == 6 and set(updates.values()) == {1000, 500}
+    assert {it["purpose"] for it in found["jobs"]} == {"tune", "compare"} and len(found["jobs"]) == 6 * 4
+    for job in found["jobs"]:
+        assert f"trainer.max_steps={updates[job['arm']]}" in job["overrides"]
