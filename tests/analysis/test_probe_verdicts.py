@@ -106,11 +106,11 @@ def test_verdicts_follow_from_the_adjusted_p_value(cell):
 
 def test_an_arm_is_shown_alone_but_not_among_many():
     """A p-value between 1 and 5 % is below 5 % once, and above it times five."""
-    for shift in np.linspace(0.005, 0.03, 26):
-        tests = {**TESTS, "dnas": result((0.6 + shift, 0.5), seed=2)}
-        alone = results_of_cell(made_up(tests), [Arm("softmax"), Arm("dnas"), Arm("uniform")])
-        if 0.012 < row_of(alone, "dnas").p_value < 0.04:
-            break
+    base = TESTS["softmax"].scores[8].astype(float)
+    means = 0.6 - (scores(0.6, 2 + 8) - base).mean() + np.linspace(0.03, 0.0, 61)
+    p_values = ((x, paired_difference(scores(x, 2 + 8) - base).p_value) for x in means)
+    tests = {**TESTS, "dnas": result((next(x for x, p in p_values if 0.012 < p < 0.04), 0.5), seed=2)}
+    alone = results_of_cell(made_up(tests), [Arm("softmax"), Arm("dnas"), Arm("uniform")])
     assert row_of(alone, "dnas").verdict == "shown"
     others = {
         label: result((0.6, 0.5), seed=20 + i) for i, label in enumerate(("sink", "ssmax", "sparsemax", "entmax"))
@@ -171,6 +171,7 @@ def test_measures_are_those_at_the_size_of_training():
     assert isnan(beyond.entropy) and isnan(beyond.wanted)
 
 
+# --------------------------------------------------------------------------------------------------------- rates
 # -------------------------------------------------------------------------------------------------------- rates, left out
 
 
@@ -208,11 +209,10 @@ def test_a_flip_does_not_hide_that_nothing_is_shown():
 
 
 def test_a_flip_needs_three_seeds_with_finite_scores():
-    row = row_of(results_of_cell(made_up(TESTS), ARMS), "dnas")
     for spoil in (lambda x: x[:2], lambda x: x * np.nan, lambda x: x * 0 + x[0]):
         tuning = {arm: {rate: spoil(x) for rate, x in of.items()} for arm, of in tuned((0.9, 0.9), (0.5, 0.5)).items()}
         tuning["softmax"] = {rate: np.asarray(x)[: len(tuning["dnas"][rate])] for rate, x in tuning["softmax"].items()}
-        assert flipping_rates(made_up(TESTS, tuning), row, "softmax") == []
+        assert flipping_rates(made_up(TESTS, tuning), 0.2, "dnas", "softmax") == []
 
 
 def test_flips_are_found_for_arms_that_need_options():

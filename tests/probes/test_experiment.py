@@ -345,7 +345,8 @@ def test_mass_on_wanted_keys_of_a_converged_sinkhorn_is_their_share():
 
 
 @pytest.mark.slow
-def test_two_processes_find_what_one_finds(tmp_path):
+def test_two_processes_find_what_one_finds(monkeypatch, tmp_path):
+    monkeypatch.setattr(ensemble, "SELECTION", SELECTION)  # the others do not see what a test changes
     plan = replace(PLAN, arms=["softmax", "dnas", "asentmax", "probe_parts.Broken", "uniform"])
     one, two = compare(plan, tmp_path / "one"), compare(plan, tmp_path / "two", workers=2)
     for a, b in zip(one, two, strict=True):
