@@ -315,9 +315,11 @@ def test_an_arm_that_fails_in_the_comparison_is_reported(monkeypatch, tmp_path):
     assert found.failed == {"dnas": "late"} and found.tests.keys() == {"softmax", "uniform", "none"}
 
 
-def test_a_member_that_diverges_is_counted_and_leaves_a_finite_table():
-    found = jobs.run(Job(TINY, "softmax", (110, 111), (1e30,), False, {}, 4))
-    assert found.diverged == 2 and np.isfinite(found.scores[4]).all() and np.isfinite(found.selection).all()
+@pytest.mark.parametrize("cell", [TINY, Cell("trigger", "no BOS")], ids=lambda cell: cell.short)
+def test_a_member_that_diverges_is_counted_and_leaves_a_finite_table(cell):
+    found = jobs.run(Job(cell, "softmax", (110, 111), (1e30,), False, {}, 4))
+    assert found.diverged == 2 and np.isfinite(found.selection).all()
+    assert all(np.isfinite(scores).all() for scores in found.scores.values())
 
 
 # ------------------------------------------------------------------------------------------------------------ measures
