@@ -50,11 +50,11 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("best", FLAGS)
-def test_the_runs_are_those_that_the_processor_can_imitate(best):
+def test_the_runs_are_the_older_ones_that_the_processor_can_imitate(best):
     names = list(FLAGS)
     found = numerics.environments(f"processor\t: 0\n{FLAGS[best]}\n")
-    assert list(found) == names[: names.index(best) + 1]
-    assert all(set(variables) == set(numerics.VARIABLES) for variables in found.values())
+    assert list(found) == (names[: names.index(best)] or ["default"])
+    assert all(set(variables) == set(numerics.VARIABLES) for variables in found.values() if best != "default")
 
 
 @pytest.mark.parametrize("cpuinfo", ["", "processor\t: 0\nFeatures\t: fp asimd\n"])

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import torch
 
-from attnorm.probes.arm import NULLS, every_arm
+from attnorm.analysis.probes.page import draw_map, write_page
+from attnorm.analysis.probes.verdicts import results_of_cell, with_discoveries, write_csv
+from attnorm.probes.arm import NULLS, Arm, every_arm
 from attnorm.probes.experiment import Found, Plan, compare
 from attnorm.probes.jobs import Cell, Job, Result
 from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
@@ -54,12 +56,24 @@ def show(job: Job, result: Result | Exception | None) -> None:
         print(f"{time.strftime('%H:%M:%S')} {job.stem} {outcome}", flush=True)
 
 
+def write(found: list[Found], folder: Path) -> None:
+    """Writes results.csv and map.png beside this file, and the page atlas.html into the folder of the results."""
+    arms = [Arm(name) for name in dict.fromkeys([*FIRST, *CAUSAL, *every_arm()])]
+    here, rates = Path(__file__).parent, PRESETS["atlas"].rates
+    cells = with_discoveries([results_of_cell(it, arms, rates) for it in found if it.tests])
+    present = [arm for arm in arms if any(arm.label in it.tests for it in found)]
+    write_csv(cells, here / "results.csv")
+    draw_map(cells, [arm for arm in present if arm.label not in NULLS]).savefig(here / "map.png", dpi=130)
+    print(f"written to {write_page(cells, present, folder / 'atlas.html')}, {here / 'results.csv'} and map.png")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("logs/atlas"))
     parser.add_argument("--arms", choices=["primary", "all"], default="all")
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1, help="number of processes; 0 only reads the results")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for every in [False, True] if options.arms == "all" else [False]:
-        run(options.out, every, options.workers)
+        cells = run(options.out, every, options.workers)
+    write(cells, options.out)

@@ -30,7 +30,7 @@ def results(cell, means=MEANS, failed=()):
         tests[arm] = Result(np.zeros(5), np.zeros((5, 1)), tables, {}, {"entropy": np.full(5, 0.5)}, 0, 5.0, True)
     tuning = {} if not cell.probe().updates else {arm: {1e-3: np.full(2, 0.3), 1e-2: np.full(2, 0.4)} for arm in tests}
     found = Found(cell, tuning, dict.fromkeys(tests, 0.01), tests, dict(failed), seconds=30.0)
-    return results_of_cell(found, ARMS)
+    return results_of_cell(found, ARMS, (1e-3, 1e-2))
 
 
 class Page(HTMLParser):

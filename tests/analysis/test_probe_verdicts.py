@@ -7,7 +7,8 @@ from math import isnan, nan
 import numpy as np
 import pytest
 
-from attnorm.analysis.probes.verdicts import Row, flipping_rates, results_of_cell, write_csv
+from attnorm.analysis.probes import verdicts
+from attnorm.analysis.probes.verdicts import Row, flipping_rates, with_discoveries, write_csv
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.probes.arm import Arm
 from attnorm.probes.experiment import Found
@@ -15,6 +16,10 @@ from attnorm.probes.jobs import Cell, Result
 
 SEEDS, EXAMPLES, RATES = 5, 40, (1e-3, 1e-2)
 HUB = Cell("hub", "0.9")
+
+
+def results_of_cell(found, arms, rates=RATES):
+    return verdicts.results_of_cell(found, arms, rates)
 
 
 def scores(mean, seed=0, seeds=SEEDS):
@@ -199,6 +204,24 @@ def test_a_difference_that_flips_at_another_rate_depends_on_it(softmax, dnas, fl
     row = row_of(cell, "dnas")
     assert row.flips == flips and row.verdict == ("depends on the rate" if flips else "shown")
     assert row_of(cell, "hnas").flips == "", "has no tuning here"
+
+
+def test_a_flip_counts_at_the_rates_that_were_planned_alone():
+    """Not at those that were added because some arm was best at an edge."""
+    row = row_of(results_of_cell(made_up(TESTS, tuned((0.9, 0.6), (0.5, 0.8))), ARMS, (1e-2, 3e-2)), "dnas")
+    assert (row.flips, row.verdict) == ("", "shown")
+
+
+def test_discoveries_are_those_of_benjamini_and_hochberg_over_all_cells(cell):
+    """By hand: p times the number of differences over the rank, and never above that of a larger p."""
+    other = results_of_cell(made_up({**TESTS, "dnas": result((0.605, 0.5), seed=9)}), ARMS)
+    rows = [row for it in with_discoveries([cell, other]) for row in it.rows]
+    compared = sorted((row for row in rows if row.trained and not isnan(row.p_value)), key=lambda row: row.p_value)
+    assert len(compared) == 4
+    for i, row in enumerate(compared):
+        expected = min(later.p_value * 4 / (i + j + 1) for j, later in enumerate(compared[i:]))
+        assert row.discovery == pytest.approx(min(expected, 1))
+    assert all(isnan(row.discovery) for row in rows if not row.trained or isnan(row.p_value))
 
 
 def test_a_flip_does_not_hide_that_nothing_is_shown():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from attnorm.probes import PROBES, Batch, Probe, base, coverage, slots, trigger
+from attnorm.probes import PROBES, Probe, base, coverage, slots, trigger
 from attnorm.probes.arm import Arm
 from attnorm.probes.jobs import Cell, cells_of
 from attnorm.probes.solvers import assignment, nearest
@@ -252,8 +252,8 @@ def test_coverage_scores_the_share_of_rare_kinds_among_the_six_most_likely():
     outputs = 5 * batch.targets.clone()  # all six
     first, second = batch.rare[0, 0].tolist()
     absent = [kind for kind in range(coverage.KINDS) if batch.targets[0, 0, kind] == 0]
-    outputs[1, 0, first], outputs[1, 0, absent[0]] = -5, 5
-    outputs[2, 0, [first, second]], outputs[2, 0, absent[:2]] = torch.tensor([-5.0, -5.0]), torch.tensor([5.0, 5.0])
+    outputs[1, 0, first], outputs[1, 0, absent[0]] = 4, 5
+    outputs[2, 0, [first, second]], outputs[2, 0, absent[:2]] = torch.tensor([4.0, 4.0]), torch.tensor([5.0, 5.0])
     assert Cell("coverage").probe().score(outputs, batch).squeeze(-1).tolist() == [1, 0.5, 0]
 
 
@@ -344,13 +344,12 @@ def test_the_assignment_is_the_best_of_all_permutations():
 
 
 def test_the_assignment_of_fewer_queries_than_keys_is_the_best_of_all_choices():
-    batch = Cell("demand", "4").probe().batch(10, 16, torch.Generator().manual_seed(4))
-    batch = Batch(
-        *(x[:, :3] if name in ("queries", "targets", "wanted") else x[:, :] for name, x in batch._asdict().items())
-    )
+    """The length of a key matters then: without its square, long keys would be preferred."""
+    batch = type(Cell("match").probe())(noise=0.5).batch(20, 8, torch.Generator().manual_seed(4))
+    batch = batch._replace(queries=batch.queries[:, :3], targets=batch.targets[:, :3], wanted=batch.wanted[:, :3])
     for b, share in enumerate(assignment(batch).tolist()):
-        fit = batch.queries[b] @ batch.keys[b].T - batch.keys[b].square().sum(-1) / 2
-        best = max(itertools.permutations(range(16), 3), key=lambda p: sum(fit[i, j].item() for i, j in enumerate(p)))
+        costs = torch.cdist(batch.queries[b], batch.keys[b]).square()
+        best = min(itertools.permutations(range(8), 3), key=lambda p: sum(costs[i, j].item() for i, j in enumerate(p)))
         labels = batch.values[b].argmax(-1)
         assert share == pytest.approx((labels[list(best)] == batch.targets[b]).float().mean().item())
 

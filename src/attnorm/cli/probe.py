@@ -11,7 +11,7 @@ import torch
 
 from attnorm import progress
 from attnorm.analysis.probes.page import write_page
-from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, write_csv
+from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, with_discoveries, write_csv
 from attnorm.config.command import read
 from attnorm.errors import Problem
 from attnorm.imports import PATH
@@ -51,7 +51,7 @@ def run_probe(arguments: list[str], conf: Path) -> None:
     torch.set_num_threads(1)
     begin, cpu = time.monotonic(), time.process_time()
     found = compare(plan, folder / "results", settings.jobs, Reporter(plan))
-    cells = [results_of_cell(it, arms) for it in found]
+    cells = with_discoveries([results_of_cell(it, arms, plan.rates) for it in found])
     note = PREVIEW if settings.preset == "quick" else ""
     write_csv(cells, folder / "probe.csv")
     page = write_page(cells, arms, folder / "probe.html", note)

@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +194,35 @@ def draw_rates(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure | N
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates], minor=False)
         axes.minorticks_off()
     panels[0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def draw_map(cells: Sequence[CellResults], arms: Sequence[Arm]) -> "Figure":
+    """The differences to the baseline at the size of training, one row per arm and one column per cell.
+
+    A field that is not shown is gray in the text; one without a difference is empty.
+    """
+    from matplotlib.figure import Figure
+
+    compared, titles = arms[1:], [cell.found.cell.title for cell in cells]
+    rows = [
+        [next((row for row in cell.rows if row.arm == arm.short and row.trained), None) for cell in cells]
+        for arm in compared
+    ]
+    values = [[nan if row is None else row.difference for row in line] for line in rows]
+    figure = Figure(figsize=(1.5 + 0.55 * len(cells), 1.6 + 0.3 * len(compared)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values, cmap="PuOr", vmin=-0.4, vmax=0.4, aspect="auto")
+    for y, line in enumerate(rows):
+        for x, row in enumerate(line):
+            if row is not None and not isnan(row.difference):
+                colour = "black" if row.verdict == "shown" else "#888888"
+                axes.text(x, y, f"{100 * row.difference:+.0f}", ha="center", va="center", fontsize=7, color=colour)
+    axes.set_xticks(range(len(titles)), titles, rotation=60, ha="right", fontsize=8)
+    axes.set_yticks(range(len(compared)), [arm.short for arm in compared], fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, label=f"difference to {arms[0].short}", shrink=0.6)
     return figure
 
 

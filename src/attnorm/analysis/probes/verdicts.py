@@ -1,12 +1,13 @@
 """Scores of probes as rows: means, differences to the baseline with intervals, and what they depend on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from attnorm.analysis.statistics.crossed import Difference, paired_difference
 from attnorm.analysis.statistics.multiple import holm
@@ -27,6 +28,7 @@ class Row:
     normalized: (score - null) / (ceiling - null); NaN without a null arm or a ceiling.
     difference, low, high: to the baseline, with the interval for new seeds and new examples.
     p_value, adjusted: of no difference, adjusted for the arms of the cell (Holm).
+    discovery:  the same, adjusted for all differences at the sizes of training (Benjamini and Hochberg 1995).
     flips:      the rates at which the tuning seeds show the opposite difference; a difference that flips is none.
     wanted:     the mean weight on the key that a query asks for.
     """
@@ -50,6 +52,7 @@ class Row:
     high: float = nan
     p_value: float = nan
     adjusted: float = nan
+    discovery: float = nan
     verdict: str = ""
     flips: str = ""
     diverged: int = 0
@@ -73,11 +76,12 @@ class CellResults:
     differences: Mapping[tuple[str, int], Difference] = field(default_factory=dict)
 
 
-def results_of_cell(found: Found, arms: Sequence[Arm]) -> CellResults:
+def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -> CellResults:
     """Compares the arms of a cell with the first one.
 
     The tables of scores are paired by seed and by example. A verdict is "shown" or "not shown" at 5 % after the method
-    of Holm, over the arms of the cell; and "depends on the rate" if the sign flips.
+    of Holm, over the arms of the cell; and "depends on the rate" if the sign flips at one of `rates`, the grid before
+    it was extended.
     """
     probe = found.cell.probe()
     baseline = arms[0].label
@@ -96,7 +100,7 @@ def results_of_cell(found: Found, arms: Sequence[Arm]) -> CellResults:
             rows.append(row_of(found, arm, size, null, ceiling, differences.get((arm.label, size))))
     unfit = {arm.label: reason for arm in arms if (reason := arm.unfit(probe.site))}
     curves = {arm: {rate: float(s.mean()) for rate, s in sorted(of.items())} for arm, of in found.tuning.items()}
-    return CellResults(found, judged(rows, found, arms), curves, {**unfit, **found.failed}, differences)
+    return CellResults(found, judged(rows, found, arms, rates), curves, {**unfit, **found.failed}, differences)
 
 
 def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
@@ -139,7 +143,7 @@ def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, diffe
 MEASURES = ("entropy", "column_mass_min", "wanted", "mass_on_wanted", "share_wanted")
 
 
-def judged(rows: Sequence[Row], found: Found, arms: Sequence[Arm]) -> list[Row]:
+def judged(rows: Sequence[Row], found: Found, arms: Sequence[Arm], rates: Sequence[float]) -> list[Row]:
     """The rows with verdicts, adjusted for the arms that are compared at the same size."""
     labels = {arm.short: arm.label for arm in arms}
     complete = []
@@ -150,10 +154,11 @@ def judged(rows: Sequence[Row], found: Found, arms: Sequence[Arm]) -> list[Row]:
         for row in of_size:
             if row.arm in adjusted:
                 flips = flipping_rates(found, row.difference, labels[row.arm], arms[0].label)
+                flips = [rate for rate in flips if rate in rates]
                 word = row.verdict or ("shown" if adjusted[row.arm] < 1 - LEVEL else "not shown")
                 word = "depends on the rate" if flips and word == "shown" else word
                 of_rates = " ".join(f"{rate:g}" for rate in flips)
-                row = Row(**{**asdict(row), "adjusted": adjusted[row.arm], "verdict": word, "flips": of_rates})
+                row = replace(row, adjusted=adjusted[row.arm], verdict=word, flips=of_rates)
             complete.append(row)
     return complete
 
@@ -185,6 +190,22 @@ def null_of(found: Found, size: int, chance: float | None) -> float:
     """The best mean score of the null arms; that of guessing if none was trained."""
     scores = [float(found.tests[null].scores[size].mean()) for null in NULLS if null in found.tests]
     return max(scores, default=nan if chance is None else chance)
+
+
+def with_discoveries(cells: Sequence[CellResults]) -> list[CellResults]:
+    """The cells with `Row.discovery`, for exploratory reading: 5 % of what is below 0.05 is expected to be false."""
+    p_values = [row.p_value for row in all_rows(cells) if row.trained and not isnan(row.p_value)]
+    adjusted = iter(stats.false_discovery_control(p_values)) if p_values else iter(())
+    return [
+        replace(
+            cell,
+            rows=[
+                replace(row, discovery=float(next(adjusted))) if row.trained and not isnan(row.p_value) else row
+                for row in cell.rows
+            ],
+        )
+        for cell in cells
+    ]
 
 
 def write_csv(cells: Sequence[CellResults], path: Path) -> None:
