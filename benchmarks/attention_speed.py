@@ -25,6 +25,8 @@ from typing import Any
 
 import timing
 
+from attnorm.attention.speed import Attend, Inputs, make_inputs, peak, rates, ratio, sdpa, seconds_per_step, step
+
 HEADS = 12
 OPTIONS = {"fusedmax": {"lam": 0.1}, "fenchel": {"order": 2}, "constrained_softmax": {"upper": 0.1}}
 OPTIONS["constrained_sparsemax"] = OPTIONS["constrained_softmax"]
@@ -34,8 +36,6 @@ LINEAR = ("dnas", "hnas", "sinkhorn")
 GOALS = {"dnas": 1.9, "hnas": 3.0}
 PARTS = ("all", "linear", "causal", "memory", "rows")
 CAUSAL_HEADS, TEXTS = 4, 8  # the heads of the causal part, and the texts that are packed into one row
-
-Attend = Callable  # (q, k, v), each (B, H, N, D) -> (B, H, N, D)
 
 
 def normalizers(args: argparse.Namespace) -> dict[str, Attend]:
@@ -76,12 +76,6 @@ def peers() -> dict[str, Attend]:
     return dict(zip(PEERS, found, strict=True))
 
 
-def sdpa(q, k, v):
-    from torch.nn.functional import scaled_dot_product_attention
-
-    return scaled_dot_product_attention(q, k, v)
-
-
 def dense(name: str, device: str) -> Attend:
     """The weights as a table, times the values."""
     from attnorm.attention import Normalizer, build_normalizer
@@ -89,46 +83,24 @@ def dense(name: str, device: str) -> Attend:
     return partial(Normalizer.attend, build_normalizer(name).to(device))
 
 
-def make_inputs(args: argparse.Namespace, length: int, heads: int = HEADS) -> tuple:
-    """q, k, v that ask for gradients, and the gradient of the output."""
+def inputs_of(args: argparse.Namespace, length: int, heads: int = HEADS) -> Inputs:
+    """q, k, v that require gradients, and the gradient of the output."""
     import torch
 
-    shape, dtype = (args.batch, heads, length, args.width), getattr(torch, args.dtype)
-    generator = torch.Generator(args.device).manual_seed(length)
-    made = [torch.randn(shape, generator=generator, device=args.device).to(dtype) for _ in range(4)]
-    return *(x.requires_grad_() for x in made[:3]), made[3]
+    return make_inputs((args.batch, heads, length, args.width), getattr(torch, args.dtype), args.device)
 
 
-def step(attend: Attend, inputs: tuple, _round: int = 0) -> int:
-    """One forward and, where there is a gradient, backward pass."""
-    *qkv, grad = inputs
-    out = attend(*qkv)
-    if out.requires_grad:
-        out.backward(grad)
-    for x in qkv:
-        x.grad = None
-    return 1
-
-
-def peak(attend: Attend, args: argparse.Namespace, length: int, heads: int = HEADS) -> float:
+def peak_of(attend: Attend, args: argparse.Namespace, length: int, heads: int = HEADS) -> float:
     """MB that torch's allocator held at the worst moment of one step, inputs and gradients included."""
-    return timing.peak(lambda: step(attend, make_inputs(args, length, heads)), args.device)
+    return peak(lambda: step(attend, inputs_of(args, length, heads)), args.device)
 
 
 def time_together(
     contestants: dict[str, Attend], args: argparse.Namespace, length: int, heads: int = HEADS
 ) -> dict[str, list[float]]:
     """Seconds of each contestant in each round."""
-    inputs = make_inputs(args, length, heads)
-    steps = {name: partial(step, attend, inputs) for name, attend in contestants.items()}
     rounds = args.rounds or max(3, min(50, 12_000 // length))
-    found = timing.rates(steps, rounds, args.device, warmup=1)
-    return {name: [1 / rate for rate in rates] for name, rates in found.items()}
-
-
-def ratio(found: dict[str, list[float]], name: str, base: str) -> float:
-    """The median over the rounds of how much longer `name` took than `base`."""
-    return median(a / b for a, b in zip(found[name], found[base], strict=True))
+    return seconds_per_step(contestants, inputs_of(args, length, heads), rounds)
 
 
 def part_all(args: argparse.Namespace) -> None:
@@ -153,7 +125,7 @@ def part_all(args: argparse.Namespace) -> None:
         for name, attend in contestants.items():
             if len(cells[name]) == args.lengths.index(length) and affordable(name):
                 try:
-                    known[name] = (length, 0.0, peak(attend, args, length))
+                    known[name] = (length, 0.0, peak_of(attend, args, length))
                     running[name] = attend
                 except torch.OutOfMemoryError:
                     torch.cuda.empty_cache()
@@ -177,7 +149,7 @@ def check_peers(contestants: dict[str, Attend], args: argparse.Namespace) -> Non
     """What is compared computes the same."""
     import torch
 
-    q, k, v, _ = make_inputs(args, 64)
+    q, k, v, _ = inputs_of(args, 64)
     for peer, name in PEERS.items():
         ours, theirs = contestants[name](q, k, v).float(), contestants[peer](q, k, v).float()
         assert torch.allclose(ours, theirs, atol=1e-4 if args.dtype == "float32" else 3e-2), f"{peer} is not {name}"
@@ -284,7 +256,7 @@ def part_causal(args: argparse.Namespace) -> None:
             contestants[name] = partial(softmax.attend, mask=mask, log_prior=log_prior)
             if length <= args.dense_up_to:
                 contestants[f"{name}, matrix"] = partial(with_matrix, mask, log_prior)
-        peaks = {name: peak(attend, args, length, CAUSAL_HEADS) for name, attend in contestants.items()}
+        peaks = {name: peak_of(attend, args, length, CAUSAL_HEADS) for name, attend in contestants.items()}
         found = time_together(contestants, args, length, CAUSAL_HEADS)
         for name in contestants:
             if name.endswith(", matrix"):
@@ -302,7 +274,7 @@ def part_causal(args: argparse.Namespace) -> None:
 def part_memory(args: argparse.Namespace) -> None:
     """Peaks at one long length."""
     contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args).items() if n in LINEAR}
-    peaks = {name: peak(attend, args, args.memory_length) for name, attend in contestants.items()}
+    peaks = {name: peak_of(attend, args, args.memory_length) for name, attend in contestants.items()}
     rows = [[name, f"{mb:.0f}", f"{mb / peaks['SDPA softmax']:.2f}x"] for name, mb in peaks.items()]
     timing.print_table(f"memory: MB at N = {args.memory_length}", ["attention", "MB", "to softmax"], rows)
 
@@ -325,7 +297,7 @@ def part_rows(args: argparse.Namespace) -> None:
         torch.cat([module(row[None, None])[0, 0] for row in scores.split(1)]).backward(grad)
         return 1
 
-    found = timing.rates({"together": together, "row by row": row_by_row}, args.rounds or 5, args.device, warmup=1)
+    found = rates({"together": together, "row by row": row_by_row}, args.rounds or 5, args.device, warmup=1)
     rows = [[name, f"{1000 / median(rates):.1f}"] for name, rates in found.items()]
     timing.print_table("rows: fusedmax of 512 rows of 128, forward + backward", ["", "ms"], rows)
     print(f"fusedmax: goal at least 20x, reached {timing.compare(found, 'row by row')['together'][0]:.0f}x")

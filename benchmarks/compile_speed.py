@@ -16,6 +16,8 @@ from statistics import median
 import timing
 import training_speed
 
+from attnorm.attention.speed import rates
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -55,7 +57,7 @@ def main() -> None:
         started = time.perf_counter()
         contestants["compiled"](0)
         first = time.perf_counter() - started
-        found = timing.rates(contestants, args.rounds, args.device, warmup=1)
+        found = rates(contestants, args.rounds, args.device, warmup=1)
         speeds = [f"{median(found[name]):,.0f}" for name in ("uncompiled", "compiled")]
         rows.append([attention, *speeds, timing.ratio_text(timing.compare(found, "uncompiled")["compiled"])])
         print(f"{attention}: {callback.graphs} graphs; the first round, with compiling, took {first:.0f} s", flush=True)

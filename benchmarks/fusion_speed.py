@@ -18,6 +18,8 @@ from statistics import median
 
 import timing
 
+from attnorm.attention.speed import peak, rates
+
 GOAL = 1.15  # the time of an update with dnas over that with softmax, at most
 CONTESTANTS = {  # name: fusion, its normalizer
     "single": ("single", "softmax"),
@@ -94,7 +96,7 @@ def memory(name: str, batch: tuple, args: argparse.Namespace) -> float:
         for number in range(2):
             update(number)
 
-    return timing.peak(twice, args.device)
+    return peak(twice, args.device)
 
 
 def main() -> None:
@@ -127,7 +129,7 @@ def main() -> None:
     for name in names:
         peaks[name] = memory(name, batch, args)
         sizes[name] = timing.parameters(build(name, args))
-    found = timing.rates({name: start(name, batch, args) for name in names}, args.rounds, args.device, warmup=1)
+    found = rates({name: start(name, batch, args) for name in names}, args.rounds, args.device, warmup=1)
     ratios = timing.compare(found, "softmax")
     rows = []
     for name in names:

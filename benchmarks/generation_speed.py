@@ -7,6 +7,8 @@ from statistics import median
 
 import timing
 
+from attnorm.attention.speed import rates
+
 LENGTH = 12  # tokens of every headline, so that all searches make the same number of steps
 BEAMS = (1, 4)
 
@@ -112,7 +114,7 @@ def measure(args: Namespace) -> None:
 
             contestants = {"attnorm softmax": contestant(ours_generates(ours, beams))}
             contestants |= {name: contestant(peer_generates(peer, beams)) for name, peer in peers.items()}
-            found = timing.rates(contestants, args.rounds, args.device)
+            found = rates(contestants, args.rounds, args.device)
             ratios = timing.compare(found, timing.fastest_peer(found))
             reached[f"{size} beam {beams}"] = ratios["attnorm softmax"][0]
             search = "greedy" if beams == 1 else f"beam {beams}"

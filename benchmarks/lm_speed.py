@@ -30,6 +30,8 @@ from statistics import median
 import timing
 from mlm_speed import Side, full, memory, start
 
+from attnorm.attention.speed import rates
+
 ATTENTIONS = ("softmax", "dnas_prefix", "hnas_prefix")
 PACKED = f"{timing.PEER}packed"
 IGNORED = -100  # the label that the peer's loss ignores
@@ -145,7 +147,7 @@ def measure(args: argparse.Namespace) -> None:
         sides = contestants(size, args)
         peaks = {name: memory(side, cfg, args) for name, side in sides.items()}
         updates = {name: start(side, cfg, args) for name, side in sides.items()}
-        found = timing.rates(updates, args.rounds, args.device, warmup=1)
+        found = rates(updates, args.rounds, args.device, warmup=1)
         ratios = timing.compare(found, PACKED)
         reached[size] = ratios["attnorm softmax"][0]
         smaller &= peaks["attnorm softmax"] < peaks[PACKED]

@@ -31,6 +31,8 @@ from typing import NamedTuple
 
 import timing
 
+from attnorm.attention.speed import peak, rates
+
 GOAL = 1.2
 PART_NAMES = ("batches", "documents")
 ATTENTIONS = ("softmax", "dnas", "hnas")
@@ -199,7 +201,7 @@ def memory(side: Side, cfg: timing.ResolvedConfig, args: argparse.Namespace) -> 
         for number in range(2):
             update(number)
 
-    return timing.peak(twice, args.device)
+    return peak(twice, args.device)
 
 
 def full(side: Side) -> str:
@@ -215,7 +217,7 @@ def measure(part: str, args: argparse.Namespace) -> None:
         sides = contestants(part, size, args)
         peaks = {name: memory(side, cfg, args) for name, side in sides.items()}
         updates = {name: start(side, cfg, args) for name, side in sides.items()}
-        found = timing.rates(updates, args.rounds, args.device, warmup=1)
+        found = rates(updates, args.rounds, args.device, warmup=1)
         ratios = timing.compare(found, THEIRS)
         ours = next(iter(sides))
         reached[size] = ratios[ours][0]

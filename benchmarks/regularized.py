@@ -15,6 +15,8 @@ from typing import Any
 
 import timing
 
+from attnorm.attention.speed import rates
+
 HEADS = 4
 OPTIONS: dict[str, dict[str, Any]] = {
     "fusedmax": {"lam": 0.1},
@@ -97,11 +99,11 @@ def main() -> None:
                 error = (found - closed(scores.double())).abs().max().item()
             details[f"{tolerance:g}"] = [str(calls[0]), f"{error:.0e}"]
             contestants[f"{tolerance:g}"] = step(RegularizedMax(**given, tolerance=tolerance), scores, cotangent)
-        rates = timing.rates(contestants, args.rounds, args.device)
-        ratios = timing.compare({key: [1 / rate for rate in found] for key, found in rates.items()}, closed_name)
-        base = f"{1e3 * median(1 / rate for rate in rates[closed_name]):.1f}"
+        found = rates(contestants, args.rounds, args.device)
+        ratios = timing.compare({key: [1 / rate for rate in values] for key, values in found.items()}, closed_name)
+        base = f"{1e3 * median(1 / rate for rate in found[closed_name]):.1f}"
         for tolerance, detail in details.items():
-            time = f"{1e3 * median(1 / rate for rate in rates[tolerance]):.1f}"
+            time = f"{1e3 * median(1 / rate for rate in found[tolerance]):.1f}"
             rows.append([name, closed_name, tolerance, *detail, base, time, timing.ratio_text(ratios[tolerance])])
     header = ["Omega", "closed form", "tolerance", "steps", "error", "closed, ms", "solver, ms", "ratio"]
     timing.print_table(f"Weights and gradients of {' x '.join(map(str, shape))} scores", header, rows)

@@ -1,8 +1,8 @@
-"""What the speed measurements share: the configured model, its equal in `transformers`, the clock and the tables."""
+"""What the speed measurements share: the configured model, its equal in `transformers`, and the tables.
 
-import gc
-import time
-from collections.abc import Callable
+The clock and the meter of memory are `rates` and `peak` of `attnorm.attention.speed`.
+"""
+
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -138,50 +138,6 @@ def sequences(rows: int, vocab_size: int, seed: int = 0):
     counts = random.normal((31, 9), (8, 2), (rows, 2)).round().clip((5, 3), (100, 30)).astype(np.int64)
     columns = [[random.integers(EOS + 1, vocab_size, n).tolist() for n in counts[:, side]] for side in (0, 1)]
     return Dataset.from_dict(dict(zip(("source", "target"), columns, strict=True))), counts + 1
-
-
-def rates(
-    contestants: dict[str, Callable[[int], int]], rounds: int, device: str, warmup: int = 2
-) -> dict[str, list[float]]:
-    """Units of work a second of each contestant in each round, in turn and the order reversed in every other round.
-
-    A contestant is called with the number of the round and returns how many units it did. The `warmup` rounds before
-    the counted ones are dropped.
-    """
-    import torch
-
-    synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    found: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(warmup + rounds):
-        for name in list(contestants)[:: 1 if number % 2 else -1]:
-            gc.collect()
-            synchronize()
-            start = time.perf_counter()
-            units = contestants[name](number)
-            synchronize()
-            found[name].append(units / (time.perf_counter() - start))
-    return {name: values[warmup:] for name, values in found.items()}
-
-
-def peak(work: Callable[[], object], device: str) -> float:
-    """MB that torch's allocator held at the worst moment of `work`; what it makes counts, what was there before not."""
-    import torch
-
-    gc.collect()  # nothing of before is freed meanwhile
-    if device.startswith("cuda"):
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        work()
-        return (torch.cuda.max_memory_allocated() - before) / 1e6
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        work()
-    held = most = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most / 1e6
 
 
 def compare(found: dict[str, list[float]], base: str) -> dict[str, tuple[float, float, float]]:

@@ -24,6 +24,8 @@ from statistics import median
 import generation_speed
 import timing
 
+from attnorm.attention.speed import rates
+
 PARTS = ("training", "generation", "bucketing")
 FIXED_SOURCE, FIXED_TARGET = 128, 64  # the model's limits, to which fixed padding pads
 
@@ -154,7 +156,7 @@ def measure_training(args: argparse.Namespace) -> None:
         contestants = {
             name: lambda number, train=train, batches=batches: train(batches) for name, train in trainers.items()
         }
-        found = timing.rates(contestants, args.rounds, args.device)
+        found = rates(contestants, args.rounds, args.device)
         ratios = timing.compare(found, timing.fastest_peer(found))
         reached[size] = ratios["attnorm softmax"][0]
         for name, values in found.items():
@@ -220,7 +222,7 @@ def measure_bucketing(args: argparse.Namespace) -> None:
             return train([batches[(first + i) % len(batches)] for i in range(args.updates)])
 
         contestants[name] = run
-    found = timing.rates(contestants, args.rounds, args.device)
+    found = rates(contestants, args.rounds, args.device)
     best, base = found
     ratios = timing.compare(found, base)
     shares = [sampler.padding(), 1 - lengths.sum() / (len(lengths) * (FIXED_SOURCE + FIXED_TARGET))]

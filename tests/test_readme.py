@@ -30,6 +30,7 @@ from attnorm.cli import main
 from attnorm.cli import train as front
 from attnorm.cli.attention import read_attention
 from attnorm.cli.compare import CompareSettings
+from attnorm.cli.doctor import read_keys as read_doctor
 from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.figures import read_figures
 from attnorm.cli.generate import GenerateKeys
@@ -234,6 +235,9 @@ def problems_of(verb: str, arguments: list[str]) -> list[str]:
         return [] if len(arguments) == 1 else ["expected a folder"]
     if verb in ("eval", "generate", "attention", "compare", "report") and not arguments:
         return []  # it prints its help
+    if verb == "doctor":
+        read_doctor(arguments)
+        return []
     if verb == "report":
         read_report(arguments)
         return []

@@ -15,6 +15,7 @@ from attnorm.cli import main
 from attnorm.cli.attention import AttentionKeys
 from attnorm.cli.commands import with_keys
 from attnorm.cli.compare import CompareSettings
+from attnorm.cli.doctor import DoctorKeys
 from attnorm.cli.evaluate import EvalKeys
 from attnorm.cli.figures import FigureKeys
 from attnorm.cli.generate import GenerateKeys
@@ -83,7 +84,7 @@ def test_a_bare_path_is_the_run_or_the_place_that_a_verb_reads(monkeypatch, tmp_
     ("verb", "keys"),
     [
         *(("eval", EvalKeys), ("generate", GenerateKeys), ("attention", AttentionKeys), ("compare", CompareSettings)),
-        *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings)),
+        *(("figures", FigureKeys), ("report", ReportSettings), ("sweep", SweepSettings), ("doctor", DoctorKeys)),
     ],
 )
 def test_the_help_of_a_verb_shows_its_keys_and_their_defaults(verb, keys):
@@ -135,6 +136,7 @@ COMMANDS = {
     "train": "seed=x",
     "sweep": "seed=x",
     "figures": "nothing",
+    "doctor": "seconds=x",
 }
 DOORS = {
     "attnorm": ("-c", "import sys; sys.path.pop(0); from attnorm.cli.main import main; sys.exit(main())"),

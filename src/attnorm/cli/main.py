@@ -22,6 +22,7 @@ VERBS = {
     "generate": "write a text for each input, such as headlines for articles, with the model of a run folder",
     "attention": "draw and measure what the model of a run folder attends to",
     "figures": "draw the figures of the papers",
+    "doctor": "say whether attention is right and fast on this machine",
     "new": "write a folder with parts of your own, ready to train",
 }
 COLLECT_EVERY = 10_000  # new objects; Python's 700 makes importing torch and Lightning take a sixth longer
@@ -93,6 +94,13 @@ def dispatch(verb: str, arguments: list[str]) -> int:
 
 def start(verb: str, arguments: list[str]) -> int:
     """Imports what a verb needs, and runs it."""
+    if verb == "doctor":  # needs only PyTorch
+        from attnorm.run.opened_folder import leave_out
+
+        leave_out(os.getcwd())
+        from attnorm.cli.doctor import run_doctor
+
+        return run_doctor(arguments, CONF)
     from attnorm.run.trust import find_own_parts
 
     gc.set_threshold(COLLECT_EVERY)

@@ -87,33 +87,35 @@ def forget() -> None:
             known.clear()
 
 
-def _decide(case: Case) -> Kernel:
-    if case[0].type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return FALLBACK  # a check would wait for the GPU, which a graph capture forbids; decided at the next call
-    with _lock:
-        if case not in _chosen:
-            refused: dict[str, str] = {}
-            kernel = next((it for it in candidates(*case[:3]) if _passes(it, case, refused)), FALLBACK)
-            _outcomes[case] = {"kernel": kernel.name, "refused": refused}
-            _chosen[case] = kernel
-            _warn(case, kernel, refused)
-        return _chosen[case]
-
-
-def _passes(kernel: Kernel, case: Case, refused: dict[str, str]) -> bool:
-    """Whether a kernel agrees with the dense formula; if not, the reason is added to `refused`.
+def check(kernel: Kernel, case: Case) -> str | None:
+    """Why a kernel cannot be used in a case, or None if it agrees with the dense formula.
 
     The check runs in a thread of its own, where none of the caller's modes are active: autocast, inference mode, a
     disabled gradient, and the modes with which torch intercepts operations.
     """
     with ThreadPoolExecutor(1) as thread:
         try:
-            reason = thread.submit(disagreement, kernel, *case).result()
+            return thread.submit(disagreement, kernel, *case).result()
         except Exception as error:  # of any kind: a kernel that cannot be used must not end a run
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    if reason is not None:
-        refused[kernel.name] = reason
-    return reason is None
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _decide(case: Case) -> Kernel:
+    if case[0].type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return FALLBACK  # a check would wait for the GPU, which a graph capture forbids; decided at the next call
+    with _lock:
+        if case not in _chosen:
+            refused: dict[str, str] = {}
+            for kernel in candidates(*case[:3]):
+                if (reason := check(kernel, case)) is None:
+                    break
+                refused[kernel.name] = reason
+            else:
+                kernel = FALLBACK
+            _outcomes[case] = {"kernel": kernel.name, "refused": refused}
+            _chosen[case] = kernel
+            _warn(case, kernel, refused)
+        return _chosen[case]
 
 
 def _warn(case: Case, kernel: Kernel, refused: dict[str, str]) -> None:

@@ -1,0 +1,91 @@
+"""Time and memory of attention, forward and backward: what the benchmarks and `attnorm doctor` measure with."""
+
+import gc
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Attend = Callable[..., Tensor]  # (q, k, v), each (B, H, N, D) -> (B, H, N, D)
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]  # q, k, v and the gradient of the output
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The fused softmax attention of torch."""
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def make_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> Inputs:
+    """Random q, k, v of the shape (B, H, N, D) that require gradients, and the gradient of the output."""
+    generator = torch.Generator(device).manual_seed(shape[2])
+    q, k, v, grad = (torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(4))
+    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), grad
+
+
+def step(attend: Attend, inputs: Inputs, _round: int = 0) -> int:
+    """One forward and, where there is a gradient, backward pass: one unit of work for `rates`."""
+    *qkv, grad = inputs
+    out = attend(*qkv)
+    if out.requires_grad:
+        out.backward(grad)
+    for x in qkv:
+        x.grad = None
+    return 1
+
+
+def rates(
+    contestants: dict[str, Callable[[int], int]], rounds: int, device: str, warmup: int = 2
+) -> dict[str, list[float]]:
+    """Units of work per second of each contestant in each round, in turn, in reverse order in every other round.
+
+    A contestant is called with the number of the round and returns how many units it did. The `warmup` rounds before
+    the counted ones are dropped.
+    """
+    synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(warmup + rounds):
+        for name in list(contestants)[:: 1 if number % 2 else -1]:
+            gc.collect()
+            synchronize()
+            start = time.perf_counter()
+            units = contestants[name](number)
+            synchronize()
+            found[name].append(units / (time.perf_counter() - start))
+    return {name: values[warmup:] for name, values in found.items()}
+
+
+def seconds_per_step(
+    attends: dict[str, Attend], inputs: Inputs, rounds: int, warmup: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of a `step` of each attention in each round."""
+    steps: dict[str, Callable[[int], int]] = {name: partial(step, it, inputs) for name, it in attends.items()}
+    found = rates(steps, rounds, inputs[0].device.type, warmup)
+    return {name: [1 / rate for rate in values] for name, values in found.items()}
+
+
+def ratio(found: dict[str, list[float]], name: str, base: str) -> float:
+    """The median over the rounds of how much longer `name` took than `base`."""
+    return median(a / b for a, b in zip(found[name], found[base], strict=True))
+
+
+def peak(work: Callable[[], object], device: str) -> float:
+    """MB (10^6 bytes) that torch's allocator held at the worst moment of `work`, without what was there before."""
+    gc.collect()  # nothing of before is freed meanwhile
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        work()
+    held = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most / 1e6

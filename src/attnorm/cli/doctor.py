@@ -1,0 +1,240 @@
+"""`attnorm doctor`: versions, devices, and the self-checks and the speed of attention on this machine.
+
+It needs no package but PyTorch, because people also use the normalizers without the packages for training.
+"""
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from itertools import groupby
+from math import inf, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnorm.errors import ConfigError, Problem
+from attnorm.imports import nearest
+from attnorm.training.environment import version, write_json
+
+if TYPE_CHECKING:
+    from attnorm.attention.checkup import LeftOut, SelfCheck, Sizes, Slow, Speed
+
+FORMAT = 1  # of the file
+DEVICES = ("auto", "cpu", "cuda")
+PACKAGES = ("attnorm", "torch", "entmax", "triton", "pytorch-triton-rocm", "numpy")
+PATH = re.compile(r"\S*[/\\]\w\S*")
+COLUMNS = "{:<9}{:>6}  {:<8}  {:<24}{:>6}{:>11}{:>9}{:>9}{:>9}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorKeys:
+    """The keys of `attnorm doctor`, as in conf/doctor.yaml."""
+
+    device: str = "auto"
+    seconds: float = 90
+    out: str = "attnorm-doctor.json"
+
+
+def run_doctor(arguments: Sequence[str], conf: Path, sizes: "Sizes | None" = None) -> int:
+    """Prints and stores the results, and returns the exit code.
+
+    sizes: what is examined; by default what suits the device.
+    """
+    if {"--help", "-h"} & set(arguments):
+        print((conf / "doctor.yaml").read_text(), end="")
+        return 0
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler of torch would print lines; read at its import
+    try:
+        keys = read_keys(arguments)
+        report = examine(keys, sizes)
+    except ConfigError as error:
+        print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    write_json(Path(keys.out), without_paths(report))
+    print(f"\nWritten: {keys.out}. It names no users and no machines, and has no paths.")
+    return 0
+
+
+def read_keys(arguments: Sequence[str]) -> DoctorKeys:
+    """The keys that were typed. Raises ConfigError with all problems."""
+    names, typed, problems = [it.name for it in fields(DoctorKeys)], dict[str, str](), list[str]()
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals:
+            problems.append(f"{argument}: expected key=value; the keys are {', '.join(names)}")
+        elif key not in names:
+            has = f"it has {', '.join(sorted(names))}.{nearest(key, names)}"
+            problems.append(Problem(key, f"attnorm doctor has no such option; {has}", value))
+        else:
+            typed[key] = value
+    default = DoctorKeys()
+    device, out = typed.get("device", default.device), typed.get("out", default.out)
+    try:
+        seconds = float(typed.get("seconds", default.seconds))
+    except ValueError:
+        seconds = nan
+    if device not in DEVICES:
+        problems.append(Problem("device", f"allowed: {', '.join(DEVICES)}.{nearest(device, DEVICES)}", device))
+    if not 0 < seconds < inf:
+        problems.append(Problem("seconds", "expected a number above 0", typed["seconds"]))
+    if not out or Path(out).is_dir():
+        problems.append(Problem("out", "expected the name of a file", out))
+    elif not os.access(Path(out).parent, os.W_OK):
+        problems.append(Problem("out", "there is no such folder, or no permission to write in it", out))
+    if problems:
+        raise ConfigError(problems)
+    return DoctorKeys(device=device, seconds=seconds, out=out)
+
+
+def examine(keys: DoctorKeys, sizes: "Sizes | None") -> dict[str, Any]:
+    """The results for the file, which are also printed, each as soon as it is known.
+
+    Raises ConfigError for a device that is not there, or a kernel that does not exist.
+    """
+    import torch
+
+    from attnorm.attention import checkup
+    from attnorm.attention.linear.kernels import triton_is_requested
+
+    try:
+        triton_is_requested()
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
+    has_gpu = torch.cuda.is_available()
+    if keys.device == "cuda" and not has_gpu:
+        raise ConfigError([Problem("device", "PyTorch finds no GPU; allowed here: auto, cpu", keys.device)])
+    device = "cuda" if has_gpu and keys.device != "cpu" else "cpu"
+    sizes = sizes or checkup.default_sizes(device)
+    of_versions, of_machine = versions(), machine()
+    for described in (of_versions, of_machine, *of_machine["gpus"]):
+        print(in_a_line(described))
+    print("\nSelf-checks of the attention kernels, without / with a causal mask, by the width of a head", flush=True)
+    checks = checkup.self_checks(torch.empty(0, device=device).device, sizes.dtypes, sizes.widths)
+    show_checks(checks)
+
+    print(f"\nSpeed and memory on {device}, forward and backward: N queries and keys,", end=" ")
+    print(f"{sizes.batch} x {sizes.heads} heads of width {sizes.width}, about {keys.seconds:g} seconds")
+    print(COLUMNS.format("", "N", "", "computed by", "rounds", "ms", "to SDPA", "MB", "to SDPA"), flush=True)
+    speeds: list[Speed] = []
+    left_out: list[LeftOut] = []
+    for dtype in sizes.measured_dtypes:
+        for it in checkup.speeds(sizes, dtype, device, keys.seconds / len(sizes.measured_dtypes)):
+            if isinstance(it, checkup.LeftOut):
+                left_out.append(it)
+            else:
+                speeds.append(it)
+                print(COLUMNS.format(*it[:5], *numbers(it)), flush=True)
+    show_left_out(left_out)
+    slow = checkup.slower(speeds, checks, sizes, device)
+    show_slow(slow, checkup.EXPECTED, checkup.SLOW)
+    return {
+        "format": FORMAT,
+        "versions": of_versions,
+        "machine": of_machine,
+        "problem": {"device": device, "batch": sizes.batch, "heads": sizes.heads, "width": sizes.width},
+        "self_checks": [it._asdict() for it in checks],
+        "speed": [it._asdict() for it in speeds],
+        "left_out": [it._asdict() for it in left_out],
+        "slower": [it._asdict() for it in slow],
+    }
+
+
+def versions() -> dict[str, Any]:
+    """The versions of Python and of packages, without those that are not installed."""
+    import torch
+
+    found = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    found |= {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    found["cudnn"] = torch.backends.cudnn.version()
+    return {name: str(it) for name, it in found.items() if it is not None}
+
+
+def machine() -> dict[str, Any]:
+    """The processor and the GPUs, without names that a user has given."""
+    import torch
+
+    processor = None
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        it = torch.cuda.get_device_properties(index)
+        architecture = it.gcnArchName if torch.version.hip else f"sm_{it.major}{it.minor}"
+        gpus.append(
+            {
+                "gpu": it.name,
+                "architecture": architecture,
+                "gigabytes": round(it.total_memory / 1e9, 1),
+                "multiprocessors": it.multi_processor_count,
+            }
+        )
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor or "unknown",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpus": gpus,
+    }
+
+
+def in_a_line(described: Mapping[str, Any]) -> str:
+    """'python 3.11.2, torch 2.13.0', without what is a list."""
+    return ", ".join(f"{name.replace('_', ' ')} {it}" for name, it in described.items() if not isinstance(it, list))
+
+
+def numbers(it: "Speed") -> tuple[str, ...]:
+    """The measured numbers as text."""
+    return f"{it.milliseconds:,.1f}", f"{it.ratio:.2f}x", f"{it.megabytes:,.0f}", f"{it.memory_ratio:.2f}x"
+
+
+def show_checks(checks: "Sequence[SelfCheck]") -> None:
+    """A row per dtype and kernel, a column per head width, and the reasons of failures."""
+    widths = sorted({it.width for it in checks})
+    cells: dict[tuple[str, str], dict[int, list[str]]] = {}
+    failures: dict[tuple[str, str], list[str]] = {}
+    for it in checks:
+        for kernel, reason in it.outcomes.items():
+            row = it.dtype, kernel
+            cells.setdefault(row, {}).setdefault(it.width, []).append("ok" if reason is None else "FAILED")
+            if reason is not None:
+                failures.setdefault(row, []).append(f"width {it.width}{', causal' * it.causal}: {reason}")
+    form = "{:<9}{:<26}" + "{:<17}" * len(widths)
+    print(form.format("", "", *widths).rstrip())
+    for row, by_width in cells.items():
+        print(form.format(*row, *(" / ".join(by_width.get(width, ["-"])) for width in widths)).rstrip())
+    for (dtype, kernel), reasons in failures.items():
+        more = f" (and {len(reasons) - 1} more)" if reasons[1:] else ""
+        print(f"{kernel} fails for {dtype}, {reasons[0]}{more}")
+    used = sorted({it.kernel for it in checks})
+    print(f"The first one of a dtype that passes is used: {', '.join(used)}.")
+
+
+def show_left_out(left_out: "Sequence[LeftOut]") -> None:
+    """What was not measured, and why."""
+    for (dtype, length, why), members in groupby(left_out, lambda it: (it.dtype, it.length, it.why)):
+        names = ", ".join(it.attention for it in members)
+        print(f"left out: {dtype}, {names} for N = {length:,} and above: {why}")
+
+
+def show_slow(slow: "Sequence[Slow]", expected: Mapping[str, float], tolerance: float) -> None:
+    """What is slower than expected, and why."""
+    limits = ", ".join(f"{name} {tolerance * ratio:.2f}x" for name, ratio in expected.items())
+    print(f"\nSlower than expected (above {limits} of SDPA): {'' if slow else 'nothing'}".rstrip())
+    for it in slow:
+        print(f"  {it.dtype}, {it.attention}, N = {it.length:,}: {it.ratio:.2f}x; {'; '.join(it.why)}")
+
+
+def without_paths(content: Any) -> Any:
+    """The same content with "<path>" instead of paths, which messages of libraries may contain."""
+    if isinstance(content, str):
+        return PATH.sub("<path>", content)
+    if isinstance(content, dict):
+        return {key: without_paths(it) for key, it in content.items()}
+    return [without_paths(it) for it in content] if isinstance(content, (list, tuple)) else content

@@ -1,0 +1,220 @@
+"""`attnorm doctor`: what it finds is printed and stored, faults included, and it needs nothing but PyTorch."""
+
+import getpass
+import json
+import platform
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from light import python_without_extras
+
+from attnorm.attention import checkup
+from attnorm.attention.checkup import LeftOut, SelfCheck, Sizes, Speed
+from attnorm.attention.linear import kernels
+from attnorm.attention.linear.blockwise import Blockwise
+from attnorm.attention.linear.flash import FlashOnCPU
+from attnorm.cli.doctor import run_doctor, without_paths
+from attnorm.cli.main import CONF
+
+TINY = Sizes((8, 16), (torch.float32,), (64, 256), (torch.float32,), batch=1, heads=1, width=8, rounds=2)
+NAMES = ["SDPA", "softmax", "dnas", "hnas"]
+FIELDS = {"format", "versions", "machine", "problem", "self_checks", "speed", "left_out", "slower"}
+MISSING = f"OSError: cannot open {Path.home()}/libs/kernel.so"
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    kernels.forget()
+    yield
+    kernels.forget()
+
+
+def examined(folder: Path, sizes: Sizes = TINY, *typed: str) -> dict:
+    """The file that the doctor writes."""
+    out = folder / "found.json"
+    assert run_doctor([f"out={out}", *typed], CONF, sizes) == 0
+    return json.loads(out.read_text())
+
+
+def test_the_file_has_what_is_promised_and_no_names_or_paths(tmp_path, capsys):
+    found, printed = examined(tmp_path), capsys.readouterr().out
+    assert found.keys() == FIELDS
+    assert {"python", "torch", "attnorm", "entmax"} <= found["versions"].keys()
+    assert found["machine"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert found["versions"]["torch"] in printed and found["machine"]["cpu_capability"] in printed
+    assert [(it["width"], it["causal"]) for it in found["self_checks"]] == [
+        (8, False), (8, True), (16, False), (16, True),
+    ]  # fmt: skip
+    for it in found["self_checks"]:
+        assert it["outcomes"] == {"flash_attention_for_cpu": None, "blockwise": None}
+        assert it["kernel"] == "flash_attention_for_cpu"
+    assert [(it["length"], it["attention"]) for it in found["speed"]] == [(n, it) for n in (64, 256) for it in NAMES]
+    by = {(it["length"], it["attention"]): it["computed_by"] for it in found["speed"]}
+    assert by[64, "dnas"] == "dense" and by[256, "dnas"] == "flash_attention_for_cpu"
+    for it in found["speed"]:
+        assert it["rounds"] >= 1 and it["milliseconds"] > 0 and it["megabytes"] > 0
+        assert it["lowest"] <= it["ratio"] <= it["highest"]
+        assert it["attention"] != "SDPA" or it["ratio"] == it["memory_ratio"] == 1
+    stored = (tmp_path / "found.json").read_text()
+    for name in (str(Path.home()), str(tmp_path), str(Path.cwd()), platform.node()):
+        assert name not in stored
+    assert not re.search(rf"\b{re.escape(getpass.getuser())}\b", stored)
+
+
+class Raising(FlashOnCPU):
+    name = "broken"
+
+    def forward(self, *given):
+        raise OSError(MISSING.partition(": ")[2])
+
+
+class WrongForWide(FlashOnCPU):
+    """Wrong for heads of width 16 with a causal mask alone."""
+
+    name = "broken"
+
+    def forward(self, q, k, v, bias, scale, causal):
+        out, total = super().forward(q, k, v, bias, scale, causal)
+        return (1.1 * out if causal and q.shape[-1] == 16 else out), total
+
+
+def test_a_kernel_that_fails_its_self_check_is_reported_with_the_reason(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(kernels, "candidates", lambda *case: [Raising()])
+    found, printed = examined(tmp_path), capsys.readouterr().out
+    for it in found["self_checks"]:
+        assert it["kernel"] == "blockwise"
+        assert it["outcomes"] == {"broken": "OSError: cannot open <path>", "blockwise": None}
+    assert "FAILED / FAILED" in printed and MISSING in printed and "(and 3 more)" in printed
+    assert {it["computed_by"] for it in found["speed"] if it["length"] == 256} >= {"blockwise"}
+    assert str(Path.home()) not in (tmp_path / "found.json").read_text()
+
+
+def test_a_kernel_that_is_wrong_in_one_case_fails_in_that_case_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(kernels, "candidates", lambda *case: [WrongForWide()])
+    found = examined(tmp_path)
+    failed = [it for it in found["self_checks"] if it["outcomes"]["broken"] is not None]
+    assert [(it["width"], it["causal"], it["kernel"]) for it in failed] == [(16, True, "blockwise")]
+    assert "ok / FAILED" in capsys.readouterr().out
+
+
+def test_the_last_resort_is_checked_too(monkeypatch):
+    monkeypatch.setattr(Blockwise, "forward", Raising.forward)
+    [plain, causal] = checkup.self_checks(torch.device("cpu"), [torch.float32], [8])
+    assert plain.outcomes == causal.outcomes == {"flash_attention_for_cpu": None, "blockwise": MISSING}
+
+
+def test_what_takes_too_long_is_left_out_and_the_first_length_never_is(tmp_path, capsys):
+    found = examined(tmp_path, TINY._replace(lengths=(16, 2**20)), "seconds=0.001")
+    assert [it["attention"] for it in found["speed"]] == NAMES
+    assert [(it["length"], it["attention"]) for it in found["left_out"]] == [(2**20, name) for name in NAMES]
+    assert "0 s are left" in found["left_out"][0]["why"]
+    printed = capsys.readouterr().out
+    assert "SDPA for N = 1,048,576 and above: a step would take" in printed
+    assert "softmax, dnas, hnas for N = 1,048,576 and above: SDPA is left out" in printed
+
+
+def test_an_attention_that_fails_is_left_out_alone(monkeypatch):
+    def build(name):
+        module = torch.nn.Module()
+        module.attend = Raising().forward if name == "dnas" else checkup.sdpa
+        return module
+
+    monkeypatch.setattr(checkup, "build_normalizer", build)
+    found = [*checkup.speeds(TINY, torch.float32, "cpu", 60)]
+    assert [it for it in found if isinstance(it, LeftOut)] == [LeftOut("float32", 64, "dnas", MISSING)]
+    assert {(it.length, it.attention) for it in found if isinstance(it, Speed)} == {
+        (length, name) for length in (64, 256) for name in ("SDPA", "softmax", "hnas")
+    }
+
+
+def why(ratio, by, refused=None, control=1.0, rounds=5, ms=9.0, length=1024, device="cuda") -> str:
+    """Why dnas is slower than expected where SDPA uses `flash_attention`; '' if it is not."""
+    case, rest = ("bfloat16", length), (8.0, 1.0)
+    found = [
+        Speed(*case, "SDPA", "flash_attention", rounds, ms, 1.0, 1.0, 1.0, *rest),
+        Speed(*case, "softmax", "flash_attention", rounds, ms * control, control, control, control, *rest),
+        Speed(*case, "dnas", by, rounds, ms * ratio, ratio, ratio, ratio, *rest),
+    ]
+    used = "flash_attention" if by == "dense" else by
+    check = SelfCheck("bfloat16", 8, False, used, {**(refused or {}), used: None})
+    slow = checkup.slower(found, [check], TINY._replace(heads=4), device)
+    return "; ".join(line for it in slow if it.attention == "dnas" for line in it.why)
+
+
+def test_what_is_slower_than_expected_is_explained(monkeypatch):
+    assert why(2.4, "flash_attention") == ""
+    assert why(2.6, "flash_attention") == "no reason is known"
+    assert "above 512 x 512" in why(2.6, "dense")
+    assert why(2.6, "blockwise", {"flash_attention": "gone", "efficient_attention": "off"}) == (
+        "flash_attention failed its self-check: gone; efficient_attention failed its self-check: off; "
+        "blockwise computes it: no fused kernel passed"
+    )
+    assert why(2.6, "blockwise") == "blockwise computes it: no fused kernel serves this dtype"
+    assert why(2.6, "efficient_attention") == "efficient_attention computes it, and flash_attention computes SDPA"
+    assert "softmax, which calls SDPA, took 1.50 times" in why(2.6, "flash_attention", control=1.5)
+    assert why(2.6, "flash_attention", rounds=1) == "noise: a single round"
+    assert "starting the kernels" in why(2.6, "flash_attention", ms=0.1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    on_cpu = {"by": "flash_attention_for_cpu", "device": "cpu"}
+    assert why(2.6, **on_cpu, length=2**14) == "no reason is known"
+    assert why(2.6, **on_cpu, length=2**15) == "the backward pass takes 2 of 4 heads at a time, for 3 threads"
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("devise=cpu", "devise=cpu: attnorm doctor has no such option; it has device, out, seconds. Did you mean 'dev"),
+        ("device=cdua", "device=cdua: allowed: auto, cpu, cuda. Did you mean 'cuda'?"),
+        ("quick", "quick: expected key=value; the keys are device, seconds, out"),
+        ("seconds=soon", "seconds=soon: expected a number above 0"),
+        ("seconds=-1", "seconds=-1: expected a number above 0"),
+        ("out=no/such/folder.json", "out=no/such/folder.json: there is no such folder"),
+        ("out=.", "out=.: expected the name of a file"),
+    ],
+)
+def test_wrong_keys_are_refused_all_together_before_anything_is_measured(typed, wanted, capsys):
+    assert run_doctor([typed, "speed=3"], CONF, TINY) == 2
+    first, *rest = sorted(capsys.readouterr().err.splitlines(), key=lambda line: "speed=3" in line)
+    assert first.startswith(f"error: {wanted}") and len(rest) == 1 and rest[0].startswith("error: speed=3: ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused(capsys):
+    assert run_doctor(["device=cuda"], CONF, TINY) == 2
+    assert "device=cuda: PyTorch finds no GPU" in capsys.readouterr().err
+
+
+def test_a_request_for_a_kernel_that_does_not_exist_is_refused(capsys, monkeypatch):
+    monkeypatch.setenv("ATTNORM_KERNEL", "tritton")
+    assert run_doctor([], CONF, TINY) == 2
+    assert capsys.readouterr().err.startswith("error: ATTNORM_KERNEL='tritton': allowed: 'triton'")
+
+
+def test_paths_are_removed_from_any_text():
+    given = {
+        "why": ["RuntimeError: /home/a b/x.so: no file", r"C:\Users\a\x.dll", "~/x", "MI210 / MI250 in 2 s"],
+        "n": 1,
+    }
+    wanted = ["RuntimeError: <path> <path> no file", "<path>", "<path>", "MI210 / MI250 in 2 s"]
+    assert without_paths(given) == {"why": wanted, "n": 1}
+
+
+def test_the_doctor_needs_no_other_package(tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from attnorm.cli import main
+sys.argv = ["attnorm", "doctor", "--help"]
+assert main.main() == 0
+import torch
+from attnorm.attention import checkup
+checkup.default_sizes = lambda device: checkup.Sizes((8,), (torch.float32,), (32,), (torch.float32,), 1, 1, 8, 1)
+sys.argv = ["attnorm", "doctor", f"out={sys.argv_out}", "device=cpu"]
+sys.exit(main.main())
+""".replace("{sys.argv_out}", str(tmp_path / "found.json"))
+    ended = python_without_extras(code)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith((CONF / "doctor.yaml").read_text())
+    assert json.loads((tmp_path / "found.json").read_text()).keys() == FIELDS
