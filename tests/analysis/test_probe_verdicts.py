@@ -226,8 +226,9 @@ def test_discoveries_are_those_of_benjamini_and_hochberg_over_all_cells(cell):
 
 def test_a_flip_does_not_hide_that_nothing_is_shown():
     tests = {**TESTS, "dnas": result((0.6005, 0.5), seed=2)}
-    row = row_of(results_of_cell(made_up(tests, tuned((0.9, 0.9), (0.5, 0.5))), ARMS), "dnas")
-    assert row.verdict == "not shown"
+    tunings = tuned((0.9, 0.9), (0.5, 0.5)), tuned((0.5, 0.5), (0.9, 0.9))
+    rows = [row_of(results_of_cell(made_up(tests, tuning), ARMS), "dnas") for tuning in tunings]
+    assert {row.flips for row in rows} == {"", "0.001 0.01"} and {row.verdict for row in rows} == {"not shown"}
 
 
 def test_a_flip_needs_three_seeds_with_finite_scores():
