@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, isnan
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from attnorm.analysis.probes.page import write_page
 from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, with_discoveries, write_csv
 from attnorm.config.command import read
 from attnorm.errors import Problem
+from attnorm.imports import PATH
 from attnorm.probes import PROBES
 from attnorm.probes.arm import NULLS, Arm
 from attnorm.probes.experiment import Plan, compare
@@ -81,21 +82,36 @@ def read_probe(arguments: Sequence[str]) -> ProbeSettings:
 def problems_of(settings: ProbeSettings) -> list[Problem]:
     """What is wrong with the normalizers and the probes of a command."""
     names, arms, problems = texts(settings.normalizers), list[Arm](), list[Problem]()
+    for key in ("normalizers", "probes", "rates"):
+        if getattr(settings, key) == ():
+            problems.append(Problem(key, "needs at least one", []))
     for name in names:
+        options = settings.options.get(name, {})
+        if not isinstance(options, dict):
+            problems.append(Problem(f"options.{name}", "expected options, as in {start:0.1}", options))
+            continue
         try:
-            arms.append(Arm(name, settings.options.get(name, {})))
+            arms.append(Arm(name, options))
         except ValueError as error:
             problems.append(Problem("normalizers", str(error)))
     if twice := {name for name in names if names.count(name) > 1}:
         problems.append(Problem("normalizers", "named twice", ", ".join(sorted(twice))))
-    if names[0] in NULLS:
+    shorts = [arm.short for arm in arms if arm.label not in twice]
+    if same := {short for short in shorts if shorts.count(short) > 1}:
+        problems.append(Problem("normalizers", f"several classes are called {min(same)}; rename one of them"))
+    if names and names[0] in NULLS:
         problems.append(Problem("normalizers", "the first one is the baseline, which cannot be a null arm", names[0]))
-    if useless := settings.options.keys() - {*names}:
-        problems.append(Problem(f"options.{min(useless)}", f"has no effect; the normalizers are {', '.join(names)}"))
-    try:
-        sites = {cell.probe().site for cell in cells_of_settings(settings)}
-    except ValueError as error:
-        return [*problems, Problem("probes", str(error))]
+    for name in sorted(settings.options.keys() - {*names}):
+        problems.append(Problem(f"options.{name}", f"has no effect; the normalizers are {', '.join(names)}"))
+    wrong = []
+    for name in texts(settings.probes or ()):
+        try:
+            cells_of_settings(replace(settings, probes=name))
+        except ValueError as error:
+            wrong.append(Problem("probes", str(error)))
+    if wrong or settings.probes == ():
+        return [*problems, *wrong]
+    sites = {cell.probe().site for cell in cells_of_settings(settings)}
     for arm in arms:
         reasons = [reason for site in sorted(sites) if (reason := arm.unfit(site))]
         if len(reasons) == len(sites):
@@ -129,9 +145,14 @@ def cells_of_settings(settings: ProbeSettings) -> list[Cell]:
 def cells_named(name: str) -> list[Cell]:
     """The cells of "demand", "demand:4", "package.module.Class" or "package.module.Class:4"."""
     path, colon, dose = name.rpartition(":")
-    if not colon or (name not in PROBES and "." not in path and path not in PROBES):
+    if not colon:
         return cells_of(name)
-    doses = {cell.dose: cell for cell in cells_of(path)}
+    try:
+        doses = {cell.dose: cell for cell in cells_of(path)}
+    except ValueError:
+        if PATH.fullmatch(name):  # "package.module:Class"
+            return cells_of(name)
+        raise
     if dose not in doses:
         raise ValueError(f"{name}: {path} has no dose {dose!r}; allowed: {', '.join(doses)}")
     return [doses[dose]]

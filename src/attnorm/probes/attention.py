@@ -57,9 +57,9 @@ class Attention(nn.Module):
         scores = dot_scores(q, k, self.scale)
         if self.together:  # (B, E, N, M)
             normalizer = self.normalizers[0]
-            scores, q, k = (x.transpose(0, 1) for x in (scores, q, k))
+            scores, q, keys = (x.transpose(0, 1) for x in (scores, q, self.finite(k)))
             log_prior = None if prior is None else torch.cat(prior, 1)
-            given = {"keys": k, "scale": self.scale, **normalizer.declared(q, None)}
+            given = {"keys": keys, "scale": self.scale, **normalizer.declared(q, None)}
             return normalizer(scores, mask, log_prior=log_prior, **given).transpose(0, 1)
         rows = []
         for e, normalizer in enumerate(self.normalizers):
@@ -68,10 +68,18 @@ class Attention(nn.Module):
                 features = normalizer.features_of(
                     (query_states if normalizer.needs_states == "queries" else key_states)[e]
                 )
-            given = {"keys": k[e][:, None], "scale": self.scale, **normalizer.declared(q[e][:, None], features)}
+            given = {
+                "keys": self.finite(k[e])[:, None],
+                "scale": self.scale,
+                **normalizer.declared(q[e][:, None], features),
+            }
             log_prior = None if prior is None else prior[e]
             rows.append(normalizer(scores[e][:, None], mask, log_prior=log_prior, **given).squeeze(1))
         return torch.stack(rows)
+
+    def finite(self, k: Tensor) -> Tensor:
+        """The keys for a formula that contains them, 0 in diverged members: a solver may refuse what is not finite."""
+        return k.nan_to_num(0.0, 0.0, 0.0) if self.normalizers[0].needs_keys else k
 
     def log_prior(self, q: Tensor, k: Tensor, key_states: Tensor, mask: Mask | None) -> list[Tensor] | None:
         """log u of each member, (B, 1, 1 or N, M); None without a prior."""

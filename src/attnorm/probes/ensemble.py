@@ -88,10 +88,11 @@ class AdamW:
 
 def members_of(model: nn.Module) -> dict[int, int]:
     """The member to which each parameter belongs, by id, for parameters that have no axis for members."""
-    lists = [
-        getattr(part, name) for part in model.modules() for name in ("normalizers", "priors") if hasattr(part, name)
-    ]
-    lists = [part for part in lists if part is not None and len(part) > 1]
+    lists: list[Any] = []
+    for part in model.modules():
+        if isinstance(part, Attention):
+            lists += [] if part.together else [part.normalizers]
+            lists += [] if part.priors is None else [part.priors]
     return {id(parameter): e for part in lists for e, one in enumerate(part) for parameter in one.parameters()}
 
 

@@ -95,6 +95,7 @@ def compare(plan: Plan, folder: Path, workers: int = 1, report: Report = lambda 
             if plan.trained(it.cell)
             for rates in grids[it.cell]
             for arm in plan.fit(it.cell)
+            if arm not in it.failed
         ]
         for it, job, result in results_of(jobs, folder, workers, report):
             if isinstance(result, Result):

@@ -100,7 +100,7 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
             rows.append(row_of(found, arm, size, null, ceiling, differences.get((arm.label, size))))
     unfit = {arm.label: reason for arm in arms if (reason := arm.unfit(probe.site))}
     curves = {arm: {rate: float(s.mean()) for rate, s in sorted(of.items())} for arm, of in found.tuning.items()}
-    return CellResults(found, judged(rows, found, baseline, rates), curves, {**unfit, **found.failed}, differences)
+    return CellResults(found, judged(rows, found, arms, rates), curves, {**unfit, **found.failed}, differences)
 
 
 def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, difference: Difference | None) -> Row:
@@ -143,8 +143,9 @@ def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, diffe
 MEASURES = ("entropy", "column_mass_min", "wanted", "mass_on_wanted", "share_wanted")
 
 
-def judged(rows: Sequence[Row], found: Found, baseline: str, rates: Sequence[float]) -> list[Row]:
+def judged(rows: Sequence[Row], found: Found, arms: Sequence[Arm], rates: Sequence[float]) -> list[Row]:
     """The rows with verdicts, adjusted for the arms that are compared at the same size."""
+    labels = {arm.short: arm.label for arm in arms}
     complete = []
     for size in dict.fromkeys(row.size for row in rows):
         of_size = [row for row in rows if row.size == size]
@@ -152,7 +153,8 @@ def judged(rows: Sequence[Row], found: Found, baseline: str, rates: Sequence[flo
         adjusted = dict(zip((row.arm for row in compared), holm([row.p_value for row in compared]), strict=True))
         for row in of_size:
             if row.arm in adjusted:
-                flips = [rate for rate in flipping_rates(found, row, baseline) if rate in rates]
+                flips = flipping_rates(found, row.difference, labels[row.arm], arms[0].label)
+                flips = [rate for rate in flips if rate in rates]
                 word = row.verdict or ("shown" if adjusted[row.arm] < 1 - LEVEL else "not shown")
                 word = "depends on the rate" if flips and word == "shown" else word
                 of_rates = " ".join(f"{rate:g}" for rate in flips)
@@ -161,19 +163,17 @@ def judged(rows: Sequence[Row], found: Found, baseline: str, rates: Sequence[flo
     return complete
 
 
-def flipping_rates(found: Found, row: Row, baseline: str) -> list[float]:
+def flipping_rates(found: Found, difference: float, arm: str, baseline: str) -> list[float]:
     """The rates at which the tuning seeds show a difference of the opposite sign, at 5 % for new seeds."""
-    label = next((label for label in found.tuning if Arm(label).short == row.arm), None) if found.tuning else None
-    if label is None or baseline not in found.tuning:
+    if not {arm, baseline} <= found.tuning.keys():
         return []
     flips = []
-    for rate in sorted(found.tuning[label].keys() & found.tuning[baseline].keys()):
-        by_seed = found.tuning[label][rate] - found.tuning[baseline][rate]
+    for rate in sorted(found.tuning[arm].keys() & found.tuning[baseline].keys()):
+        by_seed = found.tuning[arm][rate] - found.tuning[baseline][rate]
         if len(by_seed) < 3 or not np.isfinite(by_seed).all() or by_seed.std() == 0:
             continue
-        difference = paired_difference(by_seed[:, None])
-        interval = difference.new_seeds
-        if (interval.low > 0 and row.difference < 0) or (interval.high < 0 and row.difference > 0):
+        interval = paired_difference(by_seed[:, None]).new_seeds
+        if (interval.low > 0 and difference < 0) or (interval.high < 0 and difference > 0):
             flips.append(rate)
     return flips
 

@@ -1,0 +1,196 @@
+"""The page of a comparison on probes: it has every arm, cell and size, and asks nobody for anything."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from attnorm.analysis.probes.page import colour_of, entry_of, sentences, write_page
+from attnorm.analysis.probes.verdicts import Row, results_of_cell
+from attnorm.probes.arm import Arm
+from attnorm.probes.experiment import Found
+from attnorm.probes.jobs import Cell, Result
+
+LABELS = ["softmax", "dnas", "probe_parts.Scaled", "sink", "uniform"]
+ARMS = [Arm(label, {"factor": 2.0} if "Scaled" in label else {}) for label in LABELS]
+CELLS = [Cell("hub", "0.9"), Cell("hub", "0"), Cell("recall"), Cell("probe_parts.Tiny"), Cell("rank", "depth 1")]
+MEANS = {"softmax": 0.5, "dnas": 0.7, "probe_parts.Scaled": 0.4, "sink": 0.5, "uniform": 0.1}
+HOSTILE = "<script>alert('x')</script> & \"more\""
+
+
+def results(cell, means=MEANS, failed=()):
+    """Made-up results of a cell, in which the examples of all arms vary alike."""
+    tests, sizes = {}, cell.probe().test_sizes
+    for number, (arm, mean) in enumerate(means.items()):
+        if Arm(arm, {"factor": 2.0} if "Scaled" in arm else {}).unfit(cell.probe().site) or arm in failed:
+            continue
+        rng = np.random.default_rng(number)
+        tables = {size: mean + rng.normal(0, 0.02, (5, 20)) for size in sizes}
+        tests[arm] = Result(np.zeros(5), np.zeros((5, 1)), tables, {}, {"entropy": np.full(5, 0.5)}, 0, 5.0, True)
+    tuning = {} if not cell.probe().updates else {arm: {1e-3: np.full(2, 0.3), 1e-2: np.full(2, 0.4)} for arm in tests}
+    found = Found(cell, tuning, dict.fromkeys(tests, 0.01), tests, dict(failed), seconds=30.0)
+    return results_of_cell(found, ARMS, (1e-3, 1e-2))
+
+
+class Page(HTMLParser):
+    """The elements of a page: names with attributes, the rows of tables, and the text outside of figures."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.rows, self.texts, self.open, self.cell = [], [], [], [], False
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        self.cell = "td" in self.open or "th" in self.open
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() != tag:
+            pass
+        self.cell = "td" in self.open or "th" in self.open
+
+    def handle_data(self, data):
+        if self.cell and self.rows:
+            self.rows[-1][-1] += data
+        if "svg" not in self.open and "style" not in self.open:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join("".join(self.texts).split())
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return [results(cell, failed={"sink": HOSTILE} if cell.name == "hub" else {}) for cell in CELLS]
+
+
+@pytest.fixture(scope="module")
+def html(cells, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page") / "new"
+    path = write_page(cells, ARMS, folder / "probe.html", HOSTILE)
+    assert path == folder / "probe.html" and [it.name for it in folder.iterdir()] == ["probe.html"]
+    return path.read_text()
+
+
+def test_the_page_has_every_arm_cell_and_size(html):
+    page = Page(html)
+    titles, sizes = page.rows[0], page.rows[1]
+    columns = [(cell.title, str(size)) for cell in CELLS for size in cell.probe().test_sizes]
+    assert [*zip(titles[1:], sizes[1:], strict=True)] == columns
+    heat = {row[0]: row[1:] for row in page.rows[2:6]}
+    assert [*heat] == ["softmax", "dnas", "Scaled", "sink"]
+    assert all(len(entries) == len(columns) for entries in heat.values())
+    for cell in CELLS:
+        assert f"{cell.title} ({cell.probe().site})" in page.text
+        assert cell.probe().prediction in page.text and (cell.probe().source or "own") in page.text
+
+
+def test_a_field_has_the_score_and_the_difference_of_its_cell(html, cells):
+    page = Page(html)
+    heat = {row[0]: row[1:] for row in page.rows[2:6]}
+    columns = [(cell, size) for cell in cells for size in cell.found.cell.probe().test_sizes]
+    for arm, entries in heat.items():
+        for (cell, size), entry in zip(columns, entries, strict=True):
+            found = [row for row in cell.rows if row.arm == arm and row.size == size]
+            if not found:
+                assert entry == "–"
+                continue
+            expected = f"{found[0].score:.3f}"
+            if arm != "softmax":
+                half = (found[0].high - found[0].low) / 2
+                expected += f"{found[0].difference:+.3f} ± {half:.3f}" + "*" * (found[0].verdict == "shown")
+            assert entry == expected
+
+
+def test_what_is_not_defined_or_failed_is_listed_with_the_reason(html):
+    text = Page(html).text
+    assert "dnas at recall: each of its rows depends on all queries" in text
+    assert f"sink at hub 0.9, hub 0: {HOSTILE}" in text
+
+
+def test_the_page_asks_nobody_for_anything(html):
+    assert "default-src 'none'" in html
+    page = Page(html)
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on"), name
+            if name in ("src", "href", "xlink:href", "action", "data"):
+                assert value.startswith("#"), value
+    assert not re.search(r"url\((?!#)|@import", html)
+    assert "<?xml" not in html and "<!DOCTYPE svg" not in html
+
+
+def test_texts_of_others_are_escaped(html):
+    """Notes, errors of normalizers, docstrings and predictions of probes are text, not elements."""
+    assert "alert" in html and "<script" not in html and "<they>" not in html and "no <difference>" not in html
+    text = Page(html).text
+    assert HOSTILE in text and "& <they> are few" in text and "no <difference>" in text
+
+
+def test_sizes_beyond_training_are_marked(html):
+    tags = [attributes for tag, attributes in Page(html).tags if tag == "th"]
+    beyond = [size != cell.probe().size for cell in CELLS for size in cell.probe().test_sizes]
+    first = 1 + len(beyond) + 1
+    assert [it.get("class") == "beyond" for it in tags[first : first + len(beyond)]] == beyond
+
+
+def test_a_page_without_doses_or_tuning_has_no_such_figures(tmp_path, html):
+    assert html.count("<svg") == 2
+    only = [results(Cell("rank", "depth 1"), {"softmax": 0.5, "dnas": 0.6})]
+    text = write_page(only, ARMS, tmp_path / "probe.html").read_text()
+    assert "<svg" not in text and "null arms" in Page(text).text and 'class="note"' not in text
+
+
+def row(cell, arm, difference, verdict, size=None, **others):
+    probe = cell.probe()
+    shared = {"probe": cell.short, "dose": cell.dose, "site": "cross", "metric": "accuracy", "seeds": 5, "rate": 0.01}
+    bounds = {"spread": 0.01, "null": 0.1, "ceiling": 0.9, "normalized": 0.5, "score": 0.5}
+    size = size or probe.size
+    numbers = {"difference": difference, "verdict": verdict, "low": difference - 0.01, "high": difference + 0.01}
+    return Row(**shared, **bounds, size=size, trained=size == probe.size, arm=arm, **numbers, **others)
+
+
+def test_a_sentence_per_arm_says_where_it_wins_and_loses():
+    from attnorm.analysis.probes.verdicts import CellResults
+
+    hub, skew, match = Cell("hub", "0.9"), Cell("skew", "0.8"), Cell("match")
+    rows = {
+        hub: [row(hub, "dnas", 0.2, "shown"), row(hub, "dnas", -0.9, "shown", 16), row(hub, "hnas", 0.1, "shown")],
+        skew: [row(skew, "dnas", -0.4, "shown"), row(skew, "sink", -0.1, "depends on the rate")],
+        match: [row(match, "dnas", 0.3, "not shown"), row(match, "sparsemax", -0.05, "shown")],
+    }
+    cells = [CellResults(Found(cell), of, {}, {}) for cell, of in rows.items()]
+    arms = [Arm(label) for label in ("softmax", "dnas", "hnas", "sink", "sparsemax")]
+    assert sentences(cells, arms) == [
+        "dnas: above softmax at hub 0.9 (+0.200); below it at skew 0.8 (-0.400); "
+        "no difference is shown in 1 of 3 cells.",
+        "hnas: above softmax at hub 0.9 (+0.100).",
+        "sink: no difference is shown in 1 of 1 cells.",
+        "sparsemax: below softmax at match (-0.050).",
+    ]
+
+
+def test_fields_are_coloured_between_the_null_arms_and_the_ceiling():
+    def blue(share):
+        red, _, blue = (int(colour_of(share)[i : i + 2], 16) for i in (1, 3, 5))
+        return blue - red
+
+    assert blue(0) < blue(0.3) < blue(0.7) < blue(1) == blue(1.5) and blue(-2) == blue(0)
+    assert colour_of(float("nan")) not in (colour_of(0), colour_of(1))
+
+
+def test_a_field_says_in_words_what_its_colour_and_signs_mean():
+    cell = Cell("hub", "0.9")
+    shown, flips = (entry_of(row(cell, "dnas", 0.2, it), "") for it in ("shown", "depends on the rate"))
+    assert (shown.detail, flips.detail) == ("+0.200 ± 0.010*", "+0.200 ± 0.010†")
+    assert shown.words == "score 0.500 with the learning rate 0.01; difference shown"
+    assert entry_of(None, "no gradient").words == "no gradient" and entry_of(None, "").words == "not run"

@@ -1,0 +1,221 @@
+"""`attnorm probe`: what it refuses, and a run with a normalizer and a probe of one's own."""
+
+import csv
+import re
+import sys
+
+import pytest
+import runs
+
+from attnorm.cli import main, probe
+from attnorm.cli.probe import as_lists, difference, plan_of, read_probe
+from attnorm.errors import ConfigError
+from attnorm.probes import ensemble, experiment
+from attnorm.probes.presets import PRESETS
+
+PAGE = (runs.ROOT / "docs/probe.md").read_text()
+MINE = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
+
+
+def problems(*typed):
+    with pytest.raises(ConfigError) as caught:
+        read_probe(typed)
+    return caught.value.problems
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, capsys):
+    """Runs the command in an empty folder; returns its exit code and what it has printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(ensemble, "SELECTION", 8)
+
+    def command(*typed):
+        monkeypatch.setattr(sys, "argv", ["attnorm", "probe", *typed])
+        code = main.main()
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command
+
+
+# ------------------------------------------------------------------------------------------------------------ messages
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("normalizers=softmax,hnsa", "normalizers.*'hnsa' is unknown; allowed: softmax, .*Did you mean 'hnas'"),
+        ("normalizers=softmax,dnas+learned", "normalizers.*dnas.learned.*allowed: content"),
+        ("normalizers=softmax,no_such.Mine", "normalizers.*'no_such.Mine': cannot import no_such"),
+        ("normalizers=softmax,dnas,softmax", "normalizers=softmax: named twice"),
+        ("normalizers=uniform,softmax", "normalizers=uniform: .*baseline.*null arm"),
+        ("normalizers=[]", r"normalizers=\[\]: needs at least one"),
+        ("normalizers=softmax,argmax", "normalizers=argmax: .*no gradient"),
+        ("normalizers=softmax,selective", "normalizers=selective: .*causal"),
+        ("probes=hubb", "probes.*'hubb' is unknown; allowed: match, hub.*Did you mean 'hub'"),
+        ("probes=hubb:0.9", "probes.*'hubb' is unknown; allowed: match, hub.*Did you mean 'hub'"),
+        ("probes=demand:5", "probes.*demand has no dose '5'; allowed: 16, 12, 8, 4"),
+        ("probes=match:4", "probes.*match has no dose '4'"),
+        ("probes=no_such.Mine:4", "probes.*'no_such.Mine': cannot import no_such"),
+        ("probes=attnorm.probes.arm.Arm", "probes.*must be a subclass of attnorm.probes.base.Probe"),
+        ("probes=[]", r"probes=\[\]: needs at least one"),
+        ("sedes=3", "sedes=3: .*no such option.*Did you mean 'seeds'"),
+        ("preset=quik", "preset=quik: allowed: quick, atlas"),
+        ("seeds=0", "seeds=0: allowed: whole numbers from 1"),
+        ("jobs=two", "jobs=two: allowed: whole numbers from 1"),
+        ("rates=0.1,-1", "rates=-1: allowed: numbers above 0"),
+        ("rates=[]", r"rates=\[\]: needs at least one"),
+        ("options.hnas={strt:1}", ".*'hnas': strt=1: no such option; allowed: start, .*Did you mean 'start'"),
+        ("options.hnas=3", "options.hnas=3: expected options"),
+        ("options.sink={start:1}", "options.sink: has no effect; the normalizers are softmax, dnas, hnas"),
+        ("out=", "out: must be given"),
+        ("hub", "hub: expected key=value; the keys are normalizers, preset, probes"),
+    ],
+)
+def test_a_message_names_the_key_the_value_and_what_is_allowed(typed, expected):
+    [problem] = problems(typed)
+    assert re.match(expected, problem), problem
+
+
+def test_all_problems_are_reported_together(run):
+    typed = ["normalizers=uniform,hnsa,hnsa", "probes=hubb,demand:5", "sedes=3", "options.sink={}", "options.ot={}"]
+    found = problems(*typed)
+    for part in (
+        "sedes",
+        "'hnsa' is unknown",
+        "named twice",
+        "null arm",
+        "'hubb'",
+        "'5'",
+        "options.sink",
+        "options.ot",
+    ):
+        assert any(part in problem for problem in found), part
+    code, _, printed = run(*typed)
+    assert code == 2 and all(part in printed for part in ("sedes", "hnsa", "hubb", "no dose '5'", "options.ot"))
+
+
+def test_classes_of_the_same_name_are_refused(monkeypatch, tmp_path):
+    """Their results would be the same files and rows."""
+    for module in ("first_parts", "second_parts"):
+        (tmp_path / f"{module}.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    [problem] = problems("normalizers=softmax,first_parts.Mine,second_parts.Mine")
+    assert problem == "normalizers: several classes are called Mine; rename one of them"
+
+
+def test_nothing_runs_after_a_problem(run, tmp_path):
+    assert run("normalizers=softmax,hnsa")[0] == 2 and not [*tmp_path.iterdir()]
+
+
+def test_help_is_the_configuration(run):
+    assert run("--help")[1] == (runs.CONF / "probe.yaml").read_text() == run()[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------- plans
+
+
+def plan(*typed):
+    return plan_of(read_probe(typed))
+
+
+def test_defaults_are_those_of_the_configuration_and_of_the_preset():
+    quick = PRESETS["quick"]
+    found = plan("preset=quick")
+    assert list(found.arms) == ["softmax", "dnas", "hnas", "uniform", "none"]
+    assert list(found.cells) == list(quick.chosen()) and len(found.cells) == 7
+    assert tuple(found.rates) == tuple(quick.rates) and found.share == 0.5 and found.extensions == 0
+    assert found.seeds == (110, 111, 112, 113, 114) and found.tuning_seeds == (100, 101)
+    atlas = plan("preset=atlas")
+    assert (len(atlas.seeds), len(atlas.tuning_seeds), len(atlas.rates), atlas.extensions) == (10, 4, 4, 2)
+
+
+def test_keys_change_the_plan():
+    found = plan("probes=demand:4,hub", "normalizers=sink,uniform", "seeds=3", "rates=0.1", "options.sink={start:2}")
+    assert [cell.title for cell in found.cells] == ["demand 4", "hub 0.9", "hub 0.45", "hub 0"]
+    assert list(found.arms) == ["sink", "uniform", "none"] and tuple(found.rates) == (0.1,)
+    assert found.seeds == (110, 111, 112) and found.arm("sink").options == {"start": 2}
+    assert plan("probes=all").cells == PRESETS["atlas"].chosen()
+    assert len({*plan("probes=all,hub,hub:0").cells}) == len(plan("probes=all,hub,hub:0").cells)
+    for typed, title in (("trigger:no BOS", "trigger no BOS"), ("rank:depth 1", "rank depth 1")):
+        assert [cell.title for cell in plan(f"probes={typed}").cells] == [title]
+
+
+def test_own_classes_have_a_path_with_a_dot_or_a_colon_and_a_dose():
+    hub = "attnorm.probes.hub"
+    for typed in (f"{hub}.Hub:0.9", f"{hub}:Hub"):
+        found = plan(f"probes={typed}").cells
+        assert all(cell.short == "Hub" for cell in found) and len(found) == (1 if "0.9" in typed else 3)
+    assert [cell.short for cell in plan("probes=probe_parts:Tiny").cells] == ["Tiny"]
+
+
+def test_lists_are_typed_with_commas():
+    assert as_lists(["normalizers=a,b", "rates=[1,2]", "out=a,b", "probes=a"]) == [
+        *("normalizers=[a,b]", "rates=[1,2]", "out=a,b", "probes=a")
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture
+def own_parts(monkeypatch, tmp_path):
+    """The probe of the documentation, shortened, and a normalizer of one's own, in the working directory."""
+    [source] = [it for it in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "class FirstHalf(Probe)" in it]
+    assert "updates = 16, (16, 32), 400" in source
+    short = source.replace("updates = 16, (16, 32), 400", "updates = 4, (4, 6), 8")
+    name = re.match(r"# (\w+)\.py\n", source)[1]
+    (tmp_path / f"{name}.py").write_text(short)
+    (tmp_path / "my_parts.py").write_text(MINE)
+    yield f"{name}.FirstHalf", "my_parts.Mine"
+    for module in (name, "my_parts"):
+        sys.modules.pop(module, None)
+
+
+def test_own_parts_of_the_working_directory_are_compared(monkeypatch, run, tmp_path, own_parts):
+    own_probe, mine = own_parts
+    assert f"probes={own_probe}" in PAGE, "the command of the page"
+    ran = []
+    real = experiment.run
+    monkeypatch.setattr(experiment, "run", lambda job: ran.append(job) or real(job))
+    typed = [f"normalizers=softmax,{mine},uniform", f"probes={own_probe}", "seeds=3", "rates=0.01"]
+    code, printed, errors = run(*typed)
+    assert code == 0, errors
+    assert len(ran) == 2 + 4, "two arms are tuned; they and two null arms are compared"
+    assert "preview" in printed and "FirstHalf" in printed and "+0.000" in printed
+    with open(tmp_path / "logs/probe/probe.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [(row["arm"], row["size"]) for row in rows] == [
+        (arm, size) for size in ("4", "6") for arm in ("softmax", "Mine", "uniform", "none")
+    ]
+    same = {row["arm"]: row for row in rows if row["size"] == "4"}
+    assert same["Mine"]["score"] == same["softmax"]["score"] and same["Mine"]["verdict"] == "all differences are zero"
+    assert "FirstHalf" in (tmp_path / "logs/probe/probe.html").read_text()
+    ran.clear()
+    assert run(*typed)[0] == 0 and ran == [], "continues where it stopped"
+    typed[0] = f"normalizers=softmax,{mine},dnas"
+    assert run(*typed)[0] == 0 and {job.arm for job in ran} == {"dnas"}
+
+
+def test_a_normalizer_that_fails_is_named_and_the_others_are_shown(run, tmp_path):
+    typed = ["normalizers=softmax,probe_parts.Broken,dnas", "probes=probe_parts.Tiny", "seeds=3", "rates=0.01"]
+    code, printed, errors = run(*typed, "out=here")
+    assert code == 0 and "broken on <purpose>" in printed + errors and "Tiny" in printed
+    with open(tmp_path / "here/probe.csv", newline="") as file:
+        assert {row["arm"] for row in csv.DictReader(file)} == {"softmax", "dnas", "uniform", "none"}
+
+
+@pytest.mark.slow
+def test_a_single_seed_and_a_single_normalizer_give_scores_without_verdicts(run, tmp_path):
+    for arm in ("softmax", "asentmax", "dnas_slack+content", "probe_parts.Temperature"):
+        code, _, errors = run(f"normalizers={arm}", "probes=hub:0", "seeds=1", "rates=0.01", f"out={arm}")
+        assert code == 0, errors
+
+
+def test_a_difference_is_shown_with_its_half_width_and_its_verdict():
+    found = probe.Row("hub", "0.9", "cross", "accuracy", 8, True, "dnas", 0.01, 5, 0.8, 0.1, 0.2, 0.9, 0.8)
+    for verdict, mark in (("shown", " *"), ("not shown", ""), ("depends on the rate", " (flips)")):
+        row = probe.Row(**{**vars(found), "difference": 0.2, "low": 0.15, "high": 0.25, "verdict": verdict})
+        assert difference(row, None) == f"+0.200 ± 0.050{mark}"
+    assert difference(None, "no gradient") == "not defined here" and difference(None, None) == ""

@@ -1,0 +1,71 @@
+"""A probe and normalizers of one's own for the tests. They are small, and import nothing beyond attnorm and torch."""
+
+import torch
+from torch import nn
+
+from attnorm.attention.normalizers.base import Normalizer, softmax_over_keys
+from attnorm.probes.base import Probe, asked, permutations, rows_at
+
+
+class Temperature(Normalizer):
+    """softmax(exp(t) s): one learned number for all heads, without an axis for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+
+    def learned_scalars(self):
+        return {"temperature": self.log_temperature.exp().unsqueeze(0)}
+
+    def fast_parameters(self):
+        return (self.log_temperature,)
+
+    def weights(self, s, given):
+        return softmax_over_keys(self.log_temperature.exp() * s)
+
+
+class Gate(Normalizer):
+    """softmax(s), and one learned matrix per head, which training moves and weight decay shrinks."""
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.eye(width).repeat(heads, 1, 1))
+
+    needs_queries = True
+
+    def weights(self, s, given):
+        return softmax_over_keys(s + (given.queries @ self.matrix).sum(-1, keepdim=True).tanh() * s)
+
+
+class Broken(Normalizer):
+    """Raises an error as soon as it is used."""
+
+    def weights(self, s, given):
+        raise RuntimeError("broken on <purpose>")
+
+
+class Tiny(Probe):
+    """Queries are noisy copies of the keys, & <they> are few."""
+
+    size, test_sizes, updates, examples = 4, (4, 6), 4, 8
+    prediction = "no <difference>"
+
+    def __init__(self, noise: float = 0.1):
+        self.noise = noise
+
+    def batch(self, count, size, generator):
+        keys = torch.randn(count, size, 3, generator=generator)
+        wanted = permutations(count, size, generator)
+        queries = rows_at(keys, wanted) + self.noise * torch.randn(keys.shape, generator=generator)
+        return asked(queries, keys, wanted, generator)
+
+
+class Scaled(Normalizer):
+    """softmax(factor s), for a factor that has to be given."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def weights(self, s, given):
+        return softmax_over_keys(self.factor * s)

@@ -1,0 +1,376 @@
+"""A comparison: which rates and seeds it uses, what it repeats, and what a failure costs."""
+
+import importlib
+import itertools
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnorm.probes import PROBES, ensemble, experiment, jobs
+from attnorm.probes.experiment import Plan, compare
+from attnorm.probes.jobs import Cell, Job, Result, load, save
+from attnorm.probes.presets import PRESETS, comparison_seeds, tuning_seeds
+
+SELECTION = ensemble.SELECTION  # which the tests make smaller
+TINY = Cell("probe_parts.Tiny")
+PLAN = Plan([TINY], ["softmax", "dnas", "uniform", "none"], (1e-3, 1e-2), (100, 101), (110, 111, 112, 113))
+
+
+@pytest.fixture(autouse=True)
+def few_examples(monkeypatch):
+    monkeypatch.setattr(ensemble, "SELECTION", 8)
+
+
+def result_with(job, selection, scores=0.5):
+    """A result of a job in which each member has the same score for all examples."""
+    members = len(job.seeds) * len(job.rates)
+    selection = np.broadcast_to(np.asarray(selection, dtype=float), members)
+    tables = {size: np.full((members, 20), scores) for size in job.cell.probe().test_sizes}
+    return Result(selection, selection[:, None], {} if job.tune else tables, {}, {}, 0, 1.0, True)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The jobs that were run, in order."""
+    seen = []
+    real = experiment.run
+    monkeypatch.setattr(experiment, "run", lambda job: seen.append(job) or real(job))
+    return seen
+
+
+def made_up(monkeypatch, selection):
+    """Replaces training: `selection(arm, rate, seed)` is the score on the selection data."""
+    seen = []
+
+    def run(job):
+        seen.append(job)
+        values = [selection(job.arm, rate, seed) for rate in job.rates for seed in job.seeds]
+        return result_with(job, values, scores=1 - np.mean(values))
+
+    monkeypatch.setattr(experiment, "run", run)
+    return seen
+
+
+# ------------------------------------------------------------------------------------------------------------- tuning
+
+
+def test_what_the_atlas_has_fixed():
+    atlas = PRESETS["atlas"]
+    assert tuple(atlas.rates) == (1e-3, 3e-3, 1e-2, 3e-2) and (atlas.extensions, experiment.FACTOR) == (2, 3)
+    assert tuning_seeds(atlas) == (100, 101, 102, 103) and comparison_seeds(atlas.seeds) == tuple(range(110, 120))
+    assert (SELECTION, ensemble.TEST, atlas.share) == (512, 1000, 1)
+    assert (ensemble.WARMUP, ensemble.FAST, experiment.NULL_SEEDS) == (0.05, 10, 3)
+    assert {cell.name for cell in atlas.chosen()} == {*PROBES} and len({*atlas.chosen()}) == len(atlas.chosen())
+
+
+def test_seeds_of_tuning_and_of_the_comparison_never_overlap():
+    for preset, count in itertools.product(PRESETS.values(), (1, 5, 10, 500)):
+        assert not {*tuning_seeds(preset)} & {*comparison_seeds(count)}
+        assert len({*comparison_seeds(count)}) == count
+
+
+def test_the_rate_has_the_best_mean_over_the_tuning_seeds(monkeypatch, tmp_path):
+    """One seed that does well once does not decide, nor does one without a score."""
+    scores = {1e-3: (0.6, 0.6), 1e-2: (0.95, 0.2), 3e-2: (0.9, float("nan"))}
+    made_up(monkeypatch, lambda arm, rate, seed: scores[rate][seed % 2])
+    [found] = compare(replace(PLAN, rates=tuple(scores)), tmp_path)
+    assert found.rate == {"softmax": 1e-3, "dnas": 1e-3}
+    assert found.tuning["dnas"][1e-2].tolist() == [0.95, 0.2]
+
+
+def test_no_score_of_the_comparison_chooses_a_rate(monkeypatch, tmp_path):
+    """Tests that prefer the other rate by far change nothing: they are trained at the rate of the tuning alone."""
+    seen = made_up(monkeypatch, lambda arm, rate, seed: (0.9 if rate == 1e-3 else 0.1) if seed < 110 else 0.0)
+    [found] = compare(PLAN, tmp_path)
+    assert found.rate == {"softmax": 1e-3, "dnas": 1e-3}
+    assert all(job.tune == (set(job.seeds) == {100, 101}) for job in seen)
+    assert [job.rates for job in seen if not job.tune and job.arm in found.rate] == [(1e-3,)] * 2
+
+
+def test_tuning_draws_no_test_example_and_the_comparison_no_seed_of_tuning(monkeypatch, tmp_path):
+    drawn = []
+    real = ensemble.generator
+    monkeypatch.setattr(ensemble, "generator", lambda *names: drawn.append(names[1:]) or real(*names))
+    streams = {}
+    for job in (PLAN.tuning(TINY, "dnas", PLAN.rates), PLAN.test(TINY, "dnas", 1e-3)):
+        drawn.clear()
+        found = jobs.run(job)
+        streams[job.tune] = {*drawn}
+        assert bool(found.scores) == (not job.tune)
+    assert {kind for kind, _ in streams[True]} == {"train", "selection"}
+    assert {seed for kind, seed in streams[True] if kind == "train"} == {100, 101}
+    assert {seed for kind, seed in streams[False] if kind == "train"} == {110, 111, 112, 113}
+    assert {size for kind, size in streams[True] | streams[False] if kind == "selection"} == {4}
+    assert {size for kind, size in streams[False] if kind == "test"} == {4, 6}
+
+
+def test_arms_of_a_cell_have_the_same_tests_and_the_same_batches(monkeypatch, tmp_path):
+    """A model that does not look at its queries and keys gets the same scores under another name."""
+    plan = replace(PLAN, arms=["softmax", "uniform", "none", "sparsemax"])
+    [found] = compare(plan, tmp_path)
+    assert len(found.tests["uniform"].scores[4]) == 3, "the null arms have three seeds"
+    assert found.tests["softmax"].scores[4].shape == (4, 1000)
+    for seed in range(3):
+        again = jobs.run(Job(TINY, "uniform", (110 + seed,), (1e-2,), False, {}, 4))
+        assert np.array_equal(again.scores[6][0], found.tests["uniform"].scores[6][seed])
+
+
+def test_null_arms_are_not_tuned_and_take_the_third_of_four_rates(monkeypatch, tmp_path):
+    seen = made_up(monkeypatch, lambda arm, rate, seed: -abs(rate - 3e-3))
+    compare(replace(PLAN, rates=PRESETS["atlas"].rates), tmp_path)
+    null = [job for job in seen if job.arm in ("uniform", "none")]
+    assert [(job.tune, job.rates, job.seeds) for job in null] == [(False, (1e-2,), (110, 111, 112))] * 2
+
+
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+UP, DOWN = (9e-2, 0.27), (0.000333, 0.000111)
+
+
+@pytest.mark.parametrize(
+    ("best", "extensions", "added"),
+    [
+        ({"softmax": 3e-3, "dnas": 1e-2}, 2, ()),
+        ({"softmax": 3e-3, "dnas": 1.0}, 2, UP),
+        ({"softmax": 3e-3, "dnas": 1e-9}, 2, DOWN),
+        ({"softmax": 1e-9, "dnas": 1.0}, 2, (*UP, *DOWN)),
+        ({"softmax": 3e-3, "dnas": 9e-2}, 2, UP),  # the best of the extended grid is at its edge, too
+        ({"softmax": 3e-3, "dnas": 3.2e-2}, 2, UP[:1]),
+        ({"softmax": 3e-3, "dnas": 1.0}, 1, UP[:1]),
+        ({"softmax": 3e-3, "dnas": 1.0}, 0, ()),
+    ],
+)
+def test_an_edge_extends_the_grid_for_all_arms_and_not_without_end(monkeypatch, tmp_path, best, extensions, added):
+    seen = made_up(monkeypatch, lambda arm, rate, seed: -abs(np.log(rate / best.get(arm, 1e-2))))
+    [found] = compare(replace(PLAN, rates=RATES, extensions=extensions), tmp_path)
+    expected = sorted((*RATES, *added))
+    assert all(sorted(found.tuning[arm]) == pytest.approx(expected) for arm in best)
+    tuned = [(job.arm, rate) for job in seen if job.tune for rate in job.rates]
+    assert len(tuned) == len(set(tuned)) == 2 * len(expected), "no rate is trained twice"
+    for arm, value in best.items():
+        assert found.rate[arm] == pytest.approx(min(expected, key=lambda rate: abs(np.log(rate / value))))
+
+
+def test_an_edge_of_one_cell_does_not_extend_the_grid_of_another(monkeypatch, tmp_path):
+    other = Cell("hub", "0")
+
+    def run(job):
+        best = 1.0 if job.cell == other else 3e-3
+        return result_with(job, [-abs(np.log(rate / best)) for rate in job.rates for _ in job.seeds])
+
+    monkeypatch.setattr(experiment, "run", run)
+    first, second = compare(replace(PLAN, cells=[TINY, other], rates=RATES, extensions=2), tmp_path)
+    assert len(first.tuning["dnas"]) == 4 and len(second.tuning["dnas"]) == 6
+
+
+def test_a_probe_without_training_is_not_tuned(monkeypatch, tmp_path):
+    seen = made_up(monkeypatch, lambda arm, rate, seed: 0.0)
+    [found] = compare(replace(PLAN, cells=[Cell("rank", "depth 1")]), tmp_path)
+    assert found.tests.keys() == {"softmax", "dnas", "uniform", "none"} and not found.rate
+    assert {(job.tune, job.updates) for job in seen} == {(False, 0)}
+
+
+def test_the_share_shortens_training():
+    assert Plan([TINY], ["softmax"], (1e-3,), (100,), (110,), share=0.5).test(TINY, "softmax", 1e-3).updates == 2
+    assert Plan([TINY], ["softmax"], (1e-3,), (100,), (110,), share=0.5).updates(Cell("hub", "0")) == 300
+
+
+# ----------------------------------------------------------------------------------------------------------- resuming
+
+
+def test_what_is_there_is_not_run_again(ran, tmp_path):
+    first = compare(PLAN, tmp_path)
+    assert len(ran) == 2 + 4
+    ran.clear()
+    second = compare(PLAN, tmp_path)
+    assert ran == []
+    for a, b in zip(first, second, strict=True):
+        assert a.rate == b.rate and a.seconds == b.seconds and a.tests.keys() == b.tests.keys()
+        for arm in a.tests:
+            assert all(np.array_equal(a.tests[arm].scores[size], b.tests[arm].scores[size]) for size in (4, 6))
+    compare(replace(PLAN, arms=[*PLAN.arms, "sink"]), tmp_path)
+    assert [(job.arm, job.tune) for job in ran] == [("sink", True), ("sink", False)]
+
+
+TUNED = {"softmax", "dnas", "sink"}
+
+
+@pytest.mark.parametrize(
+    ("change", "tune", "test"),
+    [
+        ({"seeds": (110, 111, 114)}, set(), {*TUNED, "uniform", "none"}),
+        ({"seeds": (110, 111, 112, 113, 114)}, set(), TUNED),  # the null arms keep their three
+        ({"tuning_seeds": (102, 103)}, TUNED, set()),
+        ({"options": {"dnas": {}}}, set(), set()),
+        ({"options": {"sink": {"start": 3.0}}}, {"sink"}, {"sink"}),
+        ({"share": 0.5}, TUNED, {*TUNED, "uniform", "none"}),
+    ],
+    ids=str,
+)
+def test_a_change_runs_what_depends_on_it(monkeypatch, tmp_path, change, tune, test):
+    seen = made_up(monkeypatch, lambda arm, rate, seed: rate)
+    plan = replace(PLAN, arms=[*PLAN.arms, "sink"])
+    compare(plan, tmp_path)
+    seen.clear()
+    compare(replace(plan, **change), tmp_path)
+    assert {job.arm for job in seen if job.tune} == tune and {job.arm for job in seen if not job.tune} == test
+
+
+def test_a_change_of_an_own_class_runs_its_jobs(monkeypatch, tmp_path):
+    source = "from attnorm.attention.normalizers.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
+    (tmp_path / "changing_parts.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = made_up(monkeypatch, lambda arm, rate, seed: rate)
+    plan = replace(PLAN, arms=["softmax", "changing_parts.Mine"])
+    compare(plan, tmp_path / "out")
+    seen.clear()
+    compare(plan, tmp_path / "out")
+    assert seen == []
+    (tmp_path / "changing_parts.py").write_text(source.replace("pass", "total = 1.0"))
+    importlib.invalidate_caches()
+    del sys.modules["changing_parts"]
+    compare(plan, tmp_path / "out")
+    assert [job.arm for job in seen] == ["changing_parts.Mine"] * 2
+
+
+def test_a_result_comes_back_as_it_was(tmp_path):
+    for job in (PLAN.tuning(TINY, "hnas", PLAN.rates), PLAN.test(TINY, "hnas", 1e-3)):
+        result = jobs.run(job)
+        save(job, result, tmp_path)
+        again = load(job, tmp_path)
+        assert again.scalars.keys() == result.scalars.keys() == {"hybrid_weights"}
+        assert again.measures.keys() == result.measures.keys() and bool(result.measures) == (not job.tune)
+        assert (again.diverged, again.seconds, again.together) == (result.diverged, result.seconds, result.together)
+        for name in ("selection", "curve"):
+            assert np.array_equal(getattr(again, name), getattr(result, name))
+        for group in ("scores", "scalars", "measures"):
+            for key, value in getattr(result, group).items():
+                assert np.array_equal(getattr(again, group)[key], value)
+        assert load(replace(job, seeds=(1, 2)), tmp_path) is None
+
+
+def test_every_job_of_a_comparison_has_a_file_of_its_own():
+    cells = PRESETS["atlas"].chosen()
+    arms = ["softmax", "dnas_slack", "dnas_slack_u", "dnas_slack+content", "hnas"]
+    plan = Plan(cells, arms, RATES, (100,), (110,), 2)
+    every = [plan.tuning(cell, arm, rates) for cell in cells for arm in arms for rates in (RATES, (9e-2,), (0.27,))]
+    every += [plan.test(cell, arm, 1e-3) for cell in cells for arm in arms]
+    assert len({job.stem for job in every}) == len(every)
+
+
+def test_a_write_that_is_killed_leaves_nothing_that_is_read(monkeypatch, ran, tmp_path):
+    def killed(file, **arrays):
+        file.write(b"PK\x03\x04 half of")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "savez_compressed", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compare(PLAN, tmp_path)
+    [left] = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert left.name.endswith(".unfinished") and left.stat().st_size
+    ran.clear()
+    [found] = compare(PLAN, tmp_path)
+    assert len(ran) == 6 and not found.failed and found.tests.keys() == {*PLAN.arms}
+
+
+# ----------------------------------------------------------------------------------------------------------- failures
+
+
+def test_an_arm_that_fails_is_reported_and_the_others_are_not_lost(tmp_path):
+    seen = []
+    plan = replace(PLAN, arms=["softmax", "probe_parts.Broken", "dnas", "uniform"])
+    [found] = compare(plan, tmp_path, report=lambda job, result: seen.append((job.arm, result)))
+    assert found.failed == {"probe_parts.Broken": "broken on <purpose>"}
+    assert found.tests.keys() == {"softmax", "dnas", "uniform"} and found.rate.keys() == {"softmax", "dnas"}
+    outcomes = [result for arm, result in seen if arm == "probe_parts.Broken"]
+    assert outcomes[0] is None and isinstance(outcomes[1], RuntimeError) and len(outcomes) == 2
+    assert not [file for file in tmp_path.rglob("*Broken*") if file.is_file()]
+
+
+def test_an_arm_that_fails_is_not_trained_further(monkeypatch, tmp_path):
+    """Neither with the rates by which others extend the grid nor in the comparison."""
+    tried = []
+
+    def run(job):
+        if job.arm == "sink":
+            tried.append(job)
+            raise ValueError("no")
+        return result_with(job, [rate for rate in job.rates for _ in job.seeds])
+
+    monkeypatch.setattr(experiment, "run", run)
+    [found] = compare(replace(PLAN, arms=["softmax", "sink"], extensions=2), tmp_path)
+    assert len(tried) == 1 and found.failed == {"sink": "no"} and len(found.tuning["softmax"]) == 4
+
+
+def test_an_arm_that_fails_in_the_comparison_is_reported(monkeypatch, tmp_path):
+    def run(job):
+        if job.arm == "dnas" and not job.tune:
+            raise ValueError("late")
+        return result_with(job, 0.5)
+
+    monkeypatch.setattr(experiment, "run", run)
+    [found] = compare(PLAN, tmp_path)
+    assert found.failed == {"dnas": "late"} and found.tests.keys() == {"softmax", "uniform", "none"}
+
+
+@pytest.mark.parametrize("cell", [TINY, Cell("trigger", "no BOS")], ids=lambda cell: cell.short)
+def test_a_member_that_diverges_is_counted_and_leaves_a_finite_table(cell):
+    found = jobs.run(Job(cell, "softmax", (110, 111), (1e30,), False, {}, 4))
+    assert found.diverged == 2 and np.isfinite(found.selection).all()
+    assert all(np.isfinite(scores).all() for scores in found.scores.values())
+
+
+# ------------------------------------------------------------------------------------------------------------ measures
+
+
+def test_measures_of_uniform_attention_are_known():
+    """Entropy 1, column mass 1, weight 1/M on the wanted key, and K/M on all wanted keys."""
+    for cell, wanted in ((Cell("demand", "4"), 4 / 16), (Cell("share", "1"), 1 / 16), (Cell("hub", "0"), 1.0)):
+        measures = jobs.run(Job(cell, "uniform", (110, 111), (1e-3,), False, {}, 1)).measures
+        keys = cell.probe().size
+        known = {"entropy": 1, "wanted": 1 / keys, "mass_on_wanted": wanted, "share_wanted": wanted}
+        for name, expected in known.items():
+            assert measures[name].tolist() == pytest.approx([expected] * 2, rel=1e-4), name
+        assert measures["column_mass_min"] / measures["column_mass_max"] == pytest.approx(1)
+
+
+def test_mass_on_wanted_keys_of_a_converged_sinkhorn_is_their_share():
+    """All columns have the mass N / M then, whatever the scores."""
+    job = Job(Cell("share", "4"), "sinkhorn", (110,), (1e-2,), False, {"n_iters": 30}, 1)
+    measures = jobs.run(job).measures
+    assert measures["mass_on_wanted"] == pytest.approx(4 / 16, abs=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------------- slow
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(monkeypatch, tmp_path):
+    monkeypatch.setattr(ensemble, "SELECTION", SELECTION)  # the others do not see what a test changes
+    plan = replace(PLAN, arms=["softmax", "dnas", "asentmax", "probe_parts.Broken", "uniform"])
+    one, two = compare(plan, tmp_path / "one"), compare(plan, tmp_path / "two", workers=2)
+    for a, b in zip(one, two, strict=True):
+        assert a.rate == b.rate and a.failed == b.failed and a.tests.keys() == b.tests.keys()
+        for arm, result in a.tests.items():
+            assert np.array_equal(result.selection, b.tests[arm].selection)
+            assert all(np.array_equal(result.scores[size], b.tests[arm].scores[size]) for size in (4, 6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", [Cell("match"), Cell("skew", "0.8")], ids=lambda cell: cell.name)
+def test_null_arms_stay_at_chance_or_at_what_the_mean_of_the_labels_tells(cell):
+    """`none` can only guess. `uniform` sees how often each label occurs, and cannot tell the queries apart: no model is
+    better than the label that most of the queries of an example want."""
+    scores = {}
+    for arm in ("none", "uniform", "softmax"):
+        scores[arm] = jobs.run(Job(cell, arm, (110, 111), (1e-2,), False, {}, 300)).scores[16].mean()
+    probe = cell.probe()
+    batch = probe.batch(1000, 16, ensemble.generator(type(probe).__qualname__, "test", 16))
+    frequent = batch.values.sum(1).argmax(-1, keepdim=True)  # of the keys: what uniform attention can see
+    known = (batch.targets == frequent).float().mean(1)
+    error = 5 * float(known.std() + 0.5) / 1000**0.5
+    assert abs(scores["none"] - 1 / 16) < error
+    assert 1 / 16 < scores["uniform"] < known.mean() + error
+    assert scores["softmax"] > scores["uniform"] + 0.1
