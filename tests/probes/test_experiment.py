@@ -206,7 +206,7 @@ TUNED = {"softmax", "dnas", "sink"}
         ({"options": {"sink": {"start": 3.0}}}, {"sink"}, {"sink"}),
         ({"share": 0.5}, TUNED, {*TUNED, "uniform", "none"}),
     ],
-    ids=str,
+    ids=["other seeds", "more seeds", "tuning seeds", "no option", "option", "share"],  # sets have no fixed order
 )
 def test_a_change_runs_what_depends_on_it(monkeypatch, tmp_path, change, tune, test):
     seen = made_up(monkeypatch, lambda arm, rate, seed: rate)
