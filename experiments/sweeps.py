@@ -1,17 +1,20 @@
 """What the experiments share: sweeps that continue where they stopped, their results, and tables beside a paper's."""
 
+import io
 import json
 import shlex
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnorm.cli.main import run
 
 ROOT = Path(__file__).parents[1]
 NOTHING = "-"
+FAILED = 1  # the exit code of a sweep in which a job has failed
 
 
 @dataclass(frozen=True)
@@ -30,18 +33,52 @@ class Run:
     baselines: dict[str, dict[str, float]]
 
 
-def sweep(folder: Path, *overrides: str) -> list[Run]:
-    """Runs `attnorm sweep <overrides> dir=<folder>` and returns its runs, all of which have finished.
+def sweep(folder: Path, *overrides: str, failures: bool = False) -> list[Run]:
+    """Runs `attnorm sweep <overrides> dir=<folder>` and returns its runs, without those that tune.
+
+    failures: whether jobs may fail; they are not returned. Otherwise, all jobs have finished.
 
     A sweep that was interrupted continues when the experiment is repeated, and finished runs are not run again. Raises
-    SystemExit if the sweep ends before all of its jobs have finished; its messages say why and how to continue.
+    SystemExit if the sweep ends before all of its jobs have ended; its messages say why and how to continue.
     """
     arguments = [*overrides, f"dir={folder}"]
     print(f"\n$ attnorm sweep {shlex.join(arguments)}", flush=True)
-    if code := run("sweep", arguments):
+    if (code := run("sweep", arguments)) and not (failures and code == FAILED):
         sys.exit(code)
-    jobs = json.loads((folder / "sweep.json").read_text())["jobs"]
+    jobs = [job for job in json.loads((folder / "sweep.json").read_text())["jobs"] if job.get("purpose") != "tune"]
+    if code:
+        if any(job["state"] not in ("finished", "failed") for job in jobs):
+            sys.exit(code)
+        jobs = [job for job in jobs if job["state"] == "finished"]
     return [read_run(Path(job["folder"]), job["overrides"]) for job in jobs]
+
+
+def on_test(runs: Iterable[Run]) -> list[Run]:
+    """The runs with their scores on the test split, from `attnorm eval`, which is not repeated for runs that have them.
+
+    Raises SystemExit if a run cannot be scored.
+    """
+    scored = []
+    for it in runs:
+        path = it.folder / "eval_test.json"
+        if not path.is_file():
+            with redirect_stdout(io.StringIO()):
+                code = run("eval", [f"run={it.folder}", "split=test"])
+            if code:
+                sys.exit(code)
+            print(f"scored on the test split: {it.folder}", flush=True)
+        record = json.loads(path.read_text())
+        scored.append(replace(it, metrics=record["metrics"], baselines=record["baselines"]))
+    return scored
+
+
+def print_cost(seconds: Mapping[str, float], runs: int, updates: int, others: float) -> None:
+    """Prints the estimated cost of `runs` runs of each arm.
+
+    seconds: CPU seconds of an update, by arm. updates: of a run. others: CPU seconds of a run besides its updates.
+    """
+    hours = sum(runs * (updates * each + others) for each in seconds.values()) / 3600
+    print(f"estimated cost: {runs * len(seconds)} runs of {updates:,} updates, {hours:.1f} core-hours", flush=True)
 
 
 def read_run(folder: Path, overrides: Iterable[str] = ()) -> Run:

@@ -17,6 +17,7 @@ from sweeps import table
 from attnorm.analysis import compare
 from attnorm.analysis.comparison import Comparison
 from attnorm.analysis.verdict import COSTS
+from attnorm.tasks.results import LOWER_IS_BETTER
 
 COLUMNS = (
     *("task", "metric", "primary", "examples", "arm", "seeds", "mean", "sd"),
@@ -36,12 +37,37 @@ def main() -> None:
     parser.add_argument("--baseline", default="softmax", help="the label of an arm")
     parser.add_argument("--metrics", nargs="*", default=[], help="metrics besides the primary one")
     args = parser.parse_args()
-    primary = compare(args.baseline, args.folders)
-    others = [compare(args.baseline, args.folders, metric) for metric in args.metrics if metric != primary.metric]
-    found = [primary, *others]
-    rows = [{**row, "command": args.command} for comparison in found for row in rows_of(comparison)]
-    write(args.out, rows)
-    print(f"written to {args.out} ({len(rows)} rows)\n\n{table(HEADER, map(shown, rows))}")
+    write_verdicts(args.folders, args.out, args.command, args.baseline, args.metrics)
+
+
+def write_verdicts(
+    folders: Sequence[Path],
+    out: Path,
+    command: str,
+    baseline: str = "softmax",
+    metrics: Sequence[str] = (),
+    gate: str | None = None,
+) -> None:
+    """Compares the arms in some folders on the primary metric and on others, writes the file, and prints it.
+
+    gate: a simple method. An arm whose mean does not beat it on the primary metric gets no verdict on any metric, and
+          no arm gets one if the baseline does not beat it.
+    """
+    primary = compare(baseline, folders)
+    found = [primary, *(compare(baseline, folders, metric) for metric in metrics if metric != primary.metric)]
+    rows = [{**row, "command": command} for comparison in found for row in rows_of(comparison)]
+    unfit = {it.label for it in primary.scores if gate is not None and not beats(it.mean, primary, gate)}
+    for row in rows:
+        if row["verdict"] != "baseline" and {row["arm"], primary.baseline} & unfit:
+            row["verdict"] = "no verdict"
+    write(out, rows)
+    print(f"written to {out} ({len(rows)} rows)\n\n{table(HEADER, map(shown, rows))}")
+
+
+def beats(mean: float, found: Comparison, method: str) -> bool:
+    """Whether a mean is better than the score of a simple method."""
+    sign = -1 if found.metric in LOWER_IS_BETTER else 1
+    return sign * (mean - found.simple[method]) > 0
 
 
 def rows_of(found: Comparison) -> Iterator[dict[str, str]]:

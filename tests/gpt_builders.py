@@ -18,14 +18,14 @@ def build_gpt(normalizer="softmax", positions="rotary", priors=(), seed=0, **set
     return GPT(GPTConfig(**{**sizes, "positions": positions, **settings}), tables, VOCABULARY, seed=seed)
 
 
-def rough_gpt(*args, dtype=torch.float64, **settings):
+def rough_gpt(*args, dtype=torch.float64, noise=0.4, **settings):
     """The same in evaluation mode, with noise on every parameter, so that biases and norms count too."""
     model = build_gpt(*args, **settings)
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if not name.endswith("hybrid"):
-                parameter += 0.4 * torch.randn(parameter.shape, generator=generator)
+                parameter += noise * torch.randn(parameter.shape, generator=generator)
     return model.to(dtype).eval()
 
 

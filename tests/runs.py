@@ -401,6 +401,14 @@ def tiny(*overrides: str, task: str = "gigaword") -> ResolvedConfig:
     return front.check_composed(cfg, overrides=as_typed(without_plus(overrides)))
 
 
+def tiny_language(folder: Path, *overrides: str) -> ResolvedConfig:
+    """A checked configuration of a very small language model on other data and with another tokenizer than its own,
+    which the overrides choose. Its cache is in `folder`."""
+    sizes = [it for it in LANGUAGE if not it.startswith(("data.", "tokenizer."))]
+    cache = f"paths.cache_dir={folder / 'cache'}"
+    return front.check_composed(composed(*sizes, "data.batch_tokens=600", cache, *overrides))
+
+
 def tiny_run(folder: Path, *overrides: str, task: str = "gigaword") -> dict:
     """Trains `tiny(*overrides)` into `folder`; returns its summary."""
     train(tiny(*overrides, task=task), folder)

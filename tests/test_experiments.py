@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import sys
 from types import SimpleNamespace
 
@@ -42,6 +43,9 @@ def commands(monkeypatch):
 
     def run(verb, arguments):
         ran.append((verb, arguments))
+        if verb == "eval":
+            folder = runs.Path(arguments[0].removeprefix("run="))
+            (folder / "eval_test.json").write_text('{"metrics": {}, "baselines": {}}')
         if verb != "sweep":
             return 0
         assert front_problems(arguments) == []
@@ -97,10 +101,10 @@ def front_problems(arguments):
     return []
 
 
-def start(monkeypatch, name, *arguments):
+def start(monkeypatch, name, *arguments, script="run"):
     """Runs a script with these arguments."""
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-    load(f"{name}/run").main()
+    load(f"{name}/{script}").main()
 
 
 def cells(printed):
@@ -525,3 +529,166 @@ def test_alignments_computes_scores_once(tmp_path):
     for _ in range(2):
         found = script.stored(tmp_path, "softmax predicts", compute)
         assert found.threshold == 0.25 and found.counts.tolist() == [[3, 2, 1, 1]] and len(calls) == 1
+
+
+# ---------------------------------------------------------------------------------------------- experiments with tuning
+
+
+@pytest.fixture
+def tuned(commands, monkeypatch):
+    """`commands`, where the verdicts are not computed but noted: a dict of the arguments of `write_verdicts`."""
+    import verdicts
+
+    noted = {}
+    monkeypatch.setattr(verdicts, "write_verdicts", lambda *args, **keys: noted.update(keys, args=args))
+    return SimpleNamespace(commands=commands, verdicts=noted)
+
+
+def test_captions_are_tuned_on_held_out_pairs_and_compared_on_others(tmp_path, monkeypatch, capsys, tuned):
+    source, folder = tmp_path / "multi30k", tmp_path / "t"
+    source.mkdir()
+    for language in ("de", "en"):
+        for split, size in (("train", 29000), ("val", 3)):
+            (source / f"{split}.{language}").write_text("".join(f"{split} {n} {language}\n" for n in range(size)))
+    start(monkeypatch, "multi30k", "--data", source, "--folder", folder, "--out", "v.csv", script="run_power")
+    parts = {path.name: path.read_text().splitlines() for path in (folder / "data").iterdir()}
+    assert {name: len(lines) for name, lines in parts.items()} == {
+        **{f"{part}.{language}": size for part, size in SIZES.items() for language in ("de", "en")}
+    }
+    numbers = {part: [int(line.split()[1]) for line in parts[f"{part}.de"]] for part in ("train", "held_out")}
+    assert sorted(numbers["train"] + numbers["held_out"]) == list(range(29000))
+    assert {*np.diff(numbers["held_out"])} == {28, 29}  # evenly spaced
+    for part, lines in parts.items():
+        assert [line[:-2] for line in lines] == [line[:-2] for line in parts[part.split(".")[0] + ".en"]]
+    (_, arguments), *scored, (last, _) = tuned.commands
+    assert {
+        "tune=optimizer.lr=0.001,0.002,0.004",
+        "tune_seeds=100,101",
+        "seed=" + ",".join(map(str, range(110, 120))),
+    } < {*arguments}
+    assert {"data.validation=held_out", "data.test=val", "task.selection=all", f"data.dir={folder}/data"} < {*arguments}
+    assert len(scored) == 50 and {(verb, it[1]) for verb, it in scored} == {("eval", "split=test")} and last == "report"
+    assert tuned.verdicts["metrics"] == ["loss", "chrF"] and "estimated cost: 80 runs" in capsys.readouterr().out
+
+
+SIZES = {"train": 27986, "held_out": 1014, "val": 3}
+
+
+def test_masked_language_models_are_tuned_with_seeds_of_their_own(tmp_path, monkeypatch, capsys, tuned):
+    start(monkeypatch, "mlm_small", "--texts", tmp_path, "--folder", tmp_path / "t", "--out", "v.csv", "--", "jobs=2")
+    (_, arguments), (last, _) = tuned.commands
+    assert {"tune_seeds=100,101", "seed=110,111,112,113,114,115", f"data.files=[{tmp_path}]", "jobs=2"} < {*arguments}
+    assert last == "report" and "estimated cost: 36 runs" in capsys.readouterr().out
+
+
+ORDER = ("sink", "forgetting", "gated", "softmax", "ssmax", "stick_breaking", "hnas_prefix", "sigmoid", "dnas_prefix")
+ORDER += ("softpick", "uniform", "none")
+
+
+def perplexities(arm, rate):
+    """Made-up results of the screen: every arm is best at 2e-3, except sink at the upper edge."""
+    return 20 + ORDER.index(arm) + 1000 * abs(rate - (4e-3 if arm == "sink" else 2e-3))
+
+
+def test_novels_are_screened_and_five_arms_compared_at_their_best_rates(tmp_path, monkeypatch, capsys):
+    script, ran, noted = load("causal_lm/run"), [], {}
+
+    def sweep(folder, *overrides, failures=False):
+        settings = dict(it.split("=", 1) for it in overrides)
+        ran.append((folder.relative_to(tmp_path).parts, settings, failures))
+        found = []
+        for arm in settings["attention"].split(","):
+            for rate in map(float, settings["optimizer.lr"].split(",")):
+                name = "gated" if "attention.gate.decoder" in settings else arm
+                if (name, rate) == ("softmax", 1e-3):
+                    continue  # it has failed
+                run = sweeps.Run({**settings, "attention": arm, "optimizer.lr": str(rate)}, folder, {}, {})
+                run.metrics["perplexity"] = perplexities(name, rate)
+                run.baselines["bigram"] = {"perplexity": 29}
+                found.append(run)
+        return found
+
+    monkeypatch.setattr(script, "sweep", sweep)
+    monkeypatch.setattr(script, "on_test", lambda runs: runs)
+    monkeypatch.setattr(script, "report", lambda *folders: None)
+    monkeypatch.setattr(script, "write_verdicts", lambda *args, **keys: noted.update(keys, args=args))
+    monkeypatch.setattr(sys, "argv", ["run", "--texts", str(tmp_path), "--folder", str(tmp_path)])
+    script.main()
+    screened, added, compared = ran[:2], ran[2:4], ran[4:]
+    arms = ["softmax", "sink", "forgetting", "gated_softmax", "ssmax", "hnas_prefix"]
+    assert [folder for folder, *_ in compared] == [("arms", arm) for arm in arms]  # not stick_breaking, for hnas_prefix
+    assert [it["optimizer.lr"] for _, it, _ in compared] == ["0.002", "0.004", "0.002", "0.002", "0.002", "0.002"]
+    assert {it["seed"] for _, it, _ in compared} == {"110,111,112,113,114"} and not any(ok for *_, ok in compared)
+    assert {it["seed"] for _, it, _ in screened + added} == {"100"} and all(ok for *_, ok in screened + added)
+    assert [it["attention"] for _, it, _ in screened] == [
+        ",".join(a for a in script.ARMS if a != script.GATED),
+        "softmax",
+    ]
+    assert {it["optimizer.lr"] for _, it, _ in added} == {
+        "0.008"
+    }  # beyond the edge that is best, for all compared arms
+    assert sorted(added[0][1]["attention"].split(",")) == sorted(arm for arm in arms if arm != "gated_softmax")
+    assert noted["gate"] == "bigram" and len(noted["args"][0]) == 6
+    rows = cells(capsys.readouterr().out)
+    assert rows["softmax"][0] == "-" and rows["stick_breaking"][-1] == "no" and rows["hnas_prefix"][-1] == "yes"
+
+
+def test_fewer_arms_are_compared_if_fewer_beat_the_bigram_model():
+    script = load("causal_lm/run")
+    curves = {
+        "softmax": {1e-3: 30.0},
+        "sink": {1e-3: 28.0, 2e-3: 31.0},
+        "uniform": {1e-3: 1.0},
+        "hnas_prefix": {1e-3: 29.0},
+    }
+    assert script.chosen(curves, 29.0) == ["sink"] and script.chosen(curves, 29.5) == ["sink", "hnas_prefix"]
+
+
+def test_a_screen_leaves_out_runs_that_failed_but_not_those_that_were_interrupted(tmp_path, monkeypatch):
+    jobs = [{"folder": str(tmp_path), "overrides": ["seed=1"], "state": state} for state in ("finished", "failed")]
+    (tmp_path / "summary.json").write_text('{"validation": {"metrics": {"loss": 1}, "baselines": {}}}')
+    monkeypatch.setattr(sweeps, "run", lambda verb, arguments: 1)
+    for added, expected in (({}, 1), ({"purpose": "tune"}, 1), ({"state": "killed"}, None)):
+        (tmp_path / "sweep.json").write_text(json.dumps({"jobs": [*jobs, jobs[0] | added] if added else jobs}))
+        if expected is None:
+            with pytest.raises(SystemExit):
+                sweeps.sweep(tmp_path, failures=True)
+        else:
+            assert len(sweeps.sweep(tmp_path, failures=True)) == expected
+    with pytest.raises(SystemExit):
+        sweeps.sweep(tmp_path)
+
+
+def test_an_arm_that_does_not_beat_a_simple_method_gets_no_verdict(tmp_path, monkeypatch, capsys):
+    make_runs(tmp_path / "runs", {"softmax": 0, "hnas": 9, "dnas": -9}, seeds=(1, 2, 3))
+    verdicts = load("verdicts")
+
+    def words(simple):
+        real = compare("softmax", tmp_path / "runs")
+        found = dataclasses.replace(real, simple={"lead-8": simple})
+        monkeypatch.setattr(verdicts, "compare", lambda baseline, folders, metric=None: found)
+        verdicts.write_verdicts([tmp_path / "runs"], tmp_path / "v.csv", "command", gate="lead-8")
+        return {row["arm"]: row["verdict"] for row in read_csv(tmp_path / "v.csv")}
+
+    means = {it.label: it.mean for it in compare("softmax", tmp_path / "runs").scores}
+    assert words(means["dnas"] - 1) == {"softmax": "baseline", "hnas": "shown", "dnas": "shown"}
+    assert words(means["dnas"]) == {"softmax": "baseline", "hnas": "shown", "dnas": "no verdict"}
+    assert words(means["softmax"]) == {"softmax": "baseline", "hnas": "no verdict", "dnas": "no verdict"}
+
+
+# --------------------------------------------------------------------------------------------------------- decision log
+
+
+def test_the_decision_log_has_every_experiment_and_every_verdict():
+    shown = load("verdicts").shown
+    log = (runs.ROOT / "docs/decisions.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in log.splitlines() if "experiments/" in line and line[0] == "|"]
+    assert all(len(row) == 5 and re.fullmatch(r"\d{4}-\d\d-\d\d( \*)?", row[1]) for row in rows)
+    folders = {path.parent.name for path in FOLDER.glob("*/README.md")}
+    assert {re.search(r"experiments/(\w+)/", page)[1] for *_, page in rows} == folders
+    for path in FOLDER.glob("*/verdicts*.csv"):
+        for row in read_csv(path):
+            if row["primary"] == "true" and row["verdict"] != "baseline":
+                _, _, _, difference, interval, seeds, word = shown(row)
+                expected = [seeds, f"{word}: {difference} ({interval})"]
+                assert [it for it in rows if it[2:4] == expected and f"/{path.parent.name}/" in it[4]], (path, row)

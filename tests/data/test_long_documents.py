@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from attnorm.data.sources.base import DOCUMENTS, GROUPED_DOCUMENTS, LABELLED, PAIRS
 from attnorm.data.sources.books import Books
 from attnorm.data.sources.chronicles import Chronicles
 from attnorm.data.synthetic.chronicles import chronicle
@@ -103,7 +104,7 @@ def library(tmp_path):
 
 
 def rows(source, split):
-    return [" ".join(text.split()) for (text,) in source.rows(split)]
+    return [" ".join(text.split()) for text, *_ in source.rows(split)]
 
 
 def test_each_chapter_is_a_document(library):
@@ -121,6 +122,25 @@ def test_each_chapter_is_a_document(library):
     held_out = Books(folder=str(library), words=10, test=["third*"], holdout=0.25)
     assert sorted(rows(held_out, "train") + rows(held_out, "validation")) == sorted(documents)
     assert len(rows(held_out, "validation")) == 1
+
+
+def test_the_documents_of_a_file_are_a_group(library):
+    def groups(split, **options):
+        return [name for _, name in Books(folder=str(library), words=10, test=["third*"], **options).rows(split)]
+
+    second = "more/second.txt"
+    assert groups("train", holdout=0.25) == ["first.txt", second, second]
+    assert groups("validation", holdout=0.25) == ["first.txt"]  # the second of the four chapters
+    assert groups("test") == ["third.txt"]
+    assert groups("train", chapter=None, validation=["first*"]) == [second]
+    before = Books(folder=str(library)).fingerprint("train")
+    (library / "more" / "second.txt").rename(library / "more" / "fourth.txt")
+    assert Books(folder=str(library)).fingerprint("train") != before  # the cached rows have the names of the groups
+
+
+def test_documents_with_a_group_can_be_used_as_documents():
+    assert GROUPED_DOCUMENTS.has(DOCUMENTS) and DOCUMENTS.has(DOCUMENTS)
+    assert not DOCUMENTS.has(GROUPED_DOCUMENTS) and not GROUPED_DOCUMENTS.has(PAIRS) and not LABELLED.has(DOCUMENTS)
 
 
 def test_without_a_pattern_each_file_is_a_document(library):

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from attnorm.attention.build import NORMALIZERS, PRIORS
 from attnorm.attention.normalizers import _key_bias as key_bias
 from attnorm.choices import choices
+from attnorm.errors import DataError
 from attnorm.models.bert import MaskedLM
 from attnorm.models.config import EncoderConfig
 from attnorm.models.embeddings import Embeddings, sinusoids
@@ -184,9 +185,9 @@ def test_a_row_longer_than_the_table_of_positions_needs_only_its_texts_to_fit():
     segments = torch.tensor([[0] * 5 + [1] * 2 + [2] * 7])
     real = torch.ones_like(ids, dtype=torch.bool)
     encoder(ids, real & (segments < 2), segments)  # a run of padding may be as long as it likes
-    with pytest.raises(ValueError, match="7 positions, but the model has 5"):
+    with pytest.raises(DataError, match=r"model\.max_source=5: allowed: at least 7, the tokens of a text"):
         encoder(ids, real, segments)
-    with pytest.raises(ValueError, match="14 positions, but the model has 5"):
+    with pytest.raises(DataError, match=r"model\.max_source=5: allowed: at least 14, the tokens of a text"):
         encoder(ids, real)
 
 
@@ -194,7 +195,7 @@ def test_a_row_longer_than_the_table_of_positions_needs_only_its_texts_to_fit():
 
 
 def rough_embeddings(**settings):
-    embeddings = Embeddings(nn.Embedding(VOCABULARY, 8), LONGEST, encoder_shape(**settings))
+    embeddings = Embeddings(nn.Embedding(VOCABULARY, 8), "max_source", encoder_shape(**settings))
     generator = torch.Generator().manual_seed(1)
     for parameter in embeddings.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator)

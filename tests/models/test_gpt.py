@@ -6,15 +6,16 @@ from itertools import cycle
 import pytest
 import torch
 from gpt_builders import LONGEST, VOCABULARY, build_gpt, rough_gpt, texts
-from tolerance import tolerance
+from tolerance import OPERATIONS, tolerance
 from torch.testing import assert_close
 
 from attnorm.attention import masking
 from attnorm.attention.build import NORMALIZERS, PRIORS, build
 from attnorm.attention.multihead import attention_layers
-from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, add_log_prior
+from attnorm.attention.normalizers.base import AT_MOST_ONE, Normalizer, add_log_prior, softmax_over_keys
 from attnorm.attention.rotary import Rotary, rotate
 from attnorm.choices import choices
+from attnorm.errors import DataError
 from attnorm.models.config import GPTConfig
 from attnorm.models.gpt import GPT
 from attnorm.parts import class_of
@@ -216,7 +217,7 @@ def test_only_learned_positions_end():
         assert model.longest == (LONGEST if positions == "learned" else None)
         if positions == "learned":
             for cache in (None, model.new_cache()):
-                with pytest.raises(ValueError, match=f"13 positions, but the model has {LONGEST}"):
+                with pytest.raises(DataError, match=rf"model\.max_target={LONGEST}: allowed: at least 13, the tokens"):
                     model.next_logits(longer, cache)
             short = torch.tensor([[1] * LONGEST + [2] * 4]).expand(3, -1)
             assert model(longer, short).isfinite().all()  # packed, no text is too long
@@ -321,3 +322,34 @@ def test_the_configured_models_can_be_built():
         small = GPTConfig(**{**vars(shape), "d_model": 24, "ffn_dim": 32, "decoder_layers": 2})
         tables = {"decoder": "softmax", "prior": {}, "scorer": {}, "options": {}}
         assert GPT(small, tables, VOCABULARY)(texts()).shape == (3, LONGEST, VOCABULARY)
+
+
+# ----------------------------------------------------------------------------------------------------------- precision
+
+
+@pytest.mark.parametrize("name", ["softmax", "sink", "hnas_prefix"])
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "true"])
+def test_scores_and_losses_in_bfloat16_are_close_to_those_in_float32(monkeypatch, name, mixed):
+    """A layer has 16 roundings to 8 bits in sequence, which are independent, so the error of the scores relative to the
+    largest one has a standard deviation of at most sqrt(16 layers) * 2 ** -8. The gradient of the loss of a token has a
+    norm of at most sqrt(2)."""
+    layers, lines = 4, texts(8, 65)
+    sizes = {"d_model": 32, "ffn_dim": 64, "decoder_layers": layers, "max_target": 64}
+    model = rough_gpt(name, noise=0.1, dtype=torch.float32, **sizes)
+    expected, dtypes = model(lines[:, :-1]), []
+
+    def loss(scores):
+        return torch.nn.functional.cross_entropy(scores.float().flatten(0, 1), lines[:, 1:].flatten())
+
+    def weights(scores):  # those of the keys and of the sink
+        dtypes.append(scores.dtype)
+        return softmax_over_keys(scores)
+
+    monkeypatch.setattr("attnorm.attention.normalizers.sink.softmax_over_keys", weights)
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        found = (model if mixed else model.bfloat16())(lines[:, :-1])
+    assert found.dtype == torch.bfloat16
+    error = math.sqrt(OPERATIONS * layers) * 2.0**-8 * expected.abs().max()
+    assert 2.0**-10 * expected.abs().max() < (found.float() - expected).abs().max() < 4 * error  # rounded, but not more
+    assert abs(loss(found) - loss(expected)) < math.sqrt(2) * error
+    assert dtypes == [torch.float32] * (layers if name == "sink" else 0)

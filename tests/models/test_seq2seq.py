@@ -10,6 +10,7 @@ from builders import PAD, PLACEMENTS, build_model, rough_model, sources, targets
 from torch import nn
 from torch.testing import assert_close
 
+from attnorm.errors import DataError
 from attnorm.models.decoder import DecoderCache
 from attnorm.models.embeddings import sinusoids
 
@@ -173,9 +174,9 @@ def test_embeddings_are_token_plus_position(positions, embedding_norm):
 def test_more_tokens_than_positions_are_refused(positions):
     model = build_model(positions=positions)
     model(sources([9]), targets([11]))
-    with pytest.raises(ValueError, match="11 positions, but the model has 10"):
+    with pytest.raises(DataError, match=r"model\.max_source=10: allowed: at least 11, the tokens of a text"):
         model(sources([10]), targets([3]))
-    with pytest.raises(ValueError, match="13 positions, but the model has 12"):
+    with pytest.raises(DataError, match=r"model\.max_target=12: allowed: at least 13, the tokens of a text"):
         model(sources([3]), targets([12]))
 
 

@@ -14,6 +14,7 @@ from attnorm.data.sampler import MicroBatch
 from attnorm.tasks.causal_lm.bigram import FILE, Bigrams, flat
 from attnorm.tasks.causal_lm.features import WINDOW, DocumentWindows, PackedDocuments
 from attnorm.tasks.causal_lm.scores import BANDS
+from attnorm.tasks.input_hashes import hash_of
 from attnorm.tasks.task import task_of
 
 pytestmark = pytest.mark.numerical
@@ -170,6 +171,33 @@ def test_the_first_half_of_the_documents_selects_whole_documents(parts):
     assert selecting < set(map(str, range(len(split.texts)))) and len(selecting) == len(split.texts) // 2
     assert task.example_ids(split, [0, len(split) - 1]) == ["0", str(len(split.texts) - 1)]
     assert task.example_ids(splits["train"], [0, 9]) == ["0", "9"]  # packed rows, which a warning may name
+
+
+def test_chapters_of_a_book_are_one_group(tmp_path):
+    """Of the rows, of the table of predictions, and of the half that selects; what the model reads is unaffected."""
+    (tmp_path / "books").mkdir()
+    for name, chapters in (("a", 3), ("b", 1), ("c", 2), ("d", 1), ("e", 40)):
+        texts = [f"Chapter {number}\n{f'the {name} went on ' * 40 * number}\n" for number in range(1, chapters + 1)]
+        (tmp_path / "books" / f"{name}.txt").write_text("".join(texts))
+    first = (tmp_path / "books" / "a.txt").read_text().partition("Chapter 2")[0]
+    (tmp_path / "books" / "d.txt").write_text(first)
+    books = ("data=books", f"data.folder={tmp_path / 'books'}", "data.words=3", "data.validation=[a*,b*,c*,d*]")
+    task = task_of(runs.tiny_language(tmp_path, *books, "tokenizer.vocab_size=40"))
+    splits = task.splits()
+    split = splits["validation"]
+    tokenizer = split.tokenizer
+    module = task.module(task.model(tokenizer), tokenizer, split)
+    predictions = task.score(module, split).predictions
+    predictions.selecting, predictions.input_hashes = task.selecting(split), task.input_hashes(split)
+    table = predictions.table().to_pydict()
+    expected = [f"{name}.txt" for name in "aaabccd"]
+    assert table["group"] == expected and table["id"] == [str(number) for number in range(7)]
+    assert task.row_groups(split) == [expected[number] for number in split.rows["document"]]
+    assert len(split) > len(expected)  # some chapters have several windows
+    selecting = {group for group, chosen in zip(expected, table["selecting"], strict=True) if chosen}
+    assert len(selecting) == 2 and table["selecting"] == [group in selecting for group in expected]
+    hashes = table["input_hash"]
+    assert hashes == [hash_of({"text": text}) for text in split.texts["text"]] and hashes[0] == hashes[6]
 
 
 # ----------------------------------------------------------------------------------------------------------- baselines

@@ -5,8 +5,15 @@ import json
 import math
 
 import pandas
+import pyarrow as pa
 import pytest
 import runs
+from browser import open_browser
+from gpt_builders import write_bpe
+from pyarrow import parquet
+
+from attnorm.data.synthetic.chronicles import chronicle
+from attnorm.training.train import train
 
 TASK = "causal_lm"
 
@@ -108,3 +115,63 @@ def test_settings_that_cannot_work_are_refused(typed, problem):
     overrides = (*runs.tiny_overrides(TASK), *typed.split())
     found = runs.problems(runs.plain(*overrides), overrides=overrides)
     assert any(problem in it for it in found), found
+
+
+# ------------------------------------------------------------------------------------------- other data and tokenizers
+
+
+@pytest.mark.slow
+def test_a_sweep_as_it_is_typed_ends_in_a_page_of_all_its_runs(tmp_path):
+    typed = (f"task={TASK}", "attention=softmax,hnas_prefix", "seed=1,2", "dir=sweep", *runs.tiny_overrides(TASK)[1:])
+    ended = runs.command("-m", "attnorm", "sweep", *typed, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads((tmp_path / "sweep/sweep.json").read_text())
+    assert [job["state"] for job in found["jobs"]] == ["finished"] * 4
+    with open_browser() as browser:
+        browser.open(tmp_path / "sweep/report.html")
+        browser.chrome.execute_async_script("drawAll().then(arguments[0])")
+        text = browser.run("return document.body.innerText")
+        drawn = browser.run(
+            "return [...document.querySelectorAll('[data-chart]')].map((it) => !!it.querySelector('svg'))"
+        )
+        assert browser.errors() == [] and len(drawn) > 5 and all(drawn)
+    assert "4 of 4" in text and "bigram (simple baseline, whole split)" in text
+    places = [text.index(f"loss at {band} ") for band in ("[0, L)", "[L, 2L)", "[2L, 4L)", "[4L, 8L)")]
+    assert places == sorted(places)
+
+
+def test_documents_of_the_hub_are_modelled_each_by_itself(tmp_path):
+    (tmp_path / "hub").mkdir()
+    for split, count in (("train", 5), ("validation", 3)):
+        texts = [chronicle(split, number, length=150) for number in range(count)]
+        parquet.write_table(pa.table({"body": texts}), tmp_path / f"hub/{split}-00000-of-00001.parquet")
+    hub = ("data=text_hub", f"data.path={tmp_path}/hub", "data.column=body", "tokenizer.vocab_size=150")
+    train(runs.tiny_language(tmp_path, *hub), tmp_path / "run")
+    table = pandas.read_parquet(tmp_path / "run/predictions/validation.parquet")
+    assert list(table["group"]) == list(table["id"]) == ["0", "1", "2"]
+    assert list(table["bytes"]) == [len(" ".join(text.split()).encode()) for text in texts]
+
+
+def test_the_tokens_of_gpt_2_are_its_bytes_and_merges(tmp_path):
+    """With one merge, a text has as many tokens as bytes, with a space in front of each word, less one for each pair
+    that is merged, and an end."""
+    size = write_bpe(tmp_path, merges=[("t", "h")])
+    typed = ("data=chronicles", "data.train_size=4", "data.valid_size=3", "data.words=60")
+    cfg = runs.tiny_language(tmp_path, *typed, "tokenizer=gpt2", f"tokenizer.file={tmp_path}", "~tokenizer.vocab_size")
+    train(cfg, tmp_path / "run")
+    texts = [" ".join(chronicle("validation", number, length=60).split()) for number in range(3)]
+    table = pandas.read_parquet(tmp_path / "run/predictions/validation.parquet")
+    assert list(table["n_tokens"]) == [len(f" {text}".encode()) - text.count("th") + 1 for text in texts]
+    assert len(runs.parameters(tmp_path / "run")["model.embeddings.tokens.weight"]) == size
+    assert all(text.startswith(beginning) for text, beginning in zip(texts, table["reference"], strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_a_run_in_bfloat16_starts_with_the_loss_of_float32(tmp_path, precision):
+    for chosen in ("32-true", precision):
+        runs.tiny_run(tmp_path / chosen, "attention=sink", f"trainer.precision={chosen}", task=TASK)
+    found, wanted = (runs.logged(tmp_path / chosen, "train/loss") for chosen in (precision, "32-true"))
+    # 16 roundings of the layer and one of the scores to 8 bits, which are independent
+    assert abs(found[1] - wanted[1]) <= math.sqrt(17) * 2.0**-8 * wanted[1]
+    assert list(found) == list(wanted) and all(map(math.isfinite, found.values()))

@@ -166,6 +166,15 @@ def test_every_task_compiles(task, attention, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("attention", ["softmax", "hnas_prefix"])
+def test_a_language_model_compiles(attention, tmp_path):
+    plain, found = both(tmp_path, f"attention={attention}", task="causal_lm")
+    assert_same_losses(plain, found)
+    facts = environment(found)["compile"]
+    assert 2 <= facts["graphs"] <= 16 and facts["graph_breaks"] == 0
+
+
+@pytest.mark.slow
 def test_packed_rows_of_any_length_stay_correct(tmp_path, monkeypatch):
     monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 0})  # each segment by itself, which is data-dependent
     assert "model.max_source=64" in ENCODER

@@ -52,7 +52,7 @@ def test_every_line_of_a_first_run_is_one_of_ours(output):
         r"ROUGE F1 by rouge-score, .*",
         r"The model scores below the simple baseline lead-8: ROUGE-1 F1 .*",
         r"hybrid weights by update",
-        r"optimizer.hybrid_lr_factor=\d+\. A weight near one half is no evidence .*",
+        r"Trained with optimizer.hybrid_lr_factor=\d+\. A weight near one half is no evidence .*",
         r"run folder: .*",
         r"",
     ]

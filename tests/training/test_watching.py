@@ -280,7 +280,7 @@ def test_a_learned_temperature_gets_its_table_its_logger_entry_its_figure_and_it
         assert_close(torch.tensor(list(logged.values())), values[:, number].mean(-1))
     printed = capsys.readouterr().out
     assert "temperature by update" in printed and "hybrid weights" not in printed
-    assert "optimizer.hybrid_lr_factor=10.\n" in printed and "half" not in printed
+    assert "\nTrained with optimizer.hybrid_lr_factor=10.\n" in printed and "half" not in printed
     assert tmp_path / "figures/temperature.png" in draw_run(tmp_path)
 
 
@@ -292,7 +292,8 @@ def test_the_factor_is_named_only_where_it_has_an_effect(capsys):
     for name, factor in (("temperature", 10.0), ("temperature", None), ("mix_dnas", 10.0), ("mix_dnas", None)):
         console.show_learned_scalar(name, rows, factor)
     notes = [line for line in capsys.readouterr().out.splitlines() if "=" in line or "weight" in line]
-    assert notes == ["optimizer.hybrid_lr_factor=10.", f"optimizer.hybrid_lr_factor=10. {NO_EVIDENCE}", NO_EVIDENCE]
+    sentence = "Trained with optimizer.hybrid_lr_factor=10."
+    assert notes == [sentence, f"{sentence} {NO_EVIDENCE}", NO_EVIDENCE]
 
 
 def test_a_resumed_run_goes_on_with_the_table_of_any_scalar(tmp_path):

@@ -157,7 +157,7 @@ def read_source(
     options, wrong = read_options("data", cls, options_of(settings, shared))
     problems += wrong
     source = Part(cls, options)
-    if task is not None and cls.schema != task.schema:
+    if task is not None and not cls.schema.has(task.schema):
         message = f"yields {cls.schema.name}, but this task needs {task.schema.name}; use {fitting_sources(task)}"
         problems.append(Problem("data", f"{cls.__name__} {message}"))
     elif not wrong and splits:
@@ -171,7 +171,7 @@ def read_source(
 def fitting_sources(task: type[Task]) -> str:
     """The files of conf/data whose source a task can use."""
     sources = {name: Problems().class_of("data", settings, Source) for name, settings in choices("data").items()}
-    fitting = [f"data={name}" for name, source in sources.items() if source and source.schema == task.schema]
+    fitting = [f"data={name}" for name, source in sources.items() if source and source.schema.has(task.schema)]
     return ", ".join(fitting) or "a source of your own"
 
 

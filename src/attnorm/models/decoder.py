@@ -61,7 +61,7 @@ class TransformerDecoder(nn.Module):
 
     def build_decoder(self, shape: TransformerConfig, attention: dict, templates: int) -> None:
         """Creates the modules of the decoder, for the token embedding `tokens` of the model."""
-        self.embeddings = Embeddings(self.tokens, shape.max_target, shape)
+        self.embeddings = Embeddings(self.tokens, "max_target", shape)
         self.layers = nn.ModuleList(
             DecoderLayer(shape, attention, "decoder", "cross", layer) for layer in range(shape.decoder_layers)
         )

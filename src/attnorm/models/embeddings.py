@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnorm.errors import DataError
 from attnorm.models.config import EncoderConfig, GPTConfig
 
 
@@ -21,7 +22,8 @@ class TokenTable(Protocol):
 class Embeddings(nn.Module):
     """Token embedding + position embedding (+ type embedding), an optional LayerNorm, then dropout.
 
-    shape.positions: "learned" (a table of `max_positions`) or "sinusoidal" ("Attention Is All You Need", Sec. 3.5).
+    limit: the key of `shape` with the number of positions, such as "max_source".
+    shape.positions: "learned" (a table with so many rows) or "sinusoidal" ("Attention Is All You Need", Sec. 3.5).
     With sinusoidal positions, the token embedding is scaled by sqrt(width), so that both terms have a similar
     magnitude. With any other value, the embedding does not depend on positions.
     shape.type_vocab_size: number of token types; 0 for none.
@@ -29,14 +31,14 @@ class Embeddings(nn.Module):
 
     waves: Tensor | None
 
-    def __init__(self, tokens: TokenTable, max_positions: int, shape: EncoderConfig | GPTConfig):
+    def __init__(self, tokens: TokenTable, limit: str, shape: EncoderConfig | GPTConfig):
         super().__init__()
         width = tokens.embedding_dim
         self.tokens: Any = tokens  # output layers may share the weight of an nn.Embedding
-        self.max_positions = max_positions
-        self.positions = nn.Embedding(max_positions, width) if shape.positions == "learned" else None
+        self.limit, self.max_positions = limit, getattr(shape, limit)
+        self.positions = nn.Embedding(self.max_positions, width) if shape.positions == "learned" else None
         self.scale = math.sqrt(width) if shape.positions == "sinusoidal" else 1.0
-        waves = sinusoids(max_positions, width) if shape.positions == "sinusoidal" else None
+        waves = sinusoids(self.max_positions, width) if shape.positions == "sinusoidal" else None
         self.register_buffer("waves", waves, persistent=False)
         self.types = nn.Embedding(shape.type_vocab_size, width) if shape.type_vocab_size else None
         self.norm = nn.LayerNorm(width, shape.norm_eps) if shape.embedding_norm else nn.Identity()
@@ -50,7 +52,7 @@ class Embeddings(nn.Module):
         positions: int (B, N), the position of each token. None: consecutive positions, starting at `offset`.
         types:     int (B, N), the type of each token. None: type 0.
 
-        Raises ValueError for a position beyond the table, and for types if the model has no token types.
+        Raises DataError for a position beyond the table, and ValueError for types if the model has no token types.
         """
         x = self.tokens(ids) * self.scale
         table = self.waves if self.positions is None else self.positions.weight
@@ -69,7 +71,8 @@ class Embeddings(nn.Module):
         else:  # the values can only be too large if the row is longer than the table
             last = length if length <= self.max_positions else int(positions.max()) + 1
         if last > self.max_positions:
-            raise ValueError(f"got {last} positions, but the model has {self.max_positions}")
+            key, least = f"model.{self.limit}={self.max_positions}", f"allowed: at least {last}"
+            raise DataError(f"{key}: {least}, the tokens of a text of the data; or cut the texts")
         return table[offset:last] if positions is None else F.embedding(positions, table)
 
 

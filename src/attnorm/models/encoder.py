@@ -30,7 +30,7 @@ class Encoder(nn.Module):
 
     def __init__(self, shape: EncoderConfig, attention: dict, tokens: TokenTable, site: str = "encoder"):
         super().__init__()
-        self.embeddings = Embeddings(tokens, shape.max_source, shape)
+        self.embeddings = Embeddings(tokens, "max_source", shape)
         layers = range(shape.encoder_layers)
         self.layers = nn.ModuleList(EncoderLayer(shape, attention, site, layer) for layer in layers)
         share_vocabulary(self.layers, tokens)

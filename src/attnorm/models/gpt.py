@@ -53,7 +53,7 @@ class GPT(nn.Module):
         if shape.positions == "alibi":
             priors = {"alibi": None, **dict.fromkeys(attention["prior"].get("decoder", []))}
             attention = {**attention, "prior": {"decoder": list(priors)}}
-        self.embeddings = Embeddings(nn.Embedding(vocab_size, shape.d_model), shape.max_target, shape)
+        self.embeddings = Embeddings(nn.Embedding(vocab_size, shape.d_model), "max_target", shape)
         head_width = shape.d_model // shape.n_heads
         self.rotary = Rotary(head_width, shape.rotary_base) if shape.positions == "rotary" else None
         layers = range(shape.decoder_layers)
@@ -102,7 +102,7 @@ class GPT(nn.Module):
                   one text without padding.
         cache:    `ids` then holds only the tokens that follow those of the earlier calls; without segments.
 
-        Raises ValueError for a text that is longer than the table of learned positions.
+        Raises DataError for a text that is longer than the table of learned positions.
         """
         assert cache is None or segments is None, "cached decoding of packed texts"
         done, n_new = 0 if cache is None else cache.length, ids.shape[1]

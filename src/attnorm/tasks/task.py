@@ -165,7 +165,7 @@ class Task(ABC):
         It depends on the cleaned data alone, not on the tokenizer or the model, so that runs can only be compared on
         the same inputs. If the model is also given an image, the hash of the image follows after a hyphen.
         """
-        return [hash_of(row) for row in split.texts]
+        return [hash_of(row) for row in split.texts.select_columns(list(self.schema.columns))]
 
     def row_groups(self, split: Split) -> Sequence[object]:
         """The group of each row, such as its image, as in the column `group` of predictions; by default its number.

@@ -132,7 +132,7 @@ def show_learned_scalar(name: str, rows: list[dict[str, str]], lr_factor: float 
     for layer, points in curves.items():
         table.add_row(layer, *(f"{sum(points[step]) / len(points[step]):#.3g}" for step in chosen))
     console.print(table)
-    factor = "" if lr_factor is None else f"optimizer.hybrid_lr_factor={lr_factor:g}."
+    factor = "" if lr_factor is None else f"Trained with optimizer.hybrid_lr_factor={lr_factor:g}."
     if notes := [factor] * bool(factor) + [NO_EVIDENCE] * is_share(name):
         console.print(*notes, markup=False)
 

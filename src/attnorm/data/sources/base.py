@@ -7,7 +7,7 @@ A source reads and checks its data; `preprocess.prepare` cleans and tokenizes it
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,9 +38,16 @@ class RowSchema:
     cleaned: tuple[str, ...]
     words: tuple[str, ...]
 
+    def has(self, other: "RowSchema") -> bool:
+        """Whether these rows are those of the other schema, or have further columns, which must be named last."""
+        first = self.columns[: len(other.columns)]
+        return replace(self, columns=first) == other
+
 
 PAIRS = RowSchema("pairs", "pair", *[("article", "title")] * 4)
 DOCUMENTS = RowSchema("documents", "document", *[("text",)] * 4)
+# group: the name of what documents have in common, such as their book; in comparisons they are dependent
+GROUPED_DOCUMENTS = replace(DOCUMENTS, columns=("text", "group"))
 # answers: JSON {"texts": [...], "starts": [...]}, both empty for a question without an answer; starts are in characters
 QUESTIONS = RowSchema(
     "questions", "question", ("id", "context", "question", "answers"), ("context",), (), ("question", "context")

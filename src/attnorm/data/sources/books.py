@@ -9,7 +9,7 @@ from pathlib import Path
 from attnorm.data.readers import text as files
 from attnorm.data.readers.bad_rows import BadRow
 from attnorm.data.sources import holdout
-from attnorm.data.sources.base import DOCUMENTS, SPLITS, Source
+from attnorm.data.sources.base import GROUPED_DOCUMENTS, SPLITS, Source
 from attnorm.errors import Problem
 from attnorm.schema import Count, Share, Text
 
@@ -19,6 +19,8 @@ CHAPTER = r"^\s*((?i:chapter)\s+([IVXLC]+|\d+|[A-Z]+|[A-Z][a-z]+)\b(\s*[.:—-].
 
 class Books(Source):
     """The text files of `folder` and its subfolders, plain or gzipped. Hidden files are ignored.
+
+    The documents of a file are a group, which has the name of the file in `folder`.
 
     chapter:    a regular expression. Every line in which it is found begins a document. None: a document is a file. By
                 default, these are the lines that consist of a number, with or without the word "chapter" before it.
@@ -30,7 +32,7 @@ class Books(Source):
     encoding:   the encoding of the files.
     """
 
-    schema = DOCUMENTS
+    schema = GROUPED_DOCUMENTS
 
     def __init__(
         self,
@@ -88,18 +90,23 @@ class Books(Source):
         return problems
 
     def fingerprint(self, split: str) -> str:
-        """A hash of the files, and of the settings that divide them into documents."""
+        """A hash of the files, of their names, and of the settings that divide them into documents."""
         share = [split, self.holdout] if self._held_out(split) else None
-        return files.digest(["books", 1, self.chapter, self.words, share, self.encoding], *self._paths(split))
+        paths = self._paths(split)
+        settings = ["books", 2, self.chapter, self.words, share, self.encoding, *map(self._name, paths)]
+        return files.digest(settings, *paths)
 
-    def rows(self, split: str) -> Iterator[tuple[str]]:
+    def rows(self, split: str) -> Iterator[tuple[str, str]]:
         """Streams the documents. Raises ValueError that names file and line if something cannot be read."""
-        rows = ((text,) for path in self._paths(split) for text in self._documents(path))
+        rows = ((text, self._name(path)) for path in self._paths(split) for text in self._documents(path))
         return holdout.part(rows, split, self.holdout, "data.folder") if self._held_out(split) else rows
 
     def _held_out(self, split: str) -> bool:
         """Whether the split is a part of the documents of the train books."""
         return split != "test" and not self.patterns["validation"]
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
 
     def _matches(self, name: str, split: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.patterns[split])

@@ -13,12 +13,20 @@ class Mixer(nn.Module):
     self_sites = ("mixer",)
 
     def __init__(
-        self, attention: dict, vocab_size: int, pad_id: int, seed: int, size: int = 16, heads: int = 2, depth: int = 2
+        self,
+        attention: dict,
+        vocab_size: int,
+        pad_id: int,
+        seed: int,
+        size: int = 16,
+        heads: int = 2,
+        depth: int = 2,
+        longest: int = 16,
     ):
         super().__init__()
         torch.manual_seed(seed)
         self.pad_id, self.embedding = pad_id, nn.Embedding(vocab_size, size)
-        self.positions = nn.Embedding(16, size)
+        self.positions = nn.Embedding(longest, size)
         self.layers = nn.ModuleList(build_site_attention(attention, "mixer", size, heads) for _ in range(depth))
         self.dropout, self.output = nn.Dropout(0.1), nn.Linear(size, 10)
 

@@ -99,8 +99,9 @@ class CausalLMTask(Task):
         return WindowCollator(split.rows, split.tokenizer.pad_id, self.length)
 
     def row_groups(self, split: Split) -> Sequence[object]:
-        """The number of the document of each window."""
-        return split.rows["document"]
+        """The group of the document of each window."""
+        groups = groups_of(split)
+        return [groups[document] for document in split.rows["document"]]
 
     def example_ids(self, split: Split, rows: Sequence[int]) -> list[str]:
         """The numbers of the documents whose windows the rows are. Packed rows have their own numbers."""
@@ -137,8 +138,11 @@ class CausalLMTask(Task):
 
         statistics: dict[str, list] = {"bytes": list(map(int, summed(split.rows["bytes"])))}
         metrics: dict[str, type[CorpusMetric]] = {"bits_per_byte": BitsPerByte}
-        for name in [name for name in examples if name.startswith("loss_sum_")]:
-            end, values = int(name.removeprefix("loss_sum_").removesuffix("x")), np.asarray(examples[name])
+        for end in BANDS:
+            name = f"loss_sum_{end}x"
+            if name not in examples:
+                continue
+            values = np.asarray(examples[name])
             known, width = np.isfinite(values), self.length * (end - end // 2)
             statistics[name] = [total or None for total in summed(np.nan_to_num(values))]
             statistics[f"n_tokens_{end}x"] = [count * width or None for count in summed(known)]
@@ -146,6 +150,7 @@ class CausalLMTask(Task):
         texts = [[split.tokenizer.decode(examples[column][row]) for row in first] for column in ("reference", "output")]
         return Predictions(
             ids=range(size),
+            groups=groups_of(split),
             references=texts[0],
             outputs=texts[1],
             scores={},
@@ -211,6 +216,11 @@ class CausalLMTask(Task):
             yield Problem(
                 "data.batch_tokens", f"must be at least {longest}, the tokens of the longest possible row", tokens
             )
+
+
+def groups_of(split: Split) -> Sequence[object]:
+    """The group of each document, such as its book; its number if the source has no groups."""
+    return list(split.texts["group"]) if "group" in split.texts.column_names else range(len(split.texts))
 
 
 class _InWindows(CausalLMTask):

@@ -1,0 +1,136 @@
+"""Language modelling of novels: a screen of normalizers, and a comparison of those that it chooses with softmax.
+
+    python experiments/causal_lm/run.py --texts <folder of novels>
+    python experiments/causal_lm/run.py --texts <folder> --rates 1e-3 2e-3 --seeds 110 --out v.csv -- task.max_steps=9
+
+Repeat the command to continue where it stopped. Overrides after `--` apply to all runs.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from sweeps import NOTHING, ROOT, Run, on_test, print_cost, report, several, sweep, table
+from verdicts import write_verdicts
+
+BASELINE, GATED = "softmax", "gated softmax"
+NULL_ARMS = ("uniform", "none")
+PAIR = ("dnas_prefix", "hnas_prefix")  # the better one is always compared
+NORMALIZERS = ("sink", "ssmax", "sigmoid", "softpick", "stick_breaking", "forgetting", *PAIR)
+ARMS = (BASELINE, *NORMALIZERS, GATED, *NULL_ARMS)
+CHOSEN = 5
+SIMPLE, SCORE = "bigram", "perplexity"
+RATES = (1e-3, 2e-3, 4e-3)
+SCREEN_SEED, SEEDS = 100, (110, 111, 112, 113, 114)
+UPDATES = 900
+RECIPE = [
+    *("task=causal_lm", "data=books", "data.test=[Doyle_*,Stevenson_*]", "task.selection=all"),
+    *("model.decoder_layers=2", "model.max_target=128", f"task.max_steps={UPDATES}"),
+]
+UNTIMED = 0.45  # of the arms that have not been timed
+TIMED = {BASELINE: 0.22, "sink": 0.23, "ssmax": 0.21, "sigmoid": 0.26, "softpick": 0.32}
+TIMED |= {"stick_breaking": 0.45, "forgetting": 0.41}
+SECONDS = dict.fromkeys(ARMS, UNTIMED) | dict.fromkeys(PAIR, 0.55) | TIMED  # CPU seconds of an update
+OTHERS = 80  # CPU seconds of a run besides its updates
+BANDS = ("loss_1x", "loss_2x", "loss_4x", "loss_8x")
+
+Curves = dict[str, dict[float, float]]  # arm -> rate -> validation perplexity; without the rates at which a run failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=Path, required=True, help="folder of novels")
+    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates, for every arm")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of the comparison")
+    parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "causal_lm_novels", help="of the sweeps")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("verdicts.csv"), help="the CSV file")
+    parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
+    args = parser.parse_args()
+    shared = [*RECIPE, f"data.folder={args.texts.resolve()}", *args.overrides]
+    rates = sorted(args.rates)
+
+    print("the screen:")
+    print_cost(SECONDS, len(rates), UPDATES, OTHERS)
+    runs = screen(args.folder / "screen", shared, ARMS, rates)
+    curves, simple = curves_of(runs), runs[0].baselines[SIMPLE][SCORE]
+    arms = [BASELINE, *chosen(curves, simple)]
+    for rate in beyond(curves, arms, rates):
+        for arm, found in curves_of(screen(args.folder / "screen_beyond", shared, arms, [rate])).items():
+            curves[arm] |= found
+    print(f"\n{curve_table(curves, arms, simple)}\n\nthe comparison:")
+    print_cost({arm: SECONDS[arm] for arm in arms}, len(args.seeds), UPDATES, OTHERS)
+    for arm in arms:
+        settings = [*attention(arm), f"optimizer.lr={best_rate(curves[arm])}", f"seed={several(args.seeds)}"]
+        on_test(sweep(args.folder / "arms" / arm.replace(" ", "_"), *shared, *settings))
+    command = shlex.join(["python", "experiments/causal_lm/run.py", *sys.argv[1:]])
+    folders = [args.folder / "arms" / arm.replace(" ", "_") for arm in arms]
+    write_verdicts(folders, args.out, command, metrics=BANDS, gate=SIMPLE)
+    report(*folders)
+
+
+# --------------------------------------------------------------------------------------------------------------- screen
+
+
+def attention(*arms: str) -> list[str]:
+    """The overrides of some arms: several normalizers, or the gated softmax alone."""
+    return (
+        ["attention=softmax", "attention.gate.decoder=headwise"] if arms == (GATED,) else [f"attention={several(arms)}"]
+    )
+
+
+def screen(folder: Path, shared: Sequence[str], arms: Sequence[str], rates: Sequence[float]) -> list[Run]:
+    """One run per arm and rate. Runs that fail are left out."""
+    settings = [*shared, f"optimizer.lr={several(rates)}", f"seed={SCREEN_SEED}"]
+    plain = [arm for arm in arms if arm != GATED]
+    runs = sweep(folder / "normalizers", *settings, *attention(*plain), failures=True)
+    if GATED in arms:
+        runs += sweep(folder / "gate", *settings, *attention(GATED), failures=True)
+    return runs
+
+
+def curves_of(runs: Iterable[Run]) -> Curves:
+    """The validation perplexity of every arm by its rate."""
+    curves: Curves = {}
+    for run in runs:
+        arm = GATED if "attention.gate.decoder" in run.settings else run.settings["attention"]
+        curves.setdefault(arm, {})[float(run.settings["optimizer.lr"])] = run.metrics[SCORE]
+    return curves
+
+
+def best_rate(curve: Mapping[float, float]) -> float:
+    """The rate with the lowest perplexity."""
+    return min(curve, key=curve.__getitem__)
+
+
+def chosen(curves: Curves, simple: float) -> list[str]:
+    """The arms to compare with softmax: the better one of PAIR, and those with the lowest perplexity, CHOSEN in all.
+    Null arms, and arms that do not beat the simple method at any rate, are left out."""
+    best = {arm: min(curve.values()) for arm, curve in curves.items() if arm not in (BASELINE, *NULL_ARMS)}
+    ranked = sorted((arm for arm in best if best[arm] < simple), key=best.__getitem__)
+    first = [arm for arm in ranked if arm in PAIR][:1]
+    kept = first + [arm for arm in ranked if arm not in first][: CHOSEN - len(first)]
+    return [arm for arm in ranked if arm in kept]
+
+
+def beyond(curves: Curves, arms: Iterable[str], rates: Sequence[float]) -> list[float]:
+    """The rates to add: one beyond each edge that is the best rate of an arm."""
+    best = {best_rate(curves[arm]) for arm in arms}
+    edges = ((rates[0], rates[0] ** 2 / rates[1]), (rates[-1], rates[-1] ** 2 / rates[-2]))
+    return [float(f"{value:.6g}") for edge, value in edges if edge in best]
+
+
+def curve_table(curves: Curves, arms: Iterable[str], simple: float) -> str:
+    """A row per arm: its validation perplexity at every rate, and whether it is compared."""
+    rates = sorted({rate for curve in curves.values() for rate in curve})
+    rows = []
+    for arm, curve in sorted(curves.items(), key=lambda item: min(item[1].values())):
+        cells = [f"{curve[rate]:.2f}" if rate in curve else NOTHING for rate in rates]
+        rows.append([arm, *cells, "yes" if arm in arms else "no"])
+    return table([f"{SIMPLE}: {simple:.2f}", *(f"{rate:g}" for rate in rates), "compared"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Translation of captions with tuned rates and ten seeds: normalizers in the encoder of a Transformer.
+
+    python experiments/multi30k/run_power.py --data <folder of Multi30k>
+    python experiments/multi30k/run_power.py --data <folder> --seeds 110 --out v.csv -- task.max_steps=9
+
+Repeat the command to continue where it stopped. Overrides after `--` apply to all runs.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from sweeps import ROOT, on_test, print_cost, report, several, sweep
+from verdicts import write_verdicts
+
+ARMS = ("softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u")
+RATES = (1e-3, 2e-3, 4e-3)
+TUNING_SEEDS, SEEDS = (100, 101), tuple(range(110, 120))
+UPDATES = 3000
+HELD_OUT, PAIRS = 1014, 29000  # one pair is held out of every 28.6
+LANGUAGES = ("de", "en")
+RECIPE = [
+    *("task=translation", "data=multi30k", "data.validation=held_out", "data.test=val", "task.selection=all"),
+    *("tokenizer.vocab_size=6000", "model=transformer_tiny", "model.dropout=0.1", f"task.max_steps={UPDATES}"),
+]
+SECONDS = {"softmax": 0.20} | dict.fromkeys(ARMS[1:], 0.25)  # CPU seconds of an update; only softmax has been timed
+OTHERS = 120  # CPU seconds of a run besides its updates, not measured
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of Multi30k")
+    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates, for every arm")
+    parser.add_argument("--tuning-seeds", type=int, nargs="+", default=list(TUNING_SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "multi30k_power", help="of data and runs")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("verdicts_power.csv"), help="the CSV file")
+    parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
+    args = parser.parse_args()
+    print_cost(SECONDS, len(args.rates) * len(args.tuning_seeds) + len(args.seeds), UPDATES, OTHERS)
+    hold_out(args.data, args.folder / "data")
+    runs = sweep(
+        args.folder / "runs",
+        *RECIPE,
+        f"data.dir={(args.folder / 'data').resolve()}",
+        f"attention={several(ARMS)}",
+        f"seed={several(args.seeds)}",
+        f"tune=optimizer.lr={several(args.rates)}",
+        f"tune_seeds={several(args.tuning_seeds)}",
+        *args.overrides,
+    )
+    on_test(runs)
+    command = shlex.join(["python", "experiments/multi30k/run_power.py", *sys.argv[1:]])
+    write_verdicts([args.folder / "runs"], args.out, command, metrics=["loss", "chrF"])
+    report(args.folder / "runs")
+
+
+def hold_out(source: Path, folder: Path) -> None:
+    """Writes `train`, `held_out` and `val` into a folder.
+
+    The held-out pairs are evenly spaced: pair i, counted from 0, is held out if there is a whole number above
+    i * 1014 / 29000 and not above (i + 1) * 1014 / 29000.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for language in LANGUAGES:
+        lines = (source / f"train.{language}").read_text().split("\n")
+        parts: dict[str, list[str]] = {"train": [], "held_out": []}
+        for number, line in enumerate(lines[:-1]):
+            is_held_out = (number + 1) * HELD_OUT // PAIRS > number * HELD_OUT // PAIRS
+            parts["held_out" if is_held_out else "train"].append(line)
+        parts["val"] = (source / f"val.{language}").read_text().split("\n")[:-1]
+        for name, its in parts.items():
+            (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in its))
+
+
+if __name__ == "__main__":
+    main()
