@@ -47,7 +47,7 @@ def digest():
 def test_every_process_draws_the_same_bytes():
     code = "import sys; sys.path.insert(0, sys.argv[1]); from test_probes import digest; print(digest())"
     folder = __file__.rpartition("/")[0]
-    ended = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=280)
     assert ended.stdout.strip() == digest(), ended.stderr
 
 
