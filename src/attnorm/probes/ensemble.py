@@ -21,7 +21,7 @@ from attnorm.probes.model import generator
 
 WARMUP = 0.05  # of the updates
 FAST = 10.0  # the learning rate of hybrid weights and other scalars is this many times the others'
-WEIGHT_DECAY = 0.01  # of matrices
+WEIGHT_DECAY = 0.01  # of the parameters of linear layers
 CHECKS = 10  # points of a curve
 SELECTION, TEST = 512, 1000  # examples
 PAIRS = 2**21  # query-key pairs and members that are evaluated at once
