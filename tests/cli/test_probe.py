@@ -123,9 +123,9 @@ def plan(*typed):
 def test_defaults_are_those_of_the_configuration_and_of_the_preset():
     quick = PRESETS["quick"]
     found = plan("preset=quick")
-    assert list(found.arms) == ["softmax", "dnas", "hnas", "uniform", "none"]
+    assert list(found.arms) == ["softmax", "dnas", "hnas", "uniform"]
     assert list(found.cells) == list(quick.chosen()) and len(found.cells) == 7
-    assert tuple(found.rates) == tuple(quick.rates) and found.share == 0.5 and found.extensions == 0
+    assert tuple(found.rates) == tuple(quick.rates) and found.share == 1 / 3 and found.extensions == 0
     assert found.seeds == (110, 111, 112, 113, 114) and found.tuning_seeds == (100, 101)
     atlas = plan("preset=atlas")
     assert (len(atlas.seeds), len(atlas.tuning_seeds), len(atlas.rates), atlas.extensions) == (10, 4, 4, 2)
@@ -134,7 +134,7 @@ def test_defaults_are_those_of_the_configuration_and_of_the_preset():
 def test_keys_change_the_plan():
     found = plan("probes=demand:4,hub", "normalizers=sink,uniform", "seeds=3", "rates=0.1", "options.sink={start:2}")
     assert [cell.title for cell in found.cells] == ["demand 4", "hub 0.9", "hub 0.45", "hub 0"]
-    assert list(found.arms) == ["sink", "uniform", "none"] and tuple(found.rates) == (0.1,)
+    assert list(found.arms) == ["sink", "uniform"] and tuple(found.rates) == (0.1,)
     assert found.seeds == (110, 111, 112) and found.arm("sink").options == {"start": 2}
     assert plan("probes=all").cells == PRESETS["atlas"].chosen()
     assert len({*plan("probes=all,hub,hub:0").cells}) == len(plan("probes=all,hub,hub:0").cells)
@@ -182,12 +182,12 @@ def test_own_parts_of_the_working_directory_are_compared(monkeypatch, run, tmp_p
     typed = [f"normalizers=softmax,{mine},uniform", f"probes={own_probe}", "seeds=3", "rates=0.01"]
     code, printed, errors = run(*typed)
     assert code == 0, errors
-    assert len(ran) == 2 + 4, "two arms are tuned; they and two null arms are compared"
+    assert len(ran) == 2 + 3, "two arms are tuned; they and a null arm are compared"
     assert "preview" in printed and "FirstHalf" in printed and "+0.000" in printed
     with open(tmp_path / "logs/probe/probe.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
     assert [(row["arm"], row["size"]) for row in rows] == [
-        (arm, size) for size in ("4", "6") for arm in ("softmax", "Mine", "uniform", "none")
+        (arm, size) for size in ("4", "6") for arm in ("softmax", "Mine", "uniform")
     ]
     same = {row["arm"]: row for row in rows if row["size"] == "4"}
     assert same["Mine"]["score"] == same["softmax"]["score"] and same["Mine"]["verdict"] == "all differences are zero"
@@ -204,7 +204,7 @@ def test_a_normalizer_that_fails_is_named_and_the_others_are_shown(run, tmp_path
     assert code == 0 and "Tiny" in printed
     assert "probe_parts.Broken: failed: broken on <purpose>" in " ".join((printed + errors).split())
     with open(tmp_path / "here/probe.csv", newline="") as file:
-        assert {row["arm"] for row in csv.DictReader(file)} == {"softmax", "dnas", "uniform", "none"}
+        assert {row["arm"] for row in csv.DictReader(file)} == {"softmax", "dnas", "uniform"}
 
 
 @pytest.mark.slow

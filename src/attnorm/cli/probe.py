@@ -25,7 +25,7 @@ from attnorm.training.console import show_warnings, table_of
 from attnorm.wording import counted
 
 ALL = "all"
-PREVIEW = "preview: few seeds, two learning rates, and half of the training; preset=atlas decides"
+PREVIEW = "preview: few seeds, two learning rates, and a third of the training; preset=atlas decides"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def plan_of(settings: ProbeSettings) -> Plan:
     preset, names = PRESETS[settings.preset], texts(settings.normalizers)
     return Plan(
         cells_of_settings(settings),
-        [*names, *(null for null in NULLS if null not in names)],
+        [*names, *(null for null in preset.nulls if null not in names)],
         settings.rates or preset.rates,
         tuning_seeds(preset),
         comparison_seeds(settings.seeds or preset.seeds),

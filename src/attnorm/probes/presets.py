@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnorm.probes import PROBES
+from attnorm.probes.arm import NULLS
 from attnorm.probes.experiment import SEEDS, TUNING_SEEDS
 from attnorm.probes.jobs import Cell, cells_of
 
 
 @dataclass(frozen=True)
 class Preset:
-    """cells: None means all. rates: the grid. extensions: see `Plan`. share: of the updates of a probe."""
+    """cells: None means all. rates: the grid. extensions: see `Plan`. share: of the updates of a probe.
+    nulls: the null arms."""
 
     cells: Sequence[Cell] | None
     rates: Sequence[float]
@@ -18,6 +20,7 @@ class Preset:
     seeds: int
     extensions: int
     share: float = 1.0
+    nulls: Sequence[str] = NULLS
 
     def chosen(self) -> list[Cell]:
         """The cells of the preset."""
@@ -36,7 +39,8 @@ PRESETS = {
         tuning_seeds=2,
         seeds=5,
         extensions=0,
-        share=0.5,
+        share=1 / 3,
+        nulls=("uniform",),
     ),
     "atlas": Preset(cells=None, rates=(1e-3, 3e-3, 1e-2, 3e-2), tuning_seeds=4, seeds=10, extensions=2),
 }
