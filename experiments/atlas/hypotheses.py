@@ -45,7 +45,7 @@ class Part:
 
 
 class Atlas:
-    """The results of all cells. `table` gives the scores of two arms as (seeds, examples)."""
+    """The results of all cells. `difference` gives those of two arms as a table (seeds, examples)."""
 
     def __init__(self, cells: Iterable[Found]):
         self.cells = {found.cell.title: found for found in cells}
@@ -60,9 +60,13 @@ class Atlas:
         return np.asarray(scores[0] - scores[1])
 
     def with_arms(self, *arms: str) -> list[str]:
-        """The cells with these arms in which something is trained."""
-        trained = (title for title, found in self.cells.items() if found.cell.probe().updates)
-        return [title for title in trained if {*arms} <= self.cells[title].tests.keys()]
+        """The cells in which something is trained and these arms are defined, whether they have results or not."""
+        probes = {title: found.cell.probe() for title, found in self.cells.items()}
+        return [
+            title
+            for title, probe in probes.items()
+            if probe.updates and all(Arm(arm).unfit(probe.site) is None for arm in arms)
+        ]
 
 
 def above(hypothesis: str, claim: str, table: np.ndarray | None, margin: float = 0.0) -> Part:
@@ -117,11 +121,12 @@ def fourth(atlas: Atlas) -> list[Part]:
     """The mass of converged sinkhorn on wanted keys, with trained scores; and which number predicts dnas."""
     parts, rows = [], []
     for title, found in atlas.cells.items():
-        if found.cell.short not in ("demand", "share", "skew", "needle", "max") or "dnas" not in found.tests:
+        if found.cell.short not in ("demand", "share", "skew", "needle", "max"):
             continue
-        if "sinkhorn" in found.tests:
-            worst = converged_excess(found)
-            parts.append(Part("H4", f"{title}: |mass - K/M| < 0.001", worst, nan, nan, 0.0 if worst < 0.001 else 1.0))
+        if not {"dnas", "sinkhorn"} <= found.tests.keys():
+            return [Part("H4", f"{title}: no results yet", nan, nan, nan, nan)]
+        worst = converged_excess(found)
+        parts.append(Part("H4", f"{title}: |mass - K/M| < 0.001", worst, nan, nan, 0.0 if worst < 0.001 else 1.0))
         for size, scores in found.tests["dnas"].scores.items():
             rows.append((found.cell.short, share_of_wanted(found, size), size, float(scores.mean())))
     if len({row[0] for row in rows}) > 2:
@@ -187,20 +192,20 @@ def seventh(atlas: Atlas) -> list[Part]:
     pairs = []
     for cell in atlas.with_arms("softmax", "dnas", "hnas"):
         difference = atlas.difference(cell, "dnas", "softmax")
-        shares = atlas.cells[cell].tests["hnas"].scalars.get("hybrid_weights")
-        if difference is not None and shares is not None:
-            pairs.append((float(shares.mean()), float(difference.mean())))
-    if len(pairs) < 5:
-        return [Part("H7", "too few cells", nan, nan, nan, nan)]
+        tested = atlas.cells[cell].tests.get("hnas")
+        shares = None if tested is None else tested.scalars.get("hybrid_weights")
+        if difference is None or shares is None:
+            return [Part("H7", f"{cell}: no results yet", nan, nan, nan, nan)]
+        pairs.append((float(shares.mean()), float(difference.mean())))
     share, gain = np.array(pairs).T
 
     def tau(x: np.ndarray) -> float:
         return float(stats.kendalltau(x, gain).statistic)
 
-    tested = stats.permutation_test(
+    test = stats.permutation_test(
         (share,), tau, permutation_type="pairings", alternative="greater", n_resamples=9999, rng=0
     )
-    return [Part("H7", f"Kendall's tau over {len(pairs)} cells", tau(share), nan, nan, float(tested.pvalue))]
+    return [Part("H7", f"Kendall's tau over {len(pairs)} cells", tau(share), nan, nan, float(test.pvalue))]
 
 
 def eighth(atlas: Atlas) -> list[Part]:
