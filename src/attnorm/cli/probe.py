@@ -200,7 +200,7 @@ def show_cells(cells: Sequence[CellResults], arms: Sequence[Arm]) -> None:
 
 
 def difference(row: Row | None, left_out: str | None) -> str:
-    """'+0.233 ± 0.012 *', or why there is none."""
+    """The difference with its interval, such as '+0.233 ± 0.012 *', or the reason why it is missing."""
     if row is None:
         return "not defined here" if left_out else ""
     half = (row.high - row.low) / 2

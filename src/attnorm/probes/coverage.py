@@ -1,4 +1,4 @@
-"""coverage: four queries have to notice what is there, also the rare things."""
+"""coverage: four queries have to notice every kind of token, including rare ones."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

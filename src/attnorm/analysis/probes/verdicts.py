@@ -29,7 +29,7 @@ class Row:
     difference, low, high: to the baseline, with the interval for new seeds and new examples.
     p_value, adjusted: of no difference, adjusted for the arms of the cell (Holm).
     discovery:  the same, adjusted for all differences at the sizes of training (Benjamini and Hochberg 1995).
-    flips:      the rates at which the tuning seeds show the opposite difference; a difference that flips is none.
+    flips:      the rates at which the tuning seeds show the opposite difference. Such a difference is not shown.
     wanted:     the mean weight on the key that a query asks for.
     """
 
