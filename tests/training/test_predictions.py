@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import runs
 import torch
+from datasets import Dataset
 from pyarrow import parquet
 from tolerance import rounding
 
@@ -170,9 +171,9 @@ def test_the_table_names_the_checkpoint_and_the_inputs(made, name):
 
 def test_inputs_that_change_have_other_hashes():
     task, rows = task_of(runs.tiny()), [{"article": f"article {row}", "title": "news"} for row in range(12)]
-    before = task.input_hashes(SimpleNamespace(texts=rows))
+    before = task.input_hashes(SimpleNamespace(texts=Dataset.from_list(rows)))
     rows[5] = {**rows[5], "article": "another article"}
-    after = task.input_hashes(SimpleNamespace(texts=rows))
+    after = task.input_hashes(SimpleNamespace(texts=Dataset.from_list(rows)))
     assert [row for row in range(12) if before[row] != after[row]] == [5] and len(set(before)) == 12
 
 
