@@ -1,8 +1,12 @@
 """Run folders that no training has written, as many as a test needs: files of the right form with made-up content."""
 
+import atexit
 import csv
+import functools
 import json
 import math
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -38,14 +42,30 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def make_run(
+def make_run(folder: Path, attention: str = "softmax", seed: int = 1, **options: Any) -> Path:
+    """Writes a run folder as `write_run` does: a copy, if one was made with the same arguments before."""
+    made = place_of_made() / f"{hash_of(repr((attention, seed, sorted(options.items()))))}"
+    if not made.exists():
+        write_run(made, attention, seed, **options)
+    return Path(shutil.copytree(made, folder, copy_function=shutil.copyfile))
+
+
+@functools.cache
+def place_of_made() -> Path:
+    """A folder that all tests of a session share, removed at its end."""
+    folder = Path(tempfile.mkdtemp(prefix="attnorm-made-up-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def write_run(
     folder: Path,
     attention: str = "softmax",
     seed: int = 1,
     *,
     gain: float = 0.0,
     examples: int = 200,
-    steps: int = 3000,
+    steps: int = 600,
     task: str = "gigaword",
     state: str | None = "finished",
     why: str | None = None,
@@ -243,3 +263,11 @@ def varied(text: str, chance: np.random.Generator) -> str:
     others = headline(chance).split()
     words = [word if chance.random() < 0.72 else one_of(others, chance) for word in text.split()]
     return " ".join(words[: max(3, len(words) - int(chance.integers(0, 3)))])
+
+
+def without_charts(monkeypatch: Any) -> None:
+    """Reports have no charts from now on: drawing them takes most of the time."""
+    from attnorm.analysis.report import content
+    from attnorm.analysis.report.drawings import Drawings
+
+    monkeypatch.setattr(content, "drawings_of", lambda *_: Drawings([], [], [], [], [], []))

@@ -283,7 +283,7 @@ def test_there_are_commands_to_look_at():
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("place", ["README.md", "docs/", "experiments/", pytest.param("conf/", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("place", ["README.md", *map(slow, ("docs/", "experiments/", "conf/"))])
 def test_the_commands_of_the_documents_are_sound(material, place):
     wrong = []
     for where, verb, typed in COMMANDS:

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_runs import LAYERS, make_run, make_runs
+from made_up_runs import LAYERS, make_run, make_runs, without_charts
 
 from attnorm.analysis.report.charts import curves, styles_of_arms
 from attnorm.analysis.report.content import collect
@@ -35,6 +35,11 @@ def nine(tmp_path_factory):
 @pytest.fixture(scope="module")
 def of_nine(nine):
     return task_of(collect([nine]))
+
+
+@pytest.fixture
+def uncharted(monkeypatch):
+    without_charts(monkeypatch)
 
 
 def cells(table, row):
@@ -90,7 +95,7 @@ def test_the_verdict_is_in_words_and_comes_with_the_weaker_claim(of_nine):
     assert [row["verdict"] for row in task.forest.data["rows"]] == ["not shown", "shown"]
 
 
-def test_p_values_are_adjusted_over_all_tasks(tmp_path):
+def test_p_values_are_adjusted_over_all_tasks(tmp_path, uncharted):
     make_runs(tmp_path / "a", {"softmax": 0, "hnas": 5}, **SMALL)
     alone = task_of(collect([tmp_path])).main
     make_runs(tmp_path / "b", {"softmax": 0, "dnas": 0.1}, task="classify", **SMALL)
@@ -155,7 +160,7 @@ def test_arms_with_equal_curves_have_no_curve_of_differences():
     assert difference_curves(rows, "a", []) == {"val/loss": []}
 
 
-def test_by_default_the_baseline_is_not_an_arm_that_has_failed(tmp_path):
+def test_by_default_the_baseline_is_not_an_arm_that_has_failed(tmp_path, uncharted):
     make_runs(tmp_path, {"softmax": 0}, state="failed", why="OutOfMemoryError", **SMALL)
     make_runs(tmp_path, {"dnas": 0, "hnas": 9}, **SMALL)
     task = task_of(collect([tmp_path]))
@@ -163,7 +168,7 @@ def test_by_default_the_baseline_is_not_an_arm_that_has_failed(tmp_path):
     assert "softmax is not compared: no run has finished." in task.notes
 
 
-def test_more_than_the_attention_differs(tmp_path, of_nine):
+def test_more_than_the_attention_differs(tmp_path, of_nine, uncharted):
     assert of_nine.warnings == []
     make_runs(tmp_path, {"softmax": 0, "hnas+lr=0.01": 1}, **SMALL)
     task = task_of(collect([tmp_path]))
@@ -176,7 +181,7 @@ def test_more_than_the_attention_differs(tmp_path, of_nine):
     assert ("d_model", "128") in task.setup.equal["model"]
 
 
-def test_different_code_is_noted(tmp_path):
+def test_different_code_is_noted(tmp_path, uncharted):
     first, second = make_run(tmp_path / "a", **SMALL), make_run(tmp_path / "b", "hnas", **SMALL)
     assert collect([first, second]).tasks[0].doubts == []
     (second / "environment.json").write_text(json.dumps({"git": {"commit": "f" * 40, "changed": True}}))
@@ -184,7 +189,7 @@ def test_different_code_is_noted(tmp_path):
     assert "the commit of the code" in notes and "ffffffffff with uncommitted changes" in notes
 
 
-def test_runs_that_did_not_finish_are_listed_with_the_reason(tmp_path, nine):
+def test_runs_that_did_not_finish_are_listed_with_the_reason(tmp_path, nine, uncharted):
     make_run(tmp_path / "failed", "hnas", 4, state="failed", why="OutOfMemoryError: no memory left", **SMALL)
     make_run(tmp_path / "stopped", "hnas", 5, state="interrupted", why="Interrupted: stopped by SIGTERM", **SMALL)
     killed = make_run(tmp_path / "killed", "hnas", 6, state=None, **SMALL)
@@ -239,7 +244,7 @@ def test_arms_that_have_not_learned_the_task_get_a_box_and_no_verdict(tmp_path):
     assert "no arm beats the simple baseline lead-8" in html_of(report)
 
 
-def test_means_and_differences_are_over_the_same_seeds(tmp_path):
+def test_means_and_differences_are_over_the_same_seeds(tmp_path, uncharted):
     make_runs(tmp_path, {"softmax": 0, "hnas": 9}, **SMALL)
     make_run(tmp_path / "softmax_4", seed=4, gain=30.0, **SMALL)
     make_run(tmp_path / "hnas_4", "hnas", 4, state="failed", why="no memory", **SMALL)
@@ -251,7 +256,7 @@ def test_means_and_differences_are_over_the_same_seeds(tmp_path):
     assert any("softmax, seed 4" in note for note in task.notes)
 
 
-def test_an_arm_without_a_common_seed_is_left_out_with_the_reason(tmp_path, nine):
+def test_an_arm_without_a_common_seed_is_left_out_with_the_reason(tmp_path, nine, uncharted):
     make_run(tmp_path / "other", "sinkhorn", 9, **SMALL)
     task = task_of(collect([nine, tmp_path]))
     assert [it.label for it in task.verdicts] == ["dnas", "hnas"]
@@ -259,7 +264,7 @@ def test_an_arm_without_a_common_seed_is_left_out_with_the_reason(tmp_path, nine
     assert cells(task.main, "sinkhorn")["difference"].text == "–"
 
 
-def test_without_scores_of_examples_the_recorded_metrics_are_shown(tmp_path):
+def test_without_scores_of_examples_the_recorded_metrics_are_shown(tmp_path, uncharted):
     folder = make_run(tmp_path / "a", **SMALL)
     (folder / "predictions" / "validation.parquet").unlink()
     task = task_of(collect([folder]))
@@ -268,7 +273,7 @@ def test_without_scores_of_examples_the_recorded_metrics_are_shown(tmp_path):
     assert task.verdicts == [] and task.forest is None
 
 
-def test_damaged_predictions_leave_their_arm_out(tmp_path, nine):
+def test_damaged_predictions_leave_their_arm_out(tmp_path, nine, uncharted):
     make_runs(tmp_path, {"sinkhorn": 1}, **SMALL)
     (tmp_path / "sinkhorn_2" / "predictions" / "validation.parquet").write_bytes(b"PAR1 and no more")
     task = task_of(collect([nine, tmp_path]))
@@ -277,7 +282,7 @@ def test_damaged_predictions_leave_their_arm_out(tmp_path, nine):
     assert "sinkhorn_2" in note and "cannot be read" in note
 
 
-def test_a_primary_metric_without_scores_of_examples_gives_way_to_another(tmp_path):
+def test_a_primary_metric_without_scores_of_examples_gives_way_to_another(tmp_path, uncharted):
     folder = make_run(tmp_path / "a", summary={"primary": "bleu"}, **SMALL)
     task = task_of(collect([folder]))
     assert task.main.columns[5].name == "ROUGE-1 F1 ↑" and "exploratory" in task.warnings[0]
@@ -289,7 +294,7 @@ def test_a_single_run_is_enough_for_a_page(tmp_path):
     assert task.drawings.scalars and task.drawings.attention
 
 
-def test_another_metric_is_exploratory(nine):
+def test_another_metric_is_exploratory(nine, uncharted):
     task = task_of(collect([nine], metric="loss", baseline="dnas"))
     assert "exploratory" in task.warnings[0]
     assert task.main.rows[0][0].text == "dnas" and task.main.columns[5].name == "loss ↓"
@@ -300,7 +305,7 @@ def test_another_metric_is_exploratory(nine):
     ("options", "message"),
     [({"baseline": "sotfmax"}, "Did you mean 'softmax'"), ({"metric": "rougel"}, "allowed: rougeL")],
 )
-def test_names_that_are_unknown(nine, options, message):
+def test_names_that_are_unknown(nine, options, message, uncharted):
     with pytest.raises(ConfigError, match=message):
         collect([nine], **options)
 

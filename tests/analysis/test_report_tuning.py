@@ -1,12 +1,15 @@
 """What the report says about tuning and about equal cost, from made-up runs of a sweep."""
 
 import json
+import shutil
 
 import pytest
-from made_up_runs import make_run
+from made_up_runs import make_run, without_charts
 
+from attnorm.analysis.arms import arms_of, find_runs
 from attnorm.analysis.report.content import collect
 from attnorm.analysis.report.page import html_of
+from attnorm.analysis.report.tuning import costs_of, dependence, tunings_of
 from attnorm.run.state import read_json
 
 RATES = ("0.001", "0.002", "0.004")
@@ -66,8 +69,28 @@ SOFTMAX = at((20, 20.2), (21, 21.2), (20, 20.2))
 BETTER = at((24, 24.3), (25, 25.1), (24, 24.5))
 
 
-def test_the_whole_curve_and_the_budget_are_shown(tmp_path):
-    [page] = collect([tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": BETTER})]).tasks
+@pytest.fixture(scope="module")
+def better(tmp_path_factory):
+    """A sweep in which hnas is better at every rate."""
+    return tuned_sweep(
+        tmp_path_factory.mktemp("better"), {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": BETTER}
+    )
+
+
+@pytest.fixture(scope="module")
+def report(better):
+    return collect([better])
+
+
+def sweep_copied(folder, better, **content):
+    """A copy of the sweep with another content of sweep.json."""
+    shutil.copytree(better, folder)
+    (folder / "sweep.json").write_text(json.dumps({**read_json(better / "sweep.json"), **content}))
+    return folder
+
+
+def test_the_whole_curve_and_the_budget_are_shown(report):
+    [page] = report.tasks
     [tuning] = page.tunings
     rows = [[cell.text for cell in row] for row in tuning.table.rows]
     assert rows == [
@@ -81,13 +104,13 @@ def test_the_whole_curve_and_the_budget_are_shown(tmp_path):
     assert not any("depends on" in warning for warning in page.warnings)  # hnas is better at every rate
 
 
-def test_what_the_sweep_chose_is_no_confound(tmp_path):
-    folder = tuned_sweep(tmp_path / "s", {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": BETTER})
-    [page] = collect([folder]).tasks
+def test_what_the_sweep_chose_is_no_confound(monkeypatch, tmp_path, better, report):
+    [page] = report.tasks
     assert page.setup.confounds == [] and page.setup.chosen == ["optimizer.lr"]
-    assert "and in what the sweep chose for each of them: optimizer.lr." in html_of(collect([folder]))
+    assert "and in what the sweep chose for each of them: optimizer.lr." in html_of(report)
+    without_charts(monkeypatch)
     make_run(tmp_path / "other", "dnas", 110, examples=60, settings={"optimizer.lr": 0.03})  # not of the sweep
-    [page] = collect([folder, tmp_path / "other"]).tasks
+    [page] = collect([better, tmp_path / "other"]).tasks
     assert "optimizer.lr" in page.setup.confounds
 
 
@@ -102,22 +125,27 @@ def test_what_the_sweep_chose_is_no_confound(tmp_path):
         (BETTER, None),
     ],
 )
-def test_a_verdict_that_depends_on_the_rate_is_a_warning(tmp_path, scores, said, metric):
+def test_a_verdict_that_depends_on_the_rate_is_said(tmp_path, report, scores, said, metric):
+    [verdict] = report.tasks[0].verdicts
+    assert verdict.is_shown
     folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": scores}, metric=metric)
-    [page] = collect([folder]).tasks
-    assert page.verdicts[0].is_shown
-    warnings = [line for line in page.warnings if "The verdict on hnas depends on optimizer.lr" in line]
-    assert len(warnings) == (said is not None) and all(said in line for line in warnings)
+    [tuning] = tunings_of("t", arms_of(find_runs([folder])))
+    line = dependence(tuning, verdict)
+    assert line is None if said is None else line.startswith("The verdict on hnas depends on optimizer.lr: ")
+    assert said is None or said in line
 
 
-def test_a_verdict_that_is_not_shown_depends_on_nothing(tmp_path):
+@pytest.mark.parametrize("gain", [9, 0])
+def test_only_a_verdict_that_is_shown_is_warned_about(monkeypatch, tmp_path, gain):
+    without_charts(monkeypatch)
     scores = {"softmax": SOFTMAX, "hnas": at((1, 1), (25, 25), (1, 1))}
-    [page] = collect([tuned_sweep(tmp_path, {"softmax": 0, "hnas": 0}, scores)]).tasks
-    assert not page.verdicts[0].is_shown and not any("depends on" in line for line in page.warnings)
+    [page] = collect([tuned_sweep(tmp_path, {"softmax": 0, "hnas": gain}, scores, cost=False)]).tasks
+    assert page.verdicts[0].is_shown == (gain == 9)
+    assert sum("The verdict on hnas depends on optimizer.lr" in line for line in page.warnings) == (gain == 9)
 
 
-def test_validation_curves_are_drawn_against_the_cost(tmp_path):
-    [page] = collect([tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": BETTER})]).tasks
+def test_validation_curves_are_drawn_against_the_cost(report):
+    [page] = report.tasks
     [cost] = page.costs
     by_update = next(it for it in page.drawings.curves if it.title == "validation loss (nats)").data["rows"]
     by_cost = next(it for it in cost.figures if it.title.startswith("validation loss")).data["rows"]
@@ -130,16 +158,22 @@ def test_validation_curves_are_drawn_against_the_cost(tmp_path):
     assert "CPU seconds" in cost.about and all("val" in it.title for it in cost.figures)
 
 
-def test_a_sweep_file_of_another_form_is_left_out(tmp_path):
-    folder = tuned_sweep(tmp_path, {"softmax": 0, "hnas": 9}, {"softmax": SOFTMAX, "hnas": BETTER})
-    content = read_json(folder / "sweep.json")
-    broken = [
-        {**content, "tuning": {**content["tuning"], "values": ["0.001", "inf"]}},
-        {**content, "tuning": {**content["tuning"], "arms": "x"}},
-        {**content, "tuning": [], "cost": {"arms": [{}]}},
-        {**content, "jobs": 3},
-    ]
-    for it in broken:
-        (folder / "sweep.json").write_text(json.dumps(it))
-        [page] = collect([folder]).tasks
-        assert not page.tunings
+@pytest.mark.parametrize(
+    ("broken", "left"),
+    [
+        (lambda content: {"tuning": {**content["tuning"], "values": ["0.001", "inf"]}}, (0, 1)),
+        (lambda content: {"tuning": {**content["tuning"], "arms": "x"}}, (0, 1)),
+        (lambda content: {"tuning": [], "cost": {"arms": [{}]}}, (0, 0)),
+        (lambda content: {"jobs": 3}, (0, 0)),
+    ],
+)
+def test_a_sweep_file_of_another_form_is_left_out(tmp_path, better, broken, left):
+    folder = sweep_copied(tmp_path / "sweep", better, **broken(read_json(better / "sweep.json")))
+    arms = arms_of(find_runs([folder]))
+    assert (len(tunings_of("t", arms)), len(costs_of("t", arms))) == left
+
+
+def test_a_page_is_written_beside_a_sweep_file_of_another_form(monkeypatch, tmp_path, better):
+    without_charts(monkeypatch)
+    [page] = collect([sweep_copied(tmp_path / "sweep", better, jobs=3)]).tasks
+    assert not page.tunings and not page.costs and page.verdicts

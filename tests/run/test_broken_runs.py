@@ -89,8 +89,10 @@ FOREIGN_NAMES = {
 }
 
 
-@pytest.mark.parametrize("what", FOREIGN_NAMES)
-@pytest.mark.parametrize("script", ["eval", "generate"])
+@pytest.mark.parametrize(
+    ("script", "what"),
+    [*(("eval", it) for it in FOREIGN_NAMES), *(("generate", it) for it in ("a source", "a prior"))],
+)
 def test_code_that_a_run_folder_names_is_not_imported(monkeypatch, tmp_path, attacked, script, what):
     """Also when the folder is the current one and on sys.path, as with `python -m`."""
     key, value = FOREIGN_NAMES[what]

@@ -9,6 +9,7 @@ import runs
 import torch
 import yaml
 from gpt_builders import write_bpe
+from marks import slow
 from safetensors.torch import load_file, save_file
 from tolerance import rounding
 from torch.testing import assert_close
@@ -42,6 +43,7 @@ SIZES = {  # none of them the tiny ones
 WORDPIECE = "attnorm.data.tokenizers.wordpiece.WordPiece"
 STILL = ("task.max_steps=1", "optimizer.lr=1.0e-12", "optimizer.hybrid_lr_factor=1", "model.dropout=0")
 TASKS = ("mlm", "squad", "classify", "gigaword")
+SOME = ("mlm", slow("squad"), slow("classify"), "gigaword")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def val_losses(run):
 # what is loaded
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", SOME)
 def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path, bert, task):
     run = tmp_path / "run"
     summary = runs.tiny_run(run, f"model.init={bert}", *STILL, task=task)
@@ -196,7 +198,7 @@ def test_without_weights_nothing_of_this_happens(task):
 # from a run of ours
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", SOME)
 def test_an_earlier_run_gives_its_shape_its_tokenizer_and_its_best_weights(tmp_path, pretrained, task):
     run = tmp_path / "run"
     before = runs.files_of(pretrained)
@@ -224,7 +226,7 @@ def test_a_pretrained_run_goes_on_where_it_was(tmp_path, pretrained):
 
 
 @pytest.mark.numerical
-@pytest.mark.parametrize("task", ["gigaword", "translation"])
+@pytest.mark.parametrize("task", ["gigaword", slow("translation")])
 def test_an_encoder_decoder_goes_on_where_it_was(tmp_path, task):
     """From a run with sentencepiece: its tokenizer, every parameter, and the same validation loss."""
     start = runs.finished_run(task)
@@ -238,6 +240,7 @@ def test_an_encoder_decoder_goes_on_where_it_was(tmp_path, task):
     assert after["loss"] == pytest.approx(before["loss"], rel=close)
 
 
+@pytest.mark.slow
 def test_headlines_can_start_from_translations(tmp_path):
     """The tokenizer and all weights of a run of another task with the same model."""
     start = runs.finished_run("translation")
@@ -245,6 +248,7 @@ def test_headlines_can_start_from_translations(tmp_path):
     assert_close(runs.parameters(tmp_path), runs.parameters(start, "best"), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_run_that_started_from_headlines_resumes_without_them(monkeypatch, tmp_path):
     start = shutil.copytree(runs.finished_run(), tmp_path / "start")
     runs.stopped(monkeypatch, tmp_path / "run", 2, f"model.init={start}", "task.max_steps=4")
@@ -259,22 +263,20 @@ def test_best_weights_not_the_last_ones(tmp_path, pretrained):
     runs.tiny_run(tmp_path / "new", f"model.init={run}", *STILL, task="squad")
 
 
-@pytest.mark.parametrize("start", [bert, pretrained], ids=["BERT", "run"])
+@pytest.mark.parametrize("start", ["bert", slow("pretrained")])
 def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, request):
-    start = request.getfixturevalue(start.__name__)
+    start = request.getfixturevalue(start)
     hybrid = ("attention=hnas", "attention.options.hnas.form=clamp", "attention.options.hnas.start=0")
     losses = {}
     for name, typed in (("softmax", ()), ("hnas", hybrid), ("dnas", ("attention=dnas",))):
-        folder = tmp_path / name
-        still = (*STILL, "task.selection=all", "trainer.precision=64-true", "callbacks.attention_stats.every_n_steps=0")
-        runs.tiny_run(folder, f"model.init={start}", *typed, *still, task="mlm")
         recipe = task_of(runs.tiny(f"model.init={start}", *typed, task="mlm"))
         split = recipe.splits()["validation"]
         model = recipe.model(split.tokenizer).double()
         init.load_pretrained(model, str(start))
         losses[name] = recipe.evaluate(recipe.module(model, split.tokenizer, split), split)["loss"]
-        [first] = val_losses(folder)
-        assert first == pytest.approx(losses[name], rel=1e-5)
+    still = (*STILL, "task.selection=all", "trainer.precision=64-true", "callbacks.attention_stats.every_n_steps=0")
+    runs.tiny_run(tmp_path / "hnas", f"model.init={start}", *hybrid, *still, task="mlm")
+    assert val_losses(tmp_path / "hnas") == [pytest.approx(losses["hnas"], rel=1e-5)]
     assert losses["hnas"] == pytest.approx(losses["softmax"], rel=1e-9)  # float64, scores rounded to float32
     assert losses["dnas"] != pytest.approx(losses["softmax"], rel=1e-5)
     assert (tmp_path / "hnas/hybrid_weights.csv").read_text().splitlines()[1] == "0,encoder/0,,0"
@@ -297,6 +299,7 @@ def test_evaluating_and_going_on_need_the_weights_no_more(monkeypatch, tmp_path,
     assert runs.call(monkeypatch, "eval", f"run={tmp_path}/second") == 0
 
 
+@pytest.mark.slow
 def test_a_resumed_headline_run_needs_the_weights_no_more(monkeypatch, tmp_path, copy):
     typed = (f"model.init={copy}", "task.max_steps=4")
     runs.stopped(monkeypatch, tmp_path / "first", 2, *typed)

@@ -1,5 +1,6 @@
 """`resume=`: a run continues in its own folder, from its newest good checkpoint, as if it had never stopped."""
 
+import functools
 import json
 import multiprocessing
 import os
@@ -45,6 +46,23 @@ def straight() -> Path:
     return folder
 
 
+@functools.cache
+def _stopped(step: int, *overrides: str) -> Path:
+    folder = runs.scratch("resume-in-place") / "-".join(("stopped", str(step), *overrides))
+    with pytest.MonkeyPatch.context() as patch:
+        return runs.stopped(patch, folder, step, *SHORT, *overrides)
+
+
+def stopped_at_5(folder: Path) -> Path:
+    """A copy of a run that was stopped before its first validation, which comes after update 7."""
+    return Path(shutil.copytree(_stopped(5), folder))
+
+
+def stopped_at_9(folder: Path) -> Path:
+    """A copy of a run that was stopped after its first validation, with a checkpoint from after it."""
+    return Path(shutil.copytree(_stopped(9, "run.save_every_steps=4"), folder))
+
+
 def resume(folder: Path, *arguments: str) -> dict:
     """`train.py resume=<folder> <arguments>`; the summary."""
     assert resume_in(folder, runs.CONF, [f"resume={folder}", *arguments]) == 0
@@ -70,7 +88,7 @@ def crashed(monkeypatch, folder: Path, owner: type, name: str, call: int, *overr
 # where it continues
 
 
-@pytest.mark.parametrize("step", [slow(1), slow(5), 7, slow(13)])
+@pytest.mark.parametrize("step", [slow(1), 5, slow(7), slow(13)])
 def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, step):
     run = runs.stopped(monkeypatch, tmp_path / "run", step, *SHORT)
     config = (run / "config.yaml").read_text()
@@ -84,8 +102,8 @@ def test_a_stopped_run_continues_in_its_folder(monkeypatch, tmp_path, straight, 
 
 @pytest.mark.slow
 def test_a_run_that_is_interrupted_again_and_again_has_whole_curves(monkeypatch, tmp_path, straight):
-    run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
-    for step in (4, 8, 9):
+    run = stopped_at_5(tmp_path / "run")
+    for step in (6, 8, 9):
 
         def stop(self, trainer, *_, step=step):
             if trainer.global_step == step:
@@ -116,11 +134,9 @@ def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, 
     [
         slow("on_validation_batch_end", 3, ("data.batch_tokens=300",)),  # in the middle of a validation
         slow("on_validation_end", 2, ("data.batch_tokens=300",)),  # of the second one, before its checkpoint
-        (
-            "on_train_batch_start",
-            6,
-            ("trainer.accumulate_grad_batches=2", "run.save_every_steps=1"),
-        ),  # within an update
+        slow(
+            "on_train_batch_start", 6, ("trainer.accumulate_grad_batches=2", "run.save_every_steps=1")
+        ),  # in an update
         slow("on_train_epoch_end", 1, ("run.save_every_steps=1", "data.num_workers=1")),
         slow("on_train_epoch_end", 2, ("trainer.max_epochs=3",)),
         slow("on_train_end", 1, ("trainer.max_epochs=2",)),
@@ -204,17 +220,29 @@ def test_a_best_checkpoint_that_was_saved_but_not_copied_is_found_again(monkeypa
     assert runs.same_run(straight, run)
 
 
+EQUAL = (*SHORT, "run.keep_best=2", "task.validations=4", "optimizer.lr=1e-30")  # the first two validations are best
+
+
+@pytest.fixture(scope="module")
+def copied_from(tmp_path_factory) -> tuple[Path, Path]:
+    """A run whose validations are all equal, and one that was stopped, to be copied."""
+    place = tmp_path_factory.mktemp("equal")
+    runs.tiny_run(place / "whole", *EQUAL)
+    with pytest.MonkeyPatch.context() as patch:
+        return place / "whole", runs.stopped(patch, place / "first", 9, *EQUAL)
+
+
 @pytest.mark.parametrize(
-    ("name", "call"), [slow("replace_by_copy", 1), ("replace_by_copy", 3), slow("write_text", 1), ("cut_history", 1)]
+    ("name", "call"),
+    [slow("replace_by_copy", 1), slow("replace_by_copy", 3), slow("write_text", 1), ("cut_history", 1)],
 )
-def test_a_run_killed_while_it_copies_another_is_none_yet_or_can_be_resumed(monkeypatch, tmp_path, name, call):
-    equal = "optimizer.lr=1e-30"  # all validations are equal, so the first two are best
-    typed = (*SHORT, "run.keep_best=2", "task.validations=4", equal)
-    runs.tiny_run(tmp_path / "whole", *typed)
-    first = runs.stopped(monkeypatch, tmp_path / "first", 9, *typed)
+def test_a_run_killed_while_it_copies_another_is_none_yet_or_can_be_resumed(
+    monkeypatch, tmp_path, copied_from, name, call
+):
+    whole, first = copied_from[0], Path(shutil.copytree(copied_from[1], tmp_path / "first"))
     before = {path: (first / path).read_bytes() for path in runs.files_of(first)}
     alone = f"ckpt_path={first}/checkpoints/last.ckpt"
-    run = crashed(monkeypatch, tmp_path / "run", run_folder, name, call, *typed, alone)
+    run = crashed(monkeypatch, tmp_path / "run", run_folder, name, call, *EQUAL, alone)
     if name == "cut_history":  # its settings are recorded, and so it has all copies
         shutil.move(first, tmp_path / "elsewhere")
         resume(run)
@@ -223,15 +251,15 @@ def test_a_run_killed_while_it_copies_another_is_none_yet_or_can_be_resumed(monk
         assert state_of(run) == RunState.ABSENT
         assert {path: (first / path).read_bytes() for path in runs.files_of(first)} == before
         run = tmp_path / "again"
-        runs.tiny_run(run, *typed, alone)
-    assert runs.different_ends(tmp_path / "whole", run) == []
-    assert runs.metric_rows(run) == runs.metric_rows(tmp_path / "whole")
+        runs.tiny_run(run, *EQUAL, alone)
+    assert runs.different_ends(whole, run) == []
+    assert runs.metric_rows(run) == runs.metric_rows(whole)
     for name in ("best", "best_2"):
-        assert runs.load(run, name)["global_step"] == runs.load(tmp_path / "whole", name)["global_step"]
+        assert runs.load(run, name)["global_step"] == runs.load(whole, name)["global_step"]
 
 
-def test_a_copied_run_that_has_lost_its_checkpoints_does_not_start_again(monkeypatch, tmp_path):
-    first = runs.stopped(monkeypatch, tmp_path / "first", 3, *SHORT)
+def test_a_copied_run_that_has_lost_its_checkpoints_does_not_start_again(tmp_path):
+    first = stopped_at_5(tmp_path / "first")
     runs.tiny_run(tmp_path / "run", *SHORT, f"ckpt_path={first}/checkpoints/last.ckpt")
     shutil.rmtree(tmp_path / "run/checkpoints")
     for name in ("metrics.csv", "summary.json"):
@@ -240,6 +268,7 @@ def test_a_copied_run_that_has_lost_its_checkpoints_does_not_start_again(monkeyp
         resume(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_while_it_was_scored_is_scored_again(monkeypatch, tmp_path, straight):
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(Task, "evaluate", lambda *_: (_ for _ in ()).throw(Crash()))
@@ -358,10 +387,8 @@ def damage(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [slow("empty"), "truncated", slow("flipped"), slow("text")])
-def test_the_previous_checkpoint_replaces_a_damaged_one_and_the_user_is_told(
-    monkeypatch, tmp_path, straight, caplog, kind
-):
-    run = runs.stopped(monkeypatch, tmp_path / "run", 9, *SHORT, "run.save_every_steps=4")
+def test_the_previous_checkpoint_replaces_a_damaged_one_and_the_user_is_told(tmp_path, straight, caplog, kind):
+    run = stopped_at_9(tmp_path / "run")
     damage(run / "checkpoints/last.ckpt", kind)
     assert newest_good(run) == run / "checkpoints/previous.ckpt"
     [message] = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
@@ -370,19 +397,18 @@ def test_the_previous_checkpoint_replaces_a_damaged_one_and_the_user_is_told(
     assert runs.same_run(straight, run)
 
 
-def test_a_checkpoint_of_another_run_is_not_continued_from(monkeypatch, tmp_path, straight, caplog):
-    run = runs.stopped(monkeypatch, tmp_path / "run", 9, *SHORT, "run.save_every_steps=4")
-    other = runs.tiny_run(tmp_path / "other", *SHORT, "model.dropout=0.3", "trainer.max_steps=3")
+def test_a_checkpoint_of_another_run_is_not_continued_from(tmp_path, caplog):
+    run = stopped_at_9(tmp_path / "run")
+    other = runs.tiny_run(tmp_path / "other", *SHORT, "model.dropout=0.3", "trainer.max_steps=1")
     assert other["state"] == "finished"
     (run / "checkpoints/last.ckpt").unlink()
     os.link(tmp_path / "other/checkpoints/last.ckpt", run / "checkpoints/last.ckpt")
-    resume(run)
+    assert newest_good(run) == run / "checkpoints/previous.ckpt"
     assert "this is a checkpoint of another run: model.dropout" in caplog.text
-    assert runs.same_run(straight, run)
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(monkeypatch, tmp_path):
-    run = runs.stopped(monkeypatch, tmp_path / "run", 9, *SHORT)
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(tmp_path):
+    run = stopped_at_9(tmp_path / "run")
     for path in (run / "checkpoints").iterdir():
         damage(path, "truncated")
     before = runs.files_of(run)
@@ -394,8 +420,9 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(monkeypatc
 # what may change
 
 
-def test_settings_may_change_if_they_do_not_decide_the_training(monkeypatch, tmp_path, straight):
-    run = runs.stopped(monkeypatch, tmp_path / "run", 5, *SHORT)
+@pytest.mark.slow
+def test_settings_may_change_if_they_do_not_decide_the_training(tmp_path, straight):
+    run = stopped_at_5(tmp_path / "run")
     resume(run, "++data.num_workers=1", "++callbacks.progress.samples=1", "~callbacks.early_stopping", "logger=csv")
     recorded = yaml.safe_load((run / "config.yaml").read_text())
     assert (recorded["data"]["num_workers"], recorded["callbacks"]["progress"]["samples"]) == (1, 1)
@@ -405,9 +432,9 @@ def test_settings_may_change_if_they_do_not_decide_the_training(monkeypatch, tmp
 
 def test_a_finished_run_can_be_made_longer(tmp_path):
     typed = ("attention=hnas", "data.train_size=60", "scheduler=constant")
-    runs.tiny_run(tmp_path / "long", *typed, "trainer.max_steps=16", "trainer.val_check_interval=8")
-    runs.tiny_run(tmp_path / "run", *typed, "trainer.max_steps=8", "trainer.val_check_interval=8")
-    assert resume(tmp_path / "run", "++trainer.max_steps=16")["steps"] == 16
+    runs.tiny_run(tmp_path / "long", *typed, "trainer.max_steps=8", "trainer.val_check_interval=4")
+    runs.tiny_run(tmp_path / "run", *typed, "trainer.max_steps=4", "trainer.val_check_interval=4")
+    assert resume(tmp_path / "run", "++trainer.max_steps=8")["steps"] == 8
     assert runs.same_run(tmp_path / "long", tmp_path / "run")
 
 
@@ -423,8 +450,8 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
         ("ckpt_path=/tmp/x", "ckpt_path=/tmp/x: cannot be set when a run continues in its folder"),
     ],
 )
-def test_settings_that_decide_the_training_may_not_change(monkeypatch, tmp_path, typed, words):
-    run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
+def test_settings_that_decide_the_training_may_not_change(tmp_path, typed, words):
+    run = stopped_at_5(tmp_path / "run")
     before = {name: (run / name).read_bytes() for name in runs.files_of(run)}
     with pytest.raises(ConfigError, match=words):
         resume(run, typed)
@@ -474,8 +501,8 @@ def test_a_folder_that_is_not_a_run_is_refused(monkeypatch, tmp_path, capsys, fo
 # the lock
 
 
-def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(monkeypatch, tmp_path, straight):
-    run = runs.stopped(monkeypatch, tmp_path / "run", 3, *SHORT)
+def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(tmp_path):
+    run = stopped_at_5(tmp_path / "run")
     with locked(run):
         assert state_of(run) == RunState.RUNNING
         code = "from pathlib import Path; from attnorm.run.state import *; print(is_running(Path(sys.argv[1])))"
@@ -487,8 +514,6 @@ def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(monkeypatch, t
         with pytest.raises(RunError, match=f"still going, in process {os.getpid()}"):
             runs.tiny_run(run, *SHORT)
     assert state_of(run) == RunState.INTERRUPTED
-    resume(run)
-    assert runs.same_run(straight, run)
 
 
 def test_auto_starts_no_second_run_while_one_with_these_settings_is_going(monkeypatch, tmp_path, straight, capsys):
@@ -540,11 +565,8 @@ def test_as_many_best_checkpoints_are_kept_as_asked_for(tmp_path):
     assert runs.summary_of(tmp_path)["best_step"] == best[0]
 
 
-def test_more_best_checkpoints_can_be_kept_than_a_checkpoint_that_was_moved_alone_has(monkeypatch, tmp_path):
-    first, alone = (
-        runs.stopped(monkeypatch, tmp_path / "first", 9, *SHORT),
-        tmp_path / "last.ckpt",
-    )  # the best is from 7
+def test_more_best_checkpoints_can_be_kept_than_a_checkpoint_that_was_moved_alone_has(tmp_path):
+    first, alone = stopped_at_9(tmp_path / "first"), tmp_path / "last.ckpt"  # the best is from 7
     alone.write_bytes((first / "checkpoints/last.ckpt").read_bytes())
     typed = (*SHORT, "run.keep_best=2", f"ckpt_path={alone}")
     assert runs.tiny_run(tmp_path / "run", *typed)["state"] == "finished"
@@ -571,8 +593,8 @@ def test_the_summary_says_what_checkpoints_cost(straight):
     assert cost["saved"] == 3 and 0 < cost["seconds"] < 5
 
 
-def test_progress_is_written_for_programs_that_watch(monkeypatch, tmp_path):
-    run = runs.stopped(monkeypatch, tmp_path, 9, *SHORT)
+def test_progress_is_written_for_programs_that_watch(tmp_path):
+    run = stopped_at_9(tmp_path / "run")
     progress = json.loads((run / "progress.json").read_text())
     validations = [float(row["val/loss"]) for row in read_csv(run / "metrics.csv") if row["val/loss"]]
     assert (progress["updates"], progress["monitor"]) == (14, "val/loss")
