@@ -5,6 +5,7 @@ set here, on every test of the folders that are about whole runs, and on every t
 A test that trains without it (through a function or a fixture of its own) fails and says so.
 """
 
+import gc
 import os
 import sys
 
@@ -31,6 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         uses = {*item.function.__code__.co_names, *item.fixturenames} if isinstance(item, pytest.Function) else set()
         if WHOLE_RUNS & {*item.path.relative_to(item.config.rootpath).parts} or STARTERS & uses:
             item.add_marker(pytest.mark.training)
+
+
+def pytest_collection_finish() -> None:
+    """Takes all that has been imported out of garbage collections, each of which would take a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -171,6 +172,7 @@ def test_every_file_says_what_it_is_for():
     assert_none([file for file, text in texts.items() if text.strip() and not ast.get_docstring(ast.parse(text))])
 
 
+@pytest.mark.slow
 def test_a_part_is_useful_without_what_stands_above_it():
     """Imported by itself, a part loads none of these libraries, directly or through another."""
     wrong = []

@@ -73,7 +73,7 @@ TOOLS = ("source .venv/bin/activate", "docker build ", "docker run ", "pip insta
 REAL = (  # those that are run, tiny
     "python train.py attention=hnas task=gigaword",
     slow("attnorm train -m attention=softmax,dnas,hnas seed=1,2,3"),  # a process for each of its jobs
-    "attnorm train debug=fdr",
+    slow("attnorm train debug=fdr"),
 )
 
 
@@ -365,6 +365,7 @@ def test_the_commands_after_training_run(monkeypatch, tmp_path, capsys):
     assert {path.name for path in run.glob("eval_*.json")} >= {"eval_validation.json", "eval_test.json"}
 
 
+@pytest.mark.slow
 def test_the_python_blocks_run_and_print_what_they_say(monkeypatch, tmp_path, capsys):
     """The blocks of a page run one after the other; `print(...)  # x` has to print x."""
     monkeypatch.chdir(tmp_path)
@@ -426,6 +427,7 @@ def test_the_page_on_own_parts_shows_every_file_of_the_laboratory():
     assert files == {str(file.relative_to(LAB.parent)): file.read_text() for file in written}
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_a_run_takes_the_paths_that_the_page_on_the_architecture_lists(monkeypatch, tmp_path):
     """The modules of both lists are entered by such a run, with nothing in its cache."""

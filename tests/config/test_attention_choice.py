@@ -7,6 +7,7 @@ import pytest
 import runs
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from marks import slow
 from torch import nn
 
 from attnorm.config import resolve
@@ -87,10 +88,14 @@ VARIANTS = {  # settings that change the sites of a model
 
 
 @pytest.fixture(scope="module")
-def groups():
-    """The settings of each file of conf/attention and conf/model."""
-    attention = {name: runs.plain(f"attention={name}")["attention"] for name in FILES}
-    return attention, {name: runs.plain(f"model={name}")["model"] for name in MODELS}
+def models():
+    """The settings of each file of conf/model."""
+    return {name: runs.group("model", name) for name in MODELS}
+
+
+@pytest.fixture(scope="module")
+def softmax():
+    return runs.group("attention", "softmax")
 
 
 def tables_of(cfg, typed=()):
@@ -100,8 +105,8 @@ def tables_of(cfg, typed=()):
 
 
 @pytest.mark.slow
-def test_every_file_gives_every_model_the_normalizers_it_always_gave(groups):
-    attention, models = groups
+def test_every_file_gives_every_model_the_normalizers_it_always_gave(models):
+    attention = {name: runs.group("attention", name) for name in FILES}
     assert {*PLACED} == {*attention} and {*MODEL_SITES} | WITH_OTHER_SITES == {*models}
     cases = {(name, ""): sites for name, sites in MODEL_SITES.items()} | VARIANTS
     for (name, change), sites in cases.items():
@@ -125,19 +130,18 @@ def test_every_file_gives_every_model_the_normalizers_it_always_gave(groups):
             assert [*found] == [*sites, "prior", "scorer", "options"]
 
 
-def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(groups):
-    attention, models = groups
+def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(models, softmax):
     allowed = {"encoder", "decoder", "grid"}
     for name, settings in models.items():
         model = class_of("model", settings)
-        sites = read_attention(attention["softmax"], settings, model, ()).sites
-        cfg = {**attention["softmax"], "exclusive": dict.fromkeys(sites, True)}
+        sites = read_attention(softmax, settings, model, ()).sites
+        cfg = {**softmax, "exclusive": dict.fromkeys(sites, True)}
         tables = read_attention(cfg, settings, model, ())
         assert tables.problems == []
         found = [str(problem).partition("=")[0] for problem in no_own_value(tables, settings, model)]
         assert found == [f"attention.exclusive.{site}" for site in sites if site not in allowed], name
     of_grid = {**models["grid_tiny"], "query_grid": [2, 2]}
-    tables = read_attention({**attention["softmax"], "exclusive": {"grid": True}}, of_grid, GridClassifier, ())
+    tables = read_attention({**softmax, "exclusive": {"grid": True}}, of_grid, GridClassifier, ())
     assert [*no_own_value(tables, of_grid, GridClassifier)] == [
         "attention.exclusive.grid=true: the queries of this site are not its keys, so that they have no value that "
         "could be excluded"
@@ -145,12 +149,11 @@ def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(group
 
 
 @pytest.mark.parametrize("name", ["stick_breaking", "selective"])
-def test_normalizers_of_causal_self_attention_are_refused_at_all_other_sites(groups, name):
-    attention, models = groups
+def test_normalizers_of_causal_self_attention_are_refused_at_all_other_sites(models, softmax, name):
     for model_name, settings in models.items():
         model = class_of("model", settings)
-        sites = read_attention(attention["softmax"], settings, model, ()).sites
-        tables = read_attention({**attention["softmax"], **dict.fromkeys(sites, name)}, settings, model, ())
+        sites = read_attention(softmax, settings, model, ()).sites
+        tables = read_attention({**softmax, **dict.fromkeys(sites, name)}, settings, model, ())
         assert tables.problems == []
         found = [problem.partition(":")[0] for problem in not_causal(tables, settings, model)]
         assert found == [f"attention.{site}={name}" for site in sites if site != "decoder"], model_name
@@ -199,12 +202,14 @@ def of_model(cls, *typed):
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_model_with_a_new_site_needs_no_change_of_a_file(file):
-    found = tables_of(of_model(Captioner, f"attention={file}")).resolved
+    model = {"_target_": f"{Captioner.__module__}:{Captioner.__qualname__}", "layers": 2}
+    tables = tables_of({"model": model, "attention": runs.group("attention", file)})
+    found = tables.resolved
     default = {"dnas_slack_u": "dnas_slack"}.get(file, file)
     default = "softmax" if file in ("preference", "stick_breaking", "selective") else default
     assert found["image"] == default
     assert found["caption"] == ("softmax" if file in BIDIRECTIONAL else default)
-    assert tables_of(of_model(Captioner, f"attention={file}")).problems == []
+    assert tables.problems == []
 
 
 class Stack(nn.Module):
@@ -390,14 +395,14 @@ def test_a_sweep_over_files_paths_and_lists_is_recorded_as_it_was_typed(mine, mo
     ("typed", "problem"),
     [
         ("attention.encodr=dnas", "attention.encodr: the model has no such site; it has encoder, decoder, cross. Did"),
-        ("attention.prior.encodr=[t5]", "attention.prior.encodr: the model has no such site"),
+        slow("attention.prior.encodr=[t5]", "attention.prior.encodr: the model has no such site"),
         ("attention.prior={encodr: [t5]}", "attention.prior.encodr: the model has no such site"),
-        ("attention.scorer.guided=dot", "attention.scorer.guided: the model has no such site"),
+        slow("attention.scorer.guided=dot", "attention.scorer.guided: the model has no such site"),
         ("attention.encoder=[dnas,dnas,softmax]", "attention.encoder: 3 normalizers for 2 layers"),
-        ("attention=[dnas,dnas,softmax]", "attention._default_: 3 normalizers for 2 layers at encoder"),
+        slow("attention=[dnas,dnas,softmax]", "attention._default_: 3 normalizers for 2 layers at encoder"),
         ("attention=nowhere:Mine", "attention._default_=nowhere:Mine: normalizer 'nowhere:Mine': cannot import"),
         ("attention.options.hnas.start=0.3", "attention.options.hnas: has no effect, because no site uses 'hnas'"),
-        ("attention._default_=hnass", "attention._default_=hnass: normalizer 'hnass' is unknown"),
+        slow("attention._default_=hnass", "attention._default_=hnass: normalizer 'hnass' is unknown"),
     ],
 )
 def test_what_is_wrong_is_one_problem_under_its_key(monkeypatch, tmp_path, capsys, typed, problem):

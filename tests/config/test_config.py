@@ -16,6 +16,7 @@ import runs
 import torch
 import yaml
 from gpt_builders import write_bpe
+from marks import slow
 from omegaconf import OmegaConf
 from pytorch_lightning.loggers import Logger
 from safetensors.torch import save_file
@@ -169,7 +170,11 @@ def keys_of(file):
 # every file
 
 
-@pytest.mark.parametrize("file", [f for f in GROUP_FILES if name_of(f) not in NOT_CHOSEN], ids=name_of)
+CHOSEN = [f for f in GROUP_FILES if name_of(f) not in NOT_CHOSEN]
+FIRST = {f.parent: f for f in reversed(CHOSEN)}  # of each group
+
+
+@pytest.mark.parametrize("file", [f if f in FIRST.values() else slow(f) for f in CHOSEN], ids=name_of)
 def test_every_file_composes_alone_and_is_sound(needed, file):
     composed = runs.composed(*needed(file))
     cfg = OmegaConf.to_container(composed, resolve=True)
@@ -667,13 +672,12 @@ def test_only_the_sites_of_the_model_are_recorded():
     assert encoder == {"encoder": "hnas", **tables}
 
 
-@pytest.mark.parametrize("attention", ["hnas", "hnas_prefix", "sinkhorn", "preference", "ot", "fenchel"])
+@pytest.mark.parametrize("attention", ["hnas", "preference", *map(slow, ("hnas_prefix", "sinkhorn", "ot", "fenchel"))])
 def test_options_of_what_stands_only_where_other_models_have_a_site_are_left_out(attention):
     """Typed as one word, a file of conf/attention sets options for all its sites; an option of a part that stands
     nowhere is still refused."""
     assert runs.problems(runs.plain("task=mlm", f"attention={attention}")) == []
     alone = ["task=vqa", "model.fusion=single", f"attention={attention}"]
-    assert runs.problems(runs.plain(*alone)) == []
     record = front.check_settings(runs.plain(*alone))["attention"]
     assert record == {"prior": {}, "scorer": {}, "options": {}}
     [problem] = runs.problems(runs.plain(*alone, "+attention.options.entmax.alpha=1.2"))

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from marks import slow
 from sweeping import events, report, sweep
 
 from attnorm.analysis.arms import run_folders, waiting_jobs
@@ -33,7 +34,7 @@ def test_each_task_has_a_budget_of_its_own():
     assert [cost.updates for cost in equalized(costs)] == [1000, 500, 300, 600]
 
 
-@pytest.mark.parametrize(("kind", "unit", "scale"), [("time", "CPU seconds", 1), ("flops", "FLOPs", 10)])
+@pytest.mark.parametrize(("kind", "unit", "scale"), [("time", "CPU seconds", 1), slow("flops", "FLOPs", 10)])
 def test_every_arm_trains_as_long_as_its_budget_lasts(tmp_path, kind, unit, scale):
     typed = ("attention=dnas,softmax,hnas", "price=0.1,0.2,0.4", "steps=1", "seed=1,2", "dir=s", f"cost={kind}")
     said = sweep(tmp_path, *typed)
@@ -76,6 +77,7 @@ def test_an_arm_that_cannot_be_measured_ends_the_sweep_with_the_reason(tmp_path)
     assert not run_folders(tmp_path / "s")
 
 
+@pytest.mark.slow
 def test_arms_are_tuned_at_equal_cost(tmp_path):
     arms = [it.replace("price=0.2", "price=0.1,0.2").replace("seed=1,2", "seed=110") for it in ARMS]
     sweep(tmp_path, *arms, "cost=time", "tune=x=0.2,0.3,0.4", "tune_seeds=100", "jobs=6")

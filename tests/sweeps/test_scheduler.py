@@ -57,7 +57,7 @@ def test_jobs_with_the_same_configuration_are_one_job(tmp_path):
     assert "checked 6 jobs" in said and "4 of them equal another one" in said
 
 
-@pytest.mark.parametrize(("retries", "fails", "ran"), [(0, 1, 1), (1, 1, 2), (2, 5, 3), (3, 2, 3)])
+@pytest.mark.parametrize(("retries", "fails", "ran"), [slow(0, 1, 1), (1, 1, 2), slow(2, 5, 3), slow(3, 2, 3)])
 def test_a_failure_is_tried_again_so_many_times(tmp_path, retries, fails, ran):
     finishes = fails <= retries
     said = sweep(tmp_path, "dir=s", f"retries={retries}", f"fails={fails}", "x=1,2", code=0 if finishes else 1)
@@ -105,6 +105,7 @@ def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, nu
     assert [len(job) for job in attempts(tmp_path / "s")] == [2, 2, 1]
 
 
+@pytest.mark.slow
 def test_sweep_json_is_current_while_a_sweep_continues(tmp_path):
     def states():
         return [it["state"] for it in report(tmp_path / "s")["jobs"]]

@@ -184,6 +184,7 @@ def parent_of(folder):
     return folder.parent
 
 
+@pytest.mark.slow
 def test_failed_tuning_runs_are_not_tried_again_once_a_value_is_chosen(tmp_path):
     typed = (*TUNE, "center=0.2", "diverges=0.4", "retries=0")
     sweep(tmp_path, *typed)
@@ -206,6 +207,7 @@ def test_an_interrupted_tuning_is_continued(tmp_path):
     assert report(tmp_path / "s")["tuning"]["arms"][0]["best"] == "0.2" and not waiting_jobs([tmp_path / "s"])
 
 
+@pytest.mark.slow
 def test_another_best_value_takes_the_earlier_comparison_out_of_the_arm(tmp_path):
     """With another grid, another value is best: runs at the old one are no runs of the arm, until it is best again."""
     sweep(tmp_path, *TUNE, "center=0.3")
@@ -225,6 +227,7 @@ def names_of(folder):
     return {path.name for path in run_folders(folder)}
 
 
+@pytest.mark.slow
 def test_a_comparison_seed_cannot_tune_in_the_same_folder(tmp_path):
     sweep(tmp_path, *TUNE, "center=0.2")
     said = sweep(tmp_path, "dir=s", "seed=120", "tune=x=0.2,0.4", "tune_seeds=110", "center=0.2", "steps=1", code=2)

@@ -340,7 +340,7 @@ MORE = (
 )
 
 
-@pytest.mark.parametrize("settings", [LESS, MORE], ids=["less", "more"])
+@pytest.mark.parametrize("settings", [slow(LESS), MORE], ids=["less", "more"])
 def test_looking_more_or_less_does_not_change_what_is_trained(tmp_path, settings):
     runs.tiny_run(tmp_path, "attention=hnas", *settings)
     assert runs.unequal(runs.parameters(runs.finished_run()), runs.parameters(tmp_path)) == []
@@ -388,7 +388,7 @@ def test_variants_start_equal_and_see_the_same_batches_in_the_same_order(monkeyp
 
 
 @pytest.mark.parametrize(
-    "at", ["mid-epoch", "validation", *map(slow, ("epoch's end", "first of an epoch", "last validation"))]
+    "at", ["mid-epoch", *map(slow, ("validation", "epoch's end", "first of an epoch", "last validation"))]
 )
 def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, at):
     assert updates_an_epoch(*EPOCHS) == 6
@@ -407,7 +407,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(monkeypatch, tmp_path, at):
     assert history(tmp_path / "second") == history(uninterrupted(*EPOCHS))
 
 
-@pytest.mark.parametrize("interval", [3, slow(6)], ids=["mid-epoch", "epoch's end"])
+@pytest.mark.parametrize("interval", [slow(3), slow(6)], ids=["mid-epoch", "epoch's end"])
 def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, interval):
     """Two updates after a validation it crashes; these are made again, and are in the curves once."""
     overrides = (*EPOCHS, f"trainer.val_check_interval={interval}")
@@ -430,7 +430,7 @@ def test_a_crashed_run_goes_on_from_its_last_validation(monkeypatch, tmp_path, i
 
 @pytest.mark.parametrize(
     "interval",
-    [4, slow(3), slow(10)],
+    [slow(4), slow(3), slow(10)],
     ids=["ended on a validation", "ended between validations", "ended before any"],
 )
 def test_a_finished_run_can_be_made_longer(tmp_path, interval):
@@ -534,7 +534,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(monkeypatch, tmp_path
     assert len(states) == 5  # the last one looks for the cause
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), slow(signal.SIGINT, 130)])
 def test_a_signal_saves_and_gives_its_exit_code(monkeypatch, tmp_path, capsys, number, code):
     handler = signal.getsignal(number)
     signal_when(monkeypatch, lambda trainer, index: trainer.global_step == 2, number)
