@@ -85,6 +85,7 @@ def test_a_thread_can_train(here):
     assert found[0].summary["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_saved_and_continues(here, monkeypatch):
     handler = signal.getsignal(signal.SIGINT)
 
