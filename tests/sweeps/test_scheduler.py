@@ -91,9 +91,9 @@ def test_a_job_that_is_killed_is_resumed(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT), slow(signal.SIGUSR2)])
 def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, number):
-    typed = ("dir=s", "x=1,2,3", "steps=30", "pause=0.02", "jobs=2", "retries=0")
+    typed = ("dir=s", "x=1,2,3", "steps=30", "pause=0.05", "jobs=2", "retries=0")
     running = begin(tmp_path, *typed)
-    wait_for(lambda: len([*tmp_path.glob("s/*/steps.txt")]) == 2 and steps(tmp_path / "s") > 6)
+    wait_for(lambda: len([*tmp_path.glob("s/*/steps.txt")]) == 2)
     os.kill(running.pid, number)
     said = end(running, 128 + number)
     assert "3 of 3 jobs are unfinished; saved; repeat the command to continue: attnorm sweep dir=s" in said
