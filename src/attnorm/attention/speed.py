@@ -42,8 +42,8 @@ def rates(
 ) -> dict[str, list[float]]:
     """Measures the units of work per second of each contestant in each round.
 
-    Contestants take turns, in reverse order in every other round. A contestant is called with the number of the round, and returns the units of work that it has done. The first
-    `warmup` rounds are not counted.
+    Contestants take turns, in reverse order in every other round. A contestant is called with the number
+    of the round, and returns the units of work that it has done. The first `warmup` rounds are not counted.
     """
     synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     found: dict[str, list[float]] = {name: [] for name in contestants}

@@ -73,7 +73,7 @@ class EqualCost:
 
 
 def sweeps_of(arms: Sequence[Arm]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    """The content of sweep.json of each sweep with runs of these arms, and the arm of each run by the name of its folder."""
+    """The content of sweep.json of each sweep with runs of these arms, and the arm of each run by its folder name."""
     folders: dict[Path, dict[str, str]] = {}
     for arm in arms:
         for run in arm.runs:

@@ -38,7 +38,7 @@ def register() -> None:
 
 
 def function_of(name: str) -> Attention:
-    """The attention function for a name. It raises ValueError if it is called and the normalizer has learned parameters or
+    """The attention function for a name. Calling it raises ValueError if the normalizer has learned parameters or
     needs hidden states, which a name cannot provide."""
     problem = refusal(find("normalizer", name, NORMALIZERS))
     try:
