@@ -56,6 +56,7 @@ def test_without_its_promise_it_fails_as_the_page_shows(folder, capsys):
     assert names == ["couples_queries_as_declared"]
 
 
+@pytest.mark.slow
 def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder, monkeypatch):
     typed = COMMANDS[1]
     assert "+attention.options.Power.p=2" in typed

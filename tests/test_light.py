@@ -42,8 +42,9 @@ for room in sys.argv[1:]:
             importlib.import_module(module.name)
 from attnorm.attention import build_normalizer
 from attnorm.attention.testing import check_normalizer
-check_normalizer(lambda: build_normalizer("hnas"), lengths=[(5, 7)])
-check_normalizer(lambda: build_normalizer("sparsemax"), lengths=[(5, 7)])
+few = ["attend_equals_forward_times_values", "gradients_equal_finite_differences"]
+check_normalizer(lambda: build_normalizer("hnas"), properties=few, lengths=[(5, 7)])
+check_normalizer(lambda: build_normalizer("sparsemax"), properties=few, lengths=[(5, 7)])
 try:
     import yaml
 except ModuleNotFoundError:

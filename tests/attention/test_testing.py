@@ -2,13 +2,11 @@
 
 import functools
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
-from marks import slow
+from marks import FEW, slow
 from torch import nn
 
 from attnorm.attention import Normalizer, build_normalizer
@@ -52,7 +50,6 @@ MORE = [  # other options than the defaults
     ("dnas_slack_prefix", {"per_query": True, "start": -1.0}),
     ("mix", {"members": ["forgetting", "selective", "softmax"], **SIZES}),
 ]
-FAST = ("softmax", "dnas", "hnas", "dnas_prefix", "forgetting")  # one of each kind: uncoupled, ..., with states
 
 
 def checked(make, *properties, **settings) -> Report:
@@ -88,13 +85,12 @@ def id_of(case):
 
 
 DEFAULTS = [(name, OPTIONS.get(name, {})) for name in NORMALIZERS]
-FEW = [(33, 65)]  # queries and keys
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", FEW)
 def test_a_normalizer_of_ours_keeps_its_promises(name):
     make = functools.partial(build_normalizer, name, **OPTIONS.get(name, {}))
-    assert check_normalizer(make, lengths=FEW, print_report=False).passed
+    assert check_normalizer(make, lengths=[(33, 65)], print_report=False).passed
 
 
 @pytest.mark.slow
@@ -745,14 +741,14 @@ def test_every_property_has_found_a_planted_fault():
     ("faulty", "only"),
     [
         (StricterThanNeeded, {"couples_queries_as_declared"}),
-        (StepForgets, {"step_equals_full_pass"}),
+        slow(StepForgets, {"step_equals_full_pass"}),
         slow(DeclaresLeastMass, {"every_key_keeps_its_least_mass"}),
         slow(DeclaresShiftInvariance, {"a_key_shift_changes_nothing"}),
         slow(DeclaresProportionality, {"the_prior_multiplies_the_weights"}),
         slow(DependsOnKeyOrder, {"keys_may_be_reordered"}),
         slow(NegativeWeights, {"weights_are_not_negative"}),
         slow(RoughSixteenBitAttend, {"sixteen_bit_attend_is_as_accurate_as_softmax"}),
-        (LongAttendIsWrong, {"attend_equals_forward_times_values"}),
+        slow(LongAttendIsWrong, {"attend_equals_forward_times_values"}),
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
@@ -888,10 +884,9 @@ def test_a_failure_says_what_to_declare_and_with_it_the_property_holds(faulty, n
 
 
 def test_a_declared_total_decides_which_properties_apply():
-    skipped = {result.name for result in everything(Linear).results if result.status == "skipped"}
-    assert {"rows_sum_to_total", "weights_are_not_negative", "a_row_constant_prior_changes_nothing"} <= skipped
-    skipped = {result.name for result in everything(Sigmoid).results if result.status == "skipped"}
-    assert not skipped & {"rows_sum_to_total", "weights_are_not_negative", "a_row_constant_prior_changes_nothing"}
+    names = ["rows_sum_to_total", "weights_are_not_negative", "a_row_constant_prior_changes_nothing"]
+    assert {result.status for result in checked(Linear, *names).results} == {"skipped"}
+    assert {result.status for result in checked(Sigmoid, *names).results} == {"ok"}
 
 
 @pytest.mark.parametrize("heads", [2, 3])
@@ -989,9 +984,3 @@ def test_a_class_that_needs_keys_gets_those_behind_the_scores():
     report = checked(NeedsKeys, *(name for name in PROPERTIES if name != "weights_are_computed_in_float32_or_wider"))
     assert report.passed, str(report)
     assert sum(result.status == "skipped" for result in report.results) == 7
-
-
-def test_the_suite_needs_torch_only():
-    code = "import sys, attnorm.attention.testing; print(*(name.partition('.')[0] for name in sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert not set(loaded.stdout.split()) & {"pytest", "numpy.testing", "pytorch_lightning", "hydra", "omegaconf"}
