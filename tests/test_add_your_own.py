@@ -39,6 +39,7 @@ def test_the_page_has_the_commands_that_are_run_here():
     assert len(FILE.splitlines()) <= 22
 
 
+@pytest.mark.slow
 def test_the_file_of_the_page_passes_the_check_of_the_page(folder, capsys):
     exec(compile(CHECK, "docs/add_your_own.md", "exec"), {})
     printed = capsys.readouterr().out

@@ -101,6 +101,7 @@ def test_the_verbs_and_the_version_are_shown_without_the_laboratory():
     assert ended.stderr.startswith("error: nonsense: no such verb")
 
 
+@pytest.mark.slow
 def test_functions_of_the_laboratory_say_how_to_install_it():
     ended = python_without_extras(NOTES)
     assert [line.partition(" ")[0] for line in ended.stdout.splitlines()] == [
@@ -140,6 +141,7 @@ def test_the_extras_are_what_they_say():
     assert set(re.search("^USED := (.*)", makefile, re.M)[1].split(",")) <= extras_in(EXTRAS["test"][0])
 
 
+@pytest.mark.slow
 def test_the_laboratory_is_what_its_extra_installs():
     distributions = [name.replace("_", "-") for name in names_in(EXTRAS["train"])]
     listed = imports.LABORATORY
