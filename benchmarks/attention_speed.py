@@ -3,110 +3,43 @@
     python benchmarks/attention_speed.py --threads 2
     python benchmarks/attention_speed.py --device cuda --dtype bfloat16 --lengths 2048 4096 8192 16384
 
-Five parts, each with a table:
-  all      every normalizer and, where a package has the same, that peer: ms, MB, and the ratio of times to SDPA softmax
-  linear   dnas, hnas and sinkhorn against SDPA softmax and against their own dense form at many lengths; on the CPU the
-           goals are dnas 1.9x and hnas 3.0x of softmax at most, and never above the dense form by more than 15 %
-  causal   causal softmax with a bias per key, padding and packed texts against SDPA's causal softmax, and against SDPA
-           with the mask and the bias as a matrix, at the lengths of --causal-lengths
-  memory   the peak at one long length; goal dnas at most 2x softmax's
-  rows     fusedmax of 512 rows of 128 scores at once against the same row by row; goal 20x
-Contestants take turns, round by round; a table shows medians, the median of the ratios within a round. MB is the most
-that torch's allocator held at once for inputs, output and gradients. A cell predicted above --seconds or --gigabytes
-from the length before it is a dash. Peers (`pip install -e ".[bench]"`) must give the same output before they are
-timed.
+There are five parts, and each prints a table:
+
+  all      every normalizer, and other packages with the same attention: ms, MB, and the time relative to SDPA softmax
+  linear   dnas, hnas and sinkhorn relative to SDPA softmax and to their own dense forms, at many lengths. Goals on a
+           CPU: dnas at most 1.9 and hnas at most 3.0 times softmax, and dnas at most 1.15 times its dense form
+  causal   causal softmax with a bias per key, padding or packed texts, relative to SDPA's causal softmax, and to SDPA
+           with the mask and the bias as a matrix
+  memory   the peak at one long length. Goal: dnas at most 2 times softmax
+  rows     fusedmax of 512 rows of 128 scores, at once and row by row. Goal: 20 times faster at once
+
+Contestants take turns in every round. The tables show medians over the rounds; ratios are taken within a round. MB is
+the largest amount that torch's allocator held at once, with inputs, output and gradients. A dash means that the cell
+would have taken more than --seconds or --gigabytes, as predicted from the length before it. Other packages
+(`pip install -e ".[bench]"`) must give the same output before they are timed.
 """
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from statistics import median
-from typing import Any
 
 import timing
+import torch
+from attention_contestants import HEADS, PEERS, check_peers, dense, normalizers, peak_of, peers, time_together
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from attnorm.attention.speed import Attend, Inputs, make_inputs, peak, rates, ratio, sdpa, seconds_per_step, step
+from attnorm.attention import Mask, build_normalizer
+from attnorm.attention.speed import Attend, rates, ratio, sdpa
 
-HEADS = 12
-OPTIONS = {"fusedmax": {"lam": 0.1}, "fenchel": {"order": 2}, "constrained_softmax": {"upper": 0.1}}
-OPTIONS["constrained_sparsemax"] = OPTIONS["constrained_softmax"]
-EXTRA = {"fenchel exact": ("fenchel", {"order": "exact"})}  # rows of the table beside one for each name
-PEERS = {"x-transformers inverted": "dnas", "entmax.sparsemax": "sparsemax", "entmax.entmax15": "entmax"}
 LINEAR = ("dnas", "hnas", "sinkhorn")
 GOALS = {"dnas": 1.9, "hnas": 3.0}
 PARTS = ("all", "linear", "causal", "memory", "rows")
 CAUSAL_HEADS, TEXTS = 4, 8  # the heads of the causal part, and the texts that are packed into one row
 
 
-def normalizers(args: argparse.Namespace) -> dict[str, Attend]:
-    """`attend` of each registered normalizer; with features of constant states, where it needs any."""
-    from attnorm.attention.build import NORMALIZERS, build
-
-    settings = {name: (name, OPTIONS.get(name, {})) for name in NORMALIZERS} | EXTRA
-    facts = {"heads": HEADS, "width": args.width, "state_width": HEADS * args.width}
-    modules = {
-        row: build("normalizer", name, options, facts).to(args.device) for row, (name, options) in settings.items()
-    }
-    return {row: attend_of(m if m.differentiable else m.eval(), facts["state_width"]) for row, m in modules.items()}
-
-
-def attend_of(module: Any, state_width: int) -> Attend:
-    """`attend` of a normalizer, which computes the features of constant states each time, if it needs any."""
-    if module.needs_states == "none":
-        return module.attend
-
-    def attend(q, k, v, *rest, **given):
-        positions = (q if module.needs_states == "queries" else k).shape[-2]
-        states = q.new_ones(()).expand(len(q), positions, state_width)
-        return module.attend(q, k, v, *rest, features=module.features_of(states), **given)
-
-    return attend
-
-
-def peers() -> dict[str, Attend]:
-    """The same attention as other packages do it."""
-    import entmax
-    from x_transformers.attend import Attend as XAttend
-
-    def mapped(weights_of: Callable, q, k, v):
-        return weights_of(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, dim=-1) @ v
-
-    inverted = XAttend(heads=HEADS, inverted_attention=True)
-    found = (lambda q, k, v: inverted(q, k, v)[0], partial(mapped, entmax.sparsemax), partial(mapped, entmax.entmax15))
-    return dict(zip(PEERS, found, strict=True))
-
-
-def dense(name: str, device: str) -> Attend:
-    """The weights as a table, times the values."""
-    from attnorm.attention import Normalizer, build_normalizer
-
-    return partial(Normalizer.attend, build_normalizer(name).to(device))
-
-
-def inputs_of(args: argparse.Namespace, length: int, heads: int = HEADS) -> Inputs:
-    """q, k, v that require gradients, and the gradient of the output."""
-    import torch
-
-    return make_inputs((args.batch, heads, length, args.width), getattr(torch, args.dtype), args.device)
-
-
-def peak_of(attend: Attend, args: argparse.Namespace, length: int, heads: int = HEADS) -> float:
-    """MB that torch's allocator held at the worst moment of one step, inputs and gradients included."""
-    return peak(lambda: step(attend, inputs_of(args, length, heads)), args.device)
-
-
-def time_together(
-    contestants: dict[str, Attend], args: argparse.Namespace, length: int, heads: int = HEADS
-) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round."""
-    rounds = args.rounds or max(3, min(50, 12_000 // length))
-    return seconds_per_step(contestants, inputs_of(args, length, heads), rounds)
-
-
 def part_all(args: argparse.Namespace) -> None:
-    """The table of all, and its picture."""
-    import torch
-
+    """Time and memory of all contestants, and a picture of the times."""
     contestants = {"SDPA softmax": sdpa} | normalizers(args) | peers()
     check_peers(contestants, args)
     cells: dict[str, list[str]] = {name: [] for name in contestants}
@@ -145,18 +78,8 @@ def part_all(args: argparse.Namespace) -> None:
         draw(ratios, args)
 
 
-def check_peers(contestants: dict[str, Attend], args: argparse.Namespace) -> None:
-    """What is compared computes the same."""
-    import torch
-
-    q, k, v, _ = inputs_of(args, 64)
-    for peer, name in PEERS.items():
-        ours, theirs = contestants[name](q, k, v).float(), contestants[peer](q, k, v).float()
-        assert torch.allclose(ours, theirs, atol=1e-4 if args.dtype == "float32" else 3e-2), f"{peer} is not {name}"
-
-
 def draw(ratios: dict[str, dict[int, float]], args: argparse.Namespace) -> None:
-    """Times SDPA softmax against the length, a line a normalizer, each named at its end."""
+    """Draws the time relative to SDPA softmax against the length: one line per contestant, named at its end."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -185,7 +108,7 @@ def draw(ratios: dict[str, dict[int, float]], args: argparse.Namespace) -> None:
 
 
 def part_linear(args: argparse.Namespace) -> None:
-    """Ratios to softmax and to the dense form."""
+    """Times relative to softmax and to the dense form."""
     rows, worst, at_goal = [], 0.0, dict.fromkeys(GOALS, 0.0)
     for length in args.linear_lengths:
         contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args).items() if n in LINEAR}
@@ -213,12 +136,8 @@ def part_linear(args: argparse.Namespace) -> None:
     print(f"dnas to its dense form: goal at most 1.15, worst {worst:.2f}")
 
 
-def causal_problems(args: argparse.Namespace, length: int) -> dict[str, tuple]:
+def causal_problems(args: argparse.Namespace, length: int) -> dict[str, tuple[Mask, Tensor | None]]:
     """The mask and the log prior of each row of the causal part."""
-    import torch
-
-    from attnorm.attention import Mask
-
     generator = torch.Generator().manual_seed(length)
     steps = torch.rand(1, CAUSAL_HEADS, 1, length, generator=generator, dtype=torch.float64)
     bias, growing = (x.to(args.device).requires_grad_() for x in (steps.float(), steps.cumsum(-1)))
@@ -232,11 +151,8 @@ def causal_problems(args: argparse.Namespace, length: int) -> dict[str, tuple]:
     }
 
 
-def with_matrix(mask, log_prior, q, k, v):
+def with_matrix(mask: Mask, log_prior: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """SDPA with the mask and the bias as a matrix."""
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
     table = mask.dense(q.shape[-2], k.shape[-2], q.device)
     if log_prior is not None:
         table = log_prior.to(q.dtype).masked_fill(~table, -torch.inf)
@@ -245,10 +161,6 @@ def with_matrix(mask, log_prior, q, k, v):
 
 def part_causal(args: argparse.Namespace) -> None:
     """Time and memory of causal softmax with what SDPA's causal mask cannot express."""
-    from torch.nn.functional import scaled_dot_product_attention
-
-    from attnorm.attention import build_normalizer
-
     softmax, rows = build_normalizer("softmax").to(args.device), []
     for length in args.causal_lengths:
         contestants: dict[str, Attend] = {"SDPA": partial(scaled_dot_product_attention, is_causal=True)}
@@ -272,7 +184,7 @@ def part_causal(args: argparse.Namespace) -> None:
 
 
 def part_memory(args: argparse.Namespace) -> None:
-    """Peaks at one long length."""
+    """Peak memory at one long length."""
     contestants = {"SDPA softmax": sdpa} | {n: a for n, a in normalizers(args).items() if n in LINEAR}
     peaks = {name: peak_of(attend, args, args.memory_length) for name, attend in contestants.items()}
     rows = [[name, f"{mb:.0f}", f"{mb / peaks['SDPA softmax']:.2f}x"] for name, mb in peaks.items()]
@@ -280,11 +192,7 @@ def part_memory(args: argparse.Namespace) -> None:
 
 
 def part_rows(args: argparse.Namespace) -> None:
-    """fusedmax, whose rows have runs of different lengths: what it gains to map them together."""
-    import torch
-
-    from attnorm.attention import build_normalizer
-
+    """How much faster fusedmax is if all rows are mapped at once, although their runs differ in length."""
     module = build_normalizer("fusedmax", lam=0.5).to(args.device)
     scores = torch.randn(512, 128, generator=torch.Generator().manual_seed(0)).to(args.device).requires_grad_()
     grad = torch.randn_like(scores)
@@ -315,14 +223,12 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 512, 2048, 4096])
     parser.add_argument("--linear-lengths", type=int, nargs="+", default=[32, 64, 128, 160, 192, 256, 512, 2048, 4096])
     parser.add_argument("--causal-lengths", type=int, nargs="+", default=[1024, 4096, 16384])
-    parser.add_argument("--dense-up-to", type=int, default=4096, help="the longest dense form that is run")
+    parser.add_argument("--dense-up-to", type=int, default=4096, help="the largest length of dense forms")
     parser.add_argument("--memory-length", type=int, default=8192)
-    parser.add_argument("--seconds", type=float, default=60.0, help="no cell above it")
-    parser.add_argument("--gigabytes", type=float, default=8.0, help="no cell above it")
-    parser.add_argument("--plot", help="where to put the picture of the first part, .png or .svg")
+    parser.add_argument("--seconds", type=float, default=60.0, help="leave out cells that would take longer")
+    parser.add_argument("--gigabytes", type=float, default=8.0, help="leave out cells that would take more")
+    parser.add_argument("--plot", help="file for the picture of the part `all`, .png or .svg")
     args = parser.parse_args()
-
-    import torch
 
     torch.set_num_threads(args.threads)
     on_cpu = args.device == "cpu"

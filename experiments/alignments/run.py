@@ -20,6 +20,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 from sweeps import ROOT, Run, several, spread, sweep, table
+from tuned import add_options
 from verdicts import HEADER, shown, write
 
 from attnorm import load_run
@@ -65,12 +66,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="lstm", choices=MODELS)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS, help="softmax among them")
-    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates, for every arm")
-    parser.add_argument("--tuning-seeds", type=int, nargs="+", default=list(TUNING_SEEDS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    add_options(parser, RATES, TUNING_SEEDS, SEEDS)
     parser.add_argument("--folder", type=Path, help="of the sweeps; default logs/alignments/<model>")
     parser.add_argument("--out", type=Path, help="the CSV file; default verdicts_<model>.csv beside this script")
-    parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
     args = parser.parse_args()
     folder = args.folder or ROOT / "logs" / "alignments" / args.model
     shared = [*RECIPE, *MODELS[args.model], *args.overrides]

@@ -8,15 +8,17 @@ import csv
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from math import isnan, nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from run import run
 from scipy import stats
+from torch import Tensor, nn
 
+from attnorm.analysis.probes.verdicts import shown
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.multiple import holm
 from attnorm.attention import build_normalizer
@@ -29,19 +31,30 @@ from attnorm.probes.jobs import MEASURED
 
 MARGIN = 0.02
 LEVEL = 0.95
+COST = 0.75  # of the time of hnas
 PARENTS = ("softmax", "dnas")
+ASKED = ("demand", "share", "skew", "needle", "max")  # the probes of H4, whose queries ask for keys
+ERROR = 0.001  # of the marginals of converged sinkhorn, and of its mass
+ITERATIONS = (50, 500, 5000)  # of sinkhorn, until it has converged
 
 
 @dataclass(frozen=True)
 class Part:
-    """One claim of a hypothesis. p_value: one-sided, of its opposite; NaN if it cannot be decided."""
+    """One claim of a hypothesis.
+
+    p_value:   one-sided, of the opposite of the claim; NaN if it cannot be decided, and `reason` says why.
+    low, high: the two-sided interval for new seeds and new examples.
+    bound:     the end of the one-sided interval on the side where the claim may fail.
+    """
 
     hypothesis: str
     claim: str
-    estimate: float
-    low: float
-    high: float
-    p_value: float
+    estimate: float = nan
+    low: float = nan
+    high: float = nan
+    bound: float = nan
+    p_value: float = nan
+    reason: str = ""
 
 
 class Atlas:
@@ -70,19 +83,34 @@ class Atlas:
 
 
 def above(hypothesis: str, claim: str, table: np.ndarray | None, margin: float = 0.0) -> Part:
-    """The claim that the mean of a table of differences is above `margin`."""
+    """The claim that the mean of a table of differences (seeds, examples) is above `margin`.
+
+    It is shown at 5 % exactly if `bound`, the lower one-sided 95 % bound, is above `margin`. Where the differences have
+    no interval for new seeds and new examples, the claim has no p-value either.
+    """
     if table is None:
-        return Part(hypothesis, claim, nan, nan, nan, nan)
-    shifted = paired_difference(table - margin)
+        return Part(hypothesis, claim, reason="no results yet")
+    if not np.isfinite(table).all():
+        return Part(hypothesis, claim, reason="scores that are not finite")
+    found = paired_difference(table, level=LEVEL)
+    shifted = paired_difference(table - margin) if margin else found
+    if reason := found.no_verdict or shifted.no_verdict:
+        return Part(hypothesis, claim, found.estimate, reason=reason)
+    interval = found.new_seeds_and_examples
+    bound = found.estimate - float(found.variances.half_widths(2 * LEVEL - 1)[1])
     p_value = shifted.p_value / 2 if shifted.estimate > 0 else 1 - shifted.p_value / 2
-    interval = paired_difference(table).new_seeds_and_examples
-    return Part(hypothesis, claim, float(table.mean()), interval.low, interval.high, p_value)
+    return Part(hypothesis, claim, found.estimate, interval.low, interval.high, bound, p_value)
 
 
 def below(hypothesis: str, claim: str, table: np.ndarray | None, margin: float = 0.0) -> Part:
-    """The claim that the mean of a table of differences is below `margin`. The estimate keeps its sign."""
+    """The claim that the mean of a table of differences is below `margin`. The numbers keep their signs."""
     part = above(hypothesis, claim, None if table is None else -table, -margin)
-    return Part(hypothesis, claim, -part.estimate, -part.high, -part.low, part.p_value)
+    return replace(part, estimate=-part.estimate, low=-part.high, high=-part.low, bound=-part.bound)
+
+
+def fact(hypothesis: str, claim: str, estimate: float, holds: bool) -> Part:
+    """A claim that is decided by a number, without a test."""
+    return Part(hypothesis, claim, estimate, p_value=0.0 if holds else 1.0)
 
 
 def first(atlas: Atlas) -> list[Part]:
@@ -94,10 +122,10 @@ def first(atlas: Atlas) -> list[Part]:
 
 
 def second(atlas: Atlas) -> list[Part]:
-    cells = [("demand 4", 0), ("skew 0.8", 0), ("needle", 1024)]
     return [
-        below("H2", f"{cell} {size or ''}: dnas < softmax", atlas.difference(cell, "dnas", "softmax", size))
-        for cell, size in cells
+        below("H2", "demand 4: dnas < softmax", atlas.difference("demand 4", "dnas", "softmax")),
+        below("H2", "skew 0.8: dnas < softmax", atlas.difference("skew 0.8", "dnas", "softmax")),
+        below("H2", "needle with 1,024 keys: dnas < softmax", atlas.difference("needle", "dnas", "softmax", 1024)),
     ]
 
 
@@ -109,55 +137,63 @@ def third(atlas: Atlas) -> list[Part]:
 
 
 def not_worse(atlas: Atlas, hypothesis: str, arm: str, others: Sequence[str]) -> list[Part]:
-    """That an arm is at most MARGIN below others, in all cells in which all are defined."""
+    """That an arm is at most MARGIN below others, in all cells in which hnas and both parents are defined."""
     return [
         above(hypothesis, f"{cell}: {arm} > {other} - {MARGIN:g}", atlas.difference(cell, arm, other), -MARGIN)
-        for cell in atlas.with_arms(arm, *others)
+        for cell in atlas.with_arms("hnas", *PARENTS)
         for other in others
     ]
 
 
 def fourth(atlas: Atlas) -> list[Part]:
     """The mass of converged sinkhorn on wanted keys, with trained scores; and which number predicts dnas."""
+    cells = {title: found for title, found in atlas.cells.items() if found.cell.short in ASKED}
+    results = {"dnas", "sinkhorn"}
+    missing = [title for title, found in cells.items() if not results <= found.tests.keys()]
+    if missing:
+        return [Part("H4", f"{title}: |mass - K/M| < {ERROR:g}", reason="no results yet") for title in missing]
     parts, rows = [], []
-    for title, found in atlas.cells.items():
-        if found.cell.short not in ("demand", "share", "skew", "needle", "max"):
-            continue
-        if not {"dnas", "sinkhorn"} <= found.tests.keys():
-            return [Part("H4", f"{title}: no results yet", nan, nan, nan, nan)]
-        worst = converged_excess(found)
-        parts.append(Part("H4", f"{title}: |mass - K/M| < 0.001", worst, nan, nan, 0.0 if worst < 0.001 else 1.0))
-        for size, scores in found.tests["dnas"].scores.items():
-            rows.append((found.cell.short, share_of_wanted(found, size), size, float(scores.mean())))
-    if len({row[0] for row in rows}) > 2:
-        errors = {name: left_out_error(rows, column) for name, column in (("K/M", 1), ("n", 2))}
-        claim = f"error of a prediction of dnas: {errors['K/M']:.3f} from K/M, {errors['n']:.3f} from n"
-        gain = errors["n"] - errors["K/M"]
-        parts.append(Part("H4", claim, gain, nan, nan, 0.0 if gain > 0 else 1.0))
-    return parts
+    for title, found in cells.items():
+        probe, trained = found.cell.probe(), trained_sinkhorn(found)
+        for size in probe.test_sizes:
+            [batch] = batches(probe, "test", size, MEASURED, 1, pieces=1)
+            is_wanted = torch.zeros(batch.keys.shape[1:-1]).scatter(-1, batch.wanted[0], 1.0)  # (B, M)
+            parts.append(mass_part(f"{title}, {size} keys", scores_of(trained, batch), is_wanted))
+            accuracy = float(found.tests["dnas"].scores[size].mean())
+            rows.append((found.cell.short, float(is_wanted.mean()), size, accuracy))
+    errors = {name: left_out_error(rows, column) for name, column in (("K/M", 1), ("n", 2))}
+    claim = f"error of a prediction of dnas: {errors['K/M']:.3f} from K/M, {errors['n']:.3f} from n"
+    gain = errors["n"] - errors["K/M"]
+    return [*parts, fact("H4", claim, gain, gain > 0)]
 
 
-def share_of_wanted(found: Found, size: int) -> float:
-    """The share K/M of the keys that some query wants, mean over test examples."""
-    [batch] = batches(found.cell.probe(), "test", size, MEASURED, 1, pieces=1)
-    wanted = torch.zeros(batch.keys.shape[:-1]).scatter(-1, batch.wanted, 1.0)
-    return float(wanted.mean())
+def trained_sinkhorn(found: Found) -> nn.Module:
+    """The model of a cell with sinkhorn, trained with the first seed of the comparison at the rate of its tuning."""
+    probe = found.cell.probe()
+    return train(probe, Arm("sinkhorn"), [110], [found.rate["sinkhorn"]], probe.updates).model
 
 
 @torch.no_grad()
-def converged_excess(found: Found) -> float:
-    """The largest |mass on wanted keys - K/M| with converged sinkhorn on the scores of a trained model."""
-    probe, job_rate = found.cell.probe(), found.rate["sinkhorn"]
-    with torch.enable_grad():
-        trained = train(probe, Arm("sinkhorn"), [110], [job_rate], probe.updates)
-    [batch] = batches(probe, "test", probe.size, MEASURED, 1, pieces=1)
-    (q, _), (k, _) = trained.model.q(batch.queries), trained.model.k(batch.keys)
-    scores = dot_scores(q, k, q.shape[-1] ** -0.5).transpose(0, 1).double()
-    weights = build_normalizer("sinkhorn", n_iters=5000)(scores)
-    assert float(marginal_error(weights).max()) < 0.001, "not converged"
-    wanted = torch.zeros_like(weights[:, 0, 0]).scatter(-1, batch.wanted[0], 1.0)
-    mass = (weights[:, 0].mean(-2) * wanted).sum(-1)
-    return float((mass - wanted.mean(-1)).abs().max())
+def scores_of(model: Any, batch: Any) -> Tensor:
+    """The scores of an ensemble of one member, float64 (B, 1, N, M)."""
+    (q, _), (k, _) = model.q(batch.queries), model.k(batch.keys)
+    return dot_scores(q, k, q.shape[-1] ** -0.5).transpose(0, 1).double()
+
+
+def mass_part(name: str, scores: Tensor, is_wanted: Tensor) -> Part:
+    """The claim that the weights of converged sinkhorn have the mass K/M on the wanted keys, in every example.
+
+    scores: (B, 1, N, M). is_wanted: 1 for a key that some query wants, and 0 for the others, (B, M).
+    """
+    claim = f"{name}: |mass - K/M| < {ERROR:g}"
+    for iterations in ITERATIONS:
+        weights = build_normalizer("sinkhorn", n_iters=iterations)(scores)
+        error = float(marginal_error(weights).max())
+        if error < ERROR:
+            mass = (weights[:, 0].mean(-2) * is_wanted).sum(-1)
+            worst = float((mass - is_wanted.mean(-1)).abs().max())
+            return fact("H4", claim, worst, worst < ERROR)
+    return Part("H4", claim, reason=f"not converged: marginal error {error:.2g} after {ITERATIONS[-1]:,} iterations")
 
 
 def left_out_error(rows: Sequence[tuple[str, float, float, float]], column: int) -> float:
@@ -189,32 +225,39 @@ def sixth(atlas: Atlas) -> list[Part]:
 
 def seventh(atlas: Atlas) -> list[Part]:
     """Kendall's tau between the share of dnas in hnas and the difference dnas - softmax over cells."""
-    pairs = []
-    for cell in atlas.with_arms("softmax", "dnas", "hnas"):
+    cells = atlas.with_arms("hnas", *PARENTS)
+    pairs, missing = [], []
+    for cell in cells:
         difference = atlas.difference(cell, "dnas", "softmax")
         tested = atlas.cells[cell].tests.get("hnas")
-        shares = None if tested is None else tested.scalars.get("hybrid_weights")
-        if difference is None or shares is None:
-            return [Part("H7", f"{cell}: no results yet", nan, nan, nan, nan)]
-        pairs.append((float(shares.mean()), float(difference.mean())))
+        if difference is None or tested is None:
+            missing.append(cell)
+        else:
+            pairs.append((float(tested.scalars["hybrid_weights"].mean()), float(difference.mean())))
+    claim = f"Kendall's tau over {len(cells)} cells > 0"
+    if missing:
+        return [Part("H7", claim, reason=f"no results yet: {', '.join(missing)}")]
     share, gain = np.array(pairs).T
 
     def tau(x: np.ndarray) -> float:
         return float(stats.kendalltau(x, gain).statistic)
 
+    if isnan(tau(share)):  # a permutation test of it would be significant
+        return [Part("H7", claim, reason="Kendall's tau is not defined: equal shares, or scores that are not numbers")]
     test = stats.permutation_test(
         (share,), tau, permutation_type="pairings", alternative="greater", n_resamples=9999, rng=0
     )
-    return [Part("H7", f"Kendall's tau over {len(pairs)} cells", tau(share), nan, nan, float(test.pvalue))]
+    return [Part("H7", claim, tau(share), p_value=float(test.pvalue))]
 
 
 def eighth(atlas: Atlas) -> list[Part]:
     parts = not_worse(atlas, "H8", "dnas_slack_u", ("softmax", "dnas", "hnas"))
+    if any(part.reason for part in parts):
+        return parts  # nothing to decide, so nothing is timed
     seconds = cost()
     ratio = seconds["dnas_slack_u"] / seconds["hnas"]
     others = ", ".join(f"{name} {value * 1000:.1f} ms" for name, value in seconds.items())
-    claim = f"time of dnas_slack_u / hnas <= 0.75 ({others})"
-    return [*parts, Part("H8", claim, ratio, nan, nan, 0.0 if ratio <= 0.75 else 1.0)]
+    return [*parts, fact("H8", f"time of dnas_slack_u / hnas <= {COST:g} ({others})", ratio, ratio <= COST)]
 
 
 def cost(size: int = 512, rounds: int = 9) -> dict[str, float]:
@@ -245,27 +288,46 @@ FAMILY: Mapping[str, Callable[[Atlas], list[Part]]] = {
 
 
 def decide(atlas: Atlas) -> tuple[list[Part], dict[str, float]]:
-    """All parts, and the adjusted p-value of each hypothesis: the largest p-value of its parts, after Holm."""
+    """All parts, and the p-value of each hypothesis: the largest one of its parts, adjusted with the method of Holm.
+
+    It is NaN if a part has none. Such a hypothesis still counts as one of the family.
+    """
     parts = {name: make(atlas) for name, make in FAMILY.items()}
-    largest = [
-        max((nan if any(isnan(it.p_value) for it in of) else it.p_value for it in of), default=nan)
-        for of in parts.values()
-    ]
+    largest = [nan if any(isnan(it.p_value) for it in of) else max(it.p_value for it in of) for of in parts.values()]
     return [part for of in parts.values() for part in of], dict(zip(parts, holm(largest), strict=True))
 
 
-if __name__ == "__main__":
+def verdict(name: str, p_value: float, parts: Sequence[Part]) -> str:
+    """One line: the hypothesis, what is decided, and why it is not."""
+    if not isnan(p_value):
+        return f"{name}: {'shown' if p_value < 1 - LEVEL else 'not shown'}, adjusted p {p_value:.3g}"
+    undecided = [part for part in parts if part.hypothesis == name and isnan(part.p_value)]
+    others = f", and {len(undecided) - 1} more" if len(undecided) > 1 else ""
+    return f"{name}: not decided ({undecided[0].claim}: {undecided[0].reason}{others})"
+
+
+def write(parts: Sequence[Part], path: Path) -> None:
+    """Writes one line per part."""
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, [it.name for it in fields(Part)])
+        writer.writeheader()
+        for part in parts:
+            writer.writerow({name: shown(value) for name, value in asdict(part).items()})
+
+
+def main() -> None:
+    """Decides all hypotheses, and writes hypotheses.csv beside this file."""
+    from run import run  # beside this file
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("logs/atlas"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     parts, adjusted = decide(Atlas(run(options.out, False, 0)))
-    with open(Path(__file__).with_name("hypotheses.csv"), "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["hypothesis", "claim", "estimate", "low", "high", "p_value"])
-        for part in parts:
-            numbers = ["" if isnan(x) else f"{x:.4g}" for x in (part.estimate, part.low, part.high, part.p_value)]
-            writer.writerow([part.hypothesis, part.claim, *numbers])
+    write(parts, Path(__file__).with_name("hypotheses.csv"))
     for name, p_value in adjusted.items():
-        word = "not decided" if isnan(p_value) else "shown" if p_value < 1 - LEVEL else "not shown"
-        print(f"{name}: {word}" + ("" if isnan(p_value) else f", adjusted p {p_value:.3g}"))
+        print(verdict(name, p_value, parts))
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from sweeps import ROOT, print_cost, report, several, sweep
+from sweeps import ROOT, report
+from tuned import add_options, print_tuned_cost, tuned_sweep
 from verdicts import write_verdicts
 
 ARMS = ("softmax", "dnas", "hnas")
@@ -26,24 +27,12 @@ OTHERS = 60  # CPU seconds of a run besides its updates, not measured
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True, help="folder of novels")
-    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates, for every arm")
-    parser.add_argument("--tuning-seeds", type=int, nargs="+", default=list(TUNING_SEEDS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    add_options(parser, RATES, TUNING_SEEDS, SEEDS)
     parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "mlm_small_power", help="of the sweep")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("verdicts_power.csv"), help="the CSV file")
-    parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
     args = parser.parse_args()
-    print_cost(SECONDS, len(args.rates) * len(args.tuning_seeds) + len(args.seeds), UPDATES, OTHERS)
-    sweep(
-        args.folder,
-        "experiment=mlm_small",
-        f"data.files=[{args.texts.resolve()}]",
-        f"attention={several(ARMS)}",
-        f"seed={several(args.seeds)}",
-        f"tune=optimizer.lr={several(args.rates)}",
-        f"tune_seeds={several(args.tuning_seeds)}",
-        *args.overrides,
-    )
+    print_tuned_cost(args, SECONDS, UPDATES, OTHERS)
+    tuned_sweep(args.folder, args, ARMS, "experiment=mlm_small", f"data.files=[{args.texts.resolve()}]")
     command = shlex.join(["python", "experiments/mlm_small/run.py", *sys.argv[1:]])
     write_verdicts([args.folder], args.out, command, metrics=["accuracy"])
     report(args.folder)

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from sweeps import ROOT, on_test, print_cost, report, several, sweep
+from sweeps import ROOT, on_test, report
+from tuned import add_options, print_tuned_cost, tuned_sweep
 from verdicts import write_verdicts
 
 ARMS = ("softmax", "dnas", "hnas", "dnas_slack", "dnas_slack_u")
@@ -32,26 +33,14 @@ OTHERS = 120  # CPU seconds of a run besides its updates, not measured
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of Multi30k")
-    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates, for every arm")
-    parser.add_argument("--tuning-seeds", type=int, nargs="+", default=list(TUNING_SEEDS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    add_options(parser, RATES, TUNING_SEEDS, SEEDS)
     parser.add_argument("--folder", type=Path, default=ROOT / "logs" / "multi30k_power", help="of data and runs")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("verdicts_power.csv"), help="the CSV file")
-    parser.add_argument("overrides", nargs="*", help="behind --: for every run, and keys of the sweep such as jobs=2")
     args = parser.parse_args()
-    print_cost(SECONDS, len(args.rates) * len(args.tuning_seeds) + len(args.seeds), UPDATES, OTHERS)
+    print_tuned_cost(args, SECONDS, UPDATES, OTHERS)
     hold_out(args.data, args.folder / "data")
-    runs = sweep(
-        args.folder / "runs",
-        *RECIPE,
-        f"data.dir={(args.folder / 'data').resolve()}",
-        f"attention={several(ARMS)}",
-        f"seed={several(args.seeds)}",
-        f"tune=optimizer.lr={several(args.rates)}",
-        f"tune_seeds={several(args.tuning_seeds)}",
-        *args.overrides,
-    )
-    on_test(runs)
+    data = f"data.dir={(args.folder / 'data').resolve()}"
+    on_test(tuned_sweep(args.folder / "runs", args, ARMS, *RECIPE, data))
     command = shlex.join(["python", "experiments/multi30k/run_power.py", *sys.argv[1:]])
     write_verdicts([args.folder / "runs"], args.out, command, metrics=["loss", "chrF"])
     report(args.folder / "runs")

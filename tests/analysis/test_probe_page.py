@@ -6,9 +6,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from attnorm.analysis.probes.page import colour_of, entry_of, sentences, write_page
-from attnorm.analysis.probes.verdicts import Row, results_of_cell
+from attnorm.analysis.probes.page import colour_of, draw_map, entry_of, sentences, write_page
+from attnorm.analysis.probes.verdicts import NOT_FINITE, Row, results_of_cell, write_csv
 from attnorm.probes.arm import Arm
+from attnorm.probes.ensemble import batches
 from attnorm.probes.experiment import Found
 from attnorm.probes.jobs import Cell, Result
 
@@ -194,3 +195,29 @@ def test_a_field_says_in_words_what_its_colour_and_signs_mean():
     assert (shown.detail, flips.detail) == ("+0.200 ± 0.010*", "+0.200 ± 0.010†")
     assert shown.words == "score 0.500 with the learning rate 0.01; difference shown"
     assert entry_of(None, "no gradient").words == "no gradient" and entry_of(None, "").words == "not run"
+
+
+@pytest.mark.parametrize("arm", ["softmax", "dnas"])
+def test_a_squared_error_that_has_overflowed_has_no_difference(tmp_path, arm):
+    """Outputs of 1e25 are finite; their R2 is not. The other arms are compared, unless it is the baseline."""
+    probe = Cell("trigger", "BOS").probe()
+    [batch] = batches(probe, "test", probe.size, 20, 5)
+    outputs = batch.targets.clone()
+    outputs[2, 7] = 1e25
+    overflowed = probe.score(outputs, batch).numpy()
+    assert np.isneginf(overflowed[2, 7]) and np.isfinite(overflowed).sum() == 99
+    cell = results(Cell("trigger", "BOS"))
+    found = cell.found
+    found.tests[arm].scores[probe.size] = overflowed
+    found.tuning[arm][1e-2] = np.array([0.5, -np.inf])
+    cell = results_of_cell(found, ARMS, (1e-3, 1e-2))
+    of = {row.arm: row for row in cell.rows if row.trained}
+    assert of[arm].score == -np.inf
+    for name in ("dnas", "sink"):
+        is_lost = arm in ("softmax", name)
+        assert np.isnan(of[name].difference) == is_lost and (of[name].verdict == NOT_FINITE) == is_lost
+    html = write_page([cell], ARMS, tmp_path / "probe.html").read_text()
+    assert "-inf" in Page(html).text and f"no difference: {NOT_FINITE}" in html
+    write_csv([cell], tmp_path / "probe.csv")
+    assert "-inf" in (tmp_path / "probe.csv").read_text()
+    draw_map([cell], ARMS[:-1]).savefig(tmp_path / "map.png")

@@ -99,10 +99,15 @@ def test_all_problems_are_reported_together(run):
 def test_classes_of_the_same_name_are_refused(monkeypatch, tmp_path):
     """Their results would be the same files and rows."""
     for module in ("first_parts", "second_parts"):
-        (tmp_path / f"{module}.py").write_text(MINE)
+        (tmp_path / f"{module}.py").write_text(
+            f"{MINE}\n\nfrom probe_parts import Tiny as Base\nclass Tiny(Base): pass\n"
+        )
     monkeypatch.syspath_prepend(tmp_path)
     [problem] = problems("normalizers=softmax,first_parts.Mine,second_parts.Mine")
     assert problem == "normalizers: several classes are called Mine; rename one of them"
+    [problem] = problems("probes=hub,first_parts.Tiny,second_parts.Tiny")
+    assert problem == "probes: several classes are called Tiny; rename one of them"
+    assert len(plan("probes=first_parts.Tiny,first_parts:Tiny").cells) == 1, "the same class"
 
 
 def test_nothing_runs_after_a_problem(run, tmp_path):
@@ -201,8 +206,8 @@ def test_own_parts_of_the_working_directory_are_compared(monkeypatch, run, tmp_p
 def test_a_normalizer_that_fails_is_named_and_the_others_are_shown(run, tmp_path):
     typed = ["normalizers=softmax,probe_parts.Broken,dnas", "probes=probe_parts.Tiny", "seeds=3", "rates=0.01"]
     code, printed, errors = run(*typed, "out=here")
-    assert code == 0 and "Tiny" in printed
-    assert "probe_parts.Broken: failed: broken on <purpose>" in " ".join((printed + errors).split())
+    assert code == 1 and "Tiny" in printed and "written to" in printed
+    assert "failed: probe_parts.Broken at Tiny: broken on <purpose>" in " ".join((printed + errors).split())
     with open(tmp_path / "here/probe.csv", newline="") as file:
         assert {row["arm"] for row in csv.DictReader(file)} == {"softmax", "dnas", "uniform"}
 
@@ -219,4 +224,6 @@ def test_a_difference_is_shown_with_its_half_width_and_its_verdict():
     for verdict, mark in (("shown", " *"), ("not shown", ""), ("depends on the rate", " (flips)")):
         row = probe.Row(**{**vars(found), "difference": 0.2, "low": 0.15, "high": 0.25, "verdict": verdict})
         assert difference(row, None) == f"+0.200 ± 0.050{mark}"
+    overflowed = probe.Row(**{**vars(found), "verdict": "scores that are not finite"})
+    assert difference(overflowed, None) == "scores that are not finite"
     assert difference(None, "no gradient") == "not defined here" and difference(None, None) == ""

@@ -1,4 +1,4 @@
-"""Time and memory of attention, forward and backward: what the benchmarks and `attnorm doctor` measure with."""
+"""Measures the time and the memory of attention, forward and backward, for the benchmarks and `attnorm doctor`."""
 
 import gc
 import time
@@ -27,7 +27,7 @@ def make_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, device: st
 
 
 def step(attend: Attend, inputs: Inputs, _round: int = 0) -> int:
-    """One forward and, where there is a gradient, backward pass: one unit of work for `rates`."""
+    """One forward pass, and one backward pass if the output has a gradient. Returns 1, the unit of work of `rates`."""
     *qkv, grad = inputs
     out = attend(*qkv)
     if out.requires_grad:
@@ -40,10 +40,10 @@ def step(attend: Attend, inputs: Inputs, _round: int = 0) -> int:
 def rates(
     contestants: dict[str, Callable[[int], int]], rounds: int, device: str, warmup: int = 2
 ) -> dict[str, list[float]]:
-    """Units of work per second of each contestant in each round, in turn, in reverse order in every other round.
+    """Measures the units of work per second of each contestant in each round.
 
-    A contestant is called with the number of the round and returns how many units it did. The `warmup` rounds before
-    the counted ones are dropped.
+    Contestants take turns, in reverse order in every other round. A contestant is called with the number
+    of the round, and returns the units of work that it has done. The first `warmup` rounds are not counted.
     """
     synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     found: dict[str, list[float]] = {name: [] for name in contestants}
@@ -68,13 +68,13 @@ def seconds_per_step(
 
 
 def ratio(found: dict[str, list[float]], name: str, base: str) -> float:
-    """The median over the rounds of how much longer `name` took than `base`."""
+    """The time of `name` divided by that of `base`: the median over the rounds."""
     return median(a / b for a, b in zip(found[name], found[base], strict=True))
 
 
 def peak(work: Callable[[], object], device: str) -> float:
-    """MB (10^6 bytes) that torch's allocator held at the worst moment of `work`, without what was there before."""
-    gc.collect()  # nothing of before is freed meanwhile
+    """The most MB (10^6 bytes) that torch's allocator held during `work`, in addition to those held before."""
+    gc.collect()  # so that nothing older is freed during `work`
     if device.startswith("cuda"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

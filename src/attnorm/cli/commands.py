@@ -36,8 +36,8 @@ def run_command(conf: Path, name: str, arguments: list[str]) -> int:
     def job() -> int:
         with quiet_ends(), to_the_end():
             module, _, action = COMMANDS[name].partition(":")
-            getattr(importlib.import_module(module), action)(arguments, conf)
-        return 0
+            code = getattr(importlib.import_module(module), action)(arguments, conf)
+        return code or 0
 
     return exit_code(job, conf)
 

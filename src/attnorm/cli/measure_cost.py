@@ -1,4 +1,4 @@
-"""What an update of each arm costs: short runs, one at a time, before the jobs of `cost=time` and `cost=flops`."""
+"""Measures what an update of each arm costs, in short runs, before the jobs of `cost=time` and `cost=flops` start."""
 
 import shutil
 import signal
@@ -28,9 +28,11 @@ def measure(
     arms: Mapping[Overrides, Checked],
     launcher: Launcher,
 ) -> dict[Overrides, ArmCost]:
-    """The cost of an update of each arm, and the updates that the budget pays for. What is measured already is reused.
+    """Measures the cost of an update of each arm, and computes how many updates the budget pays for.
 
-    arms: what is known of the jobs of each arm. launcher: starts one run at a time.
+    Measurements that have finished are reused.
+
+    arms: the checked facts of each arm. launcher: starts one run at a time.
 
     Raises RunError if an arm cannot be measured, and Interrupted if a signal stops the sweep.
     """
@@ -42,7 +44,7 @@ def measure(
     jobs = grid_jobs(command, folder, journal, runs, facts, COST)
     for job in jobs:
         if state_of(job.folder) is not RunState.FINISHED and not is_held(job):
-            shutil.rmtree(job.folder, ignore_errors=True)  # half of a measurement is none
+            shutil.rmtree(job.folder, ignore_errors=True)  # an unfinished measurement is not used
     console.print(f"measuring the cost of an update, in {len(jobs)} short runs")
     plan = Grid(list({job.key: job for job in jobs}.values()))
     with View(plan, journal) as view:

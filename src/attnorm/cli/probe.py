@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from attnorm import progress
-from attnorm.analysis.probes.page import write_page
+from attnorm.analysis.probes.page import grouped, write_page
 from attnorm.analysis.probes.verdicts import CellResults, Row, results_of_cell, with_discoveries, write_csv
 from attnorm.config.command import read
 from attnorm.errors import Problem
@@ -42,8 +42,9 @@ class ProbeSettings:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def run_probe(arguments: list[str], conf: Path) -> None:
-    """Runs the probes, and writes the page, the table and the CSV file."""
+def run_probe(arguments: list[str], conf: Path) -> int:
+    """Runs the probes, and writes the page, the table and the CSV file. Returns the exit code: 1 if a job has failed,
+    whose normalizer is left out of a cell."""
     settings = read_probe(arguments)
     plan = plan_of(settings)
     arms = [plan.arm(label) for label in plan.arms]
@@ -56,12 +57,13 @@ def run_probe(arguments: list[str], conf: Path) -> None:
     write_csv(cells, folder / "probe.csv")
     page = write_page(cells, arms, folder / "probe.html", note)
     show_cells(cells, arms)
-    if failed := {arm: reason for it in cells for arm, reason in it.found.failed.items()}:
-        show_warnings([f"{arm}: failed: {reason}" for arm, reason in failed.items()])
     if note:
         progress.console.print(note, markup=False)
     took = f"{time.monotonic() - begin:,.0f} s, {time.process_time() - cpu:,.0f} s of it CPU time of this process"
     progress.console.print(f"written to {page} and {folder / 'probe.csv'} ({took})", markup=False)
+    failed = grouped({it.cell.title: it.failed for it in found})
+    show_warnings([f"failed: {text}" for text in failed])
+    return int(bool(failed))
 
 
 def as_lists(arguments: Sequence[str]) -> list[str]:
@@ -96,9 +98,7 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
             problems.append(Problem("normalizers", str(error)))
     if twice := {name for name in names if names.count(name) > 1}:
         problems.append(Problem("normalizers", "named twice", ", ".join(sorted(twice))))
-    shorts = [arm.short for arm in arms if arm.label not in twice]
-    if same := {short for short in shorts if shorts.count(short) > 1}:
-        problems.append(Problem("normalizers", f"several classes are called {min(same)}; rename one of them"))
+    problems += namesakes("normalizers", [arm.short for arm in arms if arm.label not in twice])
     if names and names[0] in NULLS:
         problems.append(Problem("normalizers", "the first one is the baseline, which cannot be a null arm", names[0]))
     for name in sorted(settings.options.keys() - {*names}):
@@ -111,12 +111,20 @@ def problems_of(settings: ProbeSettings) -> list[Problem]:
             wrong.append(Problem("probes", str(error)))
     if wrong or settings.probes == ():
         return [*problems, *wrong]
-    sites = {cell.probe().site for cell in cells_of_settings(settings)}
+    cells = cells_of_settings(settings)
+    problems += namesakes("probes", [Cell(name).short for name in dict.fromkeys(cell.name for cell in cells)])
+    sites = {cell.probe().site for cell in cells}
     for arm in arms:
         reasons = [reason for site in sorted(sites) if (reason := arm.unfit(site))]
         if len(reasons) == len(sites):
             problems.append(Problem("normalizers", f"not defined in any of these probes: {reasons[0]}", arm.label))
     return problems
+
+
+def namesakes(key: str, shorts: Sequence[str]) -> list[Problem]:
+    """A problem if several classes have the same name: their results would be the same files and rows."""
+    same = sorted({short for short in shorts if shorts.count(short) > 1})
+    return [Problem(key, f"several classes are called {same[0]}; rename one of them")] if same else []
 
 
 def plan_of(settings: ProbeSettings) -> Plan:
@@ -203,6 +211,8 @@ def difference(row: Row | None, left_out: str | None) -> str:
     """The difference with its interval, such as '+0.233 ± 0.012 *', or the reason why it is missing."""
     if row is None:
         return "not defined here" if left_out else ""
+    if isnan(row.difference):
+        return row.verdict
     half = (row.high - row.low) / 2
     mark = {"shown": " *", "depends on the rate": " (flips)"}.get(row.verdict, "")
     return f"{row.difference:+.3f}" + ("" if isnan(half) else f" ± {half:.3f}") + mark

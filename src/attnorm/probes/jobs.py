@@ -47,8 +47,8 @@ class Cell:
 
 
 def cells_of(name: str) -> list[Cell]:
-    """All doses of a probe. Raises ValueError for an unknown name."""
-    return [Cell(name, dose) for dose in find("probe", name, PROBES, Probe).doses]
+    """All doses of a probe. Raises ValueError for an unknown name. "module:Class" and "module.Class" are the same."""
+    return [Cell(name.replace(":", "."), dose) for dose in find("probe", name, PROBES, Probe).doses]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.results import why_ended
 
 COST_FILE = "cost.json"  # of `attnorm.training.callbacks.update_cost`
-WARMUP, MEASURED = 5, 20  # updates that are not counted, and that are
+WARMUP, MEASURED = 5, 20  # updates that are not counted, and updates that are
 KINDS = {"time": "seconds", "flops": "flops"}  # entries of COST_FILE
 MEASURING = (  # overrides of a run that measures
     "++seed=0",
@@ -46,9 +46,9 @@ class ArmCost:
 
 
 def equalized(costs: Sequence[ArmCost]) -> list[ArmCost]:
-    """The arms with the updates that cost as much as those of the baseline of their task.
+    """The arms with the number of updates that costs as much as those of the baseline of their task.
 
-    The baseline is softmax, or else the first arm. The number is rounded to the nearest one, and at least 1.
+    The baseline is softmax, or the first arm if there is no softmax. The number is rounded, and at least 1.
     """
     found = []
     for cost in costs:
@@ -60,7 +60,7 @@ def equalized(costs: Sequence[ArmCost]) -> list[ArmCost]:
 
 
 def cost_of(job: Job, kind: str) -> tuple[float, str]:
-    """The cost of an update in a run that has measured it, and its unit. Raises RunError if there is none."""
+    """The cost of an update and its unit, from the run that has measured it. Raises RunError without a result."""
     content = read_json(job.folder / COST_FILE)
     value = content.get(KINDS[kind])
     if not isinstance(value, (int, float)) or not value > 0:

@@ -1,8 +1,8 @@
-"""`tune=<key>=<values>`: every arm tries the same values with seeds of their own, and is compared at its best one.
+"""`tune=<key>=<values>`: every arm tries the same values with separate tuning seeds, and is compared at its best value.
 
-The value of an arm maximizes, or minimizes, the mean over the tuning seeds of the metric that selects the best
-checkpoint, on the validation examples that select it. Nothing else is read to choose it: no run of a comparison seed,
-and no example on which arms are compared later. A run that failed or diverged counts as the worst.
+The best value has the best mean over the tuning seeds of the metric that selects checkpoints, on the validation
+examples that select them. Neither runs of the comparison seeds nor the examples on which arms are compared play a part
+in this choice. A run that failed or diverged counts as the worst.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ from attnorm.sweeps.jobs import Job
 from attnorm.sweeps.state import DONE_STATES, JobState, Journal, is_held
 
 MOST_ADDED = 3  # values that may be added at each end of the grid
-Choice = tuple[int, str, str]  # the number of an arm, a value and a seed
-MakeJobs = Callable[[str, Sequence[Choice]], list[Job]]  # of a purpose: a job for each choice
+Choice = tuple[int, str, str]  # the index of an arm, a value and a seed
+MakeJobs = Callable[[str, Sequence[Choice]], list[Job]]  # from a purpose and choices: one job for each choice
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class TunedArm:
 
 
 def best_of(means: Mapping[str, float | None], mode: str) -> str | None:
-    """The value with the best mean; of equal ones the one in the middle of the grid, so that a metric that does not
-    depend on the value extends nothing. None if every mean is None, which counts as the worst.
+    """The value with the best mean; of equal ones, the one closest to the middle of the grid, so that the grid is not
+    extended if the metric does not depend on the value. A mean of None counts as the worst. None if all are None.
 
     means: by value, in the order of the grid.
     """
@@ -60,8 +60,8 @@ def best_of(means: Mapping[str, float | None], mode: str) -> str | None:
 
 
 def beyond(values: Sequence[str], upwards: bool) -> str | None:
-    """The value that follows on the grid: the outermost value times its ratio to the one next to it. None if there is
-    no such value, as beyond a whole number below which there is none."""
+    """The next value beyond the grid: the outermost value times its ratio to the one next to it. None if there is none,
+    such as a whole number below 1."""
     last, inner = (values[-1], values[-2]) if upwards else (values[0], values[1])
     value = float(last) * (float(last) / float(inner))
     text = str(round(value)) if all(it.lstrip("-").isdigit() for it in values) else f"{value:.6g}"
@@ -85,7 +85,7 @@ class Tuned:
         self.left: deque[Job] = deque()
         self.trials: dict[tuple[int, str], list[Job]] = {}  # the tuning jobs by arm and value
         self.open: set[str] = set()  # names of tuning jobs that have not ended
-        self.states: dict[str, JobState] = {}  # of those that have
+        self.states: dict[str, JobState] = {}  # of the tuning jobs that have ended
         self.best: list[str | None] = []  # by arm, once the values are chosen
         self.compared: list[list[Job]] = [[] for _ in arms]
         self.notes: list[str] = []
@@ -152,7 +152,7 @@ class Tuned:
                 self.journal.add("tuned", worst=worst)
 
     def extend(self, best: set[str]) -> bool:
-        """Adds a value at each end of the grid that is the best value of an arm. Whether there is anything to try."""
+        """Adds a value at each end of the grid that is the best value of an arm. Returns whether a value was added."""
         self.notes, new = [], []
         for upwards in (False, True):
             edge = self.values[-1 if upwards else 0]
@@ -171,7 +171,7 @@ class Tuned:
         return any(allowed)
 
     def add(self, value: str, upwards: bool) -> bool:
-        """Adds a value at one end of the grid. Whether it is allowed."""
+        """Adds a value at one end of the grid. Returns whether the value is allowed."""
         edge = self.values[-1 if upwards else 0]
         try:
             self.try_values([value])
@@ -182,12 +182,12 @@ class Tuned:
         return True
 
     def note(self, edge: str, why: str) -> None:
-        """Says why the grid ends at its best value."""
+        """Notes why the grid was not extended beyond the best value of an arm."""
         self.notes.append(f"The best value of an arm is at the edge of the grid, {self.tuning.key}={edge}: {why}.")
 
     def set_aside(self) -> None:
-        """Takes jobs of earlier commands out of the sweep. Runs that compared other values are no longer those of an
-        arm, so they move to the tuning runs."""
+        """Removes jobs of earlier commands from the sweep. Comparison runs at other values no longer belong to an arm,
+        so their folders move to those of the tuning runs."""
         names = {job.name for job in self.jobs}
         for job in self.journal.jobs():
             if job.purpose in (TUNE, "compare") and job.name not in names and not is_held(job):
@@ -238,5 +238,5 @@ def put_back(job: Job) -> None:
 
 
 def aside_of(job: Job) -> Path:
-    """Where the folder of a comparison run is while it does not count."""
+    """The path of the folder of a comparison run while it is put aside."""
     return job.folder.parent / TUNE / job.folder.name

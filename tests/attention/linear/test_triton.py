@@ -155,7 +155,11 @@ def test_strides_do_not_matter():
 FAULTS = {
     "keys are forgotten": (-1, "tl.load(seen + pair)", "tl.load(seen + pair) - 40"),
     "a fault of the mask": (0, ">= (start_m", "> (start_m"),
-    "a fault of the mask in the gradients": (1, ">= (start_m", "> (start_m"),
+    "a fault of the mask in the gradients": (
+        1,
+        "scale, i, start_m, keys, BLOCK_M",
+        "scale, i - 1, start_m, keys, BLOCK_M",
+    ),
     "a fault of the mask in the gradients of keys": (0, ">= j[:, None]", "> j[:, None]"),
     "sums are not rescaled": (0, "mean = mean * shrink[:, None]", "mean = mean"),
     "a logsumexp in base 2": (0, "tl.log2(total)) / LOG2_E", "tl.log2(total))"),

@@ -62,7 +62,7 @@ def html_of(cells: Sequence[CellResults], arms: Sequence[Arm], note: str) -> str
         sentences=sentences(cells, compared),
         cells=[about(cell) for cell in cells],
         measures=measures_of(cells, compared),
-        left_out=left_out(cells),
+        left_out=grouped({cell.found.cell.title: cell.left_out for cell in cells}),
         seconds=sum(cell.found.seconds for cell in cells),
     )
 
@@ -90,7 +90,8 @@ def entry_of(row: Row | None, reason: str) -> Entry:
         return Entry("", "", "#eeeeee", reason or "not run")
     words = f"score {row.score:.3f} with the learning rate {row.rate:g}"
     if isnan(row.difference):
-        return Entry(f"{row.score:.3f}", "", colour_of(row.normalized), words)
+        reason = f"; no difference: {row.verdict}" if row.verdict else ""
+        return Entry(f"{row.score:.3f}", "", colour_of(row.normalized), words + reason)
     half = (row.high - row.low) / 2
     mark = {"shown": "*", "depends on the rate": "†"}.get(row.verdict, "")
     detail = f"{row.difference:+.3f}" + ("" if isnan(half) else f" ± {half:.3f}") + mark
@@ -146,13 +147,13 @@ def measures_of(cells: Sequence[CellResults], arms: Sequence[Arm]) -> list[tuple
     return [(cell.found.cell.title, row) for cell in cells for row in cell.rows if row.trained and row.arm in names]
 
 
-def left_out(cells: Sequence[CellResults]) -> list[str]:
-    """Which arms have no result in some cell, and why."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for cell in cells:
-        for arm, reason in cell.left_out.items():
-            reasons.setdefault((arm, reason), []).append(cell.found.cell.title)
-    return [f"{arm} at {', '.join(titles)}: {reason}" for (arm, reason), titles in reasons.items()]
+def grouped(left_out: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """One text per arm and reason, "arm at cell, cell: reason", from the reasons of the arms of each cell."""
+    titles: dict[tuple[str, str], list[str]] = {}
+    for title, reasons in left_out.items():
+        for arm, reason in reasons.items():
+            titles.setdefault((arm, reason), []).append(title)
+    return [f"{arm} at {', '.join(of)}: {reason}" for (arm, reason), of in titles.items()]
 
 
 # ------------------------------------------------------------------------------------------------------------- figures

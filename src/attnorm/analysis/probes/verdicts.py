@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import isnan, nan
+from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,8 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
 
     The tables of scores are paired by seed and by example. A verdict is "shown" or "not shown" at 5 % after the method
     of Holm, over the arms of the cell; and "depends on the rate" if the sign flips at one of `rates`, the grid before
-    it was extended.
+    it was extended. If some scores are not finite, because the squared error of large outputs has overflowed, there is
+    no difference, and the verdict says so.
     """
     probe = found.cell.probe()
     baseline = arms[0].label
@@ -94,10 +95,15 @@ def results_of_cell(found: Found, arms: Sequence[Arm], rates: Sequence[float]) -
             if arm.label not in found.tests:
                 continue
             scores = found.tests[arm.label].scores[size]
+            verdict = ""
             if arm.label != baseline and arm.label not in NULLS and baseline in found.tests:
-                table = scores.astype(float) - found.tests[baseline].scores[size]
-                differences[arm.label, size] = paired_difference(table, level=LEVEL)
-            rows.append(row_of(found, arm, size, null, ceiling, differences.get((arm.label, size))))
+                base = found.tests[baseline].scores[size]
+                if np.isfinite(scores).all() and np.isfinite(base).all():
+                    differences[arm.label, size] = paired_difference(scores.astype(float) - base, level=LEVEL)
+                else:
+                    verdict = NOT_FINITE
+            row = row_of(found, arm, size, null, ceiling, differences.get((arm.label, size)))
+            rows.append(replace(row, verdict=verdict) if verdict else row)
     unfit = {arm.label: reason for arm in arms if (reason := arm.unfit(probe.site))}
     curves = {arm: {rate: float(s.mean()) for rate, s in sorted(of.items())} for arm, of in found.tuning.items()}
     return CellResults(found, judged(rows, found, arms, rates), curves, {**unfit, **found.failed}, differences)
@@ -124,7 +130,7 @@ def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, diffe
         rate=found.rate.get(arm.label, nan),
         seeds=len(of_seeds),
         score=score,
-        spread=float(of_seeds.std(ddof=1)) if len(of_seeds) > 1 else nan,
+        spread=float(of_seeds.std(ddof=1)) if len(of_seeds) > 1 and isfinite(score) else nan,
         null=null,
         ceiling=ceiling,
         normalized=(score - null) / (ceiling - null) if ceiling > null else nan,
@@ -140,6 +146,7 @@ def row_of(found: Found, arm: Arm, size: int, null: float, ceiling: float, diffe
     )
 
 
+NOT_FINITE = "scores that are not finite"
 MEASURES = ("entropy", "column_mass_min", "wanted", "mass_on_wanted", "share_wanted")
 
 

@@ -1,7 +1,7 @@
-"""What a sweep chose for each arm before it compared them: a tuned value, and updates of equal cost.
+"""What a sweep chose for each arm before the comparison: a tuned value, and a number of updates of equal cost.
 
-Everything is read from sweep.json of the folder in which the runs are. Like them, the file may come from anyone: one
-that has another form is left out.
+Everything is read from the file sweep.json beside the runs. The file is not trusted: if it has another form, it is left
+out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,8 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Trial:
-    """A tuning run that has finished. value: of the metric that chose. score: of the primary metric, if it has one."""
+    """A tuning run that has finished. value: of the metric that selects the value. score: of the primary
+    metric, if there is one."""
 
     value: float | None
     metric: str | None
@@ -38,9 +39,10 @@ class Trial:
 class Tuning:
     """How a sweep tuned its arms.
 
-    key: what is tuned. values: those that were tried. mode: whether "min" or "max" of the metric is best.
+    key:    the setting that is tuned. values: those that were tried. mode: "min" if a lower metric is better, or "max".
     trials: by arm and value, one for each tuning seed. keys: the settings that the sweep chose.
-    about: the metric, the seeds and the budget in words. table: the whole curve. notes: where the grid ends too early.
+    about:  the metric, the seeds and the budget in words. table: the mean of the metric at every value.
+    notes:  why the grid was not extended further.
     """
 
     key: str
@@ -71,7 +73,7 @@ class EqualCost:
 
 
 def sweeps_of(arms: Sequence[Arm]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    """The content of sweep.json of each sweep that trained some runs, and the labels of their arms by folder."""
+    """The content of sweep.json of each sweep with runs of these arms, and the arm of each run by its folder name."""
     folders: dict[Path, dict[str, str]] = {}
     for arm in arms:
         for run in arm.runs:
@@ -84,9 +86,9 @@ def sweeps_of(arms: Sequence[Arm]) -> Iterator[tuple[dict[str, Any], dict[str, s
 def parts_of(
     name: str, arms: Sequence[Arm], key: str, read: Callable[[str, dict[str, Any], dict[str, str]], Part]
 ) -> list[Part]:
-    """What an entry of sweep.json says, for each sweep that has it in a form that can be read.
+    """Reads the entry `key` of sweep.json for each sweep that has it in a known form.
 
-    name: of the figures and tables; those of each sweep get a number as well.
+    name: the prefix of the names of figures and tables; the number of the sweep is appended.
     """
     parts: list[Part] = []
     for content, labels in sweeps_of(arms):
@@ -94,7 +96,7 @@ def parts_of(
             try:
                 parts.append(read(f"{name}-{len(parts) + 1}", content, labels))
             except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-                continue  # another version wrote it, or anyone
+                continue  # another version has written it, or another program
     return parts
 
 
@@ -154,7 +156,7 @@ def tuning_of(name: str, content: dict[str, Any], labels: dict[str, str], order:
 
 
 def positive(value: object) -> float:
-    """A number of the file, or the text of one. Raises ValueError if it is none above 0."""
+    """The number that a value of the file is or spells. Raises ValueError unless it is above 0."""
     found = as_number(float(str(value)))
     if found is None or found <= 0:
         raise ValueError(value)
@@ -168,16 +170,16 @@ def trial_of(job: dict[str, Any]) -> Trial:
 
 
 def mean_of(trials: Sequence[Trial]) -> float | None:
-    """The mean of the metric that chose; None if a run failed."""
+    """The mean of the metric that selects the value; None if a run failed."""
     values = [trial.value for trial in trials if trial.value is not None]
     return sum(values) / len(values) if values and len(values) == len(trials) else None
 
 
 def dependence(tuning: Tuning, verdict: Verdict) -> str | None:
-    """Whether a difference that is shown reverses or disappears if both arms use the same value of the grid, in words.
+    """Says if a difference that is shown reverses or disappears when both arms use the same value; None otherwise.
 
     It disappears if the tuning seeds do not agree on its sign. The scores are those of the tuning runs, in the metric
-    of the verdict if it is the primary one, and otherwise in the metric that chose.
+    of the verdict if it is the primary one, and otherwise in the metric that selects the value.
     """
     if not verdict.is_shown or not {verdict.label, verdict.baseline} <= tuning.labels:
         return None
@@ -203,7 +205,7 @@ def dependence(tuning: Tuning, verdict: Verdict) -> str | None:
 
 
 def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], verdict: Verdict) -> list[float]:
-    """How much better an arm is than the baseline, by tuning seed. Failed runs are worse; [] if both arms failed."""
+    """How much better an arm is than the baseline, by tuning seed. Failed runs are worse; [] if both arms have some."""
     if mean_of(ours) is None or mean_of(theirs) is None:
         return [] if mean_of(ours) is mean_of(theirs) else [1.0 if mean_of(theirs) is None else -1.0]
     if all(trial.metric == verdict.metric and trial.score is not None for trial in (*ours, *theirs)):
@@ -214,7 +216,7 @@ def gains_of(tuning: Tuning, ours: Sequence[Trial], theirs: Sequence[Trial], ver
 
 
 def costs_of(anchor: str, arms: Sequence[Arm]) -> list[EqualCost]:
-    """What the updates of these arms cost, where a sweep gave all arms the same budget."""
+    """What the updates of these arms cost, for each sweep that gave all arms the same budget."""
     return parts_of(f"{anchor}-costs", arms, "cost", lambda of, content, labels: cost_of(of, content, labels, arms))
 
 
@@ -257,7 +259,7 @@ def cost_of(name: str, content: dict[str, Any], labels: dict[str, str], arms: Se
 
 
 def without_chosen(setup: Setup, parts: Sequence[Tuning | EqualCost], arms: Sequence[Arm]) -> Setup:
-    """The setup in which settings are no confounds if one sweep chose them for all arms by the same rule."""
+    """The setup without the confounds that one sweep chose for all arms by the same rule."""
     labels = {arm.label for arm in arms}
     chosen = [key for part in parts if labels <= part.labels for key in part.keys if key in setup.confounds]
     return replace(setup, confounds=[key for key in setup.confounds if key not in chosen], chosen=chosen)

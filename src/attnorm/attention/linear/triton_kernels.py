@@ -69,6 +69,38 @@ def head(tensor, strides, batch, index):
     return tensor + tl.cast(batch, tl.int64) * strides[0] + tl.cast(index, tl.int64) * strides[1]
 
 
+@triton.jit
+def place(heads, length, BLOCK: tl.constexpr):
+    """Where this program works: the example, its head, both as one number, and the first row of its block."""
+    blocks = tl.cdiv(length, BLOCK)
+    pair = tl.program_id(0) // blocks
+    return pair // heads, pair % heads, pair, tl.program_id(0) % blocks * BLOCK
+
+
+@triton.jit
+def end_of_keys(seen, pair, start_n, keys, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
+    """The position after the last key that some query of a block sees."""
+    stop = keys
+    if seen is not None:
+        stop = tl.load(seen + pair)
+    if CAUSAL:
+        stop = tl.minimum(stop, start_n + BLOCK_N)
+    return stop
+
+
+@triton.jit
+def scores_of(
+    q_block, k_block, bias, scale, i, start_m, keys,
+    BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """log2 e times the scores of the queries i and a block of keys, -inf where a query does not see a key."""
+    s = tl.dot(q_block, tl.trans(k_block), input_precision=PRECISION) * (scale * LOG2_E)
+    s += load_bias(bias, start_m, keys, BLOCK_M)[None, :]
+    if CAUSAL:
+        s = tl.where(i[:, None] >= (start_m + tl.arange(0, BLOCK_M))[None, :], s, -float("inf"))
+    return s
+
+
 @triton.jit(do_not_specialize=["heads", "queries", "keys"])
 def forward(
     q, k, v, bias, seen, out, logsumexp,
@@ -78,17 +110,12 @@ def forward(
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """o and l of BLOCK_N queries, from sums over the keys so far that are relative to their largest score."""
-    blocks = tl.cdiv(queries, BLOCK_N)
-    pair, start_n = tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_N
-    batch, index = pair // heads, pair % heads
+    batch, index, pair, start_n = place(heads, queries, BLOCK_N)
     q, k, v = head(q, q_strides, batch, index), head(k, k_strides, batch, index), head(v, v_strides, batch, index)
     out, logsumexp = head(out, out_strides, batch, index), logsumexp + tl.cast(pair, tl.int64) * queries
-    stop = keys
     if bias is not None:
         bias = head(bias, bias_strides, batch, index)
-        stop = tl.load(seen + pair)
-    if CAUSAL:
-        stop = tl.minimum(stop, start_n + BLOCK_N)
+    stop = end_of_keys(seen, pair, start_n, keys, BLOCK_N, CAUSAL)
 
     i = start_n + tl.arange(0, BLOCK_N)
     q_block = load_block(q, q_strides[2], start_n, queries, BLOCK_N, WIDTH, BLOCK_D)
@@ -98,10 +125,7 @@ def forward(
     for start_m in range(0, stop, BLOCK_M):
         k_block = load_block(k, k_strides[2], start_m, keys, BLOCK_M, WIDTH, BLOCK_D)
         v_block = load_block(v, v_strides[2], start_m, keys, BLOCK_M, WIDTH, BLOCK_D)
-        s = tl.dot(q_block, tl.trans(k_block), input_precision=PRECISION) * (scale * LOG2_E)
-        s += load_bias(bias, start_m, keys, BLOCK_M)[None, :]
-        if CAUSAL:
-            s = tl.where(i[:, None] >= (start_m + tl.arange(0, BLOCK_M))[None, :], s, -float("inf"))
+        s = scores_of(q_block, k_block, bias, scale, i, start_m, keys, BLOCK_M, CAUSAL, PRECISION)
         larger = tl.maximum(largest, tl.max(s, 1))
         base = tl.where(larger == -float("inf"), 0.0, larger)
         p = tl.exp2(s - base[:, None])
@@ -127,18 +151,13 @@ def backward_queries(
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dQ of BLOCK_N queries, and their delta, which `backward_keys` reads."""
-    blocks = tl.cdiv(queries, BLOCK_N)
-    pair, start_n = tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_N
-    batch, index = pair // heads, pair % heads
+    batch, index, pair, start_n = place(heads, queries, BLOCK_N)
     q, k, v = head(q, q_strides, batch, index), head(k, k_strides, batch, index), head(v, v_strides, batch, index)
     out, grad_out = head(out, out_strides, batch, index), head(grad_out, grad_out_strides, batch, index)
     grad_q, vectors = head(grad_q, grad_q_strides, batch, index), tl.cast(pair, tl.int64) * queries
-    stop = keys
     if bias is not None:
         bias = head(bias, bias_strides, batch, index)
-        stop = tl.load(seen + pair)
-    if CAUSAL:
-        stop = tl.minimum(stop, start_n + BLOCK_N)
+    stop = end_of_keys(seen, pair, start_n, keys, BLOCK_N, CAUSAL)
 
     i = start_n + tl.arange(0, BLOCK_N)
     q_block = load_block(q, q_strides[2], start_n, queries, BLOCK_N, WIDTH, BLOCK_D)
@@ -153,10 +172,7 @@ def backward_queries(
     for start_m in range(0, stop, BLOCK_M):
         k_block = load_block(k, k_strides[2], start_m, keys, BLOCK_M, WIDTH, BLOCK_D)
         v_block = load_block(v, v_strides[2], start_m, keys, BLOCK_M, WIDTH, BLOCK_D)
-        s = tl.dot(q_block, tl.trans(k_block), input_precision=PRECISION) * (scale * LOG2_E)
-        s += load_bias(bias, start_m, keys, BLOCK_M)[None, :]
-        if CAUSAL:
-            s = tl.where(i[:, None] >= (start_m + tl.arange(0, BLOCK_M))[None, :], s, -float("inf"))
+        s = scores_of(q_block, k_block, bias, scale, i, start_m, keys, BLOCK_M, CAUSAL, PRECISION)
         p = tl.exp2(s - row_logsumexp[:, None])
         grad_p = tl.dot(grad_block, tl.trans(v_block), input_precision=PRECISION)
         grad_s = p * (grad_p - row_delta[:, None])
@@ -173,9 +189,7 @@ def backward_keys(
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dK, dV and, if its tensor is given, the gradient of the bias of BLOCK_M keys. Blocks are (keys, queries)."""
-    blocks = tl.cdiv(keys, BLOCK_M)
-    pair, start_m = tl.program_id(0) // blocks, tl.program_id(0) % blocks * BLOCK_M
-    batch, index = pair // heads, pair % heads
+    batch, index, pair, start_m = place(heads, keys, BLOCK_M)
     q, k, v = head(q, q_strides, batch, index), head(k, k_strides, batch, index), head(v, v_strides, batch, index)
     grad_out, vectors = head(grad_out, grad_out_strides, batch, index), tl.cast(pair, tl.int64) * queries
     grad_k, grad_v = head(grad_k, grad_k_strides, batch, index), head(grad_v, grad_v_strides, batch, index)

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from attnorm.attention.normalizers._covariance import rounding, solve_iteratively
+from attnorm.attention.normalizers._line_search import climb
 from attnorm.attention.normalizers._once import once_differentiable
 
 WIDEST = 300.0  # the largest range of C / gamma for which 1 / Z^2 does not overflow
 BUFFER = 2**24  # elements of the largest temporary tensor beyond it: 128 MiB
-ENOUGH, HALVINGS = 1e-4, 40  # line search: the required share of the predicted gain, and the maximum of halvings
 
 
 class Shares:
@@ -193,15 +193,7 @@ def newton_residual(
         # a looser tolerance saves steps, and Newton's method still converges quadratically
         direction = solve_iteratively(curvature(shares, T, alpha), gradient, residual.clamp(max=0.1))
         gain = alpha * (gradient * direction).sum(-1, keepdim=True)
-        length, slack = torch.ones_like(gain), 1e-13 * (1 + value.abs())
-        for _ in range(HALVINGS):
-            new_r = r + length * direction
-            new_value, new_shares = objective(new_r)
-            enough = new_value >= value + ENOUGH * length * gain - slack
-            if enough.all():
-                break
-            length = torch.where(enough, length, length / 2)
-        r, value, shares = new_r, new_value, new_shares
+        r, value, shares = climb(objective, r, value, direction, gain)
     if going.any():
         warnings.warn(
             f"ot: {going.sum()} of {going.numel()} rows did not converge in max_steps={max_steps} steps: the largest "

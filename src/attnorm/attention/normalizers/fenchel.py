@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnorm.attention.masking import Mask
 from attnorm.attention.normalizers._covariance import covariance_solve, row_solve
+from attnorm.attention.normalizers._line_search import climb
 from attnorm.attention.normalizers._once import once_differentiable
 from attnorm.attention.normalizers._templates import (
     center_on_first,
@@ -31,7 +32,6 @@ from attnorm.attention.normalizers.softmax import Softmax
 from attnorm.attention.option_checks import inside_unit_interval, whole
 
 ORDERS = (1, 2, "exact")
-ENOUGH, HALVINGS = 1e-4, 40  # line search: the required share of the predicted gain, and the maximum of halvings
 
 
 class Fenchel(FastNormalizer):
@@ -211,15 +211,7 @@ def newton(
         # a looser tolerance saves steps, and Newton's method still converges quadratically
         direction = row_solve(T, w, alpha, gradient, residual.clamp(max=0.1))
         gain = alpha * (gradient * direction).sum(-1, keepdim=True)
-        length, slack = torch.ones_like(gain), 1e-13 * (1 + value.abs())
-        for _ in range(HALVINGS):
-            new_r = r + length * direction
-            new_value, new_w = objective(new_r)
-            enough = new_value >= value + ENOUGH * length * gain - slack
-            if enough.all():
-                break
-            length = torch.where(enough, length, length / 2)
-        r, value, w = new_r, new_value, new_w
+        r, value, w = climb(objective, r, value, direction, gain)
     return found, residuals
 
 

@@ -13,8 +13,8 @@ from attnorm.imports import find, nearest
 from attnorm.integrations.transformers.attention import attend
 from attnorm.integrations.transformers.masks import model_mask
 
-CONVERTED = "attnorm"  # the implementation of models that `convert` has changed
-NAMED = f"{CONVERTED}:"  # with the name of a normalizer
+CONVERTED = "attnorm"  # the `attn_implementation` of models that `convert` has changed
+NAMED = f"{CONVERTED}:"  # followed by the name of a normalizer
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
@@ -38,7 +38,8 @@ def register() -> None:
 
 
 def function_of(name: str) -> Attention:
-    """The attention function for a name. It raises ValueError if the normalizer needs what a name cannot give it."""
+    """The attention function for a name. Calling it raises ValueError if the normalizer has learned parameters or
+    needs hidden states, which a name cannot provide."""
     problem = refusal(find("normalizer", name, NORMALIZERS))
     try:
         normalizer = build_normalizer(name)
@@ -67,7 +68,7 @@ def refusal(normalizer: Normalizer | type[Normalizer]) -> str | None:
 
 
 def attend_converted(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-    """The attention function of converted models: each module has a normalizer of its own; softmax if it has none."""
+    """The attention function of converted models. It uses the normalizer of the module, or softmax if it has none."""
     return attend(getattr(module, "attnorm", SOFTMAX), module, *args, **kwargs)
 
 
@@ -75,9 +76,9 @@ SOFTMAX = Softmax()
 
 
 def check_requests() -> None:
-    """Lets models check the names that start with "attnorm" themselves.
+    """Makes models refuse names that start with "attnorm" and that they cannot use.
 
-    Without it, a class with its own softmax would accept the name and ignore it.
+    Otherwise, a class that computes its own softmax would accept the name and ignore it.
     """
     from transformers import PreTrainedModel
 

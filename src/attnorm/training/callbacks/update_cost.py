@@ -1,4 +1,4 @@
-"""What an update costs, for sweeps that give every arm the same budget."""
+"""Measures the cost of an update, for sweeps that give every arm the same budget."""
 
 import time
 from pathlib import Path
@@ -18,7 +18,7 @@ COST_FILE = "cost.json"
 
 
 class UpdateCost(pl.Callback):
-    """Writes cost.json: the mean cost of an update, over all updates of the run but the first `warmup` ones.
+    """Writes cost.json: the mean cost of an update over all updates of the run except the first `warmup` ones.
 
     seconds: on a CPU, the time that all threads of the process compute; it does not depend on what else the machine
              does. On a GPU, the wall time, with the device synchronized before and after.
@@ -59,7 +59,7 @@ class UpdateCost(pl.Callback):
 
 
 def clock(device: torch.device) -> float:
-    """Seconds of computation: of all threads of this process on a CPU, and on the wall for a GPU that is done."""
+    """Seconds of CPU time of all threads of this process; on a GPU, of wall time after all work is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()
