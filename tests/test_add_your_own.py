@@ -39,6 +39,7 @@ def test_the_page_has_the_commands_that_are_run_here():
     assert len(FILE.splitlines()) <= 22
 
 
+@pytest.mark.slow
 def test_the_file_of_the_page_passes_the_check_of_the_page(folder, capsys):
     exec(compile(CHECK, "docs/add_your_own.md", "exec"), {})
     printed = capsys.readouterr().out
@@ -56,6 +57,7 @@ def test_without_its_promise_it_fails_as_the_page_shows(folder, capsys):
     assert names == ["couples_queries_as_declared"]
 
 
+@pytest.mark.slow
 def test_it_trains_from_the_command_line_and_is_evaluated_from_its_folder(folder, monkeypatch):
     typed = COMMANDS[1]
     assert "+attention.options.Power.p=2" in typed

@@ -153,7 +153,7 @@ def test_two_iterations_of_the_papers_choices_are_dnas_applied_twice():
     assert_close(EMRouting(2)(scores, keys=k, scale=SCALE), twice)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("beta", "sigma"), [arm for arm in ARMS if arm[0] != "norm"])
 def test_the_likelihood_never_decreases(beta, sigma):
     """Eq. 5 over 12 iterations, computed by loops from the mixtures of `fit`, also with weighted and padded keys."""

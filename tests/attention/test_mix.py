@@ -56,6 +56,7 @@ def test_a_mix_keeps_the_promises_of_its_members(options):
     assert check_normalizer(lambda: build_normalizer("mix", **options), lengths=lengths, print_report=False).passed
 
 
+@pytest.mark.slow
 def test_a_mix_of_prefix_forms_decodes_step_by_step():
     options = CHECKED["couples the past, a mix of mixes"]
     properties = ["step_equals_full_pass", "couples_queries_as_declared"]

@@ -303,7 +303,7 @@ def test_a_compiled_model_has_the_same_weights_and_gradients():
 FEW = ["dead_rows_give_zero", "mask_equals_shorter_input", "extreme_scores_stay_finite", "keys_may_be_reordered"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_omega_of_ones_own_keeps_the_promises_of_a_normalizer():
     few = [*FEW, "gradients_equal_finite_differences"]
     assert check_normalizer(Loudest, properties=few, print_report=False).passed

@@ -121,8 +121,7 @@ def test_a_length_in_which_no_token_fits_is_refused(max_length, shown):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("share", [0.15, 0.4])
+@pytest.mark.parametrize(("packed", "share"), [(False, 0.4), (True, 0.15)])
 def test_from_a_source_to_masked_batches(tmp_path, packed, share):
     layout = PackedFeaturizer(48, packed, share)
     source = NewswireText(train_size=300, valid_size=20)

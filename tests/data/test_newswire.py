@@ -52,7 +52,7 @@ def validation(difficulty) -> list[tuple[str, str]]:
     return list(pairs("validation", 1_000, 0, difficulty))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_lead_8_baseline_is_like_gigaword(validation):
     score = rouge1([h for _, h in validation], [" ".join(a.split()[:8]) for a, _ in validation])
     print(f"\nlead-8 ROUGE-1: {score:.1f}")
@@ -79,7 +79,7 @@ def test_lengths(validation, difficulty):
     assert min(headlines) >= 3
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_few_pairs_and_headlines_repeat(train):
     pairs_twice = 100 * (1 - len(set(train)) / len(train))
     headlines_twice = 100 * (1 - len({headline for _, headline in train}) / len(train))
@@ -125,7 +125,7 @@ def tfidf(articles: list[str], column: dict[str, int], idf: np.ndarray | None = 
     return rows / np.linalg.norm(rows, axis=1, keepdims=True), idf
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_nearest_training_headline_is_a_poor_answer(train, validation):
     train, validation = train[:10_000], validation[:200]
     words = Counter(word for article, _ in train for word in article.split())

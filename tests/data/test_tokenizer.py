@@ -384,6 +384,7 @@ def test_wordpiece_training_prints_nothing(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_forking_after_wordpiece_training_prints_no_warning():
     code = TRAINING + "import os\npid = os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0)\n"
     environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}

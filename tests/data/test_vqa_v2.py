@@ -189,6 +189,7 @@ def test_views_are_those_of_the_files(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 def test_the_real_files():
     if not REAL.is_dir():
         pytest.skip("no ../shared/data/vqa_v2_subset beside the repository")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from builders import PAD, SMALL, attention_tables, build_model
+from marks import few
 from tolerance import tolerance
 from torch import nn
 from torch.testing import assert_close
@@ -82,7 +83,7 @@ def close(states):
 @pytest.mark.parametrize(
     "normalizer, prior",
     # what a prior needs to know of the input, a model with a head tells it: test_mlm.py
-    [*((name, None) for name in NORMALIZERS), *(("dnas", it) for it in PRIORS if it != "unmasked")],
+    few([*((name, None) for name in NORMALIZERS), *(("dnas", it) for it in PRIORS if it != "unmasked")]),
 )
 def test_packed_texts_have_the_states_of_one_text_at_a_time(normalizer, prior):
     for dtype in (torch.float32, torch.float64):
@@ -127,7 +128,7 @@ def test_packing_is_the_same_where_no_table_of_weights_is_made(monkeypatch, norm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("normalizer", [name for name in NORMALIZERS if name != "argmax"])
+@pytest.mark.parametrize("normalizer", few(name for name in NORMALIZERS if name != "argmax"))
 def test_packed_texts_have_the_gradients_of_one_text_at_a_time(normalizer):
     encoder = rough_encoder(normalizer, ["content", "learned", "t5"])
     ids, real, segments, types, texts = packed()

@@ -6,6 +6,7 @@ from itertools import cycle
 import pytest
 import torch
 from gpt_builders import LONGEST, VOCABULARY, build_gpt, rough_gpt, texts
+from marks import few
 from tolerance import OPERATIONS, tolerance
 from torch.testing import assert_close
 
@@ -134,7 +135,7 @@ def test_the_scores_are_those_of_the_formula(settings):
 # -------------------------------------------------------------------------------------- packed, padded, cached, causal
 
 
-@pytest.mark.parametrize(("normalizer", "positions"), COMBINED)
+@pytest.mark.parametrize(("normalizer", "positions"), few(COMBINED))
 def test_packed_and_padded_texts_have_the_scores_of_one_text_at_a_time(normalizer, positions):
     ids, segments, each = packed()
     for dtype in (torch.float32, torch.float64):
@@ -147,7 +148,7 @@ def test_packed_and_padded_texts_have_the_scores_of_one_text_at_a_time(normalize
             assert_close(scores[row, text], alone, **close)
 
 
-@pytest.mark.parametrize(("normalizer", "positions"), COMBINED)
+@pytest.mark.parametrize(("normalizer", "positions"), few(COMBINED))
 def test_cached_decoding_has_the_scores_of_the_full_pass(normalizer, positions):
     model, ids = rough_gpt(normalizer, positions), texts()
     scores = model(ids)
@@ -181,7 +182,7 @@ def test_rows_of_the_cache_can_be_selected():
     assert_close(model.next_logits(ids[rows, :5], cache), model(ids[rows])[:, 4], **TIGHT)
 
 
-@pytest.mark.parametrize(("normalizer", "positions"), COMBINED)
+@pytest.mark.parametrize(("normalizer", "positions"), few(COMBINED))
 def test_a_token_changes_no_earlier_score_and_none_of_another_text(normalizer, positions):
     model = rough_gpt(normalizer, positions)
     ids, segments, _ = packed()

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from builders import PAD
+from marks import few
 from torch import nn
 from torch.testing import assert_close
 from visual_builders import (
@@ -112,7 +113,7 @@ def test_the_question_attends_to_itself_after_a_gru_or_not(question):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("normalizer, question", [*zip(NORMALIZERS, cycle(["transformer", "gru"]), strict=False)])
+@pytest.mark.parametrize("normalizer, question", few(zip(NORMALIZERS, cycle(["transformer", "gru"]), strict=False)))
 def test_neither_padding_nor_absent_boxes_nor_the_rest_of_the_batch_matter(normalizer, question):
     model = rough_visual(MCAN, tables=visual_tables(normalizer, ["content"]), question=question)
     ids, views = questions(), image_views()

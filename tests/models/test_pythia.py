@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from builders import PAD
+from marks import few, slow
 from torch import nn
 from torch.testing import assert_close
 from visual_builders import (
@@ -100,7 +101,7 @@ def test_a_transformer_reads_the_question_with_the_settings_and_the_site_of_the_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("normalizer, question", [*zip(NORMALIZERS, cycle(["transformer", "gru"]), strict=False)])
+@pytest.mark.parametrize("normalizer, question", few(zip(NORMALIZERS, cycle(["transformer", "gru"]), strict=False)))
 def test_neither_padding_nor_the_rest_of_the_batch_matters(normalizer, question):
     tables = visual_tables(normalizer, ["content"])
     model = rough_visual(Pythia, tables=tables, question=question)
@@ -341,7 +342,7 @@ def test_it_runs_under_autocast():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("normalizer", ["softmax", "dnas", "hnas"])
+@pytest.mark.parametrize("normalizer", [slow("softmax"), slow("dnas"), "hnas"])
 def test_it_learns_what_only_another_view_shows(normalizer):
     generator = torch.Generator().manual_seed(0)
     features = [torch.randn(32, most, width, generator=generator) for most, width in zip(MOST, WIDTHS, strict=True)]

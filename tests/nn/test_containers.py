@@ -209,7 +209,7 @@ def test_autocast_of_an_encoder_changes_only_the_rounding():
         assert_close(output.float(), expected, **tolerance(torch.bfloat16, depth=2, size=WIDTH))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("normalizer", ["dnas", "espformer"])
 def test_a_compiled_layer_is_the_same(normalizer):
     torch.compiler.reset()

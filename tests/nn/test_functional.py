@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from marks import slow
 from reference import randn
 from torch.testing import assert_close
 
@@ -173,7 +174,7 @@ def test_more_or_fewer_keys_do_not_hide_a_causal_mask():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["dnas", "off_by_one"])
+@pytest.mark.parametrize("name", ["dnas", slow("off_by_one")])
 def test_the_function_can_be_compiled_as_a_whole(name):
     torch.compiler.reset()
 

@@ -7,6 +7,7 @@ import math
 import pytest
 import reference
 import torch
+from marks import few
 from reference import randn
 from tolerance import tolerance
 from torch import nn
@@ -188,7 +189,7 @@ def test_the_weights_are_those_of_the_formula(name):
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-@pytest.mark.parametrize("name", NORMALIZERS)
+@pytest.mark.parametrize("name", few(NORMALIZERS))
 def test_a_padded_text_gets_what_it_gets_alone(name, left):
     module = layer(name).eval()
     x, real = randn(1, LENGTH, WIDTH), slice(2, None) if left else slice(0, LENGTH - 2)

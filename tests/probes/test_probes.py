@@ -44,6 +44,7 @@ def digest():
     return found.hexdigest()
 
 
+@pytest.mark.slow
 def test_every_process_draws_the_same_bytes():
     code = "import sys; sys.path.insert(0, sys.argv[1]); from test_probes import digest; print(digest())"
     folder = __file__.rpartition("/")[0]

@@ -8,6 +8,7 @@ import runs
 import torch
 import torch.nn.functional as F
 from builders import BOS, EOS, PAD, SPECIAL, random_words, rough_model
+from marks import slow
 from torch.testing import assert_close
 
 from attnorm.data.sampler import TokenBatches
@@ -97,9 +98,9 @@ def test_lead_is_eight_words_unless_told():
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("beam_size", [1, 3])
-@PLACEMENTS
+@pytest.mark.parametrize(
+    ("placement", "beam_size"), [("softmax", 1), ("dnas", 3), ("hnas_prefix", 3), slow("hnas_prefix", 1)]
+)
 def test_headlines_keep_the_articles_order_and_do_not_depend_on_the_batch_size(placement, beam_size):
     model = rough_model(placement, noise=0.6, seed=1, tie_embeddings=False)
     model.output.bias.data[EOS] += 1.0

@@ -5,6 +5,7 @@ import math
 import pytest
 import runs
 import torch
+from marks import slow
 from tolerance import rounding
 from torch.testing import assert_close
 
@@ -169,7 +170,7 @@ def moved(task, batch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("attention", ["softmax", "entmax", "fenchel"])
+@pytest.mark.parametrize("attention", ["softmax", slow("entmax"), slow("fenchel")])
 def test_scores_do_not_depend_on_what_is_shown_at_another_masked_position(attention):
     layers = "model.encoder_layers=2"
     recipe, task, split = made(f"attention={attention}", layers, "attention.prior={encoder: [unmasked,t5]}")

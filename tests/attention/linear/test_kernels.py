@@ -139,8 +139,9 @@ def gradients_of(attend, dtype=torch.float64):
 
 @pytest.mark.long
 @pytest.mark.numerical
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("chunk", [1, 1000, 2**19])
+@pytest.mark.parametrize(
+    ("chunk", "dtype"), [(1, torch.float32), *((1000, dtype) for dtype in DTYPES), (2**19, torch.float32)], ids=str
+)
 def test_the_fallback_agrees_with_the_dense_formula(dtype, chunk, monkeypatch):
     monkeypatch.setattr(flash, "CHUNK", {"cpu": chunk})
     for causal in (False, True):
@@ -172,7 +173,7 @@ def test_the_fallback_ignores_autocast(monkeypatch):
 
 
 @pytest.mark.numerical
-@pytest.mark.parametrize("width", [4, 8, 64])
+@pytest.mark.parametrize("width", [4, 64])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_sound_kernel_passes_well_below_the_tolerance(dtype, width, monkeypatch):
     tolerance = self_check.tolerance
@@ -235,7 +236,7 @@ def test_a_kernel_that_fails_with_a_causal_mask_alone_is_replaced_there_alone(br
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_kernel_is_replaced_and_reported_once(broken, dtype, monkeypatch, caplog):
     wanted = gradients_of(lambda q, k, v: build_normalizer("dnas").attend(q, k, v), dtype)

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import reference
 import torch
+from marks import slow
 from reference import BATCH, HEADS, VARIANTS, case, in_turn, make, randn
 from tolerance import rounding
 from torch.testing import assert_close
@@ -187,7 +188,7 @@ def causal_reference(q, k, v, bias, of_out, of_total):
     return [*(x.detach() for x in results), *grads]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, slow(torch.bfloat16), slow(torch.float16)], ids=str)
 @pytest.mark.parametrize("growth", ["rising", "falling", "both"])
 def test_a_bias_that_grows_to_thousands_costs_no_precision_in_float64(dtype, growth, monkeypatch):
     """Forget gates give such a bias: each head forgets at another rate, up to 20 per position."""
