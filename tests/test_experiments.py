@@ -408,6 +408,7 @@ def test_twins_start_with_the_embedding_of_their_word():
         assert torch.equal(tokens.weight[other], before[word]) and torch.equal(tokens.weight[word], before[word])
 
 
+@pytest.mark.slow
 def test_a_bank_is_taken_away_from_trained_models(tmp_path, monkeypatch, capsys):
     import torch
 

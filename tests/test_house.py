@@ -202,6 +202,7 @@ for module in sys.argv[1:]:
     return [set(line.split()) for line in ended.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_tasks_models_data_and_optimizers_do_not_load_the_libraries_of_training():
     modules = [module_of(file) for file in FILES]
     modules = [module for module in modules if floor_of(module) in ("optim", "data", "models", "tasks")]

@@ -183,6 +183,7 @@ def test_a_run_of_own_parts_that_was_killed_resumes_bit_for_bit(folder):
     assert runs.unequal(runs.parameters(first), runs.parameters(second)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "messages",
     [

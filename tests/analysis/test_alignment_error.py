@@ -270,6 +270,7 @@ def test_a_token_that_nothing_generates_has_no_link():
     assert torch.isfinite(torch.from_numpy(model.posteriors([2], [0]))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_the_words_of_a_run_are_read_from_its_own_attention():
     """Both steps, against loops over the words and the tokens of single pairs."""
@@ -309,6 +310,7 @@ def spans_of(tokenizer, words, count):
     return spans
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_only_runs_between_two_texts_have_word_attention():
     run = load_run(runs.finished_run("mlm"))

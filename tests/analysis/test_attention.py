@@ -37,6 +37,7 @@ def reading(heads=2, queries=4, keys=5, name="softmax seed 1", token="word"):
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_measures_are_those_of_the_recorded_layers_with_one_row_per_head_state_and_key(run):
     found, read = run.measures(TEXT), run.reading(TEXT)
@@ -72,6 +73,7 @@ def test_the_output_of_a_layer_and_of_its_residual_are_those_of_the_model(run):
     assert_close(layer.residual[:, :-1], after, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_a_question_about_an_image_is_read_by_its_id_with_words_and_boxes_as_tokens(tmp_path):
     folder = tmp_path / "run"
@@ -135,6 +137,7 @@ def overlaps(figure, labels):
     return [pair for pair in itertools.pairwise(boxes) if pair[0].overlaps(pair[1])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 30, slow(64), 300])
 def test_tokens_are_written_at_both_axes_and_never_on_each_other(count):
     figure = draw_layer([reading(heads=1, queries=count, keys=count)], "encoder/0")
@@ -192,6 +195,7 @@ def test_files_are_named_by_layer_in_every_format(tmp_path):
 # ------------------------------------------------------------------------------------------------------------- command
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_the_command_draws_writes_and_prints(monkeypatch, tmp_path, capsys):
     folder = runs.copied_run(tmp_path)
@@ -224,6 +228,7 @@ def test_the_means_over_the_heads_of_a_layer_are_printed_if_they_are_many(capsys
         assert found == [(layer, f"{entropy:.2f}") for layer, _, entropy, _ in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.training
 @pytest.mark.parametrize("way", ["comma", slow("against")])
 def test_two_runs_are_drawn_next_to_each_other(monkeypatch, tmp_path, way):
@@ -236,6 +241,7 @@ def test_two_runs_are_drawn_next_to_each_other(monkeypatch, tmp_path, way):
     assert (tmp_path / "out/decoder_0_cross.png").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_boxes_are_drawn_for_a_question(monkeypatch, tmp_path):
     typed = (f"run={runs.finished_run('vqa')}", "example=validation-2", f"folder={tmp_path}", "formats=[png,svg]")
@@ -243,6 +249,7 @@ def test_boxes_are_drawn_for_a_question(monkeypatch, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} >= {"fusion.png", "fusion.svg", "boxes_2.png"}
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_an_image_is_drawn_once_per_word_of_its_caption(monkeypatch, tmp_path):
     run = str(runs.finished_run("captioning"))
@@ -253,6 +260,7 @@ def test_an_image_is_drawn_once_per_word_of_its_caption(monkeypatch, tmp_path):
     assert (tmp_path / "both/run_2/words_validation-2.svg").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_the_words_of_a_translation_are_aligned(monkeypatch, tmp_path):
     run = runs.finished_run("translation")

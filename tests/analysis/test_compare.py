@@ -101,6 +101,7 @@ def test_the_difference_is_that_of_the_pairs_on_the_half_that_did_not_select(tmp
         assert (verdict.difference.new_seeds.low, verdict.difference.new_seeds.high) == pytest.approx(interval)
 
 
+@pytest.mark.slow
 def test_the_examples_are_paired_by_id_whatever_their_order(tmp_path):
     folders = make_runs(tmp_path, THREE)
     before = compare("softmax", tmp_path)
@@ -110,6 +111,7 @@ def test_the_examples_are_paired_by_id_whatever_their_order(tmp_path):
     assert [it.difference for it in after.verdicts] == [it.difference for it in before.verdicts]
 
 
+@pytest.mark.slow
 def test_the_test_split_is_used_once_all_runs_have_been_scored_on_it(tmp_path):
     folders = make_runs(tmp_path, THREE)
     for folder in folders:
@@ -225,6 +227,7 @@ def end_training(folder, update):
     pq.write_table(table.replace_schema_metadata({CHECKPOINT: checkpoint}), path)
 
 
+@pytest.mark.slow
 def test_test_scores_of_an_earlier_checkpoint_are_refused(tmp_path):
     folders = make_runs(tmp_path, THREE)
     for folder in folders:
@@ -301,6 +304,7 @@ def test_a_large_difference_is_shown_and_none_is_not(tmp_path):
     assert "For new seeds on these examples only" in dnas.claim_for_this_test_set()
 
 
+@pytest.mark.slow
 def test_p_values_are_adjusted_for_all_arms(tmp_path):
     make_runs(tmp_path, THREE, seeds=range(4))
     found = compare("softmax", tmp_path)
@@ -332,6 +336,7 @@ def test_equal_runs_give_no_verdict(tmp_path):
 # verdicts that are withheld
 
 
+@pytest.mark.slow
 def test_arms_that_do_not_beat_a_simple_method_get_no_verdict(monkeypatch, tmp_path, capsys):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, lead=60.0)
     for metric in (None, "loss"):
@@ -364,6 +369,7 @@ def test_a_lower_loss_beats_a_simple_method(ours, is_beaten):
     assert bool(unbeaten(runs_of_arms, {"unigram": {"loss": 1.5, "f1": 9.0}}, "f1 of another task")) is is_beaten
 
 
+@pytest.mark.slow
 def test_an_arm_with_one_output_for_all_examples_gets_no_verdict(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "hnas": 3.0})
     for seed in (1, 2):
@@ -395,6 +401,7 @@ def test_arms_with_equal_scores_with_most_seeds_get_no_verdict(tmp_path):
 # cautions
 
 
+@pytest.mark.slow
 def test_a_seed_far_from_the_others_is_named_in_the_verdict(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=range(1, 6))
     [verdict] = compare("softmax", tmp_path).verdicts
@@ -454,6 +461,7 @@ def test_skewed_differences_of_few_examples_are_named_in_the_verdict(tmp_path):
 # seeds that count
 
 
+@pytest.mark.slow
 def test_means_and_differences_are_over_the_same_seeds(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0, "hnas": 1.0}, seeds=range(5))
     make_run(tmp_path / "softmax_5", seed=5, gain=30.0)
@@ -494,6 +502,7 @@ def test_a_failed_run_drops_its_pair_and_is_reported(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_no_verdict_is_given_while_planned_runs_are_unfinished(tmp_path):
     make_runs(tmp_path, THREE, seeds=range(4))
     running = make_run(tmp_path / "dnas_7", "dnas", 7, state=None)
@@ -593,6 +602,7 @@ def test_an_arm_without_a_finished_run_is_not_the_baseline_by_default(tmp_path, 
     assert baseline_of(arms_of(find_runs([tmp_path])), None).label == "softmax"
 
 
+@pytest.mark.slow
 def test_the_baseline_is_a_place_or_a_label_or_softmax(tmp_path):
     make_runs(tmp_path, THREE)
     typed = [

@@ -62,6 +62,7 @@ def test_a_run_gets_a_figure_of_each_table_it_has(run, drawn):
     assert draw_run(run) == []
 
 
+@pytest.mark.slow
 def test_there_is_one_panel_per_stack_with_its_normalizer_in_the_title(run, drawn):
     draw_run(run)
     hybrid, attention = drawn
@@ -73,6 +74,7 @@ def test_there_is_one_panel_per_stack_with_its_normalizer_in_the_title(run, draw
     assert "0.1, times 10 for fast" in hybrid.get_suptitle() and "per head" not in hybrid.get_suptitle()
 
 
+@pytest.mark.slow
 def test_curves_of_shares_say_how_fast_they_could_move_and_what_one_half_does_not_show(run, drawn):
     (run / "mix_softmax.csv").write_text((run / "hybrid_weights.csv").read_text())
     (run / "temperature.csv").write_text((run / "hybrid_weights.csv").read_text())
@@ -84,6 +86,7 @@ def test_curves_of_shares_say_how_fast_they_could_move_and_what_one_half_does_no
     assert sum(NO_EVIDENCE in title for title in titles) == 2
 
 
+@pytest.mark.slow
 def test_every_recorded_step_is_drawn_the_last_one_with_a_dot(run, drawn):
     draw_run(run)
     for axes in (axes for figure in drawn for axes in figure.axes):
@@ -93,6 +96,7 @@ def test_every_recorded_step_is_drawn_the_last_one_with_a_dot(run, drawn):
     assert mass[1][1] == pytest.approx([2 * (0.2 + step / 100 + 0.01) for step in STEPS])
 
 
+@pytest.mark.slow
 def test_legends_are_outside_the_axes_with_a_colour_per_layer(run, drawn):
     draw_run(run)
     for figure in drawn:
@@ -107,6 +111,7 @@ def test_legends_are_outside_the_axes_with_a_colour_per_layer(run, drawn):
     assert {line.get_color() for line in drawn[1].axes[1].get_lines()} == {first}  # layer 0 of the decoder
 
 
+@pytest.mark.slow
 def test_scalars_between_0_and_1_have_a_whole_axis_and_others_their_own(run, drawn):
     draw_run(run)
     assert drawn[0].axes[0].get_ylim() == pytest.approx((-0.02, 1.02))
@@ -158,6 +163,7 @@ def test_a_logarithmic_axis_ends_at_the_smallest_value_or_some_decades_below_the
     assert log_floor(values) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_zeros_and_underflow_are_drawn_at_the_bottom_of_the_axis_which_says_so(run, drawn):
     row = {"layer": "decoder/0", "head": 0, "entropy": 0.0, "column_mass_min": 0.0}
     for step, mass in ((20, 0.0), (30, 1e-300), (40, math.nan)):
@@ -172,6 +178,7 @@ def test_zeros_and_underflow_are_drawn_at_the_bottom_of_the_axis_which_says_so(r
     assert f"below {floor:.0e}: at the bottom" in drawn[1].axes[3].get_ylabel()
 
 
+@pytest.mark.slow
 def test_without_small_values_nothing_is_said_about_them(run, drawn):
     draw_run(run)
     assert "bottom" not in drawn[1].axes[3].get_ylabel()

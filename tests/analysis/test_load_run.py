@@ -57,6 +57,7 @@ def test_attention_is_that_of_the_model_by_layer_and_head_with_its_tokens(run):
     torch.testing.assert_close(found["encoder/0"].weights, seen[0][0], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["mlm", "classify"])
 def test_an_encoder_reads_one_text(task):
     found = attnorm.load_run(runs.finished_run(task)).attention("the cat of paris")
@@ -88,6 +89,7 @@ def test_a_folder_that_is_no_run_or_names_foreign_code_is_refused(tmp_path):
         _ = attnorm.load_run(folder, trust_code=True).predictions
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_nothing_until_it_is_asked():
     heavy = {"pytorch_lightning", "hydra", "pandas"}
     code = "import json, sys, attnorm, attnorm.attention; print(json.dumps(list(sys.modules)))"
@@ -97,6 +99,7 @@ def test_importing_the_package_loads_nothing_until_it_is_asked():
         _ = attnorm.lode_run
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_figures_and_files_are_written_on_request(run, tmp_path):
     """As IPython asks an object: a PNG of a figure, and HTML of several; nothing is written into the run folder."""
     before = runs.files_of(run.folder)

@@ -47,6 +47,7 @@ def test_the_closed_forms_have_the_values_computed_from_the_paper(at, expected):
     assert found == pytest.approx(expected, abs=5e-5)
 
 
+@pytest.mark.slow
 def test_the_normalizers_move_the_centers_as_the_closed_forms_say(distances):
     assert len(distances) == 4 * 2 * 199
     for row in distances:
@@ -111,6 +112,7 @@ def test_a_draw_has_clusters_of_the_sizes_and_places_that_it_should_have():
     assert x[:, :95].std().item() == pytest.approx(0.1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_more_sinkhorn_iterations_let_the_small_cluster_go():
     drawing = FIGURES["dnas_sinkhorn"].draw(Settings(draws=3))
     ends = {
@@ -124,6 +126,7 @@ def test_more_sinkhorn_iterations_let_the_small_cluster_go():
     assert max(balanced) - min(balanced) < 0.01
 
 
+@pytest.mark.slow
 def test_what_a_small_cluster_gives_to_a_large_one_grows_from_s_to_its_multiples():
     """With s between the clusters, a point of the small one gives about s of its weight to the large one with dnas,
     s sqrt(N0 / N1) once Sinkhorn has converged, and s N0 / N1 with softmax."""

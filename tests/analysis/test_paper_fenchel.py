@@ -193,6 +193,7 @@ def small(monkeypatch):
     fenchel_models.measured.cache_clear()
 
 
+@pytest.mark.slow
 def test_figure_4_shows_every_layer_of_the_four_kinds_of_attention(small, transformers):
     drawing = FIGURES["fenchel_fig4"].draw(small)
     measured = (*fenchel_models.measured_bert(small), *fenchel_models.measured_t5(small))

@@ -75,6 +75,7 @@ def test_a_figure_is_drawn_the_same_way_twice(tmp_path, name):
     assert all(float(text) == pytest.approx(value, rel=1e-7) for text, value in numbers if isinstance(value, float))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_no_label_leaves_the_figure_or_covers_another_panel(name):
     figure = FIGURES[name].draw(Settings(draws=2)).figure
@@ -168,6 +169,7 @@ def test_a_short_run_is_trained_for_a_figure_that_shows_runs(tmp_path, monkeypat
     assert {path.name for path in (tmp_path / "a=b/runs").iterdir()} == {"vqa_hnas", "cache"}
 
 
+@pytest.mark.slow
 def test_every_short_run_can_be_composed():
     for name, overrides in short_runs.RUNS.items():
         assert check_composed(runs.composed(*overrides, *short_runs.ALWAYS)), name

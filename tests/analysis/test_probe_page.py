@@ -197,6 +197,7 @@ def test_a_field_says_in_words_what_its_colour_and_signs_mean():
     assert entry_of(None, "no gradient").words == "no gradient" and entry_of(None, "").words == "not run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["softmax", "dnas"])
 def test_a_squared_error_that_has_overflowed_has_no_difference(tmp_path, arm):
     """Outputs of 1e25 are finite; their R2 is not. The other arms are compared, unless it is the baseline."""

@@ -109,6 +109,7 @@ def test_verdicts_follow_from_the_adjusted_p_value(cell):
     assert row_of(cell, "hnas").verdict == "not shown" and row_of(cell, "hnas").adjusted > 0.05
 
 
+@pytest.mark.slow
 def test_an_arm_is_shown_alone_but_not_among_many():
     """A p-value between 1 and 5 % is below 5 % once, and above it times five."""
     base = TESTS["softmax"].scores[8].astype(float)

@@ -109,6 +109,7 @@ def test_p_values_are_adjusted_over_all_tasks(tmp_path, uncharted):
     assert both == pytest.approx(min(1, 2 * p)) and q == pytest.approx(max(both, unadjusted))
 
 
+@pytest.mark.slow
 def test_recorded_measures_are_drawn_by_layer(tmp_path):
     make_run(tmp_path / "softmax", steps=300, measures=True)
     make_run(tmp_path / "dnas", "dnas", steps=300, measures=True)
@@ -160,6 +161,7 @@ def test_arms_with_equal_curves_have_no_curve_of_differences():
     assert difference_curves(rows, "a", []) == {"val/loss": []}
 
 
+@pytest.mark.slow
 def test_by_default_the_baseline_is_not_an_arm_that_has_failed(tmp_path, uncharted):
     make_runs(tmp_path, {"softmax": 0}, state="failed", why="OutOfMemoryError", **SMALL)
     make_runs(tmp_path, {"dnas": 0, "hnas": 9}, **SMALL)
@@ -168,6 +170,7 @@ def test_by_default_the_baseline_is_not_an_arm_that_has_failed(tmp_path, unchart
     assert "softmax is not compared: no run has finished." in task.notes
 
 
+@pytest.mark.slow
 def test_more_than_the_attention_differs(tmp_path, of_nine, uncharted):
     assert of_nine.warnings == []
     make_runs(tmp_path, {"softmax": 0, "hnas+lr=0.01": 1}, **SMALL)
@@ -181,6 +184,7 @@ def test_more_than_the_attention_differs(tmp_path, of_nine, uncharted):
     assert ("d_model", "128") in task.setup.equal["model"]
 
 
+@pytest.mark.slow
 def test_different_code_is_noted(tmp_path, uncharted):
     first, second = make_run(tmp_path / "a", **SMALL), make_run(tmp_path / "b", "hnas", **SMALL)
     assert collect([first, second]).tasks[0].doubts == []
@@ -189,6 +193,7 @@ def test_different_code_is_noted(tmp_path, uncharted):
     assert "the commit of the code" in notes and "ffffffffff with uncommitted changes" in notes
 
 
+@pytest.mark.slow
 def test_runs_that_did_not_finish_are_listed_with_the_reason(tmp_path, nine, uncharted):
     make_run(tmp_path / "failed", "hnas", 4, state="failed", why="OutOfMemoryError: no memory left", **SMALL)
     make_run(tmp_path / "stopped", "hnas", 5, state="interrupted", why="Interrupted: stopped by SIGTERM", **SMALL)
@@ -206,6 +211,7 @@ def test_runs_that_did_not_finish_are_listed_with_the_reason(tmp_path, nine, unc
     assert cells(report.tasks[0].main, "hnas")["seeds"].value == 3
 
 
+@pytest.mark.slow
 def test_there_is_no_verdict_while_a_run_trains(tmp_path):
     make_runs(tmp_path, {"softmax": 0, "hnas": 9}, **SMALL)
     last = make_run(tmp_path / "late", "hnas", 4, state=None, **SMALL)
@@ -228,6 +234,7 @@ def test_there_is_no_verdict_while_a_run_trains(tmp_path):
     assert task_of(collect([tmp_path])).verdicts[0].is_shown
 
 
+@pytest.mark.slow
 def test_arms_that_have_not_learned_the_task_get_a_box_and_no_verdict(tmp_path):
     make_runs(tmp_path, {"softmax": 0, "hnas": 9}, lead=70.0, **SMALL)
     report = collect([tmp_path])
@@ -244,6 +251,7 @@ def test_arms_that_have_not_learned_the_task_get_a_box_and_no_verdict(tmp_path):
     assert "no arm beats the simple baseline lead-8" in html_of(report)
 
 
+@pytest.mark.slow
 def test_means_and_differences_are_over_the_same_seeds(tmp_path, uncharted):
     make_runs(tmp_path, {"softmax": 0, "hnas": 9}, **SMALL)
     make_run(tmp_path / "softmax_4", seed=4, gain=30.0, **SMALL)
@@ -256,6 +264,7 @@ def test_means_and_differences_are_over_the_same_seeds(tmp_path, uncharted):
     assert any("softmax, seed 4" in note for note in task.notes)
 
 
+@pytest.mark.slow
 def test_an_arm_without_a_common_seed_is_left_out_with_the_reason(tmp_path, nine, uncharted):
     make_run(tmp_path / "other", "sinkhorn", 9, **SMALL)
     task = task_of(collect([nine, tmp_path]))
@@ -273,6 +282,7 @@ def test_without_scores_of_examples_the_recorded_metrics_are_shown(tmp_path, unc
     assert task.verdicts == [] and task.forest is None
 
 
+@pytest.mark.slow
 def test_damaged_predictions_leave_their_arm_out(tmp_path, nine, uncharted):
     make_runs(tmp_path, {"sinkhorn": 1}, **SMALL)
     (tmp_path / "sinkhorn_2" / "predictions" / "validation.parquet").write_bytes(b"PAR1 and no more")
@@ -288,12 +298,14 @@ def test_a_primary_metric_without_scores_of_examples_gives_way_to_another(tmp_pa
     assert task.main.columns[5].name == "ROUGE-1 F1 ↑" and "exploratory" in task.warnings[0]
 
 
+@pytest.mark.slow
 def test_a_single_run_is_enough_for_a_page(tmp_path):
     task = task_of(collect([make_run(tmp_path / "a", "hnas", **SMALL)]))
     assert task.setup.differing is None and task.main.rows[0][0].text == "hnas"
     assert task.drawings.scalars and task.drawings.attention
 
 
+@pytest.mark.slow
 def test_another_metric_is_exploratory(nine, uncharted):
     task = task_of(collect([nine], metric="loss", baseline="dnas"))
     assert "exploratory" in task.warnings[0]
@@ -301,6 +313,7 @@ def test_another_metric_is_exploratory(nine, uncharted):
     assert {it.label for it in task.verdicts} == {"softmax", "hnas"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"baseline": "sotfmax"}, "Did you mean 'softmax'"), ({"metric": "rougel"}, "allowed: rougeL")],
@@ -315,6 +328,7 @@ def test_a_place_without_runs(tmp_path):
         collect([tmp_path])
 
 
+@pytest.mark.slow
 def test_nothing_that_a_run_names_is_imported(tmp_path, monkeypatch):
     (tmp_path / "stranger.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)

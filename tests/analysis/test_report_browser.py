@@ -62,6 +62,7 @@ def test_every_chart_is_drawn_without_an_error_or_a_request(browser, report, pat
     assert browser.run("return document.images.length") == 0
 
 
+@pytest.mark.slow
 def test_a_click_and_a_key_sort_a_table(browser, path):
     browser.open(path)
     header = "#results-task-1 th:nth-child({}) > button"
@@ -81,6 +82,7 @@ def test_a_click_and_a_key_sort_a_table(browser, path):
     assert column(browser, "arm") == ["dnas", "hnas", "softmax"]
 
 
+@pytest.mark.slow
 def test_a_table_can_be_copied(browser, path):
     browser.open(path)
     browser.run("document.querySelector('#results-task-1 tbody th').textContent = 'a_b & 50% | =1'")
@@ -100,6 +102,7 @@ def test_a_table_can_be_copied(browser, path):
     browser.wait("document.querySelector('#results-task-1 .said').textContent !== ''")
 
 
+@pytest.mark.slow
 def test_the_data_behind_a_chart_are_a_table(browser, report, path):
     browser.open(path)
     figure = report.tasks[0].drawings.curves[0]
@@ -114,6 +117,7 @@ def test_the_data_behind_a_chart_are_a_table(browser, report, path):
     assert rows[0][:2] == [first["series"], str(first["step"])] and float(rows[0][2]) == first["mean"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_does_not_scroll_sideways(browser, path, width):
     browser.open(path, width=width, height=844)
@@ -124,6 +128,7 @@ def test_the_page_does_not_scroll_sideways(browser, path, width):
     assert all(it["left"] >= 0 and it["right"] <= width + 1 for it in widths)
 
 
+@pytest.mark.slow
 def test_tables_fit_a_desktop_and_a_phone_shows_verdicts_and_intervals(browser, path):
     browser.open(path)
     tables = "#results-task-1 .scroll, #metrics-task-1 .scroll"
@@ -136,6 +141,7 @@ def test_tables_fit_a_desktop_and_a_phone_shows_verdicts_and_intervals(browser, 
     assert max(edges) <= browser.run(f"return {row}.closest('.scroll').getBoundingClientRect().right")
 
 
+@pytest.mark.slow
 def test_dark_mode_by_the_system_and_by_the_button(browser, path):
     paper = "return getComputedStyle(document.body).backgroundColor"
     line = "return getComputedStyle(document.querySelector('#task-1-curve-1 .mark-line path')).stroke"
@@ -154,6 +160,7 @@ def test_dark_mode_by_the_system_and_by_the_button(browser, path):
     browser.run("try { localStorage.clear() } catch {}")
 
 
+@pytest.mark.slow
 def test_print_contains_all_charts(browser, report, path):
     browser.open(path, dark=True)
     found = browser.call("Page.printToPDF", printBackground=True)
@@ -167,6 +174,7 @@ def test_print_contains_all_charts(browser, report, path):
     assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
+@pytest.mark.slow
 def test_charts_and_tables_have_names_in_the_accessibility_tree(browser, report, path):
     browser.open(path)
     draw(browser)

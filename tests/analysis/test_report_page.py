@@ -65,6 +65,7 @@ def text(report):
     return html_of(report)
 
 
+@pytest.mark.slow
 def test_texts_of_a_run_stay_texts(tmp_path):
     hostile = {
         "settings": {"model.note": EVIL, "task.name": EVIL.replace("/", "")},  # the name of a folder
@@ -89,6 +90,7 @@ def test_texts_of_a_run_stay_texts(tmp_path):
     assert EVIL in json.dumps(figures)  # so that the data of charts were tested as well
 
 
+@pytest.mark.slow
 def test_charts_of_hybrid_weights_say_how_they_were_trained_and_what_they_do_not_show(text):
     [note, *_] = re.findall(r'<p class="note">(Trained with [^<]*)</p>', text)
     assert "hybrid_lr_factor=10.0" in note and NO_EVIDENCE in note
@@ -179,6 +181,7 @@ def charts():
     yield by_layer("c3", "entropy", [("encoder/0", POINTS[0]), ("encoder/0", POINTS[2])], arms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", list(charts()), ids=lambda figure: figure.name)
 def test_a_specification_is_valid_and_names_only_fields_of_its_data(figure):
     import vl_convert

@@ -89,6 +89,7 @@ def sweep_copied(folder, better, **content):
     return folder
 
 
+@pytest.mark.slow
 def test_the_whole_curve_and_the_budget_are_shown(report):
     [page] = report.tasks
     [tuning] = page.tunings
@@ -104,6 +105,7 @@ def test_the_whole_curve_and_the_budget_are_shown(report):
     assert not any("depends on" in warning for warning in page.warnings)  # hnas is better at every rate
 
 
+@pytest.mark.slow
 def test_what_the_sweep_chose_is_no_confound(monkeypatch, tmp_path, better, report):
     [page] = report.tasks
     assert page.setup.confounds == [] and page.setup.chosen == ["optimizer.lr"]
@@ -135,6 +137,7 @@ def test_a_verdict_that_depends_on_the_rate_is_said(tmp_path, report, scores, sa
     assert said is None or said in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gain", [9, 0])
 def test_only_a_verdict_that_is_shown_is_warned_about(monkeypatch, tmp_path, gain):
     without_charts(monkeypatch)
@@ -173,6 +176,7 @@ def test_a_sweep_file_of_another_form_is_left_out(tmp_path, better, broken, left
     assert (len(tunings_of("t", arms)), len(costs_of("t", arms))) == left
 
 
+@pytest.mark.slow
 def test_a_page_is_written_beside_a_sweep_file_of_another_form(monkeypatch, tmp_path, better):
     without_charts(monkeypatch)
     [page] = collect([sweep_copied(tmp_path / "sweep", better, jobs=3)]).tasks

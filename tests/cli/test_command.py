@@ -55,6 +55,7 @@ def test_the_version_is_that_of_the_package(monkeypatch, capsys):
     assert capsys.readouterr().out == f"attnorm {version('attnorm')}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", ["--help", "train --help", "sweep --help", "report", "compare", "figures"])
 def test_a_reader_that_has_seen_enough_gets_no_traceback(typed):
     reading, writing = os.pipe()

@@ -80,6 +80,7 @@ class WrongForWide(FlashOnCPU):
         return (1.1 * out if causal and q.shape[-1] == 16 else out), total
 
 
+@pytest.mark.slow
 def test_a_kernel_that_fails_its_self_check_is_reported_with_the_reason(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(kernels, "candidates", lambda *case: [Raising()])
     found, printed = examined(tmp_path), capsys.readouterr().out
@@ -91,6 +92,7 @@ def test_a_kernel_that_fails_its_self_check_is_reported_with_the_reason(tmp_path
     assert str(Path.home()) not in (tmp_path / "found.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_in_one_case_fails_in_that_case_alone(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(kernels, "candidates", lambda *case: [WrongForWide()])
     found = examined(tmp_path)
@@ -105,6 +107,7 @@ def test_the_last_resort_is_checked_too(monkeypatch):
     assert plain.outcomes == causal.outcomes == {"flash_attention_for_cpu": None, "blockwise": MISSING}
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_left_out_and_the_first_length_never_is(tmp_path, capsys):
     found = examined(tmp_path, TINY._replace(lengths=(16, 2**20)), "seconds=0.001")
     assert [it["attention"] for it in found["speed"]] == NAMES
@@ -115,6 +118,7 @@ def test_what_takes_too_long_is_left_out_and_the_first_length_never_is(tmp_path,
     assert "softmax, dnas, hnas for N = 1,048,576 and above: SDPA is left out" in printed
 
 
+@pytest.mark.slow
 def test_an_attention_that_fails_is_left_out_alone(monkeypatch):
     def build(name):
         module = torch.nn.Module()
@@ -201,6 +205,7 @@ def test_paths_are_removed_from_any_text():
     assert without_paths(given) == {"why": wanted, "n": 1}
 
 
+@pytest.mark.slow
 def test_the_doctor_needs_no_other_package(tmp_path):
     code = """
 import sys

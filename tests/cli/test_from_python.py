@@ -55,6 +55,7 @@ def test_a_run_is_that_of_the_command_and_leaves_nothing_behind(here):
     assert first.evaluate().metrics == first.scores
 
 
+@pytest.mark.slow
 def test_settings_are_written_as_in_python(here):
     typed = {"model.dropout": 0.25, "trainer": {"max_steps": 1}, "attention": {"encoder": ["dnas"]}}
     run = trained(**typed, callbacks={"attention_stats": {"every_n_steps": 0}}, tags=("one",), ckpt_path=None)
@@ -76,6 +77,7 @@ def test_every_problem_is_in_the_exception_and_no_folder_is_made(here):
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_thread_can_train(here):
     """Where Python allows no signal handlers."""
     found = []
@@ -103,6 +105,7 @@ def test_an_interrupted_run_is_saved_and_continues(here, monkeypatch):
     assert run.folder == folder and run.summary["state"] == "finished" and run.summary["steps"] == 4
 
 
+@pytest.mark.slow
 def test_a_folder_of_own_settings_is_found(here):
     (here / "conf/model").mkdir(parents=True)
     write_text(here / "conf/model/narrow.yaml", "defaults: [tiny, _self_]\nactivation: relu\n")

@@ -68,66 +68,69 @@ def test_scripts_show_their_keys_when_asked_or_given_nothing(monkeypatch, capsys
 # refusing
 
 
+WRONG_COMMANDS = [
+    (("attention=hnsa",), "Did you mean 'hnas'?"),
+    (("data=newswires",), "Did you mean 'newswire'?"),
+    (("experiment=gigaword_papers",), "Did you mean 'gigaword_paper'?"),
+    (("trainer.max_step=3",), "Did you mean 'max_steps'?"),
+    (("modle=tiny",), "Did you mean 'model'?"),
+    (("sed=3",), "Did you mean 'seed'?"),
+    (("lr=1e-3",), "error: lr: nothing reads this key. Did you mean 'optimizer.lr'?\n"),
+    (("batch_size=32",), "Did you mean 'data.batch_tokens'?"),
+    (("data.batch_size=32",), "Did you mean 'data.batch_tokens'?"),
+    (("learning_rate=1",), "Did you mean 'optimizer.lr'?"),
+    (("optimizer.learning_rate=1",), "Did you mean 'lr'?"),
+    (("epochs=3",), "Did you mean 'trainer.max_epochs'?"),
+    (("max_steps=5",), "Did you mean 'trainer.max_steps' or 'task.max_steps'?"),
+    (("logger=wandb", "logger.wandb.offline=true"), "Did you mean 'mode=offline'?"),
+    (
+        ("+experiment=reuters",),
+        "error: experiment: one file of a group is chosen, without a plus, as in ",
+    ),
+    (
+        ("++optimizer=adam",),
+        "one file of a group is chosen, without a plus, as in optimizer=adam",
+    ),
+    (
+        ("scheduler=null",),
+        "error: scheduler._target_: is not set; choose a file that sets it, with",
+    ),
+    (("paths=null",), "error: paths.log_dir: is not set; choose a file that sets it, with paths=<file>"),
+    (("callbacks.a._target_=pytorch_lightning.callbacks.RichProgressBar",), "use callbacks.progress.bar\n"),
+    (("callbacks.a._target_=pytorch_lightning.callbacks.StochasticWeightAveraging",), "averages the weights when"),
+    (("-sc",), 'type eval "$(attnorm train -sc install=bash)"'),
+    (("-sc", "install=tcsh"), 'type eval "$(attnorm train -sc install=bash)"'),
+    (("decoding.beamsize=3",), "Did you mean 'beam_size'?"),
+    (("data.features=[x]",), "data.features is a key of data=caption_files, data=vqa_v2."),
+    (("task=vqa", "data.dir=x"), "data.dir is a key of data=gigaword, data=parallel_files."),
+    (("attention.options.hnas.strat=0.4", "attention=hnas"), "start"),
+    (("attention.decoder=dnas",), "error: attention.decoder=dnas: dnas couples queries"),
+    (("data=gigaword",), "error: data.dir: must be given, as in data.dir=<value>"),
+    (("data=base",), "error: "),
+    (("seed=x",), "error: seed=x: allowed: whole numbers"),
+    (("trainer.max_steps=0", "seed=x"), "error: trainer.max_steps=0"),
+    (("seed=1=2",), "error: "),
+    (("~optimizer.lr",), "error: optimizer.lr: must be given, as in optimizer.lr=<value>"),
+    (("~optimizer",), "error: optimizer._target_: is not set"),
+    (("~decoding", "~attention.options", "~tokenizer"), "error: tokenizer._target_: is not set"),
+    (("+trainer.benchmark=3",), "error: trainer.benchmark=3: "),
+    (("attention.encoder=[dnas]",), "error: attention.encoder"),
+    (("task=headlines",), "error: task=headlines: allowed: captioning, causal_lm, classify, "),
+    (("attention=softmx",), "uniform, or a normalizer as package.module.Class. Did you mean 'softmax'?"),
+    (("seed=1,2",), "error: seed=1,2: several values start a sweep: type attnorm sweep, or add -m; a list is "),
+    (("hnas",), "error: hnas: expected key=value\n"),
+    (("--attention", "hnas"), "error: --attention: settings are typed without dashes, as in attention=<value>\n"),
+    (("--seed=3",), "error: --seed=3: settings are typed without dashes, as in seed=3\n"),
+    (("resume=nowhere",), "error: resume=nowhere: no such folder\n"),
+    (("task=null",), "error: task.name: is not set; choose a file that sets it, with task=<file>"),
+    (("paths.log_dir=/dev/null",), "error: paths.log_dir: the run folder /dev/null/gigaword/"),
+    (("task=",), "error: task=: allowed: captioning, causal_lm, classify, "),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        (("attention=hnsa",), "Did you mean 'hnas'?"),
-        (("data=newswires",), "Did you mean 'newswire'?"),
-        (("experiment=gigaword_papers",), "Did you mean 'gigaword_paper'?"),
-        (("trainer.max_step=3",), "Did you mean 'max_steps'?"),
-        (("modle=tiny",), "Did you mean 'model'?"),
-        (("sed=3",), "Did you mean 'seed'?"),
-        (("lr=1e-3",), "error: lr: nothing reads this key. Did you mean 'optimizer.lr'?\n"),
-        (("batch_size=32",), "Did you mean 'data.batch_tokens'?"),
-        (("data.batch_size=32",), "Did you mean 'data.batch_tokens'?"),
-        (("learning_rate=1",), "Did you mean 'optimizer.lr'?"),
-        (("optimizer.learning_rate=1",), "Did you mean 'lr'?"),
-        (("epochs=3",), "Did you mean 'trainer.max_epochs'?"),
-        (("max_steps=5",), "Did you mean 'trainer.max_steps' or 'task.max_steps'?"),
-        (("logger=wandb", "logger.wandb.offline=true"), "Did you mean 'mode=offline'?"),
-        (
-            ("+experiment=reuters",),
-            "error: experiment: one file of a group is chosen, without a plus, as in ",
-        ),
-        (
-            ("++optimizer=adam",),
-            "one file of a group is chosen, without a plus, as in optimizer=adam",
-        ),
-        (
-            ("scheduler=null",),
-            "error: scheduler._target_: is not set; choose a file that sets it, with",
-        ),
-        (("paths=null",), "error: paths.log_dir: is not set; choose a file that sets it, with paths=<file>"),
-        (("callbacks.a._target_=pytorch_lightning.callbacks.RichProgressBar",), "use callbacks.progress.bar\n"),
-        (("callbacks.a._target_=pytorch_lightning.callbacks.StochasticWeightAveraging",), "averages the weights when"),
-        (("-sc",), 'type eval "$(attnorm train -sc install=bash)"'),
-        (("-sc", "install=tcsh"), 'type eval "$(attnorm train -sc install=bash)"'),
-        (("decoding.beamsize=3",), "Did you mean 'beam_size'?"),
-        (("data.features=[x]",), "data.features is a key of data=caption_files, data=vqa_v2."),
-        (("task=vqa", "data.dir=x"), "data.dir is a key of data=gigaword, data=parallel_files."),
-        (("attention.options.hnas.strat=0.4", "attention=hnas"), "start"),
-        (("attention.decoder=dnas",), "error: attention.decoder=dnas: dnas couples queries"),
-        (("data=gigaword",), "error: data.dir: must be given, as in data.dir=<value>"),
-        (("data=base",), "error: "),
-        (("seed=x",), "error: seed=x: allowed: whole numbers"),
-        (("trainer.max_steps=0", "seed=x"), "error: trainer.max_steps=0"),
-        (("seed=1=2",), "error: "),
-        (("~optimizer.lr",), "error: optimizer.lr: must be given, as in optimizer.lr=<value>"),
-        (("~optimizer",), "error: optimizer._target_: is not set"),
-        (("~decoding", "~attention.options", "~tokenizer"), "error: tokenizer._target_: is not set"),
-        (("+trainer.benchmark=3",), "error: trainer.benchmark=3: "),
-        (("attention.encoder=[dnas]",), "error: attention.encoder"),
-        (("task=headlines",), "error: task=headlines: allowed: captioning, causal_lm, classify, "),
-        (("attention=softmx",), "uniform, or a normalizer as package.module.Class. Did you mean 'softmax'?"),
-        (("seed=1,2",), "error: seed=1,2: several values start a sweep: type attnorm sweep, or add -m; a list is "),
-        (("hnas",), "error: hnas: expected key=value\n"),
-        (("--attention", "hnas"), "error: --attention: settings are typed without dashes, as in attention=<value>\n"),
-        (("--seed=3",), "error: --seed=3: settings are typed without dashes, as in seed=3\n"),
-        (("resume=nowhere",), "error: resume=nowhere: no such folder\n"),
-        (("task=null",), "error: task.name: is not set; choose a file that sets it, with task=<file>"),
-        (("paths.log_dir=/dev/null",), "error: paths.log_dir: the run folder /dev/null/gigaword/"),
-        (("task=",), "error: task=: allowed: captioning, causal_lm, classify, "),
-    ],
+    [*WRONG_COMMANDS[:12], *(slow(*case) for case in WRONG_COMMANDS[12:])],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_wrong_command_ends_with_2_and_a_message_and_leaves_no_folder(
@@ -138,6 +141,7 @@ def test_a_wrong_command_ends_with_2_and_a_message_and_leaves_no_folder(
     assert [path for path in tmp_path.rglob("*") if path != tmp_path / "logs"] == []
 
 
+@pytest.mark.slow
 def test_every_problem_has_a_line_of_its_own(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     printed = refused(monkeypatch, capsys, "train", "seed=x", "optimizer.lr=0", "data.train_size=0")
@@ -148,6 +152,7 @@ def test_every_problem_has_a_line_of_its_own(monkeypatch, tmp_path, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_a_refused_run_leaves_earlier_runs_alone(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     earlier = tmp_path / "logs/gigaword/softmax/earlier"
@@ -622,6 +627,7 @@ def test_one_line_in_is_one_line_out_in_order(monkeypatch, capsys, tmp_path, std
     assert lines[0] == lines[5]
 
 
+@pytest.mark.slow
 def test_headlines_do_not_depend_on_how_many_are_written_together(monkeypatch, capsys, tmp_path):
     text = "\n".join(ARTICLES)
     whole = generated(monkeypatch, capsys, tmp_path, text)
@@ -642,6 +648,7 @@ def test_windows_line_ends_are_line_ends(monkeypatch, capsys, tmp_path):
     assert found == expected
 
 
+@pytest.mark.slow
 def test_the_test_headlines_of_eval_are_those_of_generate(monkeypatch, capsys, tmp_path):
     run = runs.copied_run(tmp_path)
     assert runs.call(monkeypatch, "eval", f"run={run}") == 0
@@ -693,6 +700,7 @@ def rush_folder(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trained_on", ["newswire", "user", "rush"])
 def test_eval_and_generate_clean_articles_alike_whatever_the_run_was_trained_on(
     monkeypatch, capsys, tmp_path, rush_folder, trained_on
@@ -777,6 +785,7 @@ def test_a_signal_ends_generate_quietly(number, code):
         assert process.stdout.read() == process.stderr.read() == b""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks into /proc for what the process has loaded")
 def test_a_signal_ends_generate_quietly_while_it_loads():
     command = [sys.executable, str(runs.ROOT / "generate.py"), f"run={runs.finished_run()}", "input=-"]
@@ -801,6 +810,7 @@ def test_a_closed_pipe_ends_generate_quietly():
 # parts of one's own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["", slow("0"), slow("None")])
 @pytest.mark.parametrize("where", ["on_train_batch_end", "__init__"])
 def test_a_callback_that_exits_with_0_does_not_end_a_run_with_0(monkeypatch, tmp_path, code, where):

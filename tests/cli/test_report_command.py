@@ -51,6 +51,7 @@ def test_wrong_keys_are_named(arguments, message):
     assert message in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_page_from_the_command_line(tmp_path, capsys, monkeypatch):
     opened = []
     monkeypatch.setattr(command.webbrowser, "open", lambda url: opened.append(url) or True)
@@ -62,6 +63,7 @@ def test_a_page_from_the_command_line(tmp_path, capsys, monkeypatch):
     assert "Did you mean 'softmax'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_many_verdicts_are_printed_as_one_sentence(tmp_path, capsys, monkeypatch):
     make_runs(tmp_path, {"softmax": 0, "hnas": 9, "dnas": 9}, **SMALL)
     assert run_report(CONF, [str(tmp_path)]) == 0
@@ -72,6 +74,7 @@ def test_many_verdicts_are_printed_as_one_sentence(tmp_path, capsys, monkeypatch
     assert first.startswith("2 of 2 arms differ from softmax")
 
 
+@pytest.mark.slow
 def test_a_watched_page_is_written_until_all_runs_have_ended(tmp_path, monkeypatch):
     make_runs(tmp_path, {"softmax": 0}, **SMALL)
     late = make_run(tmp_path / "late", "softmax", 4, state=None, **SMALL)
@@ -124,6 +127,7 @@ def test_a_sweep_ends_with_a_page_and_the_verdicts(tmp_path, capsys):
     assert "hnas differs from softmax in ROUGE-L F1: +" in text and "no memory" in text  # and not: no verdict yet
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_does_not_change_how_a_sweep_ends(tmp_path, monkeypatch, capsys):
     jobs, journal = sweep_of(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
@@ -138,6 +142,7 @@ def test_a_page_that_cannot_be_written_does_not_change_how_a_sweep_ends(tmp_path
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_the_page_waits_for_jobs_that_a_sweep_has_not_started(tmp_path):
     _, journal = sweep_of(tmp_path)
     journal.add("job", "later", key="later", label="attention=dnas seed=1", overrides=[])

@@ -130,6 +130,7 @@ def test_every_file_gives_every_model_the_normalizers_it_always_gave(models):
             assert [*found] == [*sites, "prior", "scorer", "options"]
 
 
+@pytest.mark.slow
 def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(models, softmax):
     allowed = {"encoder", "decoder", "grid"}
     for name, settings in models.items():
@@ -148,6 +149,7 @@ def test_exclusive_attention_is_refused_where_the_queries_are_not_the_keys(model
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stick_breaking", "selective"])
 def test_normalizers_of_causal_self_attention_are_refused_at_all_other_sites(models, softmax, name):
     for model_name, settings in models.items():
@@ -168,6 +170,7 @@ def test_normalizers_of_causal_self_attention_are_refused_at_all_other_sites(mod
     assert problem.startswith("attention.cross=mix: mix is defined for causal self-attention only")
 
 
+@pytest.mark.slow
 def test_options_of_the_layer_are_typed_and_refused_like_all_settings():
     found = runs.problems(
         runs.plain("task=gigaword", "attention.exclusive.cross=true", "attention.gate.encoder=headwize")
@@ -267,6 +270,7 @@ def test_a_model_with_a_new_site_is_set_without_a_plus():
     ]
 
 
+@pytest.mark.slow
 def test_a_model_with_autoregressive_sites_only_is_told_what_to_use():
     [problem] = tables_of(of_model(Decoder, "attention=hnas")).problems
     assert problem.startswith("attention._default_=hnas: no site uses it.") and "use hnas_prefix, or" in problem
@@ -354,6 +358,7 @@ def mine(tmp_path, monkeypatch):
     return f"{name}:Mine"
 
 
+@pytest.mark.slow
 def test_a_path_or_a_list_is_the_default_of_every_site(mine):
     register_attention(readable([f"attention=softmax,{mine},[{mine},hnas]"]))
     assert runs.tiny(f"attention={mine}")["attention"] == runs.tiny(f"attention._default_={mine}")["attention"]

@@ -295,6 +295,7 @@ def test_a_key_that_nothing_reads_is_refused_by_name(key):
     assert any(problem.startswith(key) or ("bogus" in problem and key.split(".")[0] in problem) for problem in problems)
 
 
+@pytest.mark.slow
 def test_a_key_that_only_another_part_takes_is_refused():
     [problem] = refused("+task.stride=64", task="mlm")
     assert problem.startswith("task.stride=64: MaskedLMTask has no such option; it has keep_prob, mask_prob")
@@ -628,6 +629,7 @@ def test_what_is_not_such_a_part_is_refused(change, words):
     assert any(problem.startswith(f"{key}={value}: {words}") for problem in problems), problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", check_trainer.OWN_KEYS)
 def test_trainer_keys_that_a_run_sets_are_refused_with_what_to_use(key):
     assert refused(f"+trainer.{key}=1") == [f"trainer.{key}: cannot be set; {check_trainer.OWN_KEYS[key]}"]
@@ -641,6 +643,7 @@ def test_any_other_trainer_key_passes_through():
 # what is recorded, and how a run is named
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "label"),
     [
@@ -664,6 +667,7 @@ def test_runs_are_filed_under_what_was_resolved(changes, label):
     assert "=" not in folder
 
 
+@pytest.mark.slow
 def test_only_the_sites_of_the_model_are_recorded():
     cfg = runs.plain("attention=hnas")
     assert [*front.check_settings(cfg)["attention"]] == ["encoder", "decoder", "cross", "prior", "scorer", "options"]
@@ -672,6 +676,7 @@ def test_only_the_sites_of_the_model_are_recorded():
     assert encoder == {"encoder": "hnas", **tables}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["hnas", "preference", *map(slow, ("hnas_prefix", "sinkhorn", "ot", "fenchel"))])
 def test_options_of_what_stands_only_where_other_models_have_a_site_are_left_out(attention):
     """Typed as one word, a file of conf/attention sets options for all its sites; an option of a part that stands
@@ -684,6 +689,7 @@ def test_options_of_what_stands_only_where_other_models_have_a_site_are_left_out
     assert problem.startswith("attention.options.entmax: has no effect, because no site uses 'entmax'")
 
 
+@pytest.mark.slow
 def test_a_site_that_only_other_models_have_is_refused_where_it_was_typed(monkeypatch, capsys):
     assert runs.call(monkeypatch, "train", "task=mlm", "attention.decoder=dnas", "+attention.prior.cross=[t5]") == 2
     problems = capsys.readouterr().err.splitlines()
@@ -737,6 +743,7 @@ class Counter(pl.Callback):
         self.file.write_text(str(self.batches))
 
 
+@pytest.mark.slow
 def test_a_share_of_an_epoch_between_validations_is_kept(tmp_path):
     typed = ("data.train_size=80", "task.rouge_pairs=0", "trainer.max_epochs=2", "trainer.val_check_interval=0.25")
     summary = runs.tiny_run(tmp_path, *typed)
@@ -745,6 +752,7 @@ def test_a_share_of_an_epoch_between_validations_is_kept(tmp_path):
     assert list(runs.logged(tmp_path, "val/loss")) == list(range(quarter, 8 * quarter + 1, quarter))
 
 
+@pytest.mark.slow
 def test_a_profiler_shows_its_report(tmp_path, capsys):
     runs.tiny_run(tmp_path, "task.max_steps=1", "task.rouge_pairs=0")
     assert "Profiler Report" not in capsys.readouterr().out
@@ -753,11 +761,13 @@ def test_a_profiler_shows_its_report(tmp_path, capsys):
     assert "Profiler Report" in printed and "run_training_batch" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["trainer.max_epochs=-1", "trainer.max_steps=-1"])
 def test_no_limit_of_the_trainer_leaves_that_of_the_task(tmp_path, limit):
     assert runs.tiny_run(tmp_path, limit, "task.max_steps=2")["steps"] == 2
 
 
+@pytest.mark.slow
 def test_each_of_several_loggers_gets_every_metric(tmp_path):
     names = ("first", "second")
     loggers = [f"+logger.{name}={{_target_: {__name__}.Recorder, file: {name}.jsonl}}" for name in names]
@@ -772,12 +782,14 @@ def test_each_of_several_loggers_gets_every_metric(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_a_callback_is_added(tmp_path):
     mine = f"+callbacks.mine={{_target_: {__name__}.Counter, file: batches}}"
     runs.tiny_run(tmp_path, mine, "task.max_steps=2", "trainer.accumulate_grad_batches=3")
     assert (tmp_path / "batches").read_text() == "6"
 
 
+@pytest.mark.slow
 def test_a_callback_is_replaced(tmp_path, capsys):
     own = ("~callbacks.progress.bar", "~callbacks.progress.samples", "+callbacks.progress.file=batches")
     runs.tiny_run(tmp_path, f"callbacks.progress._target_={__name__}.Counter", *own, "task.max_steps=2")
@@ -785,12 +797,14 @@ def test_a_callback_is_replaced(tmp_path, capsys):
     assert not (tmp_path / "samples/step_000001.txt").exists() and "val loss" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", ["~callbacks.progress", "callbacks.progress=null"])
 def test_a_callback_is_removed(tmp_path, capsys, removed):
     runs.tiny_run(tmp_path, removed, "task.max_steps=2")
     assert not (tmp_path / "samples/step_000001.txt").exists() and "val loss" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_checkpoints_random_streams_and_signals_need_no_callback_of_the_configuration(monkeypatch, tmp_path):
     """With dropout, a run can only be resumed exactly if the state of its random streams was saved."""
     typed = (*BARE, "model.dropout=0.5", "task.max_steps=6", "task.rouge_pairs=0")
@@ -801,6 +815,7 @@ def test_checkpoints_random_streams_and_signals_need_no_callback_of_the_configur
     assert runs.different_ends(tmp_path / "straight", tmp_path / "second") == []
 
 
+@pytest.mark.slow
 def test_another_optimizer_trains(tmp_path):
     typed = ("optimizer._target_=torch.optim.SGD", "~optimizer.betas", "~optimizer.eps", "+optimizer.momentum=0.9")
     summary = runs.tiny_run(tmp_path, *typed, "attention=hnas", "optimizer.lr=0.5", "task.max_steps=20")
@@ -814,6 +829,7 @@ def test_another_optimizer_trains(tmp_path):
 TORCHS = ("~scheduler.decay", "~scheduler.warmup", "~scheduler.min_lr_ratio")
 
 
+@pytest.mark.slow
 def test_a_scheduler_of_torch_gets_the_number_of_updates(tmp_path):
     one_cycle = ("scheduler._target_=torch.optim.lr_scheduler.OneCycleLR", "+scheduler.max_lr=0.01")
     assert runs.tiny_run(tmp_path, *TORCHS, *one_cycle, "task.max_steps=6")["state"] == "finished"
@@ -827,6 +843,7 @@ def test_a_scheduler_of_torch_gets_the_number_of_updates(tmp_path):
     assert state["_last_lr"] == pytest.approx(reference.get_last_lr() * len(state["_last_lr"]))
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_watches_a_metric_lowers_the_rate_when_it_does_not_improve(tmp_path):
     plateau = ("scheduler._target_=torch.optim.lr_scheduler.ReduceLROnPlateau", "+scheduler.monitor=val/loss")
     still = ("optimizer.lr=1.0e-30", "+scheduler.patience=0", "+scheduler.factor=0.5", "+scheduler.eps=0")

@@ -137,6 +137,7 @@ def test_sweeps_keep_their_commas_only_with_several_runs(monkeypatch, tmp_path):
     assert read(["data.train=a,b.json"]) == {"data.train": "a,b.json"}
 
 
+@pytest.mark.slow
 def test_null_is_no_choice_among_several_files_of_a_group(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert runs.call(monkeypatch, "train", "-m", "scheduler=null,linear") == 2
@@ -151,6 +152,7 @@ def test_interpolations_beside_other_signs_still_resolve(monkeypatch, tmp_path):
     assert read(["input=a=b/${oc.env:PLACE}"]) == {"input": "a=b/here"}
 
 
+@pytest.mark.slow
 def test_each_key_of_a_path_is_one_of_the_configuration():
     from attnorm.cli.errors import known_keys
 

@@ -257,6 +257,7 @@ def epoch_of(batches, epoch):
     return [batch["rows"].tolist() for batch in batches]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(num_workers):
     whole = loader()

@@ -388,6 +388,7 @@ def test_building_prints_nothing_where_there_is_no_terminal(make, capfd):
     assert tables.progress([1], "reading").disable  # not only because it was quick
 
 
+@pytest.mark.slow
 def test_the_real_headlines(make):
     if not REUTERS.is_dir():
         pytest.skip("no ../shared/data/headlines/reuters beside the repository")

@@ -88,6 +88,7 @@ def test_few_pairs_and_headlines_repeat(train):
     assert headlines_twice < 1
 
 
+@pytest.mark.slow
 def test_no_headline_is_in_two_splits(train, validation, difficulty):
     headlines = {"train": {h for _, h in train}, "validation": {h for _, h in validation}}
     headlines["test"] = {h for _, h in pairs("test", 500, 0, difficulty)}

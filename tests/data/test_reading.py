@@ -369,6 +369,7 @@ def test_a_damaged_parquet_file_of_a_folder_is_an_error_that_names_the_folder(tm
     assert errors > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
 def test_damaged_features_are_errors_that_name_image_and_file(tmp_path, compressed):
     numbers, save = random.Random(0), np.savez_compressed if compressed else np.savez

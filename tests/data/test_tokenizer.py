@@ -64,6 +64,7 @@ def test_clean(text, lowercase, digits, expected):
     assert clean(text, lowercase=lowercase, digits=digits) == expected
 
 
+@pytest.mark.slow
 def test_cleaning_twice_is_cleaning_once_for_every_character():
     text = " ".join(f"{chr(c)}A{chr(c)}" for c in range(0x110000) if not 0xD800 <= c < 0xE000)
     once = clean(text, lowercase=True, digits=True)
@@ -505,6 +506,7 @@ def test_sentencepiece_cannot_tell_offsets(trained):
         trained.encode_with_offsets("the")
 
 
+@pytest.mark.slow
 def test_real_headlines_come_back():
     if not REUTERS.is_file():
         pytest.skip("no ../shared/data/headlines/reuters beside the repository")

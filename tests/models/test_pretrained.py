@@ -423,6 +423,7 @@ def test_files_in_parts_and_in_sixteen_bits(transformers, tmp_path):
     same_tensors(found, {name: x.half().float() for name, x in read_weights(whole).items()})
 
 
+@pytest.mark.slow
 def test_pickled_weights_are_refused_with_the_command_that_converts_them(bert, tmp_path):
     (tmp_path / "config.json").write_text((bert[1] / "config.json").read_text())
     tensors = load_file(bert[1] / "model.safetensors")

@@ -226,6 +226,7 @@ def test_a_compiled_layer_is_the_same(normalizer):
         assert_close(of_encoder(compiled.eval()), expected.detach(), **WITHIN)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_compiled_layer_refuses_a_causal_mask():
     torch.compiler.reset()

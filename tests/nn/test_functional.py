@@ -173,6 +173,7 @@ def test_more_or_fewer_keys_do_not_hide_a_causal_mask():
         attention(*qkv(2, 3), normalizer="dnas", is_causal=True)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["dnas", slow("off_by_one")])
 def test_the_function_can_be_compiled_as_a_whole(name):

@@ -176,6 +176,7 @@ def test_a_source_that_is_replaced_by_what_is_typed_is_still_not_imported(monkey
     assert "data._target_='os.system'" in attacked(lambda run: edit(run, "data._target_", "os.system"), "data=newswire")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "kind"),
     [
@@ -257,6 +258,7 @@ def test_a_config_that_is_none_is_refused_in_one_line(attacked, what):
     assert "config.yaml" in line
 
 
+@pytest.mark.slow
 def test_the_same_file_is_refused_by_a_warm_start(monkeypatch, tmp_path, capfd):
     run = runs.copied_run(tmp_path, "mlm")
     (run / "config.yaml").write_text(BOMB)
@@ -464,6 +466,7 @@ def old_format(content):
     return file.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize("what", CHECKPOINTS)
 def test_a_file_that_is_not_the_runs_checkpoint_is_refused_in_one_line(monkeypatch, tmp_path, attacked, what):
@@ -602,6 +605,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("spoil", [link("run.lock"), pipe("run.lock")], ids=["a link", "a pipe"])
 def test_every_command_refuses_a_folder_that_leads_elsewhere(monkeypatch, tmp_path, capfd, spoil, reader):
@@ -672,6 +676,7 @@ def test_an_entry_is_not_named_like_a_path(tmp_path):
         check_settings(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../../x", "/x", "..", "a/b", ""])
 def test_the_name_of_a_task_is_that_of_a_folder(monkeypatch, tmp_path, capfd, name):
     monkeypatch.chdir(tmp_path)
@@ -779,6 +784,7 @@ RESUMED = {  # content of a checkpoint with the right checksum
 OFTEN = {"no optimizer states", "loops of texts", "shards of texts"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [what if what in OFTEN else slow(what) for what in RESUMED])
 def test_a_checkpoint_that_no_run_saves_is_not_resumed_from(monkeypatch, tmp_path, capfd, what):
     run = runs.copied_run(tmp_path)

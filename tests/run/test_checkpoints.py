@@ -93,6 +93,7 @@ def test_a_save_that_fails_names_what_survives(monkeypatch, tmp_path, there, wor
         AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "last.ckpt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["torch.save fails in mid-file", "fsync fails"])
 def test_a_run_whose_disk_fills_up_keeps_a_checkpoint_that_loads(monkeypatch, tmp_path, fault):
     """The first save after the first validation's two fails."""
@@ -171,6 +172,7 @@ def equal(first, second):
     return torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_is_accepted(tmp_path):
     path = tmp_path / "best.ckpt"
     AtomicCheckpointIO().save_checkpoint(NEW, path)
@@ -185,6 +187,7 @@ def test_no_flipped_bit_is_accepted(tmp_path):
     assert equal(read_checkpoint(path)["state_dict"], NEW["state_dict"])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_checksum_is_read_if_its_entries_are_intact(tmp_path):
     """As torch.save writes it: flips in padding change nothing, those in entries are refused."""
     path = tmp_path / "best.ckpt"
@@ -242,6 +245,7 @@ def test_every_reader_refuses_a_damaged_checkpoint_and_names_the_intact_one(
     assert re.search(rf"intact in that folder: .*{other}\.ckpt", line)
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_beside_a_best_checkpoint_that_could_not_be_scored_at_its_end(tmp_path):
     run = runs.copied_run(tmp_path)
     flip(run / "checkpoints/best.ckpt", 20_000)

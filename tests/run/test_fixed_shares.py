@@ -60,6 +60,7 @@ def test_members_that_nobody_typed_are_those_of_the_normalizer(tmp_path):
         learned_shares(run, "mix", MEMBERS)
 
 
+@pytest.mark.slow
 def test_the_numbers_are_what_a_run_records(mixed_run):
     typed = ("attention=mix", "attention.options.mix.members=[softmax,dnas]", "model.encoder_layers=2")
     typed = (*runs.tiny_overrides("mlm"), *typed, f"+attention.options.mix.fixed={mixed_run}")
@@ -120,6 +121,7 @@ def test_two_attentions_of_one_layer_cannot_share_a_value(tmp_path):
         learned_shares(run, "hnas", {})
 
 
+@pytest.mark.slow
 def test_the_shares_of_a_mix_are_drawn_in_one_figure(hybrid_run, mixed_run):
     assert draw_run(mixed_run) == [mixed_run / "figures" / "mix.png"]
     assert draw_run(hybrid_run) == [hybrid_run / "figures" / "hybrid_weights.png"]

@@ -92,6 +92,7 @@ def val_losses(run):
 # what is loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", SOME)
 def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path, bert, task):
     run = tmp_path / "run"
@@ -154,6 +155,7 @@ def test_every_tensor_of_the_encoder_is_that_of_the_folder(bert, task):
             assert torch.equal(state[same], theirs[f"encoder.{same}"])
 
 
+@pytest.mark.slow
 @pytest.mark.numerical
 def test_the_first_validation_is_that_of_the_weights_in_transformers(tmp_path, bert):
     """mlm: hardly trained, the validation loss is the one that BertForPreTraining gives at the same hidden tokens."""
@@ -173,6 +175,7 @@ def test_the_first_validation_is_that_of_the_weights_in_transformers(tmp_path, b
     assert summary["validation"]["metrics"]["loss"] == pytest.approx(loss / hidden, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_only_the_weights_vocabulary_tokenizes_the_data(monkeypatch, bert, tmp_path):
     asked = []
     runs.before(monkeypatch, corpus, "_split", lambda name, rows, tokenizer, *_: asked.append(tokenizer.vocab_size))
@@ -215,6 +218,7 @@ def test_an_earlier_run_gives_its_shape_its_tokenizer_and_its_best_weights(tmp_p
     assert runs.files_of(pretrained) == before
 
 
+@pytest.mark.slow
 @pytest.mark.numerical
 def test_a_pretrained_run_goes_on_where_it_was(tmp_path, pretrained):
     """task=mlm from a run of task=mlm: the same validation loss, head included."""
@@ -225,6 +229,7 @@ def test_a_pretrained_run_goes_on_where_it_was(tmp_path, pretrained):
     assert summary["validation"]["metrics"]["loss"] == pytest.approx(expected, rel=close)
 
 
+@pytest.mark.slow
 @pytest.mark.numerical
 @pytest.mark.parametrize("task", ["gigaword", slow("translation")])
 def test_an_encoder_decoder_goes_on_where_it_was(tmp_path, task):
@@ -257,12 +262,14 @@ def test_a_run_that_started_from_headlines_resumes_without_them(monkeypatch, tmp
     assert runs.summary_of(tmp_path / "run")["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_best_weights_not_the_last_ones(tmp_path, pretrained):
     run = shutil.copytree(pretrained, tmp_path / "run")
     (run / "checkpoints/last.ckpt").unlink()
     runs.tiny_run(tmp_path / "new", f"model.init={run}", *STILL, task="squad")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["bert", slow("pretrained")])
 def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, request):
     start = request.getfixturevalue(start)
@@ -285,6 +292,7 @@ def test_a_hybrid_that_starts_at_softmax_starts_with_its_loss(tmp_path, start, r
 # afterwards
 
 
+@pytest.mark.slow
 def test_evaluating_and_going_on_need_the_weights_no_more(monkeypatch, tmp_path, copy):
     typed = (f"model.init={copy}", "task.max_steps=6")
     runs.tiny_run(tmp_path / "straight", *typed, task="mlm")
@@ -345,6 +353,7 @@ def test_a_hub_that_does_not_give_it_is_said(hub, name):
     assert [asked for asked, _ in hub] == [name]
 
 
+@pytest.mark.slow
 def test_a_model_on_the_hub_is_downloaded_and_used(monkeypatch, bert, tmp_path):
     asked = []
 
@@ -474,6 +483,7 @@ def test_shapes_that_do_not_fit_are_all_listed_and_stop_the_run(tmp_path, copy):
     assert runs.summary_of(tmp_path / "run")["state"] != "finished"
 
 
+@pytest.mark.slow
 def test_a_missing_tensor_is_said_by_the_command(monkeypatch, tmp_path, copy, capsys):
     tensors = load_file(copy / "model.safetensors")
     del tensors["bert.encoder.layer.1.output.dense.weight"]
@@ -521,6 +531,7 @@ def test_only_words_can_be_read_by_an_encoder_that_was_trained_on_words():
     assert refused(f"+model.init={answering}", task="vqa") == [said]
 
 
+@pytest.mark.slow
 def test_a_refused_start_reads_no_data_and_leaves_no_folder(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(corpus, "prepare", None)

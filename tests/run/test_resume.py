@@ -68,6 +68,7 @@ def test_a_run_resumed_after_any_update_equals_one_that_never_stopped(monkeypatc
 # a stop behind the last update
 
 
+@pytest.mark.slow
 def test_a_run_that_crashed_while_it_was_scored_is_only_scored_again(monkeypatch, tmp_path):
     overrides = (*SHORT, *LENGTHS["both"])
 
@@ -84,6 +85,7 @@ def test_a_run_that_crashed_while_it_was_scored_is_only_scored_again(monkeypatch
     assert rows(second) == rows(uninterrupted(*overrides))
 
 
+@pytest.mark.slow
 def test_a_signal_during_the_last_validation_does_not_lose_it(monkeypatch, tmp_path):
     overrides = (*SHORT, *LENGTHS["both"])
     first = runs.stopped(monkeypatch, tmp_path / "first", 14, *overrides)
@@ -93,6 +95,7 @@ def test_a_signal_during_the_last_validation_does_not_lose_it(monkeypatch, tmp_p
     assert rows(tmp_path / "second") == rows(uninterrupted(*overrides))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_its_best_one_beside_it_can_be_resumed(tmp_path):
     overrides = (*SHORT, *LENGTHS["both"])
     alone = tmp_path / "last.ckpt"
@@ -159,6 +162,7 @@ def test_what_does_not_decide_the_training_may_change(change):
     assert runs.tiny(*SHORT, *LENGTHS["both"], change, last(run))
 
 
+@pytest.mark.slow
 def test_other_data_under_the_same_name_are_refused(tmp_path):
     table = [
         f"the {animal} of {city} likes {meal},{animal} likes {meal}" for _, animal, city, meal in runs.sentences(0, 40)
@@ -189,6 +193,7 @@ def test_other_data_under_the_same_name_are_refused(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_longer_run_is_refused_if_its_learning_rates_would_have_been_others(tmp_path):
     run = uninterrupted(*SHORT, "trainer.max_steps=14")
     [problem] = refused(*SHORT, "trainer.max_steps=20", last(run), folder=tmp_path)
@@ -204,6 +209,7 @@ def test_a_shorter_run_than_the_checkpoint_is_refused(tmp_path):
 # folders
 
 
+@pytest.mark.slow
 def test_two_runs_of_the_same_second_get_a_folder_each(tmp_path):
     asked = tmp_path / "hnas/2026-01-01_00-00-00"
     with multiprocessing.get_context("fork").Pool(8) as pool:

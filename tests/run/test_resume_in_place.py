@@ -116,6 +116,7 @@ def test_a_run_that_is_interrupted_again_and_again_has_whole_curves(monkeypatch,
     assert runs.same_run(straight, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [slow(1), 4, slow(9)])
 @pytest.mark.parametrize("task", ["gigaword", *map(slow, ("mlm", "squad", "classify", "vqa"))])
 def test_a_killed_run_continues_from_its_last_checkpoint(monkeypatch, tmp_path, task, call):
@@ -160,6 +161,7 @@ def test_wandb_and_tensorboard_continue_their_run(monkeypatch, tmp_path):
     assert len(list((run / "tensorboard").glob("events.out.tfevents.*"))) == 2
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_starts_again_in_its_folder(monkeypatch, tmp_path, straight):
     run = crashed(monkeypatch, tmp_path / "run", Checkpoints, "on_train_start", 1, *SHORT)
     assert not (run / "checkpoints").exists() and (run / "hybrid_weights.csv").exists()
@@ -232,6 +234,7 @@ def copied_from(tmp_path_factory) -> tuple[Path, Path]:
         return place / "whole", runs.stopped(patch, place / "first", 9, *EQUAL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "call"),
     [slow("replace_by_copy", 1), slow("replace_by_copy", 3), slow("write_text", 1), ("cut_history", 1)],
@@ -258,6 +261,7 @@ def test_a_run_killed_while_it_copies_another_is_none_yet_or_can_be_resumed(
         assert runs.load(run, name)["global_step"] == runs.load(whole, name)["global_step"]
 
 
+@pytest.mark.slow
 def test_a_copied_run_that_has_lost_its_checkpoints_does_not_start_again(tmp_path):
     first = stopped_at_5(tmp_path / "first")
     runs.tiny_run(tmp_path / "run", *SHORT, f"ckpt_path={first}/checkpoints/last.ckpt")
@@ -363,6 +367,7 @@ def test_auto_continues_the_newest_unfinished_run_of_the_same_settings(monkeypat
     assert len(list(parent.iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_the_key_of_a_run_is_that_of_its_folder_and_leaves_out_what_does_not_train(straight):
     recorded = yaml.safe_load((straight / "config.yaml").read_text())
     assert run_key(recorded) == run_key(runs.tiny(*SHORT, "tags=[a]", "paths.log_dir=/elsewhere", "run.keep_best=2"))
@@ -386,6 +391,7 @@ def damage(path: Path, kind: str) -> None:
     path.write_bytes(kinds[kind])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [slow("empty"), "truncated", slow("flipped"), slow("text")])
 def test_the_previous_checkpoint_replaces_a_damaged_one_and_the_user_is_told(tmp_path, straight, caplog, kind):
     run = stopped_at_9(tmp_path / "run")
@@ -397,6 +403,7 @@ def test_the_previous_checkpoint_replaces_a_damaged_one_and_the_user_is_told(tmp
     assert runs.same_run(straight, run)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_not_continued_from(tmp_path, caplog):
     run = stopped_at_9(tmp_path / "run")
     other = runs.tiny_run(tmp_path / "other", *SHORT, "model.dropout=0.3", "trainer.max_steps=1")
@@ -430,6 +437,7 @@ def test_settings_may_change_if_they_do_not_decide_the_training(tmp_path, straig
     assert runs.different_ends(straight, run) == []
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_made_longer(tmp_path):
     typed = ("attention=hnas", "data.train_size=60", "scheduler=constant")
     runs.tiny_run(tmp_path / "long", *typed, "trainer.max_steps=8", "trainer.val_check_interval=4")
@@ -501,6 +509,7 @@ def test_a_folder_that_is_not_a_run_is_refused(monkeypatch, tmp_path, capsys, fo
 # the lock
 
 
+@pytest.mark.slow
 def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(tmp_path):
     run = stopped_at_5(tmp_path / "run")
     with locked(run):
@@ -516,6 +525,7 @@ def test_a_run_that_is_going_is_neither_resumed_nor_trained_again(tmp_path):
     assert state_of(run) == RunState.INTERRUPTED
 
 
+@pytest.mark.slow
 def test_auto_starts_no_second_run_while_one_with_these_settings_is_going(monkeypatch, tmp_path, straight, capsys):
     run = tmp_path / "gigaword/hnas/1"
     run.mkdir(parents=True)
@@ -526,6 +536,7 @@ def test_auto_starts_no_second_run_while_one_with_these_settings_is_going(monkey
     assert list(run.parent.iterdir()) == [run]
 
 
+@pytest.mark.slow
 def test_data_workers_do_not_hold_the_lock(monkeypatch, tmp_path):
     """They outlive the process of a killed run by some seconds."""
     seen = []
@@ -554,6 +565,7 @@ def test_the_lock_ends_with_its_process_however_it_ends(tmp_path):
 # what is kept
 
 
+@pytest.mark.slow
 def test_as_many_best_checkpoints_are_kept_as_asked_for(tmp_path):
     runs.tiny_run(tmp_path, *SHORT, "run.keep_best=3", "task.validations=7")
     losses = {int(row["step"]): float(row["val/loss"]) for row in read_csv(tmp_path / "metrics.csv") if row["val/loss"]}
@@ -565,6 +577,7 @@ def test_as_many_best_checkpoints_are_kept_as_asked_for(tmp_path):
     assert runs.summary_of(tmp_path)["best_step"] == best[0]
 
 
+@pytest.mark.slow
 def test_more_best_checkpoints_can_be_kept_than_a_checkpoint_that_was_moved_alone_has(tmp_path):
     first, alone = stopped_at_9(tmp_path / "first"), tmp_path / "last.ckpt"  # the best is from 7
     alone.write_bytes((first / "checkpoints/last.ckpt").read_bytes())
@@ -572,10 +585,12 @@ def test_more_best_checkpoints_can_be_kept_than_a_checkpoint_that_was_moved_alon
     assert runs.tiny_run(tmp_path / "run", *typed)["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_run_that_logs_nothing_trains_all_the_same(tmp_path):
     assert runs.tiny_run(tmp_path, *SHORT, "trainer.log_every_n_steps=0")["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_checkpoints_are_saved_at_the_updates_asked_for(monkeypatch, tmp_path):
     saved = []
     monkeypatch.setattr(Checkpoints, "_save", followed(Checkpoints._save, lambda _, it: saved.append(it.global_step)))
@@ -593,6 +608,7 @@ def test_the_summary_says_what_checkpoints_cost(straight):
     assert cost["saved"] == 3 and 0 < cost["seconds"] < 5
 
 
+@pytest.mark.slow
 def test_progress_is_written_for_programs_that_watch(tmp_path):
     run = stopped_at_9(tmp_path / "run")
     progress = json.loads((run / "progress.json").read_text())

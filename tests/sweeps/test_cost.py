@@ -34,6 +34,7 @@ def test_each_task_has_a_budget_of_its_own():
     assert [cost.updates for cost in equalized(costs)] == [1000, 500, 300, 600]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "unit", "scale"), [("time", "CPU seconds", 1), slow("flops", "FLOPs", 10)])
 def test_every_arm_trains_as_long_as_its_budget_lasts(tmp_path, kind, unit, scale):
     typed = ("attention=dnas,softmax,hnas", "price=0.1,0.2,0.4", "steps=1", "seed=1,2", "dir=s", f"cost={kind}")
@@ -50,6 +51,7 @@ def test_every_arm_trains_as_long_as_its_budget_lasts(tmp_path, kind, unit, scal
         assert config["seed"] in "12" and "callbacks.update_cost._target_" not in config
 
 
+@pytest.mark.slow
 def test_a_repeated_command_measures_nothing_again(tmp_path):
     """The planted fault: costs that would be others by now."""
     sweep(tmp_path, *ARMS, "cost=time")
@@ -64,6 +66,7 @@ def test_a_repeated_command_measures_nothing_again(tmp_path):
     assert [it for it in report(folder)["cost"]["arms"] if "sink" not in it["arm"]] == costs["arms"]
 
 
+@pytest.mark.slow
 def test_runs_that_measure_are_no_runs_of_arms(tmp_path):
     sweep(tmp_path, *ARMS, "cost=time")
     folder = tmp_path / "s"
@@ -71,6 +74,7 @@ def test_runs_that_measure_are_no_runs_of_arms(tmp_path):
     assert {path.parent for path in run_folders(folder)} == {folder} and len(run_folders(folder)) == 6
 
 
+@pytest.mark.slow
 def test_an_arm_that_cannot_be_measured_ends_the_sweep_with_the_reason(tmp_path):
     said = sweep(tmp_path, *ARMS, "cost=time", "code=1", "retries=0", code=2)
     assert "error: cost=time: the run that measures attention=dnas has no result: error: this job cannot be run" in said

@@ -133,6 +133,7 @@ def test_jobs_are_checked_with_the_groups_of_other_configuration_folders(tmp_pat
         GlobalHydra.instance().clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "job",
     [

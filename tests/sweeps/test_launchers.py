@@ -50,6 +50,7 @@ def test_other_values_name_no_code(tmp_path, typed):
     assert not names_code(job(tmp_path, typed))
 
 
+@pytest.mark.slow
 def test_a_job_that_was_submitted_twice_runs_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     one = job(tmp_path / "a", "++steps=5", "++pause=0.05")
@@ -131,6 +132,7 @@ def children(pid):
         return list(map(int, file.read().split()))
 
 
+@pytest.mark.slow
 @needs_submitit
 def test_wrong_parameters_of_submitit_are_refused(tmp_path):
     said = sweep(tmp_path, *SLURM, "submitit.colour=red", "dir=s", "x=1", code=2)

@@ -43,6 +43,7 @@ def assert_each_once_of_all(folder, jobs):
     assert not (folder / "doubled.txt").exists()
 
 
+@pytest.mark.slow
 def test_the_same_command_finds_its_folder_and_others_do_not(tmp_path):
     for typed in (["x=1,2", "y=3"], ["y=3", "x=1,2", "jobs=2", "retries=3"], ["x=1,2", "y=4"]):
         sweep(tmp_path, *typed)
@@ -51,12 +52,14 @@ def test_the_same_command_finds_its_folder_and_others_do_not(tmp_path):
     assert [len(job) for folder in folders for job in attempts(folder)] == [1] * 4
 
 
+@pytest.mark.slow
 def test_jobs_with_the_same_configuration_are_one_job(tmp_path):
     said = sweep(tmp_path, "dir=s", "x=1,1,2", "tags=[a],[b]")
     assert_each_once(tmp_path / "s", 2, 3)
     assert "checked 6 jobs" in said and "4 of them equal another one" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("retries", "fails", "ran"), [slow(0, 1, 1), (1, 1, 2), slow(2, 5, 3), slow(3, 2, 3)])
 def test_a_failure_is_tried_again_so_many_times(tmp_path, retries, fails, ran):
     finishes = fails <= retries
@@ -71,6 +74,7 @@ def test_a_failure_is_tried_again_so_many_times(tmp_path, retries, fails, ran):
         assert_each_once(tmp_path / "s", 2, 3)
 
 
+@pytest.mark.slow
 def test_wrong_settings_are_not_tried_again_and_do_not_stop_the_others(tmp_path):
     sweep(tmp_path, "dir=s", "retries=3", "code=2", "x=1", code=1)
     assert len(events(tmp_path / "s", "start")) == 1
@@ -89,6 +93,7 @@ def test_a_job_that_is_killed_is_resumed(tmp_path):
     assert_each_once(tmp_path / "s", 1, 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT), slow(signal.SIGUSR2)])
 def test_a_signal_lets_the_jobs_save_and_the_same_command_continues(tmp_path, number):
     typed = ("dir=s", "x=1,2,3", "steps=30", "pause=0.05", "jobs=2", "retries=0")
@@ -120,6 +125,7 @@ def test_sweep_json_is_current_while_a_sweep_continues(tmp_path):
     end(running, 128 + signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_jobs_that_do_not_listen(tmp_path):
     running = begin(tmp_path, "dir=s", "x=1,2", "steps=20000", "pause=0.02", "jobs=2", "hang=true")
     wait_for(lambda: steps(tmp_path / "s") > 4)
@@ -150,6 +156,7 @@ def test_a_sweep_that_is_killed_again_and_again_runs_each_job_once(tmp_path, see
     assert [len(job) for job in attempts(tmp_path / "s")] == [1] * 6  # they outlived the sweep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_a_job_is_found_again_before_it_has_a_lock_of_its_own(tmp_path, delay):
     """The sweep is killed while its job still imports its libraries."""
@@ -189,6 +196,7 @@ def test_ctrl_c_also_stops_the_jobs_of_a_sweep_that_was_killed(tmp_path):
     assert {it["state"] for it in report(tmp_path / "s")["jobs"]} == {"interrupted"}
 
 
+@pytest.mark.slow
 def test_of_two_sweeps_on_one_folder_the_second_waits(tmp_path):
     typed = ("dir=s", "x=1,2,3,4", "steps=20", "pause=0.03", "jobs=2")
     both = [begin(tmp_path, *typed) for _ in range(2)]

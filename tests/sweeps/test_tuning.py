@@ -165,6 +165,7 @@ def test_a_sweep_tunes_and_then_compares(tmp_path):
     assert "tuning x with seed 100, 101" in said and "0 *" in said
 
 
+@pytest.mark.slow
 def test_tuning_runs_are_no_runs_of_arms(tmp_path):
     """However the place is named: as the sweep, by a pattern, or as a run of the tuning itself."""
     sweep(tmp_path, *TUNE, "center=0.2")
@@ -195,6 +196,7 @@ def test_failed_tuning_runs_are_not_tried_again_once_a_value_is_chosen(tmp_path)
     assert report(tmp_path / "s")["tuning"]["arms"][0]["means"]["0.4"] is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_tuning_is_continued(tmp_path):
     typed = (*TUNE[:-2], "steps=8", "pause=0.05", "jobs=3", "center=0.2")
     running = begin(tmp_path, *typed)
@@ -234,6 +236,7 @@ def test_a_comparison_seed_cannot_tune_in_the_same_folder(tmp_path):
     assert "error: dir=s: the run x=0.2 seed=110 is there already, to compare" in said
 
 
+@pytest.mark.slow
 def test_a_value_that_a_job_refuses_is_named(tmp_path):
     assert "error: x=3: at most 2 (in x=3 seed=100)" in sweep(
         tmp_path, "dir=s", "seed=110", "tune=x=1,3", "tune_seeds=100", "upper=2", code=2

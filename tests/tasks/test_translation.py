@@ -68,6 +68,7 @@ def test_texts_are_detokenized_before_they_are_scored():
     assert "not comparable" not in Scorer(None).describe(["A sentence ."])
 
 
+@pytest.mark.slow
 def test_the_language_of_the_targets_decides_how_texts_are_detokenized(tmp_path):
     def recorded(*typed):
         return front.check_composed(runs.composed("task=translation", *typed))

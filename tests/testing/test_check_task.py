@@ -110,6 +110,7 @@ def test_a_task_of_ours_keeps_its_promises(task, processes):
     assert report.summary == f"{len(PROPERTIES) - skipped} ok, 0 failed, {skipped} skipped", report
 
 
+@pytest.mark.slow
 @pytest.mark.numerical
 def test_another_model_of_a_task_reads_each_example_as_alone():
     names = ["the_loss_is_that_of_the_rows_one_by_one", "the_company_of_an_example_does_not_change_its_loss"]
@@ -247,6 +248,7 @@ def test_a_planted_fault_is_found(monkeypatch, name):
     assert ("Traceback" in str(failed.value)) == (name == "a_run_finishes")
 
 
+@pytest.mark.slow
 def test_nothing_else_is_tested_if_no_run_finishes(monkeypatch):
     def crash(*_):
         raise OSError("no space left")

@@ -25,6 +25,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", LAYERS)
 def test_every_head_and_every_state_of_every_layer_has_a_row_at_every_recorded_step(tmp_path, task):
     runs.tiny_run(tmp_path, *FEW, "attention=hnas", task=task)
@@ -44,6 +45,7 @@ def test_every_head_and_every_state_of_every_layer_has_a_row_at_every_recorded_s
     assert f"states/cosine/{LAYERS[task][0]}/output" in read_csv(tmp_path / "metrics.csv")[0]
 
 
+@pytest.mark.slow
 def test_the_values_are_those_of_the_first_examples_without_dropout(tmp_path):
     runs.tiny_run(tmp_path, *FEW, "attention=hnas")
     cfg = resolve_recorded(yaml.safe_load((tmp_path / "config.yaml").read_text()))

@@ -74,6 +74,7 @@ def test_a_run_that_stopped_early_needs_another_remedy():
     assert "callbacks.early_stopping.patience" in warning and "max_steps" not in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify", "vqa"])
 def test_each_task_records_whether_it_beats_its_baseline(task):
     summary = runs.summary_of(runs.finished_run(task))
@@ -87,6 +88,7 @@ def kept(record):
     return {name: record[name] for name in ("metrics", "baselines")}
 
 
+@pytest.mark.slow
 def test_no_answer_at_all_is_the_baseline_of_squad_2(tmp_path):
     files = runs.squad_files(impossible=6)
     summary = runs.tiny_run(tmp_path / "run", *files, "task.no_answer=true", task="squad")

@@ -99,6 +99,7 @@ def test_the_loss_is_summed_over_the_captions_of_an_image(run):
     assert summed.item() == pytest.approx(total, rel=1e-5)  # float32, of about 100 terms
 
 
+@pytest.mark.slow
 def test_captions_of_files_and_of_ids(run, tmp_path, monkeypatch, capsys):
     paths = []
     for index in (2, 5):
@@ -164,6 +165,7 @@ def test_attention_to_the_image(run):
         run.attention("a text")
 
 
+@pytest.mark.slow
 def test_one_picture_per_word(run, tmp_path):
     found = looks(run, "validation-4")
     assert found.caption == run.predictions["output"][4]
@@ -207,6 +209,7 @@ def test_a_damaged_record_of_the_images_is_refused(tmp_path, content):
         load_run(folder).task.shape()
 
 
+@pytest.mark.slow
 def test_a_transformer_that_looks_at_features(tmp_path):
     """Ready-made features in place of pixels, a Transformer in place of the LSTM, and a prefix normalizer."""
     data = tmp_path / "data"

@@ -30,6 +30,7 @@ def swept(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_a_run_reports_its_scores_beside_those_of_the_baselines(swept):
     summary = runs.summary_of(swept["softmax"])
     metrics = {"loss", "perplexity", "bits_per_byte", "loss_1x", "loss_2x", "loss_4x", "loss_8x"}
@@ -52,6 +53,7 @@ def test_the_sinks_and_activations_of_every_layer_are_measured_over_training(swe
         assert {row["place"] for row in csv.DictReader(file) if float(row["largest"]) > 0} == {"output", "residual"}
 
 
+@pytest.mark.slow
 def test_runs_are_compared_by_the_sums_over_documents(swept):
     from attnorm.analysis.comparison import compare
 
@@ -71,6 +73,7 @@ def test_runs_are_compared_by_the_sums_over_documents(swept):
     assert compare(str(swept["softmax"]), str(swept["hnas_prefix"])).simple.keys() == {"bigram", "unigram"}
 
 
+@pytest.mark.slow
 def test_the_report_names_the_scores_and_their_direction(swept, monkeypatch, tmp_path):
     page = tmp_path / "report.html"
     places = [str(swept[arm]) for arm in ("softmax", "hnas_prefix")]
@@ -79,6 +82,7 @@ def test_the_report_names_the_scores_and_their_direction(swept, monkeypatch, tmp
     assert "bits per byte \N{DOWNWARDS ARROW}" in text and "loss at [4L, 8L) \N{DOWNWARDS ARROW}" in text
 
 
+@pytest.mark.slow
 def test_eval_reads_the_test_split_and_generate_continues_texts(swept, monkeypatch, tmp_path, capsys):
     run = swept["hnas_prefix"]
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
@@ -140,6 +144,7 @@ def test_a_sweep_as_it_is_typed_ends_in_a_page_of_all_its_runs(tmp_path):
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 def test_documents_of_the_hub_are_modelled_each_by_itself(tmp_path):
     (tmp_path / "hub").mkdir()
     for split, count in (("train", 5), ("validation", 3)):
@@ -152,6 +157,7 @@ def test_documents_of_the_hub_are_modelled_each_by_itself(tmp_path):
     assert list(table["bytes"]) == [len(" ".join(text.split()).encode()) for text in texts]
 
 
+@pytest.mark.slow
 def test_the_tokens_of_gpt_2_are_its_bytes_and_merges(tmp_path):
     """With one merge, a text has as many tokens as bytes, with a space in front of each word, less one for each pair
     that is merged, and an end."""

@@ -34,6 +34,7 @@ def given(run, file="samples/validation.labels.jsonl"):
     return [tuple(json.loads(line).values()) for line in (run / file).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_accuracy_is_that_of_the_written_labels(learned):
     gold, found = labels_of(), given(learned)
     assert [row for row, _ in found] == list(range(21))
@@ -64,6 +65,7 @@ def test_the_baseline_is_of_the_split_that_is_scored(monkeypatch, tmp_path):
     assert len(given(run, "eval_test.labels.jsonl")) == 3
 
 
+@pytest.mark.slow
 def test_pairs_of_texts_with_the_labels_of_inference(tmp_path):
     """task=mnli: the label says whether both texts are equal, which only a model that reads both can learn."""
     places = {"train": (0, 120), "validation": (120, 30)}

@@ -63,6 +63,7 @@ def test_a_compiled_run_has_the_losses_names_and_files_of_an_uncompiled_one(tmp_
     assert facts["seconds"] > 0 and "compile" not in environment(plain)
 
 
+@pytest.mark.slow
 def test_the_kernels_in_use_are_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 0})
     tiny_run(tmp_path, "attention=dnas", "task.max_steps=1", "task.validations=1")
@@ -70,6 +71,7 @@ def test_the_kernels_in_use_are_recorded(tmp_path, monkeypatch):
     assert outcomes["cpu float32 8"] == {"kernel": "flash_attention_for_cpu", "refused": {}}
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_records_them_too(tmp_path, monkeypatch):
     monkeypatch.setattr(key_bias, "DENSE_UP_TO", {"cpu": 0})
 
@@ -211,6 +213,7 @@ def test_inductor_and_the_memory_linear_path_agree(name, monkeypatch):
 # ----------------------------------------------------------------------------------------------- where it cannot work
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_is_reported_before_training(tmp_path, monkeypatch):
     def broken(*_):
         raise OSError("Python.h: No such file or directory\nand much more")

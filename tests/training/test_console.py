@@ -36,6 +36,7 @@ def test_a_first_run_prints_nothing_of_libraries(output):
     assert "\x1b" not in ended.stdout  # no colours or bars into a file
 
 
+@pytest.mark.slow
 def test_every_line_of_a_first_run_is_one_of_ours(output):
     ours = [
         r"gigaword with hnas, seed 1",

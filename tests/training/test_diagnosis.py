@@ -78,6 +78,7 @@ def tensors(trainer) -> dict[str, torch.Tensor]:
 # where it comes from
 
 
+@pytest.mark.slow
 def test_the_report_names_the_first_module_and_the_examples(monkeypatch, tmp_path):
     poison(monkeypatch, 3)
     with pytest.raises(NonFiniteLoss) as caught:
@@ -97,6 +98,7 @@ def test_the_report_names_the_first_module_and_the_examples(monkeypatch, tmp_pat
     assert message in runs.summary_of(tmp_path)["why"]
 
 
+@pytest.mark.slow
 def test_the_examples_of_squad_are_its_questions(monkeypatch, tmp_path):
     def spoil(self, batch, index):
         self.model.encoder.layers[0].attention_residual.norm.weight.data[0] = NAN
@@ -123,6 +125,7 @@ class InfiniteGradient(torch.autograd.Function):
         return gradient * INF
 
 
+@pytest.mark.slow
 def test_an_infinite_gradient_of_a_finite_loss_is_traced_to_the_module_closest_to_the_loss(monkeypatch, tmp_path):
     guilty = "encoder.layers.0.feed_forward.2"
 
@@ -142,6 +145,7 @@ def test_an_infinite_gradient_of_a_finite_loss_is_traced_to_the_module_closest_t
     assert isinstance(found["microbatches"][0]["objective"], float)
 
 
+@pytest.mark.slow
 def test_a_failed_update_can_be_replayed(monkeypatch, tmp_path):
     """With the same dropout, the parameters of that moment, and nothing but plain tensors in the file."""
     overrides = (*LONG, "model.dropout=0.3")
@@ -168,6 +172,7 @@ def test_a_failed_update_can_be_replayed(monkeypatch, tmp_path):
         replay(tmp_path / "checkpoints/last.ckpt", module)
 
 
+@pytest.mark.slow
 def test_a_replay_repeats_dropout(monkeypatch, tmp_path):
     """The objective of a microbatch that was all right is the same number when it is repeated."""
     poison(monkeypatch, 3, pieces=2)
@@ -194,6 +199,7 @@ def test_outputs_that_mark_what_is_masked_are_no_fault():
     assert seen == {"output": "1 (Last)"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["mlm", "classify", "vqa"])
 def test_no_module_of_a_healthy_model_is_accused(monkeypatch, tmp_path, task):
     def plant(self, loss, *_, **__):
@@ -214,6 +220,7 @@ def test_no_module_of_a_healthy_model_is_accused(monkeypatch, tmp_path, task):
 # skipping
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, marks.slow(2)])
 @pytest.mark.parametrize("optimizer", ["adamw", marks.slow("adam"), "sgd"])
 def test_a_skipped_update_changes_neither_parameters_nor_the_state_of_the_optimizer(
@@ -250,6 +257,7 @@ def tensors_of_last(run: Path) -> dict[str, torch.Tensor]:
     return runs.load(run)["state_dict"]
 
 
+@pytest.mark.slow
 def test_the_bound_ends_the_run(monkeypatch, tmp_path):
     poison(monkeypatch, 2, 3, 5)
     with pytest.raises(NonFiniteLoss, match=r"at step 5 .* run\.skip_updates=2 updates have been skipped\."):
@@ -265,6 +273,7 @@ def test_a_run_that_skips_nothing_equals_one_that_may_not_skip(tmp_path):
     assert runs.different_ends(tmp_path / "0", tmp_path / "3") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, marks.slow(5)])  # right after a skipped update, and between two
 def test_a_resumed_run_counts_on_and_equals_the_uninterrupted_one(monkeypatch, tmp_path, stop):
     poison(monkeypatch, 3, 6)
@@ -322,6 +331,7 @@ def half_precision(monkeypatch):
     return ("trainer.precision=bf16-mixed", "task.label_smoothing=0")
 
 
+@pytest.mark.slow
 def test_with_half_precision_an_overflow_of_the_scaled_gradients_is_the_scalers_business(
     monkeypatch, tmp_path, half_precision
 ):
@@ -338,6 +348,7 @@ def test_with_half_precision_an_overflow_of_the_scaled_gradients_is_the_scalers_
     assert all(0 < norm < 100 for step, norm in runs.logged(tmp_path, "train/gradient_norm").items() if step != 3)
 
 
+@pytest.mark.slow
 def test_with_half_precision_a_loss_that_is_not_finite_is_counted(monkeypatch, tmp_path, *half_precision):
     poison(monkeypatch, 3)
     with pytest.raises(NonFiniteLoss, match="the loss is nan at step 3"):
@@ -348,6 +359,7 @@ def test_with_half_precision_a_loss_that_is_not_finite_is_counted(monkeypatch, t
     assert steps == {13}
 
 
+@pytest.mark.slow
 def test_a_buffer_that_is_no_longer_finite_cannot_be_skipped(monkeypatch, tmp_path):
     """As the running means of a batch normalization."""
 
@@ -416,6 +428,7 @@ def spikes(caplog) -> list[str]:
     return [it.getMessage() for it in caplog.records if it.getMessage().startswith("The loss rose to ")]
 
 
+@pytest.mark.slow
 def test_a_spike_is_reported_once_with_its_step_and_examples(monkeypatch, tmp_path, caplog):
     rise(monkeypatch, 30, 31, 32)
     runs.tiny_run(tmp_path, *SPIKES)
@@ -482,6 +495,7 @@ def test_a_stalled_loader_is_reported_once_per_stall(monkeypatch, tmp_path, capl
     assert stalls(caplog) == []
 
 
+@pytest.mark.slow
 def test_a_wait_that_is_short_beside_the_training_is_no_stall(monkeypatch, tmp_path, caplog):
     slow(monkeypatch, {6: 0.2})
     runs.before(monkeypatch, TrainingModule, "training_step", lambda *_: time.sleep(0.05))
@@ -513,6 +527,7 @@ def raiser(error: BaseException, step: int):
     return fail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [GPU, CPU, MemoryError()], ids=["gpu", "cpu", "python"])
 def test_memory_that_runs_out_in_training_names_the_batch_and_what_to_change(monkeypatch, tmp_path, capsys, error):
     runs.before(monkeypatch, TrainingModule, "backward", raiser(error, 2))
@@ -536,6 +551,7 @@ def test_memory_that_runs_out_in_training_names_the_batch_and_what_to_change(mon
     assert "out of memory during training" in runs.summary_of(tmp_path)["why"]
 
 
+@pytest.mark.slow
 def test_normalizers_without_a_table_are_not_advised_against(monkeypatch, tmp_path):
     runs.before(monkeypatch, TrainingModule, "backward", raiser(CPU, 0))
     with pytest.raises(NotEnoughMemory) as caught:
@@ -543,12 +559,14 @@ def test_normalizers_without_a_table_are_not_advised_against(monkeypatch, tmp_pa
     assert "normalizer" not in str(caught.value) and "attention_dropout" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_in_a_validation_says_so(monkeypatch, tmp_path):
     runs.before(monkeypatch, TrainingModule, "validation_step", raiser(CPU, 2))
     with pytest.raises(NotEnoughMemory, match=r"during validation at step 2\. The batch has \d+ rows: source \d+ x "):
         runs.tiny_run(tmp_path)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_in_decoding_names_the_beam(monkeypatch, tmp_path):
     original = headlines.generate
 
@@ -574,6 +592,7 @@ def test_memory_that_runs_out_in_eval_is_a_message_too(monkeypatch, tmp_path, ca
     assert "decoding.beam_size (now 3)" in printed
 
 
+@pytest.mark.slow
 def test_other_errors_are_left_alone(monkeypatch, tmp_path):
     error = RuntimeError("a bug")
     runs.before(monkeypatch, TrainingModule, "backward", raiser(error, 0))
@@ -582,6 +601,7 @@ def test_other_errors_are_left_alone(monkeypatch, tmp_path):
     assert caught.value is error
 
 
+@pytest.mark.slow
 def test_missing_memory_is_a_message_and_exit_code_1(monkeypatch, tmp_path, capsys):
     runs.before(monkeypatch, TrainingModule, "backward", raiser(CPU, 0))
     assert errors.exit_code(lambda: runs.tiny_run(tmp_path) and 0, runs.CONF) == 1
@@ -611,6 +631,7 @@ def test_workers_that_prefetch_resume_exactly(monkeypatch, tmp_path):
     assert (1, 3) in seen and (0, None) in seen
 
 
+@pytest.mark.slow
 def test_workers_ignore_the_signals_that_stop_a_run(monkeypatch, tmp_path):
     hit = []
 

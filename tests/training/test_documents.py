@@ -41,6 +41,7 @@ def table(run):
     return pandas.read_parquet(run / "predictions/validation.parquet")
 
 
+@pytest.mark.slow
 def test_predictions_hold_every_passage_with_its_text_and_part(learned):
     _, run = learned
     found, expected = table(run), rows()
@@ -59,6 +60,7 @@ def test_predictions_hold_every_passage_with_its_text_and_part(learned):
     )
 
 
+@pytest.mark.slow
 def test_eval_reads_the_test_split(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, TASK)
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0

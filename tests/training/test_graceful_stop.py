@@ -73,6 +73,7 @@ def test_a_second_interrupt_stops_at_once(monkeypatch, tmp_path):
     assert runs.load(tmp_path)["global_step"] == 0  # the update in progress was not saved
 
 
+@pytest.mark.slow
 def test_signals_to_data_workers_are_ignored(monkeypatch, tmp_path):
     """A terminal or a cluster sends them to every process."""
     hit = []
@@ -89,6 +90,7 @@ def test_signals_to_data_workers_are_ignored(monkeypatch, tmp_path):
     assert runs.summary_of(tmp_path)["state"] == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, slow(3)])
 def test_a_run_whose_time_is_up_is_not_finished_and_can_be_resumed(monkeypatch, tmp_path, pieces):
     overrides = (*BUSY, f"trainer.accumulate_grad_batches={pieces}")

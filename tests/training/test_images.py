@@ -35,6 +35,7 @@ def digits():
     return list(enumerate(load_digits().target))[1079 : 1079 + 40]
 
 
+@pytest.mark.slow
 def test_predictions_hold_every_image_with_its_digit(learned):
     table, summary = validation(learned), runs.summary_of(learned)
     assert list(table["id"]) == [str(number) for number, _ in digits()]
@@ -50,6 +51,7 @@ def test_predictions_hold_every_image_with_its_digit(learned):
     assert table["selecting"].sum() == 20
 
 
+@pytest.mark.slow
 def test_the_images_are_part_of_the_hashes_of_the_inputs():
     table = validation(runs.finished_run(TASK))
     assert table["input_hash"].str.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}").all() and table["input_hash"].is_unique

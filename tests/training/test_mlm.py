@@ -63,6 +63,7 @@ def test_a_summary_has_loss_perplexity_and_accuracy_of_the_best_model():
     assert rows["loss_sum"].sum() / rows["n_tokens"].sum() == pytest.approx(min(losses.values()), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_to_about_that_of_the_frequencies(tmp_path):
     """A small model first learns how frequent each token is."""
     recipe = task_of(runs.tiny(task="mlm"))
@@ -78,6 +79,7 @@ def test_training_lowers_the_loss_to_about_that_of_the_frequencies(tmp_path):
     assert summary["validation"]["metrics"]["accuracy"] > 1.5
 
 
+@pytest.mark.slow
 def test_a_first_loss_is_about_that_of_guessing(tmp_path):
     runs.tiny_run(tmp_path, "task.max_steps=1", "optimizer.lr=1.0e-9", task="mlm")
     assert runs.logged(tmp_path, "train/loss")[1] == pytest.approx(math.log(300), abs=0.7)
@@ -86,6 +88,7 @@ def test_a_first_loss_is_about_that_of_guessing(tmp_path):
 # scoring again
 
 
+@pytest.mark.slow
 def test_eval_scores_other_documents_with_the_runs_tokenizer(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, "mlm")
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
@@ -121,6 +124,7 @@ def test_generate_says_that_such_a_run_writes_no_headlines(monkeypatch, tmp_path
 # the same again
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run_that_hides_the_same_tokens_of_the_validation_split(tmp_path):
     runs.tiny_run(tmp_path / "other", "attention=hnas", "seed=2", task="mlm")
     assert runs.different_ends(runs.finished_run("mlm"), tmp_path / "other") != []
@@ -129,6 +133,7 @@ def test_another_seed_gives_another_run_that_hides_the_same_tokens_of_the_valida
     assert list(map(list, one["output"])) != list(map(list, two["output"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant",
     ["softmax", "dnas", "hnas attention.prior.encoder=[t5]", "softmax attention.prior.encoder=[learned]"],
@@ -152,6 +157,7 @@ def copied(model):
 # what is hidden when
 
 
+@pytest.mark.slow
 def test_each_validation_hides_the_same_tokens_and_each_epoch_others(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         validations = noting(patch, MaskedLMModule, "validation_step")
@@ -188,6 +194,7 @@ def own_text(folder, *overrides):
     return front.check_composed(runs.composed("task=mlm", *runs.ENCODER, *mine, *overrides))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["softmax", "dnas"])
 def test_packed_or_not_every_document_is_read_once(tmp_path, attention):
     found = {}
@@ -202,6 +209,7 @@ def test_packed_or_not_every_document_is_read_once(tmp_path, attention):
     assert all(summary["state"] == "finished" for summary in found.values())
 
 
+@pytest.mark.slow
 def test_whole_words_can_be_hidden(monkeypatch, tmp_path):
     seen = noting(monkeypatch, TrainingModule, "training_step")
     runs.tiny_run(tmp_path, "task.whole_words=true", "task.max_steps=2", task="mlm")

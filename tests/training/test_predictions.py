@@ -142,6 +142,7 @@ def columns_of_selection(found):
     return sum(found["loss_sum"][place] for place in chosen) / sum(found["n_tokens"][place] for place in chosen)
 
 
+@pytest.mark.slow
 def test_all_groups_can_be_asked_to_select(tmp_path):
     runs.tiny_run(tmp_path, "task.selection=all", "task.max_steps=1")
     assert all(columns(tmp_path, without=())["selecting"])

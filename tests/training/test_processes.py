@@ -67,6 +67,7 @@ def assert_equal_up_to_rounding(first: Path, second: Path, steps: int = 4) -> No
 # the same training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", [slow("softmax"), slow("dnas"), "hnas"])
 def test_two_processes_train_what_one_trains(tmp_path, attention):
     typed = (f"attention={attention}", "trainer.accumulate_grad_batches=2")
@@ -93,6 +94,7 @@ def test_two_processes_train_what_one_trains(tmp_path, attention):
         assert values[0] == pytest.approx(values[1], rel=1e-5) and values[0] == pytest.approx(values[2], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_fsdp_holds_shards_while_it_trains(monkeypatch, tmp_path):
     def look(trainer, task, *_):
         parameters = dict(task.model.named_parameters())
@@ -175,6 +177,7 @@ def order(cfg: ResolvedConfig, splits: dict, ranks: int, pieces: int, epochs: in
     return "".join(lines).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["gigaword", "mlm"])
 def test_the_order_of_examples_does_not_depend_on_the_number_of_processes(tmp_path, task):
     cfg = runs.tiny(task=task)
@@ -208,6 +211,7 @@ def scored(run: Path) -> tuple[dict, dict, list]:
     return results.metrics, results.predictions.table().to_pydict(), [results.samples, results.files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["gigaword", *map(slow, ("mlm", "squad", "classify", "vqa"))])
 def test_scores_of_several_processes_are_those_of_one(tmp_path, task):
     run = runs.finished_run(task)
@@ -245,6 +249,7 @@ OTHERS = [("sharded", "one"), ("one", "fsdp"), ("fsdp", "one"), ("one", "sharded
 CROSSINGS = [*SOME, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHERS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), CROSSINGS)
 def test_a_checkpoint_is_resumed_with_another_number_of_processes(tmp_path, before, after):
     typed = ("attention=hnas", "trainer.accumulate_grad_batches=2", "trainer.val_check_interval=4")
@@ -289,6 +294,7 @@ def copied(shards: Path, folder: Path) -> tuple[Path, Path]:
     return run, run / "checkpoints" / sharded_checkpoint.shards_of(run / "checkpoints/last.ckpt")
 
 
+@pytest.mark.slow
 def test_shards_are_read_by_evaluation(monkeypatch, shards, tmp_path):
     run, _ = copied(shards, tmp_path)
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=validation") == 0

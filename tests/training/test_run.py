@@ -201,6 +201,7 @@ def test_the_hybrid_curve_starts_at_a_half_and_has_every_layer_at_every_look_and
     assert all(row["value"] != "0.5" and 0 < float(row["value"]) < 1 for row in rows[4:])
 
 
+@pytest.mark.slow
 def test_a_hybrid_weight_per_head_has_a_row_per_head(tmp_path):
     runs.tiny_run(
         tmp_path,
@@ -214,6 +215,7 @@ def test_a_hybrid_weight_per_head_has_a_row_per_head(tmp_path):
     assert [float(row["value"]) for row in rows[:2]] == pytest.approx([0.3, 0.3], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_without_hybrid_weights_has_no_curve(tmp_path):
     runs.tiny_run(tmp_path, "attention=dnas", "task.max_steps=1")
     assert not (tmp_path / "hybrid_weights.csv").exists()
@@ -222,6 +224,7 @@ def test_a_run_without_hybrid_weights_has_no_curve(tmp_path):
 # how long a run is
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "steps"),
     [
@@ -252,6 +255,7 @@ def test_validations_are_even_and_the_last_is_at_the_end(tmp_path, steps, valida
     assert list(runs.logged(tmp_path, "val/loss")) == expected
 
 
+@pytest.mark.slow
 def test_the_last_validation_is_at_the_end_whatever_lightning_thinks_is_too_early(tmp_path):
     runs.tiny_run(tmp_path, "task.max_steps=3", "trainer.val_check_interval=2", "+trainer.min_epochs=9")
     assert list(runs.logged(tmp_path, "val/loss")) == [2, 3]
@@ -263,11 +267,13 @@ def test_a_share_of_an_epoch_below_one_update_is_refused(tmp_path):
         runs.tiny_run(tmp_path, "trainer.limit_train_batches=1e-9")
 
 
+@pytest.mark.slow
 def test_validations_count_updates_under_accumulation(tmp_path):
     runs.tiny_run(tmp_path, "trainer.accumulate_grad_batches=3")
     assert list(runs.logged(tmp_path, "val/loss")) == [2, 4]
 
 
+@pytest.mark.slow
 def test_training_stops_when_validations_stop_improving(tmp_path):
     still = ("optimizer.lr=1.0e-30", "optimizer.hybrid_lr_factor=1", "task.max_steps=12", "task.validations=12")
     summary = runs.tiny_run(tmp_path, *still, "callbacks.early_stopping.patience=3")
@@ -322,6 +328,7 @@ def test_eval_takes_the_checkpoint_that_is_asked_for(monkeypatch, tmp_path, chec
 # the same again
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_bit_equal_parameters_and_another_seed_others(tmp_path):
     runs.tiny_run(tmp_path / "again", "attention=hnas")
     runs.tiny_run(tmp_path / "other", "attention=hnas", "seed=2")
@@ -340,12 +347,14 @@ MORE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [slow(LESS), MORE], ids=["less", "more"])
 def test_looking_more_or_less_does_not_change_what_is_trained(tmp_path, settings):
     runs.tiny_run(tmp_path, "attention=hnas", *settings)
     assert runs.unequal(runs.parameters(runs.finished_run()), runs.parameters(tmp_path)) == []
 
 
+@pytest.mark.slow
 def test_column_mass_is_logged_as_finite_numbers_or_not_at_all(tmp_path):
     columns = [
         f"column_mass/{layer}/{kind}"
@@ -457,6 +466,7 @@ def test_a_run_stopped_between_the_pieces_of_an_update_goes_on_bit_for_bit(monke
     assert history(tmp_path / "second")[1] == history(uninterrupted(*overrides))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [2, 3])
 def test_other_accumulation_steps_in_mid_epoch_are_refused_or_change_nothing(monkeypatch, tmp_path, pieces):
     overrides = (*EPOCHS, *EXACT)
@@ -471,6 +481,7 @@ def test_other_accumulation_steps_in_mid_epoch_are_refused_or_change_nothing(mon
         assert_close(runs.parameters(tmp_path / "second"), expected, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_best_model_survives_a_resume_into_another_folder(monkeypatch, tmp_path):
     """The best validation lies before the stop: what goes on must not crown a worse one."""
     losses = {4: 1.0, 8: 2.0, 12: 3.0, 14: 4.0}
@@ -511,6 +522,7 @@ def test_the_ddp_command_gives_the_result_of_one_process(tmp_path):
 # stopping
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_before_the_update(monkeypatch, tmp_path):
     states = []
     original = gigaword.target_logits
@@ -546,6 +558,7 @@ def test_a_signal_saves_and_gives_its_exit_code(monkeypatch, tmp_path, capsys, n
     assert signal.getsignal(number) is handler  # put back
 
 
+@pytest.mark.slow
 def test_whatever_stops_a_run_is_written_into_its_summary(monkeypatch, tmp_path):
     def crash(*_):
         raise OSError("no space left on device")
@@ -561,6 +574,7 @@ def test_whatever_stops_a_run_is_written_into_its_summary(monkeypatch, tmp_path)
 # where it goes
 
 
+@pytest.mark.slow
 def test_run_folders_go_where_they_are_typed_to_go(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     typed = (
@@ -590,12 +604,14 @@ def test_several_runs_of_one_command_record_their_own_overrides_and_run_once(mon
     assert all(f"seed={it['seed']}" in it["overrides"] for it in summaries)
 
 
+@pytest.mark.slow
 def test_a_dry_run_trains_one_batch_and_keeps_no_checkpoint(tmp_path):
     summary = runs.tiny_run(tmp_path, "debug=fdr")
     assert (summary["state"], summary["steps"]) == ("finished", 1)
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_dropout_differs_between_updates_and_follows_the_seed(tmp_path):
     """Or 'bit for bit with dropout' above would prove little."""
     runs.tiny_run(tmp_path, "attention=hnas", "model.dropout=0.0")

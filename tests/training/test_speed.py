@@ -59,6 +59,7 @@ def clock(monkeypatch) -> Clock:
     return found
 
 
+@pytest.mark.slow
 def test_the_logged_values_are_means_over_the_updates_since_they_were_logged_last(monkeypatch, tmp_path, clock):
     """Validation and saving are not counted, and neither are waits that fall into them."""
     tokens, positions = {}, {}
@@ -118,6 +119,7 @@ def test_a_resumed_run_continues_the_mean_of_the_padding(monkeypatch, tmp_path, 
     assert runs.logged(tmp_path / "second", "train/padding_share").keys() == {5, 10}
 
 
+@pytest.mark.slow
 def test_an_unknown_peak_leaves_out_the_column(monkeypatch, tmp_path):
     monkeypatch.setattr("attnorm.training.callbacks.throughput.peak_flops", lambda *_: None)
     summary = runs.tiny_run(tmp_path, *LONG)

@@ -98,6 +98,7 @@ def official(monkeypatch, *arguments):
 # what a run leaves behind
 
 
+@pytest.mark.slow
 def test_a_summary_has_loss_exact_match_and_f1(answering):
     summary = runs.summary_of(answering)
     assert (summary["task"], summary["attention"], summary["state"]) == ("squad", "softmax", "finished")
@@ -127,6 +128,7 @@ def test_answers_are_pieces_of_their_context(answering):
             assert predictions[qa["id"]] and predictions[qa["id"]] in paragraph["context"]
 
 
+@pytest.mark.slow
 def test_patience_waits_for_f1(monkeypatch, tmp_path):
     original = TrainingModule.log
 
@@ -155,6 +157,7 @@ def test_the_official_score_of_the_written_answers_is_that_of_the_run(monkeypatc
     }
 
 
+@pytest.mark.slow
 def test_eval_with_shorter_answers_and_other_questions(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, "squad")
     other = runs.write_squad(tmp_path / "other.json", runs.squad_records(60, 5))
@@ -169,6 +172,7 @@ def test_eval_with_shorter_answers_and_other_questions(monkeypatch, tmp_path):
 # questions without an answer
 
 
+@pytest.mark.slow
 def test_questions_without_an_answer_need_a_setting(monkeypatch, tmp_path, capsys):
     typed = (*runs.tiny_overrides("squad"), *runs.squad_files(IMPOSSIBLE), f"paths.log_dir={tmp_path}")
     monkeypatch.chdir(tmp_path)
@@ -178,6 +182,7 @@ def test_questions_without_an_answer_need_a_setting(monkeypatch, tmp_path, capsy
     assert "use task.no_answer=true" in error and "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_a_run_with_impossible_questions_writes_odds_and_scores_both_kinds(doubting):
     assert "samples/validation.null_odds.json" in runs.files_of(doubting)
     odds = predictions_of(doubting, "samples/validation.null_odds.json")

@@ -344,6 +344,7 @@ def test_wandb_gets_the_whole_configuration():
     assert recorded == yaml.safe_load((tracked_run() / "config.yaml").read_text())
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_the_whole_configuration_as_text_and_as_hyperparameters():
     events, cfg = events_of(tracked_run() / "tensorboard"), yaml.safe_load((tracked_run() / "config.yaml").read_text())
     lines = texts(events, "config")[0].splitlines()
@@ -503,6 +504,7 @@ def stopped_run(monkeypatch, folder: Path, step: int, *overrides: str) -> Path:
     return runs.stopped(monkeypatch, folder, step, *overrides)
 
 
+@pytest.mark.slow
 @needs_wandb
 @pytest.mark.parametrize("folder", [slow("another"), "the same"])
 def test_a_resumed_run_continues_its_curves_and_its_wandb_run(nobody, monkeypatch, tmp_path, folder):
@@ -531,6 +533,7 @@ def test_a_resumed_run_continues_its_curves_and_its_wandb_run(nobody, monkeypatc
     assert {run.run_id for run in [*wandb.runs, *Wandb(new).runs]} == {(new / "wandb_id.txt").read_text().strip()}
 
 
+@pytest.mark.slow
 def test_a_logger_that_fails_after_training_is_a_warning(tmp_path):
     summary = runs.tiny_run(tmp_path / "run", own("Broken", "broken"), own("Plain", "plain"))
     assert summary["state"] == "finished" and summary["validation"]["metrics"]
@@ -540,6 +543,7 @@ def test_a_logger_that_fails_after_training_is_a_warning(tmp_path):
         assert f"Broken could not {what}: OSError: no network" in log
 
 
+@pytest.mark.slow
 def test_a_logger_or_a_figure_that_fails_does_not_hide_why_the_run_failed(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("the run itself")
@@ -555,6 +559,7 @@ def test_a_logger_or_a_figure_that_fails_does_not_hide_why_the_run_failed(tmp_pa
     assert "could not draw the figures: ValueError: cannot draw" in (tmp_path / "run/run.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_stopped_run_closes_its_loggers_once(tmp_path, monkeypatch):
     stopped_run(monkeypatch, tmp_path, 2, own("Plain", "plain"))
     assert Plain.made[-1].status == ["failed"]

@@ -125,6 +125,7 @@ ARMS = [  # what is typed, the label, the layers that attend
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "label", "layers"), ARMS, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
@@ -191,6 +192,7 @@ def test_arms_share_parameters_and_batches_bit_for_bit(monkeypatch, tmp_path):
     assert other_rows != rows and not torch.equal(other["classifier.weight"], first["classifier.weight"])
 
 
+@pytest.mark.slow
 def test_attention_without_a_site_to_be_at_is_refused():
     for typed in (
         ("model.fusion=single",),
@@ -207,11 +209,13 @@ def test_attention_without_a_site_to_be_at_is_refused():
     front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
 
 
+@pytest.mark.slow
 def test_the_question_alone_reads_no_features(monkeypatch, tmp_path):
     monkeypatch.setattr(Scenes, "views", None)
     assert runs.tiny_run(tmp_path, "model.fusion=none", task="vqa")["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_official_files_without_features_are_the_question_alone(tmp_path, capsys):
     assert runs.composed(*runs.tiny_overrides("vqa_v2")).model.fusion == "attention"
     cfg = runs.tiny("data.features=[]", task="vqa_v2")
@@ -240,6 +244,7 @@ def test_what_the_views_show_counts(tmp_path, typed):
 # what a run leaves behind, and its scores by hand
 
 
+@pytest.mark.slow
 def test_a_summary_has_accuracy_by_type_and_the_loss(answering):
     summary = runs.summary_of(answering)
     assert (summary["task"], summary["attention"], summary["state"]) == ("vqa", "none", "finished")
@@ -409,6 +414,7 @@ def features(folder, count=3, width=7, places=True):
     return f"data.features=[{','.join(str(folder / f'view{view}') for view in range(count))}]"
 
 
+@pytest.mark.slow
 def test_eval_says_what_views_a_model_was_made_for(monkeypatch, tmp_path, capsys):
     run = runs.copied_run(tmp_path, "vqa")
     keys = (f"run={run}", "data=vqa_v2", *runs.vqa_files())
@@ -423,6 +429,7 @@ def test_eval_says_what_views_a_model_was_made_for(monkeypatch, tmp_path, capsys
     assert runs.files_of(run) == FILES
 
 
+@pytest.mark.slow
 def test_official_files_with_features_are_fused(tmp_path):
     typed = (features(tmp_path, 2), "data.max_boxes=3", "task.max_steps=2", "attention.fusion=dnas")
     summary = runs.tiny_run(tmp_path / "run", *typed, task="vqa_v2")
@@ -430,6 +437,7 @@ def test_official_files_with_features_are_fused(tmp_path):
     assert (kept_of(tmp_path / "run")["widths"], kept_of(tmp_path / "run")["boxes"]) == ([7, 7], [3, 3])
 
 
+@pytest.mark.slow
 def test_one_view_reads_and_wants_no_other(tmp_path):
     typed = (features(tmp_path, 3), "data.max_boxes=3", "model.fusion=single", "task.max_steps=1")
     shutil.rmtree(tmp_path / "view2")

@@ -47,6 +47,7 @@ def holds_the_interpreter_for_ever():
     ctypes.PyDLL(None).sleep(1000)  # unlike CDLL, without giving up the lock
 
 
+@pytest.mark.slow
 def test_a_run_that_hangs_is_ended_with_its_stack_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(TrainingModule, "training_step", at_update(20, sleeps_for_ever))
     started = time.monotonic()
@@ -87,6 +88,7 @@ def test_a_hanging_data_worker_is_ended_with_its_run(monkeypatch, tmp_path):
     assert not Path(f"/proc/{number.read_text()}").exists()
 
 
+@pytest.mark.slow
 def test_slow_validations_and_first_batches_are_not_ended(monkeypatch, tmp_path):
     original = TrainingModule.on_validation_epoch_end
 
@@ -166,6 +168,7 @@ def test_another_rank_writes_the_summary_only_in_place_of_the_first(monkeypatch,
     assert runs.summary_of(tmp_path)["why"] == "hangs"
 
 
+@pytest.mark.slow
 def test_an_exception_is_recorded_with_its_traceback(monkeypatch, tmp_path):
     def crash():
         raise OSError("no space left on device")
@@ -177,6 +180,7 @@ def test_an_exception_is_recorded_with_its_traceback(monkeypatch, tmp_path):
     assert stack.count("OSError: no space left on device") == 1 and "in crash" in stack
 
 
+@pytest.mark.slow
 def test_null_means_no_limit(monkeypatch, tmp_path):
     monkeypatch.setattr(TrainingModule, "training_step", at_update(1, lambda: time.sleep(1.0)))
     monkeypatch.setattr(watchdog, "FIRST_BATCHES", 0)

@@ -76,6 +76,7 @@ def test_labels_of_layers():
     assert layer_label("layers.1.cross", Seq2Seq.stacks) == "decoder/1/cross"
 
 
+@pytest.mark.slow
 def test_small_masses_are_kept_and_examples_without_keys_do_not_count(monkeypatch, tmp_path):
     masses = torch.tensor([[1e-9, 3e-9], [torch.inf, torch.inf], [2e-9, 1e-9]])
     monkeypatch.setattr(watching, "smallest_column_mass", lambda weights, allowed: masses)
@@ -85,6 +86,7 @@ def test_small_masses_are_kept_and_examples_without_keys_do_not_count(monkeypatc
         assert rows[0, "encoder/0", head][1:] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_mass_that_is_no_number_is_not_hidden(monkeypatch, tmp_path):
     masses = torch.tensor([[torch.nan, 0.5], [0.5, 0.5]])
     monkeypatch.setattr(watching, "smallest_column_mass", lambda weights, allowed: masses)
@@ -125,6 +127,7 @@ def test_the_logger_gets_means_over_heads_and_the_least(watched):
             assert logged[f"column_mass/{layer}/min"] == pytest.approx(min(first[2], second[2]), abs=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.numerical
 def test_even_attention_has_the_entropy_of_the_number_of_its_keys(monkeypatch, tmp_path):
     """Without queries every key gets as much: log of the length of the query's own document, column mass 1."""
@@ -146,6 +149,7 @@ def test_even_attention_has_the_entropy_of_the_number_of_its_keys(monkeypatch, t
         assert table(tmp_path)[0, "encoder/0", head] == pytest.approx((expected, 1.0, 1.0), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_each_look_is_at_the_same_batch_without_dropout(monkeypatch, tmp_path):
     seen, modes = [], []
     original = AttentionStats.on_step
@@ -168,6 +172,7 @@ def test_each_look_is_at_the_same_batch_without_dropout(monkeypatch, tmp_path):
     assert modes[1:] == [True] * 4
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_move_looks_the_same_at_every_step(tmp_path):
     still = (
         "optimizer.lr=1.0e-30",
@@ -181,6 +186,7 @@ def test_a_model_that_does_not_move_looks_the_same_at_every_step(tmp_path):
         assert len({found[step, "encoder/0", head] for step in range(5)}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify"])
 def test_looking_takes_nothing_from_the_random_streams(tmp_path, task):
     for every in (0, 1):
@@ -194,6 +200,7 @@ def test_looking_takes_nothing_from_the_random_streams(tmp_path, task):
     assert not (tmp_path / "0/attention.csv").exists()
 
 
+@pytest.mark.slow
 def test_looks_are_by_updates_not_by_pieces(tmp_path):
     runs.tiny_run(tmp_path, "trainer.accumulate_grad_batches=3", task="mlm")
     assert list(dict.fromkeys(step for step, *_ in table(tmp_path))) == [0, 2, 4]
@@ -261,6 +268,7 @@ class Tempered(Softmax):
         self.inverse.clamp_(1 / 1.1, 1 / self.lowest)
 
 
+@pytest.mark.slow
 def test_a_learned_temperature_gets_its_table_its_logger_entry_its_figure_and_its_closing_table(tmp_path, capsys):
     own = f"attention.encoder={Tempered.__module__}:Tempered"
     runs.tiny_run(tmp_path, own, "model.encoder_layers=2", "callbacks.learned_scalars.every_n_steps=3", task="mlm")
@@ -296,6 +304,7 @@ def test_the_factor_is_named_only_where_it_has_an_effect(capsys):
     assert notes == [sentence, f"{sentence} {NO_EVIDENCE}", NO_EVIDENCE]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_table_of_any_scalar(tmp_path):
     typed = (f"attention.encoder={Tempered.__module__}:Tempered", "scheduler=constant")
     runs.tiny_run(tmp_path / "first", *typed, "task.max_steps=2", task="mlm")
