@@ -134,21 +134,24 @@ def test_gradients_equal_those_of_eager_attention(family):
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("name", ["dnas", "hnas", "dnas_prefix", "sinkhorn", "em_routing", "ssmax"])
+@pytest.mark.parametrize("name", ["dnas", "hnas", "dnas_prefix", "sinkhorn", "em_routing", "ssmax", "espformer"])
 @pytest.mark.parametrize("family", ["bert", "modernbert", "t5", "bart"])
 def test_a_padded_text_gives_what_it_gives_alone(family, name, side):
-    model, (batch, _) = convert(built(family), {"encoder": name}), inputs(family, side)
+    dtype = torch.float64 if name == "espformer" else torch.float32  # rounding errors of T5's scores become 1e-4
+    model, (batch, _) = convert(built(family), {"encoder": name}).to(dtype), inputs(family, side)
     if family == "bert":  # learned positions count padding on the left
         batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
     if family == "bart" and side == "left":
         pytest.skip("the learned positions of BART count padding on the left")
+    if family == "modernbert" and name == "espformer" and side == "left":
+        pytest.skip("the order of rotated channels depends on the absolute positions")
     n = LENGTHS[1]
     kept = slice(0, n) if side == "right" else slice(-n, None)
     alone = {key: it[1:, kept] if key != "decoder_input_ids" else it[1:] for key, it in batch.items()}
     positions = slice(None) if family in OF_TWO_TEXTS else kept
     with torch.no_grad():
         padded, single = model(**batch)[0][1, positions], model(**alone)[0][0]
-    close = tolerance(torch.float32, depth=2 * LAYERS, size=WIDTH, scale=single.abs().max())
+    close = tolerance(dtype, depth=2 * LAYERS, size=WIDTH, scale=single.abs().max())
     torch.testing.assert_close(padded, single, **close)
 
 
