@@ -35,7 +35,7 @@ COST = 0.75  # of the time of hnas
 PARENTS = ("softmax", "dnas")
 ASKED = ("demand", "share", "skew", "needle", "max")  # the probes of H4, whose queries ask for keys
 ERROR = 0.001  # of the marginals of converged sinkhorn, and of its mass
-ITERATIONS = (50, 500, 5000)  # of sinkhorn, until it has converged
+ITERATIONS = (50, 500, 5_000, 50_000)  # of sinkhorn, until it has converged
 
 
 @dataclass(frozen=True)
