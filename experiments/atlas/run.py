@@ -60,7 +60,8 @@ def write(found: list[Found], folder: Path) -> None:
     """Writes results.csv and map.png beside this file, and the page atlas.html into the folder of the results."""
     arms = [Arm(name) for name in dict.fromkeys([*FIRST, *CAUSAL, *every_arm()])]
     here, rates = Path(__file__).parent, PRESETS["atlas"].rates
-    cells = with_discoveries([results_of_cell(it, arms, rates) for it in found if it.tests])
+    found = [it for it in found if it.tests.keys() >= {*NULLS}]  # the null arms are the last ones of the hypotheses
+    cells = with_discoveries([results_of_cell(it, arms, rates) for it in found])
     present = [arm for arm in arms if any(arm.label in it.tests for it in found)]
     write_csv(cells, here / "results.csv")
     draw_map(cells, [arm for arm in present if arm.label not in NULLS]).savefig(here / "map.png", dpi=130)
