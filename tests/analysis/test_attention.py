@@ -60,6 +60,7 @@ def test_measures_are_those_of_the_recorded_layers_with_one_row_per_head_state_a
     assert first == (heads["sink_mass"] > 0.3).sum() / 2
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_the_output_of_a_layer_and_of_its_residual_are_those_of_the_model(run):
     layer = run.reading(TEXT).records["encoder/0"]

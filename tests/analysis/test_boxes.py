@@ -69,6 +69,7 @@ def painted(boxes, shares):
     return figure, axes, lambda share: np.array(colours.to_rgba(share)[:3])
 
 
+@pytest.mark.slow
 def test_where_boxes_overlap_the_colour_is_that_of_the_largest_share():
     for shares in ([0.25, 0.5, 0.125], [0.5, 0.25, 0.125], [0.25, 0.25, 0.25]):
         figure, axes, colour = painted(NESTED, shares)
@@ -104,6 +105,7 @@ def test_a_number_is_neither_under_another_box_nor_on_another_number():
     assert len(set(taken)) == 3 and taken[0] == (0.5, 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("views", [1, 3])
 def test_one_panel_per_view_is_drawn(views):
     boxes = torch.tensor([[0.1, 0.1, 0.4, 0.3], [0.5, 0.5, 0.9, 0.8]])
@@ -111,6 +113,7 @@ def test_one_panel_per_view_is_drawn(views):
     assert len(draw_panels("what? [this]", panels)._repr_png_()) > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("largest", [0.0157, 0.0179, 0.062, 1.0])
 def test_numbers_of_the_scale_do_not_overlap(largest):
     boxes = torch.tensor([[0.1, 0.1, 0.4, 0.3], [0.5, 0.5, 0.9, 0.8]])

@@ -40,6 +40,7 @@ def change_table(folder, change, stem="validation"):
 # arms
 
 
+@pytest.mark.slow
 def test_runs_that_differ_only_in_their_seed_form_an_arm(tmp_path):
     make_runs(tmp_path, {**THREE, "hnas+lr=0.01": 0.0})
     make_run(tmp_path / "dnas_4", "dnas", 4, settings={"paths.log_dir": "elsewhere", "run.keep_best": 2})
@@ -80,6 +81,7 @@ def test_settings_that_only_some_have_vary():
 # scores
 
 
+@pytest.mark.slow
 def test_the_difference_is_that_of_the_pairs_on_the_half_that_did_not_select(tmp_path):
     make_runs(tmp_path, THREE)
     found = compare("softmax", tmp_path)
@@ -126,6 +128,7 @@ def test_the_test_split_is_used_once_all_runs_have_been_scored_on_it(tmp_path):
     assert compare("softmax", tmp_path).source == "half"
 
 
+@pytest.mark.slow
 def test_scores_on_examples_that_selected_the_checkpoint_come_with_a_warning(tmp_path):
     for folder in make_runs(tmp_path, THREE):
         change_table(folder, lambda rows: rows.pop("selecting"))
@@ -133,6 +136,7 @@ def test_scores_on_examples_that_selected_the_checkpoint_come_with_a_warning(tmp
     assert found.source == "validation" and "too good" in found.notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "transform"), [("loss", lambda x: x), ("perplexity", math.exp)])
 def test_losses_are_ratios_over_the_whole_corpus(tmp_path, metric, transform):
     make_runs(tmp_path, THREE)
@@ -145,6 +149,7 @@ def test_losses_are_ratios_over_the_whole_corpus(tmp_path, metric, transform):
     assert not found.is_primary and "(lower is better)" in found.verdicts[0].sentence()
 
 
+@pytest.mark.slow
 def test_groups_enter_as_clusters(tmp_path):
     for folder in make_runs(tmp_path, THREE):
         change_table(folder, lambda rows: rows.__setitem__("group", [str(n // 8) for n in range(200)]))
@@ -153,6 +158,7 @@ def test_groups_enter_as_clusters(tmp_path):
     assert "100 examples in 25 groups" in verdict.sentence()
 
 
+@pytest.mark.slow
 def test_examples_without_a_score_are_left_out(tmp_path):
     folders = make_runs(tmp_path, THREE)
     change_table(folders[1], lambda rows: rows.loc.__setitem__((slice(0, 19), "rougeL"), np.nan))
@@ -178,6 +184,7 @@ def with_column(folder, name, values, stem="validation"):
     pq.write_table(table.set_column(place, name, pa.array(values(table[name].to_pylist()))), path)
 
 
+@pytest.mark.slow
 def test_runs_with_other_inputs_are_not_compared(tmp_path):
     folders = make_runs(tmp_path, THREE)
     assert compare("softmax", tmp_path).doubts == []
@@ -186,6 +193,7 @@ def test_runs_with_other_inputs_are_not_compared(tmp_path):
         compare("dnas", tmp_path)
 
 
+@pytest.mark.slow
 def test_runs_that_saw_no_images_are_compared_with_runs_that_did(tmp_path):
     folders = make_runs(tmp_path, THREE)
     for folder in folders[:3]:
@@ -196,6 +204,7 @@ def test_runs_that_saw_no_images_are_compared_with_runs_that_did(tmp_path):
         compare("softmax", tmp_path)
 
 
+@pytest.mark.slow
 def test_runs_without_hashes_of_their_inputs_cannot_be_checked(tmp_path):
     folders = make_runs(tmp_path, THREE)
     change_table(folders[4], lambda rows: rows.pop("input_hash"))
@@ -245,6 +254,7 @@ def test_test_scores_of_an_earlier_checkpoint_are_refused(tmp_path):
         compare("softmax", tmp_path)
 
 
+@pytest.mark.slow
 def test_other_code_and_versions_are_doubts(tmp_path):
     folders = make_runs(tmp_path, THREE)
     (folders[0] / "environment.json").write_text(
@@ -254,6 +264,7 @@ def test_other_code_and_versions_are_doubts(tmp_path):
     assert "differ in the commit of the code" in doubts and "differ in the version of torch" in doubts
 
 
+@pytest.mark.slow
 def test_of_two_finished_runs_the_newer_one_counts_and_the_other_is_named(tmp_path):
     older = make_runs(tmp_path, THREE)[0]
     newer = make_run(tmp_path / "again", gain=3.0)
@@ -265,6 +276,7 @@ def test_of_two_finished_runs_the_newer_one_counts_and_the_other_is_named(tmp_pa
     assert found.scores[0].values[1] == pytest.approx(rows[~rows["selecting"]]["rougeL"].mean())
 
 
+@pytest.mark.slow
 def test_training_data_that_changed_under_the_same_settings_are_a_doubt(tmp_path):
     for number, name in enumerate(("softmax", "dnas")):
         for seed in (1, 2, 3):
@@ -281,6 +293,7 @@ def test_training_data_that_changed_under_the_same_settings_are_a_doubt(tmp_path
     assert compare(others).doubts == []
 
 
+@pytest.mark.slow
 def test_the_command_prints_doubts(monkeypatch, tmp_path, capsys):
     folders = make_runs(tmp_path, THREE)
     change_table(folders[4], lambda rows: rows.pop("input_hash"))
@@ -291,6 +304,7 @@ def test_the_command_prints_doubts(monkeypatch, tmp_path, capsys):
 # verdicts
 
 
+@pytest.mark.slow
 def test_a_large_difference_is_shown_and_none_is_not(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, seeds=range(5), examples=400)
     [dnas] = compare("softmax", tmp_path).verdicts
@@ -322,6 +336,7 @@ def test_two_seeds_give_no_verdict(tmp_path):
         assert not verdict.is_shown and "no verdict" in verdict.sentence() and math.isnan(verdict.adjusted)
 
 
+@pytest.mark.slow
 def test_equal_runs_give_no_verdict(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0})
     for seed in (1, 2, 3):
@@ -354,6 +369,7 @@ def test_arms_that_do_not_beat_a_simple_method_get_no_verdict(monkeypatch, tmp_p
         assert "60.00" in said and "Detectable" not in said and "seeds per arm" not in said
 
 
+@pytest.mark.slow
 def test_one_arm_that_beats_the_simple_method_is_enough_for_verdicts(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 9.0}, examples=400, lead=30.0)
     found = compare("softmax", tmp_path)
@@ -478,6 +494,7 @@ def test_means_and_differences_are_over_the_same_seeds(tmp_path):
     assert [list(it.values) for it in found.scores] == [[0, 1, 2, 3, 4]] * 3
 
 
+@pytest.mark.slow
 def test_an_arm_with_few_seeds_does_not_reduce_those_of_the_others(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=range(4))
     make_run(tmp_path / "hnas_2", "hnas", 2)
@@ -488,6 +505,7 @@ def test_an_arm_with_few_seeds_does_not_reduce_those_of_the_others(tmp_path):
         compare("softmax", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_failed_run_drops_its_pair_and_is_reported(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "dnas": 3.0}, seeds=range(4))
     make_run(tmp_path / "softmax_4", seed=4, state="failed", why="RuntimeError: out of memory")
@@ -530,6 +548,7 @@ def test_runs_with_other_callbacks_are_another_arm(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_settings_besides_the_attention_that_differ_are_named(tmp_path):
     make_runs(tmp_path, {"softmax": 0.0, "hnas+lr=0.01": 0.0})
     assert compare("softmax", tmp_path).differing == ["optimizer.lr"]
@@ -576,6 +595,7 @@ def test_labels_of_arms_that_differ_in_much_name_what_is_enough_to_tell_them_apa
     assert labels == ["softmax (model._target_=One)", "softmax (model._target_=Zero)"]
 
 
+@pytest.mark.slow
 def test_all_keys_of_a_large_grid_are_named(tmp_path):
     for number in range(16):
         values = {f"model.a{bit}": number >> bit & 1 for bit in range(4)}

@@ -13,6 +13,7 @@ from attnorm.errors import ConfigError
 THREE = {"softmax": 0.0, "dnas": 3.0, "hnas": 0.0}
 
 
+@pytest.mark.slow
 def test_the_verdicts_are_those_of_the_runs_with_these_scores(tmp_path):
     make_runs(tmp_path, THREE)
     expected = compare("softmax", tmp_path)

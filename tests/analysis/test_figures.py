@@ -121,6 +121,7 @@ def test_scalars_between_0_and_1_have_a_whole_axis_and_others_their_own(run, dra
     assert 30 < low < 40 < high < 50
 
 
+@pytest.mark.slow
 def test_labels_of_almost_equal_values_are_the_values_themselves(tmp_path, drawn):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     for step, entropy in ((0, 4.1582), (10, 4.1588)):

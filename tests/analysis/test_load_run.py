@@ -65,6 +65,7 @@ def test_an_encoder_reads_one_text(task):
     assert found["encoder/0"].keys[0] == "[CLS]" and found["encoder/0"].keys[-1] == "[SEP]"
 
 
+@pytest.mark.slow
 def test_what_a_task_cannot_do_is_said():
     run = attnorm.load_run(runs.finished_run("vqa"))
     with pytest.raises(UserError, match="task=vqa: its models do not generate text"):

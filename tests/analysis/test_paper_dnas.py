@@ -54,6 +54,7 @@ def test_the_normalizers_move_the_centers_as_the_closed_forms_say(distances):
         assert row["simulated"] == pytest.approx(row["formula"], abs=1e-6), row
 
 
+@pytest.mark.slow
 def test_dnas_keeps_at_least_as_much_distance_and_no_update_adds_any(distances):
     found = {(row["a"], row["n0"], row["n1"], row["normalizer"]): row["simulated"] for row in distances}
     for (a, n0, n1, name), left in found.items():

@@ -214,6 +214,7 @@ def test_figure_4_shows_every_layer_of_the_four_kinds_of_attention(small, transf
         assert axes.get_xlim()[0] == 0 and axes.get_xlim()[1] > layer.deviation.mean(0).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stack", "heads"),
     [
@@ -266,6 +267,7 @@ def test_a_t5_folder_is_read_with_its_tokenizer(small, transformers, tmp_path):
         assert_close(ours.evidence, theirs.evidence)
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_a_run_is_measured_on_what_it_reads():
     run = runs.finished_run("mlm")

@@ -225,6 +225,7 @@ def test_discoveries_are_those_of_benjamini_and_hochberg_over_all_cells(cell):
     assert all(isnan(row.discovery) for row in rows if not row.trained or isnan(row.p_value))
 
 
+@pytest.mark.slow
 def test_a_flip_does_not_hide_that_nothing_is_shown():
     tests = {**TESTS, "dnas": result((0.6005, 0.5), seed=2)}
     tunings = tuned((0.9, 0.9), (0.5, 0.5)), tuned((0.5, 0.5), (0.9, 0.9))

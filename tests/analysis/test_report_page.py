@@ -105,6 +105,7 @@ def test_json_in_a_script_cannot_end_it():
         json_of({"a": float("nan")})
 
 
+@pytest.mark.slow
 def test_only_the_scripts_of_the_page_may_run(text):
     page = Page(text)
     [policy] = [it["content"] for it in page.of("meta") if it.get("http-equiv") == "Content-Security-Policy"]

@@ -116,6 +116,7 @@ def test_what_the_sweep_chose_is_no_confound(monkeypatch, tmp_path, better, repo
     assert "optimizer.lr" in page.setup.confounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["rougeL", "another"])  # the scores, or else the metric that chose
 @pytest.mark.parametrize(
     ("scores", "said"),

@@ -256,6 +256,7 @@ def test_eval_refuses_other_splits(monkeypatch, tmp_path, capsys, split):
     )
 
 
+@pytest.mark.slow
 def test_eval_refuses_a_split_that_the_data_does_not_have(monkeypatch, tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("article\ttitle\n")
     typed = (
@@ -728,6 +729,7 @@ def test_eval_and_generate_clean_articles_alike_whatever_the_run_was_trained_on(
     assert set(shown) <= set((run / "eval_test.txt").read_text().splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stdin", [False, True], ids=["file", "standard input"])
 def test_articles_may_be_gzipped_and_begin_with_a_byte_order_mark(monkeypatch, capsys, tmp_path, stdin):
     text = f"{ARTICLE}\nthe government fell .\n".encode()

@@ -203,6 +203,7 @@ def test_own_parts_of_the_working_directory_are_compared(monkeypatch, run, tmp_p
     assert run(*typed)[0] == 0 and {job.arm for job in ran} == {"dnas"}
 
 
+@pytest.mark.slow
 def test_a_normalizer_that_fails_is_named_and_the_others_are_shown(run, tmp_path):
     typed = ["normalizers=softmax,probe_parts.Broken,dnas", "probes=probe_parts.Tiny", "seeds=3", "rates=0.01"]
     code, printed, errors = run(*typed, "out=here")

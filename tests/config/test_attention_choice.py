@@ -260,6 +260,7 @@ def test_a_model_sees_the_defaults_of_its_options_when_it_names_its_sites():
     assert tables_of(shaped).layers == {"stack": None} and tables_of(shaped).heads == {"stack": 2}
 
 
+@pytest.mark.slow
 def test_a_model_with_a_new_site_is_set_without_a_plus():
     typed = ("attention=hnas", "attention.caption=dnas_prefix", "attention.image=[hnas,softmax]")
     cfg = of_model(Captioner, *typed)
@@ -417,6 +418,7 @@ def test_what_is_wrong_is_one_problem_under_its_key(monkeypatch, tmp_path, capsy
     assert line.startswith(f"error: {problem}")
 
 
+@pytest.mark.slow
 def test_a_typed_site_that_only_another_model_has_is_refused_and_one_of_a_file_is_dropped():
     assert "fusion" not in runs.tiny("attention=dnas_prefix")["attention"]
     with pytest.raises(ConfigError, match=r"attention\.fusion: the model has no such site"):

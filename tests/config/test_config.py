@@ -183,6 +183,7 @@ def test_every_file_composes_alone_and_is_sound(needed, file):
     assert record.keys() >= cfg.keys() - {"experiment", "debug"}
 
 
+@pytest.mark.slow
 def test_a_file_that_is_only_a_base_is_refused_with_a_message():
     with pytest.raises(ConfigError, match="data"):
         front.check_composed(runs.composed("data=base"))
@@ -259,6 +260,7 @@ def options_of_parts():
     yield from (f"{prefix}{field.name}" for prefix, cls in classes.items() for field in fields(cls))
 
 
+@pytest.mark.slow
 def test_every_option_of_every_part_is_set_and_so_explained_in_some_file():
     facts = {"self", "draw", "optimizer", "total_steps", "attention", "seed", *chain.from_iterable(FACTS.values())}
     options = {key for key in options_of_parts() if key.split(".")[-1] not in facts or "." not in key}
@@ -266,6 +268,7 @@ def test_every_option_of_every_part_is_set_and_so_explained_in_some_file():
     assert options - {key for file in YAML_FILES for key in keys_of(file)} == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     [
@@ -491,6 +494,7 @@ def test_a_share_of_the_batches_is_a_share_of_the_updates():
     assert runs.tiny("trainer.accumulate_grad_batches=4", "trainer.limit_train_batches=0.3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -548,6 +552,7 @@ def test_a_leak_is_refused_in_so_many_words():
     assert runs.tiny("attention.cross=dnas_prefix", "attention.decoder=dnas_prefix", "attention.encoder=dnas")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -573,6 +578,7 @@ def test_a_wrong_name_is_answered_with_the_nearest(changes, words):
     assert words in problem
 
 
+@pytest.mark.slow
 def test_what_another_model_has_is_not_suggested():
     [problem] = refused("+model.typ=2", task="vqa")
     assert "type_vocab_size" not in problem  # that is BERT's
@@ -584,12 +590,14 @@ def test_a_prior_that_is_not_a_list_is_refused_by_its_key(value):
     assert problem.startswith("attention.prior.encoder=")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["callbacks", "logger", "experiment", "debug", "trainer"])
 def test_a_group_may_be_null_if_a_run_needs_nothing_of_it(group):
     cfg = front.check_composed(runs.composed(*readable([f"{group}=null"])))
     assert not cfg.get(group)
 
 
+@pytest.mark.slow
 def test_an_option_that_no_site_uses_is_refused():
     [problem] = refused("attention=softmax", "+attention.options.hnas={start: 0.3}")
     assert problem.startswith("attention.options.hnas: has no effect, because no site uses 'hnas'")
@@ -602,12 +610,14 @@ def test_a_source_that_gives_something_else_is_refused_with_the_sources_that_fit
     assert problem == f"data: Newswire yields documents, but this task needs pairs; use {sources}"
 
 
+@pytest.mark.slow
 def test_a_model_for_other_tasks_is_refused_with_the_models_that_fit():
     problems = runs.problems(runs.plain("model=vqa_tiny"))
     fitting = "use model=lstm_seq2seq, model=tiny"
     assert any(it.startswith("model: Pythia has the interface 'vqa', but") and it.endswith(fitting) for it in problems)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -146,6 +146,7 @@ def test_trusted_code_still_has_to_be_of_the_right_kind(monkeypatch, attacked, v
     assert line == "error: data._target_=os.system: must be a subclass of attnorm.data.sources.base.Source"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variable", "typed"), [("my_own", ()), ("", ("trust_code=true",))])
 def test_code_that_the_user_trusts_is_imported(monkeypatch, tmp_path, variable, typed):
     run = runs.copied_run(tmp_path)
@@ -161,6 +162,7 @@ def test_code_that_the_user_trusts_is_imported(monkeypatch, tmp_path, variable, 
     assert (tmp_path / "mark").exists()
 
 
+@pytest.mark.slow
 def test_what_is_typed_in_the_same_command_is_trusted(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path)
     (tmp_path / "my_source.py").write_text("from attnorm.data.sources.newswire import Newswire as Mine\n")
@@ -273,6 +275,7 @@ def test_interpolations_are_not_resolved(monkeypatch, attacked, key):
     assert f"{key}=${{oc.env:SECRET}}: " in line and "swordfish" not in line
 
 
+@pytest.mark.slow
 def test_an_interpolation_in_a_path_is_a_name(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path)
     monkeypatch.setenv("SECRET", "swordfish")

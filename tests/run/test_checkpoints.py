@@ -138,6 +138,7 @@ def test_leftovers_of_a_killed_save_are_swept_and_checkpoints_stay(tmp_path):
     sweep_unfinished(tmp_path / "not there")
 
 
+@pytest.mark.slow
 def test_a_run_sweeps_its_folder_at_its_start(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints/last.ckpt.unfinished").write_bytes(b"torn")
@@ -260,6 +261,7 @@ def test_a_run_is_not_resumed_beside_a_best_checkpoint_that_could_not_be_scored_
     assert runs.tiny_run(tmp_path / "resumed", *typed)["steps"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [

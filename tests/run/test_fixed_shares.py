@@ -71,6 +71,7 @@ def test_the_numbers_are_what_a_run_records(mixed_run):
         front.check_composed(runs.composed(*typed, "model.encoder_layers=1"))
 
 
+@pytest.mark.slow
 def test_values_per_head_are_as_many_as_the_heads_of_the_site():
     typed = (*runs.tiny_overrides("mlm"), "attention=hnas", "+attention.options.hnas.fixed=[0.1,0.2,0.3]")
     with pytest.raises(ConfigError, match=r"attention.options.hnas.fixed: .*: 3 values for 2 heads"):
@@ -107,6 +108,7 @@ def five_steps():
     return {"members": [{"name": "softmax"}, {"name": "sinkhorn", "n_iters": 5}]}
 
 
+@pytest.mark.slow
 def test_what_is_not_a_run_folder_is_refused(tmp_path):
     typed = (*runs.tiny_overrides("mlm"), "attention=hnas", f"+attention.options.hnas.fixed={tmp_path}")
     with pytest.raises(ConfigError) as error:

@@ -122,6 +122,7 @@ def test_shape_and_tokenizer_are_those_of_the_weights_and_are_recorded(tmp_path,
     assert recorded["tokenizer"] == {"_target_": WORDPIECE, "file": str(bert), "lowercase": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_every_tensor_of_the_encoder_is_that_of_the_folder(bert, task):
     recipe = task_of(runs.tiny(f"model.init={bert}", task=task))
@@ -184,6 +185,7 @@ def test_only_the_weights_vocabulary_tokenizes_the_data(monkeypatch, bert, tmp_p
     assert asked == [str(bert), len(PIECES), len(PIECES)]
 
 
+@pytest.mark.slow
 def test_what_was_loaded_and_what_not_is_shown(tmp_path, bert, capsys):
     runs.tiny_run(tmp_path, f"model.init={bert}", *STILL, task="classify")
     shown = " ".join(capsys.readouterr().out.split())
@@ -192,6 +194,7 @@ def test_what_was_loaded_and_what_not_is_shown(tmp_path, bert, capsys):
     assert "there, not used (" in shown and "cls.seq_relationship.weight" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["mlm", "gigaword"])
 def test_without_weights_nothing_of_this_happens(task):
     cfg = runs.plain(*runs.tiny_overrides(task))
@@ -516,6 +519,7 @@ def test_a_run_with_values_of_another_kind_is_refused(tmp_path, key, value):
     assert problem.startswith(f"model.init={run}: config.yaml: model.{key}={shown}: allowed: ")
 
 
+@pytest.mark.slow
 def test_a_shape_that_was_typed_is_not_passed_over(copy):
     typed = [*runs.tiny_overrides("mlm"), f"model.init={copy}"]
     with pytest.raises(ConfigError) as caught:
@@ -523,6 +527,7 @@ def test_a_shape_that_was_typed_is_not_passed_over(copy):
     assert caught.value.problems == ["model.d_model=16: ignored: model.init fixes it at 24"]
 
 
+@pytest.mark.slow
 def test_only_words_can_be_read_by_an_encoder_that_was_trained_on_words():
     answering = runs.finished_run("vqa")
     said = f"model.init={answering}: a run of attnorm.models.vqa.pythia.Pythia, which has no encoder to start from"

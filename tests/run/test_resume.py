@@ -115,6 +115,7 @@ def refused(*overrides: str, folder: Path, task: str = "gigaword") -> list[str]:
     return caught.value.problems[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "had"),
     [
@@ -200,6 +201,7 @@ def test_a_longer_run_is_refused_if_its_learning_rates_would_have_been_others(tm
     assert problem.startswith("scheduler: ") and "20 updates" in problem and "14" in problem
 
 
+@pytest.mark.slow
 def test_a_shorter_run_than_the_checkpoint_is_refused(tmp_path):
     run = uninterrupted(*SHORT, "trainer.max_steps=14")
     [problem] = refused(*SHORT, "trainer.max_steps=5", last(run), folder=tmp_path)

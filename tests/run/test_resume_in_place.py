@@ -414,6 +414,7 @@ def test_a_checkpoint_of_another_run_is_not_continued_from(tmp_path, caplog):
     assert "this is a checkpoint of another run: model.dropout" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again(tmp_path):
     run = stopped_at_9(tmp_path / "run")
     for path in (run / "checkpoints").iterdir():
@@ -446,6 +447,7 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
     assert runs.same_run(tmp_path / "long", tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
@@ -466,6 +468,7 @@ def test_settings_that_decide_the_training_may_not_change(tmp_path, typed, words
     assert {name: (run / name).read_bytes() for name in runs.files_of(run)} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "name", "value"),
     [

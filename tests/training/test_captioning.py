@@ -149,6 +149,7 @@ def test_a_split_that_cannot_be_read_is_named(run):
         named.check(["test-3"])
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_evaluated_on_the_test_split(tmp_path, monkeypatch):
     folder = runs.copied_run(tmp_path, TASK)
     assert runs.call(monkeypatch, "eval", f"run={folder}", "split=test", "decoding.beam_size=1") == 0
@@ -186,6 +187,7 @@ def test_tokens_form_words():
     assert isinstance(Looks(torch.zeros(1), ["a", "</s>"], torch.zeros(2, 1, 1)).caption, str)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalizer", ["dnas", "hnas", "sinkhorn"])
 def test_a_normalizer_that_couples_all_words_is_refused(normalizer):
     with pytest.raises(ConfigError, match=f"attention.cross={normalizer}"):

@@ -40,6 +40,7 @@ def test_a_run_reports_its_scores_beside_those_of_the_baselines(swept):
     assert (swept["softmax"] / "bigrams.npz").is_file()
 
 
+@pytest.mark.slow
 def test_the_sinks_and_activations_of_every_layer_are_measured_over_training(swept):
     with open(swept["softmax"] / "head_measures.csv") as file:
         heads = list(csv.DictReader(file))
@@ -98,6 +99,7 @@ def test_eval_reads_the_test_split_and_generate_continues_texts(swept, monkeypat
     assert len(lines) == 3 and lines[0] and not lines[1] and lines[2]
 
 
+@pytest.mark.slow
 def test_attention_is_named_by_the_tokens_of_a_text(swept):
     from attnorm.analysis.run import load_run
 
@@ -107,6 +109,7 @@ def test_attention_is_named_by_the_tokens_of_a_text(swept):
     assert "".join(layer.keys[1:]).replace("▁", " ").strip() == "Day 1. It rained."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [

@@ -46,6 +46,7 @@ def test_accuracy_is_that_of_the_written_labels(learned):
     assert len({label for _, label in found}) == 2  # or it always says one
 
 
+@pytest.mark.slow
 def test_the_baseline_always_gives_the_most_frequent_label(learned):
     counts = Counter(labels_of())
     [(label, count)] = counts.most_common(1)
@@ -55,6 +56,7 @@ def test_the_baseline_always_gives_the_most_frequent_label(learned):
     assert scores["metrics"]["accuracy"] > 100 * count / 21
 
 
+@pytest.mark.slow
 def test_the_baseline_is_of_the_split_that_is_scored(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, "classify")
     (tmp_path / "other.csv").write_text("text,label\nThe cat,no\nThe fox,yes\nThe dog,no\n")

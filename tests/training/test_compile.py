@@ -132,6 +132,7 @@ def test_while_weights_are_observed_the_model_runs_uncompiled():
     assert callback.graphs == graphs == 1 and len(seen) == 3 * 5
 
 
+@pytest.mark.slow
 def test_a_model_that_the_compiler_passes_over_is_reported(caplog):
     """Modules of torch itself are such: nothing of them is compiled, and torch says nothing."""
     callback = guarded(torch.nn.Sequential(torch.nn.Linear(2, 2)))

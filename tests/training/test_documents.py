@@ -67,6 +67,7 @@ def test_eval_reads_the_test_split(monkeypatch, tmp_path):
     assert json.loads((run / "eval_test.json").read_text())["size"] == len(rows("test"))
 
 
+@pytest.mark.slow
 def test_attention_is_named_by_words_and_sentences(learned):
     from attnorm.analysis.run import load_run
 
@@ -84,11 +85,13 @@ def test_attention_is_named_by_words_and_sentences(learned):
     assert layers["sentence"].keys == ["sentence 0", "sentence 1"]
 
 
+@pytest.mark.slow
 def test_each_site_takes_a_normalizer_of_its_own():
     cfg = checked("attention=softmax", "attention.word=hnas", "attention.sentence=dnas").settings
     assert (cfg["attention"]["word"], cfg["attention"]["sentence"]) == ("hnas", "dnas")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [

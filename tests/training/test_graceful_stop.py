@@ -67,6 +67,7 @@ def test_a_signal_gives_its_exit_code_at_any_moment(monkeypatch, tmp_path, capsy
     assert list(map(signal.getsignal, SIGNALS)) == handlers
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_stops_at_once(monkeypatch, tmp_path):
     kill_before(monkeypatch, callbacks.Throughput, "on_train_batch_end", signal.SIGINT, signal.SIGINT)
     assert code_of(tmp_path) == 130
@@ -108,6 +109,7 @@ def test_a_run_whose_time_is_up_is_not_finished_and_can_be_resumed(monkeypatch, 
     assert runs.unequal(runs.parameters(tmp_path / "whole"), runs.parameters(tmp_path / "second")) == []
 
 
+@pytest.mark.slow
 def test_time_that_is_up_before_the_first_update_is_said(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(TimeLimit, "time_elapsed", lambda *_: 100.0)
     assert code_of(tmp_path, "trainer.max_time=00:00:00:50") == 2

@@ -57,18 +57,21 @@ def test_the_images_are_part_of_the_hashes_of_the_inputs():
     assert table["input_hash"].str.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}").all() and table["input_hash"].is_unique
 
 
+@pytest.mark.slow
 def test_eval_reads_the_test_split(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, TASK)
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
     assert json.loads((run / "eval_test.json").read_text())["size"] == 359
 
 
+@pytest.mark.slow
 def test_labels_that_the_model_does_not_know_are_refused():
     featurizer = ImageFeaturizer(["cat", "dog"], cells=4)
     with pytest.raises(ValueError, match="'cow' is not one that the model was trained on; allowed: cat, dog"):
         featurizer.encode({"id": ["0", "1"], "label": ["dog", "cow"]}, 0, NoText())
 
 
+@pytest.mark.slow
 def test_images_of_another_size_are_refused(tmp_path):
     run = runs.copied_run(tmp_path, TASK)
     facts = json.loads((run / "labels.json").read_text())
@@ -78,6 +81,7 @@ def test_images_of_another_size_are_refused(tmp_path):
         task.pixels("validation")
 
 
+@pytest.mark.slow
 def test_the_attention_of_an_image_is_named_by_its_patches(learned):
     from attnorm.analysis.run import load_run
 
@@ -93,11 +97,13 @@ def test_the_attention_of_an_image_is_named_by_its_patches(learned):
         load_run(learned).attention("a text")
 
 
+@pytest.mark.slow
 def test_a_single_query_warns_in_the_log_of_the_run(tmp_path):
     runs.tiny_run(tmp_path / "run", "attention=dnas", "model.queries=1", "task.max_steps=1", task=TASK)
     assert "DNAS with a single query gives uniform weights" in (tmp_path / "run/run.log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [

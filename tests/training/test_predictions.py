@@ -187,6 +187,7 @@ def test_other_pixels_have_another_hash():
     assert hash_of_image(pixels.permute(2, 0, 1)) == hash_of_image(pixels.permute(2, 0, 1).contiguous())
 
 
+@pytest.mark.slow
 @EVERY
 def test_the_loss_of_a_row_is_the_one_that_it_has_alone(made, name):
     """Without other rows there is no padding; the windows of a question are added up."""

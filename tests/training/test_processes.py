@@ -302,6 +302,7 @@ def test_shards_are_read_by_evaluation(monkeypatch, shards, tmp_path):
     assert found["metrics"]["loss"] == pytest.approx(runs.summary_of(run)["validation"]["metrics"]["loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_unused_shards_are_removed(shards):
     folder = shards / "checkpoints"
     named = {sharded_checkpoint.shards_of(path) for path in folder.glob("*.ckpt")}

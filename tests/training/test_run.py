@@ -262,6 +262,7 @@ def test_the_last_validation_is_at_the_end_whatever_lightning_thinks_is_too_earl
     assert runs.load(tmp_path)["global_step"] == 3
 
 
+@pytest.mark.slow
 def test_a_share_of_an_epoch_below_one_update_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"trainer\.limit_train_batches=1e-09: less than one update"):
         runs.tiny_run(tmp_path, "trainer.limit_train_batches=1e-9")
@@ -285,6 +286,7 @@ def test_training_stops_when_validations_stop_improving(tmp_path):
 # scoring again
 
 
+@pytest.mark.slow
 def test_eval_with_other_settings_records_them_and_overwrites_nothing(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path)
     before = summary_of(run)
@@ -300,6 +302,7 @@ def test_eval_with_other_settings_records_them_and_overwrites_nothing(monkeypatc
     assert summary_of(run) == before
 
 
+@pytest.mark.slow
 def test_eval_on_another_corpus_keeps_the_runs_tokenizer(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path)
     typed = ("data=newswire", "data.corpus_seed=7", "data.valid_size=9")
@@ -311,6 +314,7 @@ def test_eval_on_another_corpus_keeps_the_runs_tokenizer(monkeypatch, tmp_path):
     assert record["metrics"]["loss"] != loss_of(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", ["best", "last"])
 def test_eval_takes_the_checkpoint_that_is_asked_for(monkeypatch, tmp_path, checkpoint):
     run = runs.copied_run(tmp_path)
@@ -546,6 +550,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(monkeypatch, tmp_path
     assert len(states) == 5  # the last one looks for the cause
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), slow(signal.SIGINT, 130)])
 def test_a_signal_saves_and_gives_its_exit_code(monkeypatch, tmp_path, capsys, number, code):
     handler = signal.getsignal(number)

@@ -142,6 +142,7 @@ def parts(*overrides: str, task: str) -> tuple[TaskModule, ResumableLoader]:
     return module, data._loader("train", sampler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["softmax", "dnas", "sinkhorn"])
 def test_the_counted_operations_are_those_of_the_formula(monkeypatch, attention):
     """6 per parameter of a matrix and token, and 12 N d for the attention of a row of N tokens and width d."""
@@ -170,6 +171,7 @@ def test_the_counted_operations_are_those_of_the_formula(monkeypatch, attention)
     assert found == pytest.approx(expected / sum(lengths), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["gigaword", "squad", "classify", "vqa"])
 def test_the_operations_of_every_task_can_be_counted(task):
     module, loader = parts("attention=hnas", task=task)

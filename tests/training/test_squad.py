@@ -112,6 +112,7 @@ def test_a_summary_has_loss_exact_match_and_f1(answering):
     assert runs.selecting(answering)["f1"].mean() == pytest.approx(max(f1.values()))
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_the_written_answers_by_hand(answering):
     predictions, gold = predictions_of(answering), gold_of()
     assert predictions.keys() == gold.keys()
@@ -201,6 +202,7 @@ def test_a_run_with_impossible_questions_writes_odds_and_scores_both_kinds(doubt
     assert runs.summary_of(doubting)["data"]["validation"]["impossible"] == 4
 
 
+@pytest.mark.slow
 def test_another_null_threshold_in_eval_empties_other_answers(monkeypatch, tmp_path, doubting):
     odds = predictions_of(doubting, "samples/validation.null_odds.json")
     middle = sorted(odds.values())[5]

@@ -200,6 +200,7 @@ def test_the_limit_is_short_in_training_and_long_elsewhere(tmp_path):
     assert dog.limit == 100.0
 
 
+@pytest.mark.slow
 def test_a_process_sees_the_end_of_its_peers(tmp_path):
     """Each of three ranks ends a second after the one before it."""
 

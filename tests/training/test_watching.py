@@ -94,6 +94,7 @@ def test_a_mass_that_is_no_number_is_not_hidden(monkeypatch, tmp_path):
     assert all(map(math.isnan, table(tmp_path)[0, "encoder/0", 0][1:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["mlm", "squad", "classify", "gigaword"])
 def test_every_head_of_every_layer_has_a_row_at_every_recorded_step(task):
     layers = ["encoder/0", "decoder/0", "decoder/0/cross"] if task == "gigaword" else ["encoder/0"]
