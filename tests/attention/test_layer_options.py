@@ -137,6 +137,7 @@ def test_every_option_is_tested_here():
     assert {choice for _, choice in pairs} == {*CHOICES}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalizer", TRAINED)
 def test_the_output_and_its_gradient_are_those_of_the_formula_with_every_normalizer(normalizer):
     for choice in chosen_for(normalizer):

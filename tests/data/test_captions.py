@@ -38,6 +38,7 @@ def test_a_thing_is_drawn_where_it_is_in_its_colour(shape):
     assert tuple(middle) == (GROUND if shape == "ring" else PAINT["blue"])
 
 
+@pytest.mark.long
 def test_shapes_and_colours_look_different():
     things = [Thing(shape, colour, "small", 0.5, 0.5, 0.09) for shape in SHAPES for colour in COLOURS]
     images = np.stack([draw((thing,), 64).astype(float) for thing in things]).reshape(len(things), -1)

@@ -98,6 +98,7 @@ def test_no_headline_is_in_two_splits(train, validation, difficulty):
     assert not headlines["train of another seed"] & (headlines["validation"] | headlines["test"])
 
 
+@pytest.mark.long
 def test_words_are_few_and_often_seen_unless_names_are_rare(train, validation, difficulty):
     counts = Counter(word for texts in train for text in texts for word in text.split())
     rare = sum(count < 5 for count in counts.values())

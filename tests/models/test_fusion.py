@@ -138,6 +138,7 @@ def test_that_is_so_for_one_image_among_others():
 # ------------------------------------------------------------------------------------------------------- absent boxes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalizer, priors", [*((name, ()) for name in NORMALIZERS), ("dnas", ("content",))])
 def test_absent_boxes_are_as_if_they_were_not_there(normalizer, priors):
     views = image_views()

@@ -72,6 +72,7 @@ def layer_by_loops(layer, name, x, question, present, real, norm_first):
 # ----------------------------------------------------------------------------------------------------------- formulas
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize(("fusion", "normalizer"), [("none", "dnas"), *((kind, "hnas") for kind in FUSIONS[1:])])
 def test_the_scores_are_those_of_the_formula(fusion, normalizer, norm_first):

@@ -89,6 +89,7 @@ SAMPLINGS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(
     ("normalizer", "positions"), [("softmax", "rotary"), ("hnas_prefix", "alibi"), ("entmax", "learned")]

@@ -76,6 +76,7 @@ def test_what_an_article_says_changes_the_output_at_every_position(placement, se
 # --------------------------------------------------------------------------------------------------------- the future
 
 
+@pytest.mark.long
 @every_model
 def test_changing_a_target_token_changes_no_state_before_it(placement, settings):
     """Through the decoder's self-attention and through its cross-attention, whose column step sees all queries."""
@@ -103,6 +104,7 @@ def test_no_gradient_flows_from_a_state_to_a_later_target_token(placement):
 # -------------------------------------------------------------------------------------------------------------- cache
 
 
+@pytest.mark.long
 @every_model
 def test_one_token_at_a_time_gives_the_states_of_the_full_pass(placement, settings):
     """Also after the rows of the cache were put into another order and one was dropped, as beam search does."""

@@ -114,6 +114,7 @@ def test_a_packed_row_has_the_losses_and_gradients_of_its_pieces_alone(parts):
     assert_close(gradient, single, rtol=1e-5, atol=1e-6 * float(single.abs().max()))
 
 
+@pytest.mark.long
 def test_scores_are_those_of_each_token_read_in_its_piece_and_in_its_window(parts):
     task, module, splits = parts
     split = splits["validation"]

@@ -98,6 +98,7 @@ def test_lead_is_eight_words_unless_told():
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("placement", "beam_size"), [("softmax", 1), ("dnas", 3), ("hnas_prefix", 3), slow("hnas_prefix", 1)]
 )
@@ -221,6 +222,7 @@ def test_each_token_is_predicted_from_those_before_it():
     assert validated(model, batch).sums["loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @PLACEMENTS
 def test_loss_and_gradients_of_an_update_do_not_depend_on_how_it_is_divided(placement, label_smoothing):

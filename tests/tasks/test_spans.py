@@ -69,6 +69,7 @@ def by_loops(windows, texts, start, end, n_best, max_answer):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n_best", "max_answer"), [(20, 30), (3, 5), (2, 2), (1, 1), (50, 3)])
 def test_the_answers_are_those_of_loops_over_all_spans(n_best, max_answer):
     for seed in range(4):

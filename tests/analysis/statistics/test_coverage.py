@@ -34,6 +34,7 @@ def check(coverage, cells, draws, allowed=0.0):
     assert not wrong, "\n".join(["", *wrong])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["normal", "exact match", "rouge"])
 def test_intervals_cover_the_true_difference(coverage, kind):
     draws = 1000

@@ -172,6 +172,7 @@ def test_the_fallback_ignores_autocast(monkeypatch):
 # ------------------------------------------------------------------------------------------------------ the self-check
 
 
+@pytest.mark.long
 @pytest.mark.numerical
 @pytest.mark.parametrize("width", [4, 64])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -139,6 +139,7 @@ class Sink(key_bias.KeyBiased):
         return out * total.sigmoid().unsqueeze(-1).to(out.dtype)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", [build_normalizer("softmax"), Sink()], ids=["softmax", "sink"])
 def test_every_mask_and_prior_with_and_without_a_diagonal_equals_the_dense_formula(module):
     alone = torch.arange(N).expand(BATCH, N)
