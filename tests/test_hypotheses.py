@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 from math import isnan, sqrt
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,11 +27,13 @@ NONE = np.zeros(0)
 
 @pytest.fixture(scope="module")
 def script():
+    sys.path.insert(0, str(FOLDER))  # as for a script
     spec = importlib.util.spec_from_file_location("atlas_hypotheses", FOLDER / "hypotheses.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     yield module
+    sys.path.remove(str(FOLDER))
     del sys.modules[spec.name]
 
 
@@ -92,12 +95,13 @@ def table_of(mean, rng, spread=0.005):
 @pytest.fixture
 def untrained(script, monkeypatch):
     """No model is trained and nothing is timed: H4 looks at scores that are zero, and dnas_slack_u takes half."""
-    monkeypatch.setattr(script, "trained_sinkhorn", lambda found: None)
-    monkeypatch.setattr(script, "MEASURED", 2)
+    measured = script.measured
+    monkeypatch.setattr(measured, "train", lambda *arguments: SimpleNamespace(model=None))
+    monkeypatch.setattr(measured, "MEASURED", 2)
     monkeypatch.setattr(
-        script, "scores_of", lambda model, batch: torch.zeros(2, 1, batch.queries.shape[2], batch.keys.shape[2])
+        measured, "scores_of", lambda model, batch: torch.zeros(2, 1, batch.queries.shape[2], batch.keys.shape[2])
     )
-    monkeypatch.setattr(script, "cost", lambda: {"softmax": 1.0, "hnas": 2.0, "dnas_slack_u": 1.0})
+    monkeypatch.setattr(measured, "cost", lambda: {"softmax": 1.0, "hnas": 2.0, "dnas_slack_u": 1.0})
 
 
 # ---------------------------------------------------------------------------------------------------------- references
@@ -265,7 +269,7 @@ def test_the_mass_of_converged_sinkhorn_is_the_share_of_wanted_keys(script, monk
     assert torch.allclose(weights.mean(-2)[:, :3].sum(-1), torch.tensor(3 / 16, dtype=torch.float64), atol=1e-6)
     assert part.p_value == 0 and part.estimate < 0.001
     slow = torch.tensor([[0.0, 0.0], [-60.0, 0.0]], dtype=torch.float64)[None, None]
-    monkeypatch.setattr(script, "ITERATIONS", (2, 50))
+    monkeypatch.setattr(script.measured, "ITERATIONS", (2, 50))
     part = script.mass_part("x", slow, torch.ones(1, 2))
     assert isnan(part.p_value) and re.fullmatch("not converged: marginal error 0.0.* after 50 iterations", part.reason)
 
@@ -273,8 +277,8 @@ def test_the_mass_of_converged_sinkhorn_is_the_share_of_wanted_keys(script, monk
 def test_scores_of_a_model_are_those_of_its_weights(script):
     probe = Cell("skew", "0.8").probe()
     model = probe.model(Arm("softmax"), [110])
-    [batch] = script.batches(probe, "test", 16, 3, 1, pieces=1)
-    scores = script.scores_of(model, batch)
+    [batch] = script.measured.batches(probe, "test", 16, 3, 1, pieces=1)
+    scores = script.measured.scores_of(model, batch)
     assert scores.shape == (3, 1, 16, 16)
     assert torch.allclose(scores.softmax(-1).float(), model.weights(batch).transpose(0, 1), atol=1e-6)
 
@@ -309,13 +313,13 @@ def test_the_permutation_test_of_shares_is_that_over_all_orders(script, sign):
 def test_slack_must_also_be_fast(script, untrained, monkeypatch):
     atlas = made_up(script, titles=["sort"])
     for ratio in (0.75, 0.76):
-        monkeypatch.setattr(script, "cost", lambda ratio=ratio: {"hnas": 2.0, "dnas_slack_u": 2 * ratio})
+        monkeypatch.setattr(script.measured, "cost", lambda ratio=ratio: {"hnas": 2.0, "dnas_slack_u": 2 * ratio})
         part = script.eighth(atlas)[-1]
         assert part.estimate == ratio and part.p_value == (ratio > 0.75)
 
 
 def test_arms_are_timed(script):
-    seconds = script.cost(size=8, rounds=1)
+    seconds = script.measured.cost(size=8, rounds=1)
     assert [*seconds] == ["softmax", "hnas", "dnas_slack_u"] and min(seconds.values()) > 0
 
 

@@ -5,37 +5,29 @@ python experiments/atlas/hypotheses.py --out logs/atlas
 
 import argparse
 import csv
-import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
 
+import measured  # beside this file
 import numpy as np
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnorm.analysis.probes.verdicts import shown
 from attnorm.analysis.statistics.crossed import paired_difference
 from attnorm.analysis.statistics.multiple import holm
-from attnorm.attention import build_normalizer
-from attnorm.attention.normalizers.base import dot_scores
-from attnorm.attention.normalizers.sinkhorn import marginal_error
 from attnorm.probes.arm import Arm
-from attnorm.probes.ensemble import batches, train
 from attnorm.probes.experiment import Found
-from attnorm.probes.jobs import MEASURED
 
 MARGIN = 0.02
 LEVEL = 0.95
 COST = 0.75  # of the time of hnas
 PARENTS = ("softmax", "dnas")
 ASKED = ("demand", "share", "skew", "needle", "max")  # the probes of H4, whose queries ask for keys
-ERROR = 0.001  # of the marginals of converged sinkhorn, and of its mass
-ITERATIONS = (50, 500, 5_000, 50_000)  # of sinkhorn, until it has converged
+ERROR = 0.001  # between the mass of converged sinkhorn and K/M
 
 
 @dataclass(frozen=True)
@@ -154,11 +146,8 @@ def fourth(atlas: Atlas) -> list[Part]:
         return [Part("H4", f"{title}: |mass - K/M| < {ERROR:g}", reason="no results yet") for title in missing]
     parts, rows = [], []
     for title, found in cells.items():
-        probe, trained = found.cell.probe(), trained_sinkhorn(found)
-        for size in probe.test_sizes:
-            [batch] = batches(probe, "test", size, MEASURED, 1, pieces=1)
-            is_wanted = torch.zeros(batch.keys.shape[1:-1]).scatter(-1, batch.wanted[0], 1.0)  # (B, M)
-            parts.append(mass_part(f"{title}, {size} keys", scores_of(trained, batch), is_wanted))
+        for size, scores, is_wanted in measured.sinkhorn_scores(found):
+            parts.append(mass_part(f"{title}, {size} keys", scores, is_wanted))
             accuracy = float(found.tests["dnas"].scores[size].mean())
             rows.append((found.cell.short, float(is_wanted.mean()), size, accuracy))
     errors = {name: left_out_error(rows, column) for name, column in (("K/M", 1), ("n", 2))}
@@ -167,33 +156,18 @@ def fourth(atlas: Atlas) -> list[Part]:
     return [*parts, fact("H4", claim, gain, gain > 0)]
 
 
-def trained_sinkhorn(found: Found) -> nn.Module:
-    """The model of a cell with sinkhorn, trained with the first seed of the comparison at the rate of its tuning."""
-    probe = found.cell.probe()
-    return train(probe, Arm("sinkhorn"), [110], [found.rate["sinkhorn"]], probe.updates).model
-
-
-@torch.no_grad()
-def scores_of(model: Any, batch: Any) -> Tensor:
-    """The scores of an ensemble of one member, float64 (B, 1, N, M)."""
-    (q, _), (k, _) = model.q(batch.queries), model.k(batch.keys)
-    return dot_scores(q, k, q.shape[-1] ** -0.5).transpose(0, 1).double()
-
-
 def mass_part(name: str, scores: Tensor, is_wanted: Tensor) -> Part:
     """The claim that the weights of converged sinkhorn have the mass K/M on the wanted keys, in every example.
 
     scores: (B, 1, N, M). is_wanted: 1 for a key that some query wants, and 0 for the others, (B, M).
     """
     claim = f"{name}: |mass - K/M| < {ERROR:g}"
-    for iterations in ITERATIONS:
-        weights = build_normalizer("sinkhorn", n_iters=iterations)(scores)
-        error = float(marginal_error(weights).max())
-        if error < ERROR:
-            mass = (weights[:, 0].mean(-2) * is_wanted).sum(-1)
-            worst = float((mass - is_wanted.mean(-1)).abs().max())
-            return fact("H4", claim, worst, worst < ERROR)
-    return Part("H4", claim, reason=f"not converged: marginal error {error:.2g} after {ITERATIONS[-1]:,} iterations")
+    mass, error = measured.converged_mass(scores, is_wanted)
+    if mass is None:
+        last = measured.ITERATIONS[-1]
+        return Part("H4", claim, reason=f"not converged: marginal error {error:.2g} after {last:,} iterations")
+    worst = float((mass - is_wanted.mean(-1)).abs().max())
+    return fact("H4", claim, worst, worst < ERROR)
 
 
 def left_out_error(rows: Sequence[tuple[str, float, float, float]], column: int) -> float:
@@ -254,25 +228,10 @@ def eighth(atlas: Atlas) -> list[Part]:
     parts = not_worse(atlas, "H8", "dnas_slack_u", ("softmax", "dnas", "hnas"))
     if any(part.reason for part in parts):
         return parts  # nothing to decide, so nothing is timed
-    seconds = cost()
+    seconds = measured.cost()
     ratio = seconds["dnas_slack_u"] / seconds["hnas"]
     others = ", ".join(f"{name} {value * 1000:.1f} ms" for name, value in seconds.items())
     return [*parts, fact("H8", f"time of dnas_slack_u / hnas <= {COST:g} ({others})", ratio, ratio <= COST)]
-
-
-def cost(size: int = 512, rounds: int = 9) -> dict[str, float]:
-    """Median seconds of forward and backward of attention, alternating between the arms."""
-    q, k, v, u = (torch.randn(4, 4, size, 32, requires_grad=True) for _ in range(4))
-    times: dict[str, list[float]] = {}
-    arms = {"softmax": "softmax", "hnas": "hnas", "dnas_slack_u": "dnas_slack"}
-    normalizers = {label: build_normalizer(name) for label, name in arms.items()}
-    for _ in range(rounds):
-        for label, normalizer in normalizers.items():
-            begin = time.perf_counter()
-            prior = u.mean(-1)[:, :, None, :] if label == "dnas_slack_u" else None  # a score per key
-            normalizer.attend(q, k, v, log_prior=prior).sum().backward()
-            times.setdefault(label, []).append(time.perf_counter() - begin)
-    return {label: statistics.median(values) for label, values in times.items()}
 
 
 FAMILY: Mapping[str, Callable[[Atlas], list[Part]]] = {
