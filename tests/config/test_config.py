@@ -339,12 +339,17 @@ def test_all_problems_are_reported_together_and_before_data_is_read(monkeypatch)
         assert [problem for problem in problems if problem.startswith(f"{key}={value}")] != [], key
 
 
-def test_a_mistyped_key_is_refused_before_lightning_is_imported():
+def test_the_arguments_of_the_trainer_are_those_of_lightning():
+    assert check_trainer.arguments_of_trainer() == inspect.signature(pl.Trainer).parameters.keys()
+
+
+@pytest.mark.parametrize(("typed", "near"), [("optimizer.lrr=1", "lr"), ("trainer.max_stepz=1", "max_steps")])
+def test_a_mistyped_key_is_refused_before_lightning_is_imported(typed, near):
     code = "import sys; from attnorm.cli.main import run; print(run('train', sys.argv[1:]), *sys.modules)"
-    command = [sys.executable, "-c", code, "optimizer.lrr=1"]
+    command = [sys.executable, "-c", code, typed]
     ended = subprocess.run(command, cwd=runs.ROOT, capture_output=True, text=True, timeout=300, check=True)
     exit_code, *modules = ended.stdout.split()
-    assert exit_code == "2" and "Did you mean 'lr'?" in ended.stderr
+    assert exit_code == "2" and f"Did you mean '{near}'?" in ended.stderr
     assert {"torch", "attnorm.config.resolve"} <= {*modules}
     assert {"pytorch_lightning", "lightning_fabric", "datasets", "matplotlib"}.isdisjoint(modules)
 

@@ -1,9 +1,12 @@
 """The group `trainer`: its keys reach pytorch_lightning.Trainer unchanged, except those that a run itself decides."""
 
-import inspect
+import ast
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +40,9 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConf
     for key in settings:
         if key in OWN_KEYS:
             problems.append(Problem(f"trainer.{key}", f"cannot be set; {OWN_KEYS[key]}"))
+        elif key not in arguments_of_trainer():
+            near = nearest(key, arguments_of_trainer() - OWN_KEYS.keys())
+            problems.append(Problem(f"trainer.{key}", f"pytorch_lightning.Trainer has no such argument.{near}"))
     ours = {key: value for key, value in settings.items() if key in names_of(TrainerConfig) and key != "arguments"}
     for key in LIMITS:
         if ours.get(key) == -1:
@@ -46,6 +52,16 @@ def read_trainer(settings: Mapping[str, Any], problems: Problems) -> TrainerConf
         problems += problems_of_machine(trainer)
         problems += problems_of_intervals(trainer)
     return trainer
+
+
+@cache
+def arguments_of_trainer() -> frozenset[str]:
+    """The names of the arguments of pytorch_lightning.Trainer, from its source: importing it takes seconds."""
+    package = find_spec("pytorch_lightning")
+    assert package is not None and package.origin is not None, "attnorm[train] installs pytorch-lightning"
+    tree = ast.parse((Path(package.origin).parent / "trainer" / "trainer.py").read_text())
+    [init] = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    return frozenset(argument.arg for argument in init.args.kwonlyargs)
 
 
 def problems_of_machine(trainer: TrainerConfig) -> Iterator[Problem]:
@@ -74,12 +90,7 @@ def problems_of_intervals(trainer: TrainerConfig) -> Iterator[Problem]:
 
 
 def check_trainer(trainer: TrainerConfig, problems: Problems) -> TrainerConfig:
-    """The trainer with its strategy located. Adds what Lightning says of it: unknown keys, and refused values."""
-    known = inspect.signature(lightning().Trainer).parameters
-    for key in trainer.arguments:
-        if key not in known:
-            message = f"pytorch_lightning.Trainer has no such argument.{nearest(key, known.keys() - OWN_KEYS.keys())}"
-            problems.append(Problem(f"trainer.{key}", message))
+    """The trainer with its strategy located. Adds what Lightning says of its values."""
     if isinstance(trainer.strategy, Mapping):
         base = lightning().strategies.Strategy
         trainer = replace(trainer, strategy=problems.part("trainer.strategy", trainer.strategy, base))

@@ -61,8 +61,8 @@ def resolve(
 ) -> ResolvedConfig:
     """The configuration of a run that trains. Raises ConfigError with every problem of the settings.
 
-    Lightning takes seconds to import. If other groups than its own have problems, these are reported without it, unless
-    the user typed keys of its groups: then the problems of all groups are reported together.
+    Lightning takes seconds to import, so problems that are found without it are reported without it, unless the user
+    also typed keys that only Lightning can judge: then all problems are reported together.
 
     settings: the composed values. overrides: those of the command line, "key=value". checkpoint: the one in the folder
     `resume` from which the run continues.
@@ -82,7 +82,8 @@ def resolve(
         problems += check_resume(config, checkpoint, problems)
     callbacks: dict[str, Part] = {}
     loggers: dict[str, Part] = {}
-    if not problems or any(override.key_or_group.split(".")[0] in LIGHTNING_GROUPS for override in typed):
+    undecided = {group for group in LIGHTNING_GROUPS if problems.is_valid(group)}
+    if not problems or any(override.key_or_group.split(".")[0] in undecided for override in typed):
         callbacks = read_entries("callbacks", settings["callbacks"], problems)
         loggers = read_entries("logger", settings["logger"], problems)
         trainer = check_trainer(trainer, problems)
