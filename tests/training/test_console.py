@@ -36,7 +36,6 @@ def test_a_first_run_prints_nothing_of_libraries(output):
     assert "\x1b" not in ended.stdout  # no colours or bars into a file
 
 
-@pytest.mark.slow
 def test_every_line_of_a_first_run_is_one_of_ours(output):
     ours = [
         r"gigaword with hnas, seed 1",
@@ -61,7 +60,6 @@ def test_every_line_of_a_first_run_is_one_of_ours(output):
     assert [line for line in lines if not any(re.fullmatch(pattern, line) for pattern in ours)] == []
 
 
-@pytest.mark.slow
 def test_each_validation_is_one_line_with_a_sample(output):
     lines = output[0].stdout.splitlines()
     found = [number for number, line in enumerate(lines) if VALIDATION.fullmatch(line)]
@@ -71,7 +69,6 @@ def test_each_validation_is_one_line_with_a_sample(output):
         assert lines[number + 2].strip().startswith("headline ")
 
 
-@pytest.mark.slow
 def test_the_closing_table_has_rouge_beside_lead_8(output):
     lines = output[0].stdout.splitlines()
     [header] = [line for line in lines if "ROUGE-1 F1" in line and line.startswith("┃")]
@@ -81,7 +78,6 @@ def test_the_closing_table_has_rouge_beside_lead_8(output):
     assert re.fullmatch(r" *\d+\.\d\d *", rows["lead-8"][2]) and rows["lead-8"][3].strip() == ""
 
 
-@pytest.mark.slow
 def test_a_model_below_its_baseline_is_told_after_the_tables(output):
     ended, folder = output
     [record] = folder.rglob("summary.json")
@@ -94,7 +90,6 @@ def test_a_model_below_its_baseline_is_told_after_the_tables(output):
     assert warning.endswith(f"To train longer, type task.max_steps={10 * updates}.")
 
 
-@pytest.mark.slow
 def test_the_run_folder_is_named_at_the_end_and_is_where_the_readme_says(output):
     ended, folder = output
     last = ended.stdout.splitlines()[-1]
@@ -105,12 +100,10 @@ def test_the_run_folder_is_named_at_the_end_and_is_where_the_readme_says(output)
     assert (run / "hybrid_weights.csv").exists()
 
 
-@pytest.mark.slow
 def test_a_run_says_which_normalizer_each_site_has(output):
     assert output[0].stdout.splitlines()[3] == "encoder hnas; decoder, cross softmax (autoregressive)"
 
 
-@pytest.mark.slow
 def test_a_run_starts_with_what_was_typed_and_where_the_configuration_is(output):
     """Long lines are not cut off at the width of a terminal that is not there."""
     ended, folder = output
@@ -139,7 +132,6 @@ def screen(monkeypatch):
     return recorder
 
 
-@pytest.mark.slow
 def test_scores_are_shown_with_two_digits_and_the_loss_with_three(screen):
     console.show_scores(SCORES, "dnas")
     text = screen.export_text()
@@ -148,7 +140,6 @@ def test_scores_are_shown_with_two_digits_and_the_loss_with_three(screen):
         assert shown in text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", ["[bold]not markup[/]", "[/]", "a [red] b", "back\\slash ["])
 def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
     console.show_samples([{"article": text, "title": text, "headline": text}])
@@ -157,7 +148,6 @@ def test_text_that_looks_like_markup_is_shown_as_it_is(screen, text):
     assert screen.export_text().count(text) == 8
 
 
-@pytest.mark.slow
 def test_a_long_value_is_shown_whole(capsys):
     console.show_start(
         SimpleNamespace(task=SimpleNamespace(name="mlm"), label="dnas", seed=1), [], Path("/folder" * 40)
@@ -170,7 +160,6 @@ def test_a_long_value_is_shown_whole(capsys):
 LONG = "encoder=hnas_prefix_fenchel_young_entmax15,decoder=my_normalizers:SparseDoublyNormalized"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("count", [1, 4, 9])
 def test_a_table_that_is_too_wide_wraps_labels_and_cuts_nothing(monkeypatch, width, count):
@@ -192,7 +181,6 @@ def test_a_table_that_is_too_wide_wraps_labels_and_cuts_nothing(monkeypatch, wid
         assert any(name in text for text in texts) and sum(line.count(f"{value:.2f}") for line in lines) == 2
 
 
-@pytest.mark.slow
 def test_a_table_stacks_its_metrics_only_if_it_is_too_wide(screen):
     console.show_scores(SCORES, "dnas")
     console.show_scores(SCORES, LONG)
@@ -200,7 +188,6 @@ def test_a_table_stacks_its_metrics_only_if_it_is_too_wide(screen):
     assert "ROUGE-2 F1" in headers[0] and "ROUGE-2 F1" not in "".join(headers[1:])
 
 
-@pytest.mark.slow
 def test_a_log_file_that_cannot_be_opened_ends_no_run(tmp_path, capsys):
     (tmp_path / "run").write_text("a file where the folder should be")
     with RunLog({}, tmp_path / "run"):

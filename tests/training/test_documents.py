@@ -41,7 +41,6 @@ def table(run):
     return pandas.read_parquet(run / "predictions/validation.parquet")
 
 
-@pytest.mark.slow
 def test_predictions_hold_every_passage_with_its_text_and_part(learned):
     _, run = learned
     found, expected = table(run), rows()
@@ -60,14 +59,12 @@ def test_predictions_hold_every_passage_with_its_text_and_part(learned):
     )
 
 
-@pytest.mark.slow
 def test_eval_reads_the_test_split(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, TASK)
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
     assert json.loads((run / "eval_test.json").read_text())["size"] == len(rows("test"))
 
 
-@pytest.mark.slow
 def test_attention_is_named_by_words_and_sentences(learned):
     from attnorm.analysis.run import load_run
 
@@ -85,13 +82,11 @@ def test_attention_is_named_by_words_and_sentences(learned):
     assert layers["sentence"].keys == ["sentence 0", "sentence 1"]
 
 
-@pytest.mark.slow
 def test_each_site_takes_a_normalizer_of_its_own():
     cfg = checked("attention=softmax", "attention.word=hnas", "attention.sentence=dnas").settings
     assert (cfg["attention"]["word"], cfg["attention"]["sentence"]) == ("hnas", "dnas")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [

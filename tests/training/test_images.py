@@ -35,7 +35,6 @@ def digits():
     return list(enumerate(load_digits().target))[1079 : 1079 + 40]
 
 
-@pytest.mark.slow
 def test_predictions_hold_every_image_with_its_digit(learned):
     table, summary = validation(learned), runs.summary_of(learned)
     assert list(table["id"]) == [str(number) for number, _ in digits()]
@@ -51,27 +50,23 @@ def test_predictions_hold_every_image_with_its_digit(learned):
     assert table["selecting"].sum() == 20
 
 
-@pytest.mark.slow
 def test_the_images_are_part_of_the_hashes_of_the_inputs():
     table = validation(runs.finished_run(TASK))
     assert table["input_hash"].str.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}").all() and table["input_hash"].is_unique
 
 
-@pytest.mark.slow
 def test_eval_reads_the_test_split(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, TASK)
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
     assert json.loads((run / "eval_test.json").read_text())["size"] == 359
 
 
-@pytest.mark.slow
 def test_labels_that_the_model_does_not_know_are_refused():
     featurizer = ImageFeaturizer(["cat", "dog"], cells=4)
     with pytest.raises(ValueError, match="'cow' is not one that the model was trained on; allowed: cat, dog"):
         featurizer.encode({"id": ["0", "1"], "label": ["dog", "cow"]}, 0, NoText())
 
 
-@pytest.mark.slow
 def test_images_of_another_size_are_refused(tmp_path):
     run = runs.copied_run(tmp_path, TASK)
     facts = json.loads((run / "labels.json").read_text())
@@ -81,7 +76,6 @@ def test_images_of_another_size_are_refused(tmp_path):
         task.pixels("validation")
 
 
-@pytest.mark.slow
 def test_the_attention_of_an_image_is_named_by_its_patches(learned):
     from attnorm.analysis.run import load_run
 
@@ -97,13 +91,11 @@ def test_the_attention_of_an_image_is_named_by_its_patches(learned):
         load_run(learned).attention("a text")
 
 
-@pytest.mark.slow
 def test_a_single_query_warns_in_the_log_of_the_run(tmp_path):
     runs.tiny_run(tmp_path / "run", "attention=dnas", "model.queries=1", "task.max_steps=1", task=TASK)
     assert "DNAS with a single query gives uniform weights" in (tmp_path / "run/run.log").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [

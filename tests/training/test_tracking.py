@@ -44,27 +44,23 @@ def table(path, rows):
 # tables
 
 
-@pytest.mark.slow
 def test_rows_are_appended_in_order_and_read_back_as_text(tmp_path):
     table(tmp_path / "t.csv", [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
     assert read_csv(tmp_path / "t.csv") == [{"step": "1", "loss": "0.5"}, {"step": "2", "loss": "0.25"}]
 
 
-@pytest.mark.slow
 def test_a_new_column_is_empty_in_the_rows_above(tmp_path):
     table(tmp_path / "t.csv", [{"step": 1, "a": 1}, {"step": 2, "b": 2}, {"a": 3, "step": 3}])
     assert (tmp_path / "t.csv").read_text().splitlines() == ["step,a,b", "1,1,", "2,,2", "3,3,"]
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-@pytest.mark.slow
 def test_a_file_that_is_there_is_continued(tmp_path):
     table(tmp_path / "t.csv", [{"step": 1, "a": 1}])
     table(tmp_path / "t.csv", [{"step": 2, "a": 2}, {"step": 3, "b": 3}])
     assert (tmp_path / "t.csv").read_text().splitlines() == ["step,a,b", "1,1,", "2,2,", "3,,3"]
 
 
-@pytest.mark.slow
 def test_a_table_opened_before_its_file_was_filled_does_not_lose_columns(tmp_path):
     """A resumed run opens its files, then takes over the old ones."""
     early = CsvTable(tmp_path / "t.csv")
@@ -78,7 +74,6 @@ def test_a_table_opened_before_its_file_was_filled_does_not_lose_columns(tmp_pat
     ]
 
 
-@pytest.mark.slow
 def test_rows_reach_the_file_at_once(tmp_path):
     """A killed run keeps its curve."""
     file = CsvTable(tmp_path / "t.csv")
@@ -87,14 +82,12 @@ def test_rows_reach_the_file_at_once(tmp_path):
         assert len(read_csv(tmp_path / "t.csv")) == step + 1
 
 
-@pytest.mark.slow
 def test_awkward_text_survives(tmp_path):
     row = {"step": "1", "note": 'a, "b"\nc'}
     table(tmp_path / "t.csv", [row])
     assert read_csv(tmp_path / "t.csv") == [row]
 
 
-@pytest.mark.slow
 def test_a_metrics_file_drops_lightnings_own_step_and_keeps_ours(tmp_path):
     MetricsFile(tmp_path / "metrics.csv").log_metrics({"loss": 0.5, "step": 99.0, "epoch": 0}, step=7)
     assert read_csv(tmp_path / "metrics.csv") == [{"step": "7", "loss": "0.5", "epoch": "0"}]
@@ -105,7 +98,6 @@ def test_a_metrics_file_drops_lightnings_own_step_and_keeps_ours(tmp_path):
 STEPS = [{"step": step, "loss": step / 10} for step in (1, 2, 3, 4)]
 
 
-@pytest.mark.slow
 def test_a_history_is_cut_behind_the_checkpoint(tmp_path):
     path = tmp_path / "metrics.csv"
     table(path, STEPS)
@@ -116,7 +108,6 @@ def test_a_history_is_cut_behind_the_checkpoint(tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.slow
 def test_a_history_keeps_its_columns_and_rows_as_they_were(tmp_path):
     path = tmp_path / "metrics.csv"
     table(path, [{"step": 0, "a": 1}, {"step": 1, "b": 0.30000000000000004}])
@@ -141,7 +132,6 @@ def nobody(monkeypatch, tmp_path):
     return tmp_path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("netrc", "found"),
     [
@@ -158,14 +148,12 @@ def test_a_wandb_key_is_found_in_netrc(nobody, netrc, found):
     assert has_wandb_key() is found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("key", "found"), [("abc", True), ("", False)])
 def test_a_wandb_key_is_found_in_the_environment(nobody, monkeypatch, key, found):
     monkeypatch.setenv("WANDB_API_KEY", key)
     assert has_wandb_key() is found
 
 
-@pytest.mark.slow
 @needs_wandb
 @pytest.mark.parametrize(
     ("asked", "key", "made_with"),
@@ -369,7 +357,6 @@ def test_tensorboard_gets_the_whole_configuration_as_text_and_as_hyperparameters
     assert set(yaml.safe_load((tracked_run() / "tensorboard/hparams.yaml").read_text())) == set(found)
 
 
-@pytest.mark.slow
 @needs_wandb
 def test_every_metric_reaches_every_logger_once():
     wanted, events, wandb = curves(tracked_run()), events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
@@ -384,7 +371,6 @@ def test_every_metric_reaches_every_logger_once():
         assert dict(wandb.history[name]) == {step: [pytest.approx(value)] for step, value in curve.items()}, name
 
 
-@pytest.mark.slow
 @needs_wandb
 def test_the_final_scores_are_those_of_the_summary_and_stay_out_of_metrics_csv():
     scores = runs.summary_of(tracked_run())["validation"]["metrics"]
@@ -400,7 +386,6 @@ def test_the_final_scores_are_those_of_the_summary_and_stay_out_of_metrics_csv()
     assert not any(name.startswith("final/") for name in curves(tracked_run()))
 
 
-@pytest.mark.slow
 @needs_wandb
 def test_samples_of_each_validation_and_of_the_end_arrive():
     events, wandb = events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
@@ -418,7 +403,6 @@ def test_samples_of_each_validation_and_of_the_end_arrive():
                     assert f"    {label:<10}{text}" in sent[name][step]
 
 
-@pytest.mark.slow
 @needs_wandb
 def test_figures_arrive_as_images_before_the_loggers_are_closed():
     events, wandb = events_of(tracked_run() / "tensorboard"), Wandb(tracked_run())
@@ -431,7 +415,6 @@ def test_figures_arrive_as_images_before_the_loggers_are_closed():
         assert file.read_bytes() == (tracked_run() / f"figures/{name}.png").read_bytes()
 
 
-@pytest.mark.slow
 @needs_wandb
 def test_all_layers_of_the_hybrid_weights_are_lines_of_one_chart():
     from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
@@ -453,7 +436,6 @@ def test_all_layers_of_the_hybrid_weights_are_lines_of_one_chart():
     assert sorted(points) == sorted((int(row["step"]), row["layer"], float(row["value"])) for row in rows)
 
 
-@pytest.mark.slow
 def test_a_chart_is_thinned_to_what_wandb_takes_and_keeps_both_ends():
     points = [(step, step / 2) for step in range(100)]
     assert thin(points, 100) == points
@@ -461,7 +443,6 @@ def test_a_chart_is_thinned_to_what_wandb_takes_and_keeps_both_ends():
     assert len(few) == 7 and few[0] == points[0] and few[-1] == points[-1] and sorted(set(few)) == few
 
 
-@pytest.mark.slow
 @needs_wandb
 def test_predictions_arrive_as_tables():
     wanted = attnorm.load_run(tracked_run()).predictions
@@ -476,7 +457,6 @@ def test_predictions_arrive_as_tables():
     assert all(f"| {output} |" in line for output, line in zip(wanted["output"], lines[2:], strict=True))
 
 
-@pytest.mark.slow
 def test_text_does_not_break_a_markdown_table():
     import pandas as pd
 
@@ -486,7 +466,6 @@ def test_text_does_not_break_a_markdown_table():
     ]
 
 
-@pytest.mark.slow
 @needs_wandb
 def test_entries_of_one_class_do_not_replace_each_other():
     first, second = Wandb(tracked_run()), Wandb(tracked_run(), "other")
@@ -496,7 +475,6 @@ def test_entries_of_one_class_do_not_replace_each_other():
     assert boards[0] == boards[1] != []
 
 
-@pytest.mark.slow
 @needs_wandb
 def test_the_group_of_a_sweep_reaches_wandb():
     assert [(run.run_group, run.display_name) for run in Wandb(tracked_run()).runs] == [
@@ -504,7 +482,6 @@ def test_the_group_of_a_sweep_reaches_wandb():
     ]
 
 
-@pytest.mark.slow
 def test_loggers_with_lightnings_methods_only_get_everything_and_are_closed_once():
     tracked_run()
     logger = Plain.made[0]
@@ -556,7 +533,6 @@ def test_a_resumed_run_continues_its_curves_and_its_wandb_run(nobody, monkeypatc
     assert {run.run_id for run in [*wandb.runs, *Wandb(new).runs]} == {(new / "wandb_id.txt").read_text().strip()}
 
 
-@pytest.mark.slow
 def test_a_logger_that_fails_after_training_is_a_warning(tmp_path):
     summary = runs.tiny_run(tmp_path / "run", own("Broken", "broken"), own("Plain", "plain"))
     assert summary["state"] == "finished" and summary["validation"]["metrics"]
@@ -566,7 +542,6 @@ def test_a_logger_that_fails_after_training_is_a_warning(tmp_path):
         assert f"Broken could not {what}: OSError: no network" in log
 
 
-@pytest.mark.slow
 def test_a_logger_or_a_figure_that_fails_does_not_hide_why_the_run_failed(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("the run itself")
@@ -582,13 +557,11 @@ def test_a_logger_or_a_figure_that_fails_does_not_hide_why_the_run_failed(tmp_pa
     assert "could not draw the figures: ValueError: cannot draw" in (tmp_path / "run/run.log").read_text()
 
 
-@pytest.mark.slow
 def test_a_stopped_run_closes_its_loggers_once(tmp_path, monkeypatch):
     stopped_run(monkeypatch, tmp_path, 2, own("Plain", "plain"))
     assert Plain.made[-1].status == ["failed"]
 
 
-@pytest.mark.slow
 def test_metrics_are_a_table_that_any_reader_takes():
     with open(runs.finished_run() / "metrics.csv", newline="") as file:
         lengths = {len(row) for row in csv.reader(file)}

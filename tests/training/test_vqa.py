@@ -146,7 +146,6 @@ def test_every_arm_trains_and_says_what_it_is(tmp_path, capsys, typed, label, la
     assert list(results_of(tmp_path)) == [f"validation-{number}" for number in range(24)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "label"),
     [
@@ -193,7 +192,6 @@ def test_arms_share_parameters_and_batches_bit_for_bit(monkeypatch, tmp_path):
     assert other_rows != rows and not torch.equal(other["classifier.weight"], first["classifier.weight"])
 
 
-@pytest.mark.slow
 def test_attention_without_a_site_to_be_at_is_refused():
     for typed in (
         ("model.fusion=single",),
@@ -210,13 +208,11 @@ def test_attention_without_a_site_to_be_at_is_refused():
     front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
 
 
-@pytest.mark.slow
 def test_the_question_alone_reads_no_features(monkeypatch, tmp_path):
     monkeypatch.setattr(Scenes, "views", None)
     assert runs.tiny_run(tmp_path, "model.fusion=none", task="vqa")["state"] == "finished"
 
 
-@pytest.mark.slow
 def test_official_files_without_features_are_the_question_alone(tmp_path, capsys):
     assert runs.composed(*runs.tiny_overrides("vqa_v2")).model.fusion == "attention"
     cfg = runs.tiny("data.features=[]", task="vqa_v2")
@@ -228,7 +224,6 @@ def test_official_files_without_features_are_the_question_alone(tmp_path, capsys
     assert "fusion: none" in (tmp_path / "config.yaml").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("typed", [(), ("attention.fusion=dnas",), ("model.fusion=concat",)], ids=str)
 def test_what_the_views_show_counts(tmp_path, typed):
     """With other features of the same questions the model gives other scores."""
@@ -246,7 +241,6 @@ def test_what_the_views_show_counts(tmp_path, typed):
 # what a run leaves behind, and its scores by hand
 
 
-@pytest.mark.slow
 def test_a_summary_has_accuracy_by_type_and_the_loss(answering):
     summary = runs.summary_of(answering)
     assert (summary["task"], summary["attention"], summary["state"]) == ("vqa", "none", "finished")
@@ -261,7 +255,6 @@ def test_a_summary_has_accuracy_by_type_and_the_loss(answering):
     assert rows["loss_sum"].mean() == pytest.approx(runs.logged(answering, "val/loss")[summary["best_step"]], rel=1e-5)
 
 
-@pytest.mark.slow
 def test_the_scores_are_those_of_the_written_answers_by_hand(answering):
     answers, metrics = results_of(answering), metrics_of(answering)
     assert list(answers) == [record["question_id"] for record in annotations_of()]  # numbers, as in the official files
@@ -270,7 +263,6 @@ def test_the_scores_are_those_of_the_written_answers_by_hand(answering):
     assert 0 < metrics["accuracy"] < 100 and len(set(answers.values())) > 1
 
 
-@pytest.mark.slow
 def test_the_official_evaluation_gives_the_same_scores(monkeypatch, answering):
     results, metrics = answering / "samples/validation.results.json", metrics_of(answering)
     files = (f"references={path_of('validation_annotations')}", f"questions={path_of('validation_questions')}")
@@ -280,7 +272,6 @@ def test_the_official_evaluation_gives_the_same_scores(monkeypatch, answering):
     assert scores.metrics == {**metrics, "missing": 0, "extra": 0}
 
 
-@pytest.mark.slow
 def test_the_baseline_always_gives_the_answer_of_most_questions(answering):
     """Not one that many annotators named, each time as the only one."""
     majority = [
@@ -294,7 +285,6 @@ def test_the_baseline_always_gives_the_answer_of_most_questions(answering):
     assert runs.summary_of(answering)["validation"]["baselines"] == {f"always {common}": expected}
 
 
-@pytest.mark.slow
 def test_the_accuracy_of_scenes_is_that_of_their_only_answers():
     run = runs.finished_run("vqa")
     answers, gold = results_of(run), rows_of("validation", 24)
@@ -309,7 +299,6 @@ def test_the_accuracy_of_scenes_is_that_of_their_only_answers():
 # the answers to choose from
 
 
-@pytest.mark.slow
 def test_answers_are_those_frequent_in_training():
     counts = Counter(answer for _, answer, _ in rows_of("train", 48))
     expected = sorted(
@@ -319,14 +308,12 @@ def test_answers_are_those_frequent_in_training():
     assert kept_of(runs.finished_run("vqa")) == {"answers": expected, "widths": WIDTHS, "boxes": BOXES}
 
 
-@pytest.mark.slow
 def test_answers_of_training_questions_that_are_not_used_do_not_count():
     recipe = task_of(runs.tiny("data.max_train=20", "task.min_count=1", task="vqa"))
     assert set(recipe.answers().texts) == {answer for _, answer, _ in rows_of("train", 20)}
     assert recipe.splits()["train"].counts["known"] == 20
 
 
-@pytest.mark.slow
 def test_answers_of_validation_are_not_learned(tmp_path):
     asked, annotated = runs.vqa_records(20, 8)
     for annotation in annotated:
@@ -346,7 +333,6 @@ def kept_of_training():
     return {"answers": sorted((text for text in counts if counts[text] > 1), key=lambda text: (-counts[text], text))}
 
 
-@pytest.mark.slow
 def test_answers_may_come_from_a_file(monkeypatch, tmp_path):
     (tmp_path / "answers.txt").write_text("no\nblue\nyes\n")
     runs.tiny_run(tmp_path / "run", f"task.answers={tmp_path}/answers.txt", "task.max_steps=1", task="vqa_v2")
@@ -356,13 +342,11 @@ def test_answers_may_come_from_a_file(monkeypatch, tmp_path):
     assert runs.call(monkeypatch, "eval", f"run={tmp_path}/run") == 0
 
 
-@pytest.mark.slow
 def test_a_file_of_answers_that_is_not_there_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"task\.answers: answer list: no such file: none\.json"):
         runs.tiny_run(tmp_path, "task.answers=none.json", task="vqa_v2")
 
 
-@pytest.mark.slow
 def test_too_high_a_count_leaves_no_answer_and_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"task\.min_count=99: no answer of that many questions; use a smaller value"):
         runs.tiny_run(tmp_path, "task.min_count=99", task="vqa_v2")
@@ -371,7 +355,6 @@ def test_too_high_a_count_leaves_no_answer_and_is_said(tmp_path):
 # scoring again
 
 
-@pytest.mark.slow
 def test_eval_scores_another_split(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, "vqa")
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test") == 0
@@ -383,7 +366,6 @@ def test_eval_scores_another_split(monkeypatch, tmp_path):
     assert record["metrics"]["accuracy"] == pytest.approx(100 * sum(right) / 12, abs=0.005)
 
 
-@pytest.mark.slow
 def test_eval_answers_with_the_list_of_the_run_whatever_the_data(monkeypatch, tmp_path):
     run = runs.copied_run(tmp_path, "vqa")
     assert runs.call(monkeypatch, "eval", f"run={run}", "data.corpus_seed=3", f"paths.cache_dir={tmp_path}/cache") == 0
@@ -400,7 +382,6 @@ def test_eval_answers_with_the_list_of_the_run_whatever_the_data(monkeypatch, tm
     assert metrics_of(run, "eval_validation_2.json")["accuracy"] == 0.0
 
 
-@pytest.mark.slow
 def test_questions_without_annotations_are_answered_and_not_scored(monkeypatch, tmp_path, capsys, answering):
     run = Path(shutil.copytree(answering, tmp_path / "run"))
     assert runs.call(monkeypatch, "eval", f"run={run}", "split=test", "data.test_annotations=null") == 0
@@ -429,7 +410,6 @@ def features(folder, count=3, width=7, places=True):
     return f"data.features=[{','.join(str(folder / f'view{view}') for view in range(count))}]"
 
 
-@pytest.mark.slow
 def test_eval_says_what_views_a_model_was_made_for(monkeypatch, tmp_path, capsys):
     run = runs.copied_run(tmp_path, "vqa")
     keys = (f"run={run}", "data=vqa_v2", *runs.vqa_files())
@@ -444,7 +424,6 @@ def test_eval_says_what_views_a_model_was_made_for(monkeypatch, tmp_path, capsys
     assert runs.files_of(run) == FILES
 
 
-@pytest.mark.slow
 def test_official_files_with_features_are_fused(tmp_path):
     typed = (features(tmp_path, 2), "data.max_boxes=3", "task.max_steps=2", "attention.fusion=dnas")
     summary = runs.tiny_run(tmp_path / "run", *typed, task="vqa_v2")
@@ -452,7 +431,6 @@ def test_official_files_with_features_are_fused(tmp_path):
     assert (kept_of(tmp_path / "run")["widths"], kept_of(tmp_path / "run")["boxes"]) == ([7, 7], [3, 3])
 
 
-@pytest.mark.slow
 def test_one_view_reads_and_wants_no_other(tmp_path):
     typed = (features(tmp_path, 3), "data.max_boxes=3", "model.fusion=single", "task.max_steps=1")
     shutil.rmtree(tmp_path / "view2")
@@ -463,7 +441,6 @@ def test_one_view_reads_and_wants_no_other(tmp_path):
     assert (kept_of(tmp_path / "run")["widths"], kept_of(tmp_path / "run")["boxes"]) == ([7], [3])
 
 
-@pytest.mark.slow
 def test_views_that_cannot_be_used_are_said_at_once(tmp_path):
     nowhere = (features(tmp_path, 2, places=False), "data.max_boxes=3")
     said = "model.geometry=true: view0 has no box positions; use model.geometry=false"
@@ -480,7 +457,6 @@ def problems_of(*typed, task="vqa_v2"):
     return caught.value.problems
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "vain", "reader"),
     [
@@ -499,14 +475,12 @@ def test_what_nothing_would_read_is_refused(typed, vain, reader):
     front.check_composed(cfg, overrides=typed)  # from a file it is a default like any other
 
 
-@pytest.mark.slow
 def test_of_a_key_that_was_typed_twice_the_last_counts():
     typed = ["model.dropout=0.1", "model.dropout=0.2"]
     cfg = front.check_composed(runs.composed(*runs.tiny_overrides("vqa"), *typed), overrides=typed)
     assert cfg["model"]["dropout"] == 0.2
 
 
-@pytest.mark.slow
 def test_a_fusion_that_the_data_rule_out_is_refused():
     cfg = runs.composed(*runs.tiny_overrides("vqa_v2"), "model.fusion=concat")
     with pytest.raises(front.ConfigError) as caught:
@@ -520,7 +494,6 @@ def test_a_fusion_that_the_data_rule_out_is_refused():
 # refusing
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [
@@ -543,7 +516,6 @@ def test_what_cannot_be_is_said(typed, problem):
     assert len(caught.value.problems) == 1 or problem == "data"
 
 
-@pytest.mark.slow
 def test_other_models_and_other_data_are_refused_with_what_fits():
     for typed, words in (
         (
